@@ -1,10 +1,10 @@
-"""What rounds of the subsampled Gaussian mechanism cost, computed without the training's libraries.
+"""The epsilon of rounds of the subsampled Gaussian mechanism, without the training's libraries.
 
 The privacy loss of one round is put on a grid, composed with itself by a Fourier transform, and
 epsilon read off the sum at a delta (Koskela, Jälkö and Honkela 2020). Losses are rounded to the
 nearest point of the grid and their mean is corrected (Gopi, Lee and Wutschitz 2021), so the result
-is close to the true epsilon on either side: no bound, but an account by other code than the guest's
-to hold its claim against. One way of the adjacency is looked at, presence against absence.
+is close to the true epsilon on either side. It is not a bound, but an independent computation that
+checks the guest's claim. It covers one direction of the adjacency, presence against absence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ORDERS: Final = tuple(1.25**power for power in range(-12, 24))
 
 
 def epsilon_of_rounds(*, noise: float, rate: float, rounds: int, delta: float) -> float:
-    """Epsilon at ``delta``, about; 0 where delta alone covers it.
+    """Approximate epsilon at ``delta``; 0 where delta alone covers it.
 
     Args:
         noise: Deviation of the noise over the sensitivity, ≥ 0.001.
@@ -60,7 +60,7 @@ class _Loss:
         ]
 
     def reach(self, rounds: int, log_tail: float) -> float:
-        """What the sum of so many losses stays within but with probability ``e ** log_tail``."""
+        """Bound that the sum of ``rounds`` losses exceeds with probability ``e ** log_tail``."""
 
         def beyond(sign: float, order: float) -> float:
             moment = _log_mean_exp([(sign * order * loss, mass) for loss, mass in self._sampled])
@@ -69,7 +69,7 @@ class _Loss:
         return 1.05 * max(min(beyond(sign, order) for order in _ORDERS) for sign in (1.0, -1.0))
 
     def on_grid(self, step: float) -> tuple[list[float], float]:
-        """Mass of each point of the circle, and what the mean lost by rounding."""
+        """Mass of each point of the circle, and the mean's loss by rounding."""
         masses = [0.0] * _POINTS
         limit = _POINTS // 2
         lowest = max(math.floor(self._sampled[0][0] / step), 1 - limit)
@@ -91,7 +91,7 @@ class _Loss:
         return math.log1p(self._rate * math.expm1(exponent)) if self._rate < 1 else exponent
 
     def _inverse(self, loss: float) -> float:
-        """The outcome that has this loss; far below where none has so small a one."""
+        """The outcome that has this loss; far below zero if every outcome has a larger loss."""
         if self._rate == 1:
             return self._noise**2 * loss + 0.5
         if loss > 700:

@@ -1,4 +1,4 @@
-"""The parts of a report that show who agreed to a run, and whose data it was."""
+"""The sections of a report on the owners' approvals and on their datasets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["approvals", "datasets"]
 
 
 def approvals(predicate: Predicate, facts: Facts) -> Html:
-    """Who had agreed to this exact recipe."""
+    """The owners that had approved this exact recipe."""
     consortium = predicate.consortium
     heading = tag("h2", "Who approved")
     thresholds = consortium.thresholds
@@ -52,7 +52,7 @@ def _own_data(consent: bool, unasked: tuple[str, ...] | None) -> Part:
 
 
 def datasets(facts: Facts) -> Html:
-    """Whose data it was."""
+    """The datasets and their owners."""
     heading = tag("h2", "Datasets and owners")
     if facts.datasets is None or facts.lock is None:
         return tag("section", heading, missing())

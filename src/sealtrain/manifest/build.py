@@ -1,7 +1,7 @@
 """Put a run's facts, the final quote and the signatures into one file (spec/run-manifest.md §1).
 
-The order matters and is: statement, its digest, quote over the digest, signatures. The guest key
-signs nothing the quote does not commit to.
+The order matters: statement, its digest, quote over the digest, signatures. The guest key signs
+only bytes that the quote commits to.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def build_manifest(
     Args:
         subjects: The sealed output files in the order of ``predicate.outputs.files``.
         predicate: Every fact of the run; its ``signer`` is ``guest_signer``'s public half.
-        guest_signer: Fresh key, used for this manifest and then forgotten.
-        quote: Collects evidence for one conversation, with collateral inside, so that the file can
-            be verified offline.
+        guest_signer: Fresh key, used for this manifest and then discarded.
+        quote: Collects evidence for one binding, with collateral inside, so that an auditor can
+            verify the file offline.
 
     Raises:
-        ClaimContradicted: The predicate contradicts itself, the subjects or the evidence; a file
-            that its own verifier would refuse is not written.
+        ClaimContradicted: The predicate contradicts itself, the subjects or the evidence; the
+            guest does not write a file that its own verifier would refuse.
     """
     _refuse_contradictions(subjects, predicate, guest_signer)
     payload = statement.build(subjects, PREDICATE_TYPE, predicate.to_dict())
@@ -61,7 +61,7 @@ def build_manifest(
         dsse.sign(evidence.to_bytes(), form.EVIDENCE_PAYLOAD_TYPE, guest_signer),
         guest_signer.public,
     )
-    form.read(data)  # what is written can be read
+    form.read(data)  # every written file can be read
     return data
 
 

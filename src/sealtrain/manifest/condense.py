@@ -1,8 +1,8 @@
-"""Keep a long run's manifest short: leave out what its verification does not need.
+"""Keep a long run's manifest short: leave out receipts and points that verification does not need.
 
 A run that renews its lease at every checkpoint collects thousands of receipts and points. Leaving
-items out can only make a verifier refuse, never accept (spec/run-manifest.md §3, monotonic); what
-is kept here is chosen so that it does not refuse.
+items out can only make a verifier refuse, never accept (spec/run-manifest.md §3, monotonic); the
+items that remain are chosen so that the verifier still accepts.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ MAX_POINTS = 2000
 def needed_releases(releases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The receipts that show an unbroken chain of leases of each broker and party, in their order.
 
-    Every release stays, and of the renewals between two of them the fewest whose leases still
-    overlap, the last one included.
+    Every release stays; between two releases the fewest renewals whose leases still overlap stay,
+    including the last renewal.
 
     Args:
-        releases: ``{"receipt": envelope, "proof": proof}`` in order of time, by brokers whose
-            answers were verified when they came.
+        releases: ``{"receipt": envelope, "proof": proof}`` in order of time; the guest verified
+            each answer when it came.
     """
     chains = [_chain_of(one["receipt"]) for one in releases]
     kept: list[int] = []
@@ -43,7 +43,7 @@ def _chain_of(receipt: dict[str, Any]) -> tuple[str, str]:
 
 
 def _needed(releases: Sequence[dict[str, Any]]) -> list[int]:
-    """Places of the receipts that show the chain of one broker and run."""
+    """Indexes of the receipts that show the chain of one broker and run."""
     receipts = [parse_json(from_base64(one["receipt"]["payload"])) for one in releases]
     kept = [0] if receipts else []
     while kept and kept[-1] < len(receipts) - 1:

@@ -14,7 +14,7 @@ _WIDTH, _HEIGHT = 640, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 14, 12, 28
 _MAX_DRAWN = 600
 _SMALLEST = 1e-300
-"""Difference of two values that is still drawn: the quarter of a smaller one may be zero."""
+"""Smallest difference of two values that is still drawn: a quarter of less may be zero."""
 
 
 def draw_curve(points: Points, *, label: str, marks: Sequence[int] = ()) -> Html | None:
@@ -23,7 +23,7 @@ def draw_curve(points: Points, *, label: str, marks: Sequence[int] = ()) -> Html
     Args:
         points: (step, value) with rising steps; ``None`` is a value that was not finite and
             interrupts the line.
-        label: Name of the metric, read to those who cannot see the chart.
+        label: Name of the metric, for screen readers.
         marks: Steps to mark with a vertical line (resumes).
 
     Returns:

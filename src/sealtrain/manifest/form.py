@@ -1,4 +1,4 @@
-"""A manifest file as bytes (spec/run-manifest.md §1): read strictly, written one way.
+"""A manifest file as bytes (spec/run-manifest.md §1): read strictly, written canonically.
 
 ``read`` accepts a file that
 
@@ -8,7 +8,7 @@
    ``outputs.files`` naming the same files of a model in the same order,
 4. whose hint is that of the guest key the predicate names.
 
-Nothing it returns is verified; that is ``manifest.verify``.
+``read`` verifies nothing; ``manifest.verify`` does.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ __all__ = [
 BUNDLE_MEDIA_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 EVIDENCE_PAYLOAD_TYPE = "application/vnd.sealtrain.evidence+json"
 _MAX_VALUES = 10_000
-"""Of the file: statement and evidence are texts in it."""
+"""Cap of the file: statement and evidence are texts in it."""
 VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A file of the right shape. Nothing in it is verified yet."""
+    """A file of the right shape, unverified."""
 
     signed_statement: dsse.Envelope
     signed_evidence: dsse.Envelope
@@ -72,7 +72,7 @@ def key_hint(public: bytes) -> str:
 
 
 def commitment(payload: bytes, guest_key: bytes, run_log_head: str) -> dict[str, JsonValue]:
-    """What the final quote commits to, under the report-data purpose ``manifest``.
+    """The commitment of the final quote, under the report-data purpose ``manifest``.
 
     Args:
         payload: Bytes of the in-toto statement.
@@ -132,9 +132,9 @@ def _read(data: bytes) -> Manifest:
             signed_evidence = dsse.Envelope.from_dict(second)
         case _:
             raise ManifestMalformed(
-                "run manifest lacks its bundle or its evidence",
+                "bundle or evidence is missing from the run manifest",
                 check="form",
-                hint="this is not a sealtrain run manifest",
+                hint="pass the manifest.json of a sealtrain run",
             )
     parsed = statement.parse(signed_statement.payload, PREDICATE_TYPE)
     predicate = load_model(Predicate, parsed.predicate, ManifestMalformed, "run manifest")
@@ -151,7 +151,7 @@ def _read(data: bytes) -> Manifest:
     # Rebuilding the file from its parts leaves no field, known or unknown, unread.
     if canonical_json(_document(signed_statement, signed_evidence, public)) != data:
         raise ManifestMalformed(
-            "run manifest has a field too many, another version, or the hint of another key",
+            "run manifest has an unknown field, another version, or the hint of another key",
             check="form",
         )
     return Manifest(

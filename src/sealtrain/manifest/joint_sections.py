@@ -1,4 +1,4 @@
-"""The part of the report about parties that trained together, and what the lead recorded of it."""
+"""The section of the report on parties that trained together, from the lead's run log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def summary_of(kind: str) -> str:
 
 
 def parties(predicate: Predicate, facts: Facts) -> Html | None:
-    """Who took part, from when until when; ``None`` where one guest trained by itself."""
+    """The parties and the times of their parts; ``None`` where one guest trained by itself."""
     together = predicate.collaboration
     if together is None:
         return None

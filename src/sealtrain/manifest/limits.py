@@ -1,9 +1,9 @@
-"""What a manifest does not prove, in plain words (spec/run-manifest.md §5).
+"""The limits of a manifest: the facts it does not prove, in plain words (spec/run-manifest.md §5).
 
 Ids are part of the format and are checked; texts are for people and may improve. ``required``
-says which ids the facts of a run ask for, ``limits_for`` writes them into a new manifest,
-``stated`` shows them to a reader, ``left_open`` lists what the reader's own trust file chose not to
-check.
+returns the ids that the facts of a run require, ``limits_for`` writes them into a new manifest,
+``stated`` shows them to an auditor, ``left_open`` lists the checks that the auditor's own trust
+file leaves out.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ __all__ = ["BORDER_CLOSED", "TEXTS", "border_held", "left_open", "limits_for", "
 TEXTS: Mapping[str, str] = MappingProxyType(
     {
         "border-in-software": (
-            "The kernel of the guest that wrote this file did not hold the whole border of the "
-            "training. Python's own hooks did, which stop the habits of libraries; native code of "
-            "the pinned packages or of a script could have written, connected or started elsewhere."
+            "The kernel of the guest that wrote this file did not enforce the whole sandbox of the "
+            "training. Python's own hooks did, which stop library code; native code of the pinned "
+            "packages or of a script could have written files, connected or started programs."
         ),
         "simulated": (
             "The evidence comes from a software simulator. It shows that the protocol was "
-            "followed, and nothing about hardware: whoever ran it could read the data and the "
-            "keys."
+            "followed, and nothing about hardware: its operator could read the data and the keys."
         ),
         "owners-not-asked": (
             "This consortium lets an owner's data be used without that owner's approval, if enough "
@@ -39,38 +38,38 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         ),
         "own-script": (
             "A script of the engineer's trained, in place of sealtrain's own training. The trainer "
-            "settings of the recipe need not be those that it used. What it did with the records, "
-            "its text says: read the script with the digest shown here."
+            "settings of the recipe need not be those that it used. Its text shows how it used the "
+            "records: read the script with the digest shown here."
         ),
         "hardware": (
-            "The evidence is as good as the processor that made it. Someone with physical "
-            "access to a machine's memory has extracted attestation keys from such processors "
+            "The evidence is as good as the processor that made it. Attackers with physical "
+            "access to a machine's memory have extracted attestation keys from such processors "
             "before, and a stolen key makes evidence that verifies."
         ),
         "side-channels": (
-            "Whoever runs the machine sees sizes, timing, memory access patterns and network "
+            "The machine's operator sees sizes, timing, memory access patterns and network "
             "traffic. Sealing does not hide them."
         ),
         "memorisation": (
             "The model was trained without differential privacy. It may repeat or reveal "
-            "records it was trained on to whoever can query it."
+            "records it was trained on to anyone who can query it."
         ),
         "privacy-scope": (
             "Differential privacy hides single records: whether one record of one dataset took "
-            "part. It does not hide what many records share, a person with several records, "
-            "numbers of records, or what was measured without noise: on test records, by "
+            "part. It does not hide patterns that many records share, a person with several "
+            "records, numbers of records, or measurements without noise: on test records, by "
             "validation, or by an audit of the model."
         ),
         "patient-scope": (
-            "Differential privacy hides single patients: whether all that one party holds of one "
-            "took part. A patient of two parties counts as two, and whose a record is is the "
-            "owner's word. It does not hide what many patients share, numbers of patients and "
-            "records, how long a party took, or what was measured on test records. Brokers keep "
-            "no account of it over several runs."
+            "Differential privacy hides single patients: whether all of one party's records of a "
+            "patient took part. A patient of two parties counts as two, and the owner alone says "
+            "which patient a record belongs to. It does not hide patterns that many patients "
+            "share, numbers of patients and records, how long a party took, or measurements on "
+            "test records. Brokers do not count it over several runs."
         ),
         "accountant-approximate": (
             "Epsilon was computed by a central limit approximation, which can fall below the "
-            "true value. It is no bound."
+            "true value. It is not a bound."
         ),
         "revocation": (
             "A revocation stops further releases and renewals. It recalls neither keys "
@@ -89,13 +88,13 @@ TEXTS: Mapping[str, str] = MappingProxyType(
             "Only the broker's receipts bracket them from outside."
         ),
         "broker-word": (
-            "Receipts and the ledger are signed by the broker. Whoever holds its root secret "
+            "Receipts and the ledger are signed by the broker. A holder of its root secret "
             "can open the data without leaving a trace in this file, or show another ledger "
-            "to somebody else."
+            "to other readers."
         ),
         "sealed-outputs": (
-            "Digests are of the sealed files. What is inside, only their recipients can see; "
-            "anyone else has the measured code's word that it is the model this run trained."
+            "Digests are of the sealed files. Only their recipients can see the contents; "
+            "anyone else has the measured code's word that they are the model this run trained."
         ),
         "accelerator-binding": (
             "An accelerator took part in the run. Where the evidence has a section for it, it was "
@@ -104,15 +103,15 @@ TEXTS: Mapping[str, str] = MappingProxyType(
             "data it computed on was outside what the evidence covers."
         ),
         "parties-evidence": (
-            "Several guests took part. This file holds the evidence of the one that led; of the "
-            "others it holds what brokers saw when they released keys to them. That each accepted "
-            "the others by their evidence is the word of the measured code. How far the kernels of "
-            "the others held the border of their training it does not say."
+            "Several guests took part. This file holds the evidence of the guest that led; of the "
+            "others it holds the brokers' receipts for the keys released to them. That each guest "
+            "accepted the others by their evidence is the word of the measured code. The file does "
+            "not say how far the kernels of the others enforced the sandbox of their training."
         ),
         "updates-merged": (
-            "Parties' updates tell something of their records; the guest that led read each one, "
-            "and let only the merge out. Records may have been chosen to steer the model: the "
-            "recipe's rule bounds what one party can do, and finds nobody out."
+            "Parties' updates reveal something of their records; the guest that led read each one, "
+            "and released only the merge. A party may have chosen records to steer the model: the "
+            "recipe's rule bounds the influence of one party, and does not detect it."
         ),
         "lent-by-software": (
             "One accelerator had every holder's chunks in its memory, one after another. That a "
@@ -121,34 +120,33 @@ TEXTS: Mapping[str, str] = MappingProxyType(
             "lends a range of an accelerator's memory."
         ),
         "base-model-public": (
-            "Frozen weights of the base model were given, as eight-bit integers, to a machine "
-            "that nobody vouches for. They are public now; what was trained is not."
+            "Frozen weights of the base model were given, as eight-bit integers, to an untrusted "
+            "accelerator. They are public now; the trained weights are not."
         ),
         "outsourced-shapes": (
-            "The machine that multiplied saw how many rows each product had, when and how often: "
-            "sizes of batches, lengths of texts, how long training took. It saw no number of the "
-            "data, of a gradient or of what was trained."
+            "The accelerator saw how many rows each product had, when and how often: sizes of "
+            "batches, lengths of texts, how long training took. It saw no number of the data, of a "
+            "gradient or of the trained weights."
         ),
         "dealer-apart": (
-            "Pads hide nothing from whoever has them and also sees what the accelerator is sent. "
-            "Where a dealer made them, its guest proved itself to the one that trained, which is "
+            "Pads hide nothing from a reader who has them and also sees the accelerator's traffic. "
+            "Where a dealer made them, its guest proved itself to the guest that trained, which is "
             "the word of the measured code, and kept them in its memory."
         ),
         "activations-reveal": (
             "Owners' records came to the guest as activations of the model's front half, which "
-            "anybody may have. Whoever reads such activations recovers much of the text, after "
-            "few layers nearly all of it. Nothing but the attested channel and the guest hides "
-            "them."
+            "is public. A reader of such activations recovers much of the text, after few layers "
+            "nearly all of it. Only the attested channel and the guest hide them."
         ),
         "clients-word": (
-            "Owners' clients ran on machines of their owners, outside of any TEE. That what they "
-            "sent was computed from the sealed records named here is their owners' word."
+            "Owners' clients ran on machines of their owners, outside of any TEE. That their "
+            "messages were computed from the sealed records named here is their owners' word."
         ),
     }
 )
 
 BORDER_CLOSED: Final = "border.closed"
-"""Event of the run log: how far the kernel holds the border of a process (``border_held``)."""
+"""Event of the run log: how far the kernel enforces a process's sandbox (``border_held``)."""
 _BEGINNINGS: Final = frozenset({"run.started", "run.restarted", "run.resumed"})
 _RULES_OF_TCP: Final = 4
 
@@ -177,7 +175,7 @@ def required(predicate: Predicate) -> tuple[str, ...]:
     """Ids that a manifest with these facts must list, in the order they are shown.
 
     Args:
-        predicate: Its own ``limits`` are not read.
+        predicate: The function does not read its ``limits``.
     """
     privacy, together = predicate.privacy, predicate.collaboration
     ids = ["simulated" if predicate.simulated else "hardware"]
@@ -207,12 +205,12 @@ def limits_for(predicate: Predicate) -> tuple[Limit, ...]:
 
 
 def stated(predicate: Predicate, unasked: Sequence[str] | None) -> tuple[str, ...]:
-    """What a manifest does not prove, in the reader's own words: it cannot soften or conceal them.
+    """Limits of a manifest, in this program's texts: the manifest cannot soften or conceal them.
 
     Args:
-        predicate: Of the manifest.
-        unasked: Owners whose data was used while they did not approve, as the signed approvals
-            and receipts show; ``None`` where these did not verify.
+        predicate: The manifest's.
+        unasked: Owners whose data the run used without their approval, as the signed approvals and
+            receipts show; ``None`` where these did not verify.
     """
     texts = {one.id: TEXTS.get(one.id, one.text) for one in predicate.limits}
     texts |= {name: TEXTS[name] for name in required(predicate)}
@@ -226,11 +224,11 @@ def stated(predicate: Predicate, unasked: Sequence[str] | None) -> tuple[str, ..
 
 
 def border_held(entries: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the kernel held the border of every process of a run.
+    """Whether the kernel enforced the sandbox of every process of a run.
 
     Args:
-        entries: Of the run log. Each beginning of a process (``run.started``, ``run.restarted``,
-            ``run.resumed``) wants its own ``border.closed`` after it.
+        entries: Entries of the run log. Each start of a process (``run.started``,
+            ``run.restarted``, ``run.resumed``) needs its own ``border.closed`` after it.
     """
     asked, closed, held = False, False, True
     for entry in entries:
@@ -252,7 +250,7 @@ def _is_kernels(fields: Mapping[str, Any]) -> bool:
 
 
 def left_open(trust: Trust, *, artefacts_checked: bool) -> tuple[str, ...]:
-    """What this reader chose not to check, one sentence each."""
+    """The checks that this auditor left out, a sentence each."""
     appraisal = trust.appraisal.to_dict()
     written = {"compose_hash": trust.compose_hash, "app_id": trust.app_id, **appraisal.pop("cpu")}
     written |= appraisal["gpu"] if isinstance(appraisal["gpu"], dict) else appraisal

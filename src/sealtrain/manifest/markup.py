@@ -19,7 +19,7 @@ class Html(str):
 
 
 Part = Html | str | int | float | None
-"""What may stand inside an element; ``None`` leaves nothing."""
+"""Content of an element; ``None`` adds nothing."""
 
 
 def tag(name: str, /, *children: Part, **attributes: Part) -> Html:
@@ -51,7 +51,7 @@ def _escaped(part: Part) -> str:
     if part is None:
         return ""
     # Control and formatting characters (bidirectional overrides among them) could make a page
-    # read differently from what was signed.
+    # read differently from the signed text.
     return part if isinstance(part, Html) else html.escape(_visible(str(part)), quote=True)
 
 

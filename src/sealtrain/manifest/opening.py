@@ -1,12 +1,12 @@
 """A recipient opens the outputs of a run: exactly the files that its manifest names, and no code.
 
-``named_outputs`` takes the manifest as a list only: its signature shows that it is whole, and that
-its maker held some key. Whose manifest it is, ``manifest.verify`` says, with a trust file.
+``named_outputs`` uses the manifest as a list only: its signature shows that it is complete and that
+its signer held the key it names. ``manifest.verify`` establishes the signer, with a trust file.
 
 Checks, in order (spec/run-manifest.md §2.3):
  1. The manifest has the right form and is signed by the key it names.
- 2. The recipient is one of those it names.
- 3. The folder holds the named files, each of its size, and nothing else.
+ 2. The manifest names the recipient.
+ 3. The folder holds the named files, each of its size, and no others.
  4. Each file opens under its core and root.
  5. No file can carry code where a library loads it, unless the recipient asked for that.
 """
@@ -75,14 +75,14 @@ def named_outputs(
 
 
 def unnamed_outputs(folder: Path, me: Identity) -> dict[str, TrainedFile]:
-    """The files of a folder without a manifest: of one run, and that run may be an invention.
+    """The files of a folder without a manifest: all of one run, which may be a forgery.
 
     Args:
         folder: ``model`` in the run's folder.
         me: A recipient.
 
     Raises:
-        NotSealed, WrongContext: The folder is not one run's, whole and under its own names.
+        NotSealed, WrongContext: The folder does not hold all files of a single run by their names.
         NoStanza, WrongKey: The files are sealed to another owner.
     """
     return unnamed_model(folder, me.unwrap)
@@ -118,15 +118,15 @@ def write_opened(
 
     Args:
         files: By name, from ``named_outputs`` or ``unnamed_outputs``.
-        out: Folder to make; whole, or not at all.
+        out: Folder to create; it appears whole or not at all.
         insecure_code: Leave out check 5.
 
     Returns:
         Names of the files, sorted.
 
     Raises:
-        AlreadyExists: ``out`` is there.
-        ModelInvalid, SealRefused: As ``refuse_code``; nothing is left at ``out``.
+        AlreadyExists: ``out`` exists.
+        ModelInvalid, SealRefused: As ``refuse_code``; ``out`` is then removed.
     """
     if not insecure_code:
         refuse_code(files)
@@ -142,7 +142,7 @@ def opened_digests(folder: Path, model: TrainedModel, me: Identity) -> dict[str,
 
     Args:
         folder: ``model`` in the run's folder.
-        model: What a verified manifest names.
+        model: The model of a verified manifest.
         me: A recipient.
 
     Raises:
@@ -166,7 +166,7 @@ def _refuse_foreign_code(name: str, file: TrainedFile) -> None:
     if len(data) <= MAX_SETTINGS_BYTES:
         try:
             require_bounded(data)
-            # Read as the libraries do that load it, not more strictly.
+            # Read as leniently as the libraries that load it.
             refuse_foreign_code(json.loads(data.decode("utf-8")))
         except (DataInvalid, ValueError) as error:
             problem = getattr(error, "message", None) or str(error)

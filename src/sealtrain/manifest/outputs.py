@@ -1,7 +1,7 @@
-"""The output files that a manifest names, and whether a folder holds them and nothing else.
+"""The output files that a manifest names, and whether a folder holds exactly them.
 
-The folder may hold anything. Links, pipes and files of another size are refused before
-a byte of them is read; hash, header and trailer are then read from one open file.
+The folder is untrusted. Links, pipes and files of another size are refused before a byte of them is
+read; hash, header and trailer are then read from the same open file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PIECE = 1 << 20
 
 
 def model_of(predicate: Predicate, subjects: Sequence[Subject]) -> TrainedModel:
-    """The model that a manifest names; unverified where the manifest is."""
+    """The model that a manifest names; as unverified as the manifest."""
     return TrainedModel(
         run_id=predicate.run.run_id,
         owner_id=predicate.consortium.consortium_id,
@@ -74,7 +74,7 @@ def require_recipient(predicate: Predicate, me: PublicIdentity) -> None:
     """Refuse a manifest whose outputs are not sealed to this owner under these keys.
 
     Raises:
-        NoStanza: The owner is no recipient, or has other keys in the manifest's consortium.
+        NoStanza: The owner is not a recipient, or has other keys in the manifest's consortium.
     """
     recipients = predicate.outputs.recipients
     named = [owner for owner in predicate.consortium.owners if owner.name in recipients]
@@ -92,11 +92,11 @@ def require_named_entries(model: TrainedModel, folder: Path) -> None:
     """Refuse a model's folder that holds anything but the named files; none of them is read.
 
     Args:
-        model: What the manifest names.
+        model: The model that the manifest names.
         folder: ``model`` in the run's folder.
 
     Raises:
-        SubjectMismatch: A file is missing, is no regular one, or is not named.
+        SubjectMismatch: A file is missing, is not a regular file, or is not named.
     """
     sealed = sealed_names(model.names)
     if folder.is_symlink() or not folder.is_dir():
@@ -104,11 +104,11 @@ def require_named_entries(model: TrainedModel, folder: Path) -> None:
     strange = strange_entry(folder, sealed)
     if strange is not None:
         raise SubjectMismatch(
-            "the outputs' folder holds something that the manifest does not name",
+            "the outputs' folder holds an entry that the manifest does not name",
             check="artefacts",
             got=f"{MODEL_FOLDER}/{strange}",
             expected=f"the {len(sealed)} files that the manifest names",
-            hint="no guest signed it: remove it, or fetch the outputs again",
+            hint="remove the entry, which no guest signed, or fetch the outputs again",
         )
     for name, file in zip(sealed, model.files, strict=True):
         _refuse_other_size(folder / name, f"{MODEL_FOLDER}/{name}", file.size)
@@ -118,7 +118,7 @@ def require_named_files(model: TrainedModel, folder: Path) -> None:
     """As ``require_named_entries``; then hash every file and compare its header.
 
     Raises:
-        SubjectMismatch: As above, or a file has another digest, root or core than was signed.
+        SubjectMismatch: As above, or a file has another digest, root or core than the signed one.
     """
     require_named_entries(model, folder)
     for position, name in enumerate(sealed_names(model.names)):
@@ -128,7 +128,7 @@ def require_named_files(model: TrainedModel, folder: Path) -> None:
                 _refuse_other_file(file, shown, model, position)
         except (DataInvalid, SealRefused) as error:
             raise SubjectMismatch(
-                f"the output file {shown} is no sealed file of this model: {error.message}",
+                f"the output file {shown} is not a sealed file of this model: {error.message}",
                 check="artefacts",
                 got=error.got,
                 expected=error.expected,
@@ -153,7 +153,7 @@ def _missing(shown: str) -> SubjectMismatch:
         f"{shown} is missing from the run's folder",
         check="artefacts",
         expected=shown,
-        hint="name the folder with --artefacts, or say --without-artefacts",
+        hint="name the folder with --artefacts, or pass --without-artefacts",
     )
 
 
@@ -166,7 +166,7 @@ def _refuse_other_file(file: BinaryIO, shown: str, model: TrainedModel, position
             check="artefacts",
             got=got,
             expected=signed.sha256,
-            hint="the file was changed after the manifest was signed",
+            hint="fetch the file again: it changed after the guest signed the manifest",
         )
 
     def read_at(offset: int, length: int) -> bytes:
@@ -179,7 +179,7 @@ def _refuse_other_file(file: BinaryIO, shown: str, model: TrainedModel, position
 
 
 def _sha256(file: BinaryIO, size: int) -> str:
-    """Of the file's first ``size`` bytes and one more, should it grow meanwhile."""
+    """SHA-256 of the file's first ``size`` bytes and one more, in case it grew meanwhile."""
     seen, left = hashlib.sha256(), size + 1
     while left and (piece := file.read(min(_PIECE, left))):
         seen.update(piece)

@@ -1,8 +1,8 @@
 """The predicate of a run manifest, field by field (spec/run-manifest.md §2).
 
-Shape only: every model is frozen and refuses unknown fields, every list and text is bounded.
-Whether the fields agree with each other, with the evidence and with a trust file is decided in
-``manifest.checks``. Envelopes, locks and log entries stay plain JSON here, because their own
+The models check the shape only: each is frozen and refuses unknown fields, and every list and text
+is bounded. ``manifest.checks`` decides whether the fields agree with each other, with the evidence
+and with a trust file. Envelopes, locks and log entries stay plain JSON here, because their own
 modules read them.
 """
 
@@ -75,7 +75,7 @@ def output_name(subject: str) -> str:
     """Name in training of the output that a subject names: ``model/NAME.sealed``.
 
     Raises:
-        ValueError: It names something else, or another place.
+        ValueError: The subject names another kind of file, or another folder.
     """
     folder, _, sealed = subject.partition("/")
     if folder != MODEL_FOLDER:
@@ -105,7 +105,7 @@ class RecipeRecord(StrictModel):
 
 
 class Deployment(StrictModel):
-    """Which deployment document was measured; the document lies in the evidence."""
+    """The measured deployment document, by hash; the document lies in the evidence."""
 
     platform: Platform
     app_id: Hex40
@@ -116,8 +116,8 @@ class Release(StrictModel):
     """A broker's receipt (DSSE envelope) and the proof that its ledger holds it.
 
     Attributes:
-        rotations: How its key follows from one that the lock names (DSSE envelopes, oldest first);
-            empty where the lock names it.
+        rotations: Rotations from a key that the lock names to the receipt's key (DSSE envelopes,
+            oldest first); empty where the lock names it.
     """
 
     receipt: Document
@@ -135,14 +135,14 @@ class Resume(StrictModel):
 
 
 class Point(StrictModel):
-    """Metrics at one step, as the release policy lets them out."""
+    """Metrics at one step, as the release policy allows."""
 
     step: Count
     values: dict[MetricName, Value | None] = Field(max_length=64)
 
 
 class Run(StrictModel):
-    """What happened, by the guest's own account and clock."""
+    """The course of the run, by the guest's own log and clock."""
 
     run_id: Hex32
     started_at: Timestamp
@@ -179,7 +179,7 @@ class Outputs(StrictModel):
 
 
 class Compute(StrictModel):
-    """What the run cost; null where it was not measured. Seconds and bytes."""
+    """The cost of the run in seconds and bytes; null where the guest did not measure it."""
 
     wall_s: Annotated[Value, Field(ge=0)]
     cpu_s: Annotated[Value, Field(ge=0)] | None
@@ -195,7 +195,7 @@ class NoPrivacy(StrictModel):
 
 
 class DatasetCost(StrictModel):
-    """What training spent of one dataset, at the run's delta."""
+    """The epsilon that training spent on one dataset, at the run's delta."""
 
     owner: OwnerName
     name: OwnerName
@@ -205,10 +205,10 @@ class DatasetCost(StrictModel):
 
 
 class PrivateTraining(StrictModel):
-    """DP-SGD as it was done.
+    """DP-SGD as the guest performed it.
 
     Attributes:
-        epsilon: Largest of the datasets'.
+        epsilon: Largest epsilon of the datasets.
         noise_multiplier: Deviation of the noise over ``max_grad_norm``.
         batch: Expected records in a step.
         steps: Noised steps, all of the run's.
@@ -236,17 +236,17 @@ class PrivateCounting(StrictModel):
 
 
 class PatientParty(StrictModel):
-    """How many patients a party had whose rounds were merged."""
+    """The number of patients of a party whose rounds were merged."""
 
     name: OwnerName
     patients: Annotated[Count, Field(ge=1)]
 
 
 class PatientTraining(StrictModel):
-    """Rounds of a federation that hide patients, as they were done.
+    """Rounds of a federation that hide patients, as the parties performed them.
 
     Attributes:
-        epsilon: Spent of each patient of a party at most.
+        epsilon: Upper limit of the epsilon spent on each patient of a party.
         noise_multiplier: Deviation of the noise over ``max_patient_norm``.
         sample_rate: Probability of a patient to take part in a round.
         rounds: Noised steps, all of the run's.
@@ -276,11 +276,11 @@ class Party(StrictModel):
     """A party that took part with its own data.
 
     Attributes:
-        name: Of the owner whose data it is.
-        role: What it did, a word of the kind.
-        run_id: Under which it asked brokers for keys.
-        begun: When it began its part; ``from`` in JSON.
-        until: When it ended it: its lease was live until then.
+        name: Name of the owner of its data.
+        role: Its role, a word of the kind.
+        run_id: Run id under which it asked brokers for keys.
+        begun: Start of its part; ``from`` in JSON.
+        until: End of its part: its lease was live until then.
     """
 
     name: OwnerName
@@ -298,7 +298,7 @@ class Collaboration(StrictModel):
 
 
 class Limit(StrictModel):
-    """One thing the manifest does not prove."""
+    """A fact that the manifest does not prove."""
 
     id: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
     text: Annotated[

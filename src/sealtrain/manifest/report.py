@@ -1,8 +1,8 @@
-"""One self-contained HTML page about a run: what an auditor reads, prints and files.
+"""The report of a run for an auditor to read, print and file: a self-contained HTML page.
 
 The page loads nothing, runs nothing and shows no value as markup: its policy forbids every request,
-and all text passes through ``markup.tag``. Whatever was refused is shown under a refusal banner
-that says the contents are claims only.
+and all text passes through ``markup.tag``. A refused manifest is shown under a refusal banner that
+says that its contents are claims only.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def render(report: Report) -> str:
 
 def _style() -> Html:
     text = files("sealtrain.manifest").joinpath("report.css").read_text("utf-8")
-    return Html(text)  # our own file, no value in it
+    return Html(text)  # sealtrain's own file, without values
 
 
 def _heading(report: Report) -> Html:

@@ -1,4 +1,4 @@
-"""The parts of a report that show what a manifest holds, one function for each section."""
+"""The sections of a report on the contents of a manifest, a function for each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _UNVERIFIED = "Not shown: the check that establishes it did not pass."
 
 
 def summary(predicate: Predicate, facts: Facts) -> Html:
-    """What was trained, in numbers."""
+    """The run in numbers."""
     run, compute = predicate.run, predicate.compute
     records = [one.records for one in facts.datasets or ()]
     numbers = [
@@ -58,7 +58,7 @@ def summary(predicate: Predicate, facts: Facts) -> Html:
 
 
 def training(predicate: Predicate, facts: Facts) -> Html | None:
-    """A curve for each metric that the recipe let out during the run."""
+    """A curve for each metric that the run released."""
     run = predicate.run
     names = sorted({name for point in run.history for name in point.values}, key=_loss_first)
     figures = []
@@ -74,7 +74,7 @@ def training(predicate: Predicate, facts: Facts) -> Html | None:
 
 
 def privacy(predicate: Predicate) -> Html | None:
-    """What was spent of the owners' privacy, dataset by dataset."""
+    """The privacy cost of the run, dataset by dataset."""
     claimed = predicate.privacy
     if isinstance(claimed, PrivateTraining):
         lead = (
@@ -174,11 +174,11 @@ _EAT = {
     "swversion": "Software version (swversion)",
     "dbgstat": "Debugging (dbgstat)",
 }
-"""RFC 9711 claims as people read them."""
+"""Titles of RFC 9711 claims."""
 
 
 def evidence(predicate: Predicate, facts: Facts) -> Html:
-    """What the final quote showed, claim by claim."""
+    """The claims of the final quote."""
     heading = tag("h2", "Evidence")
     verified, verdict = facts.verified, facts.verdict
     if verified is None:
@@ -233,7 +233,7 @@ def timeline(predicate: Predicate, facts: Facts) -> Html:
 
 
 def outputs(manifest: Manifest) -> Html:
-    """The sealed files and who can open them."""
+    """The sealed files and the recipients that can open them."""
     sizes = {one.name: one.size for one in manifest.predicate.outputs.files}
     rows = [
         (tag("code", one.name), f"{sizes[one.name]:,}", tag("code", one.sha256))
@@ -338,7 +338,7 @@ def table(
 
 
 def missing() -> Html:
-    """In place of what no check established."""
+    """The section in place of facts that no check established."""
     return tag("p", _UNVERIFIED, class_="soft")
 
 

@@ -1,6 +1,7 @@
-"""What an auditor takes as given before reading a manifest (spec/trust.md).
+"""The trust file: values that an auditor takes as given before reading a manifest (spec/trust.md).
 
-Nothing has a default: a field left out is an error, and to accept anything one writes ``any``.
+No field has a default: a missing field is an error, and the auditor writes ``any`` to accept any
+value.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ class TrustedBrokers(StrictModel):
     """The brokers whose receipts and ledgers count.
 
     Attributes:
-        signing_keys: One for each broker.
-        threshold: How many of them must have released each dataset.
-        datasets: ``all`` of the manifest, or ``theirs``: only those that they released. That is the
-            view of one broker of several, and it does not see whether a lease was live throughout.
+        signing_keys: A key for each broker.
+        threshold: Number of them that must have released each dataset.
+        datasets: ``all`` of the manifest, or ``theirs``: only the datasets that they released. That
+            is the view of one broker of several; it does not show whether a lease was live
+            throughout.
     """
 
     signing_keys: tuple[_SIGNING_KEY, ...] = Field(min_length=1, max_length=MAX_BROKERS)
@@ -49,13 +51,13 @@ class TrustedBrokers(StrictModel):
 
     @property
     def by_key_id(self) -> dict[str, bytes]:
-        """Raw Ed25519 public keys, 32 bytes each, by the name that signatures give them."""
+        """Raw Ed25519 public keys, 32 bytes each, by their key id in signatures."""
         raw = [from_base64(one, length=32) for one in self.signing_keys]
         return {key_id(one): one for one in raw}
 
 
 class Trust(StrictModel):
-    """Trust file. ``any`` is a word one has to write."""
+    """Trust file. The auditor has to write ``any`` explicitly."""
 
     version: Literal[1]
     consortium_id: Hex64
@@ -86,7 +88,7 @@ def load_trust(path: Path) -> Trust:
 
     Raises:
         TrustInvalid: Not YAML, or as ``parse_trust``.
-        DataInvalid: There is no such file, or it is over 1 MiB.
+        DataInvalid: The file is missing, or over 1 MiB.
     """
     data = read_bounded(path, MAX_TRUST_BYTES)
     return parse_trust(

@@ -3,8 +3,8 @@
 ``examine`` never raises for a bad manifest: it runs every check whose inputs exist and returns a
 ``Report``. ``verify_manifest`` raises the report's first refusal or returns what was verified.
 
-A check is *not-done* when an earlier one that it builds on failed, or when the caller chose not to
-look at the output files; only the latter is compatible with acceptance. Refusals are always of the
+A check is *not-done* when an earlier check that it builds on failed, or when the caller chose not
+to check the output files; only the latter is compatible with acceptance. Refusals are always of the
 ``Refused`` family (exit 3), also where a document inside the manifest is malformed.
 """
 
@@ -75,7 +75,7 @@ class Check:
         name: Name in the specification.
         title: The same for people.
         outcome: ``passed``, ``failed`` or ``not-done``.
-        detail: What was found, or why not; one line.
+        detail: The finding, or the reason why the check was not done; one line.
         error: The refusal of a failed check.
     """
 
@@ -98,9 +98,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the checks established; ``None`` where the establishing check did not pass.
+    """The facts that the checks established; ``None`` where a check did not pass.
 
-    ``unasked`` are the owners whose data the run had while they did not approve.
+    ``unasked`` are the owners whose data the run used without their approval.
     """
 
     verified: Verified | None
@@ -120,13 +120,14 @@ class Report:
 
     Attributes:
         digest: SHA-256 of the file that was read.
-        trust: What it was compared with.
-        now: When, seconds since the epoch.
+        trust: The trust file of the auditor.
+        now: Time of the verification, seconds since the epoch.
         checks: Each check's result, in the order of the specification.
-        limits: What the manifest does not prove and what the reader left open, in plain words.
+        limits: The facts that the manifest does not prove and the checks that the auditor left
+            out, in plain words.
         simulated: The run says or the evidence shows that it was simulated.
         manifest: Parsed file, ``None`` when it is malformed. Unverified where a check failed.
-        facts: What the checks established.
+        facts: The facts that the checks established.
         refusal: First refusal, ``None`` when the manifest is accepted.
     """
 
@@ -146,7 +147,7 @@ class Report:
         return self.refusal is None
 
     def _own_data(self) -> dict[str, Any] | None:
-        """Whether owners had to approve the use of their data, and who did not."""
+        """Whether owners had to approve the use of their data, and the owners that had not."""
         if self.manifest is None:
             return None
         unasked = self.facts.unasked
@@ -197,9 +198,9 @@ def examine(
 
     Args:
         data: The manifest file.
-        trust: What the reader takes as given.
-        artefacts: Folder with the output files; ``None`` is the choice not to look at them.
-        now: The present, seconds since the epoch; quotes are verified at the run's end instead.
+        trust: The trust file of the auditor.
+        artefacts: Folder with the output files; ``None`` is the choice not to check them.
+        now: Seconds since the epoch; quotes are verified at the time of the run's end instead.
         on_check: Called with each result as it is known.
     """
     case, first = _open(data, trust, artefacts, now)

@@ -1,1 +1,1 @@
-"""What a run does: schema, lock, deployment document, diff, measurement. Format: spec/recipe.md."""
+"""The recipe of a run: schema, lock, deployment document, diff, measurement (spec/recipe.md)."""

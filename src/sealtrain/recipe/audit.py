@@ -1,4 +1,4 @@
-"""What a run tries on its own model before it lets it go: does it remember single records?"""
+"""The audit of a recipe: attacks that test whether the trained model remembers single records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Audit(StrictModel):
 
 
 def misplaced(recipe: Any) -> str | None:
-    """Why a ``Recipe``'s audit cannot be done; ``None`` if it can, or none is wanted."""
+    """Why a ``Recipe``'s audit cannot be done; ``None`` if it can, or if the recipe has none."""
     audit = getattr(recipe, "audit", None)
     if audit is None:
         return None

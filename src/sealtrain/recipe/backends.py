@@ -1,7 +1,7 @@
-"""Which library's machinery trains, and in how many processes: ``backend`` of a recipe.
+"""The library that trains, and the number of its processes: ``backend`` of a recipe.
 
-One class a backend, chosen by ``name``; settings have the names the library gives them. A loop of
-one's own is no backend: the recipe names it in ``scripts``.
+Each backend has a class, chosen by ``name``; settings have the names of the library. An engineer's
+own loop is not a backend: the recipe names it in ``scripts``.
 """
 
 from __future__ import annotations
@@ -80,18 +80,18 @@ Backend = Annotated[Trl | Fsdp | DeepSpeed | Unsloth | Axolotl, Field(discrimina
 """Any backend a recipe can name."""
 
 DEFAULT: Final = Trl(name="trl")
-"""What trains when a recipe names none. It is left out of a lock: one meaning has one spelling."""
+"""The default backend. A lock leaves it out, so that equal recipes have equal locks."""
 
 _PHASES: Final = ("cpt", "sft")
 
 
 def is_default(backend: Any) -> bool:
-    """Whether a recipe means the same without it."""
+    """Whether the recipe means the same without this backend."""
     return bool(backend == DEFAULT)
 
 
 def needs_group(backend: Any) -> bool:
-    """Whether its processes, be it only one, have to be a group of ``torch.distributed``."""
+    """Whether the backend needs a group of ``torch.distributed``, even for a single process."""
     return backend.ranks > 1 or isinstance(backend, (Fsdp, DeepSpeed))
 
 

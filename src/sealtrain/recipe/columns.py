@@ -1,4 +1,4 @@
-"""How a recipe maps columns of the owners' records to what a phase reads."""
+"""The mapping from columns of the owners' records to the inputs of a phase."""
 
 from __future__ import annotations
 

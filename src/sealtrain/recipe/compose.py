@@ -2,7 +2,7 @@
 
 ``compose_hash`` is SHA-256 of the file's raw bytes, which the guest measures. The document is a
 function of the lock alone, so reading it back is strict: take the lock out, build the document
-again, compare byte for byte. What differs is named where it can be, and refused in any case.
+again, compare byte for byte. Any difference is refused, and named where possible.
 
 1. At most ``MAX_COMPOSE_BYTES``, strict JSON.
 2. Known top-level fields only, none missing, fixed values as fixed.
@@ -26,8 +26,8 @@ __all__ = ["app_id_of", "build_compose", "compose_hash", "extract_lock", "lint_c
 
 MAX_COMPOSE_BYTES = 256 << 10
 LOCK_PATH = "/run/sealtrain/recipe.lock.json"
-# Sealed data, collateral and the broker's pin, put here by the operator. None is trusted: each is
-# checked by digest or signature.
+# Sealed data, collateral and the broker's pin, put here by the operator. The guest trusts none of
+# them: it checks each by digest or signature.
 WORK = "/run-data"
 _SOCKET = "/var/run/dstack.sock"
 _SERVICE = "guest"
@@ -54,7 +54,7 @@ def _arguments(platform: str) -> list[str]:
 
 
 def _hardware_of(hardware: Hardware) -> str:
-    """The one platform that is not the simulator; an image alone is made for dstack."""
+    """The platform besides the simulator; dstack if the recipe names an image and no platform."""
     return next((name for name in hardware.platforms if name != "simulator"), "dstack")
 
 
@@ -214,7 +214,7 @@ def _lock_in_services(document: dict[str, JsonValue]) -> str:
 
 
 def _platform_named_in(content: str) -> str:
-    """Whose command to compare with; a lock that cannot be read is refused afterwards."""
+    """The platform whose command to compare; an unreadable lock is refused afterwards."""
     try:
         lock = parse_lock(content.replace("$$", "$").encode("utf-8", "surrogatepass"))
     except (LockInvalid, DataInvalid):

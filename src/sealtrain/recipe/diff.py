@@ -1,4 +1,4 @@
-"""What an owner reads before approving: the differences between two locks, weighed and grouped."""
+"""The differences between two locks, weighted and grouped, for an owner about to approve."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ class Change:
 
     Attributes:
         path: Where, as ``recipe.trainer.learning_rate`` or ``recipe.datasets[a/x].weight``.
-        kind: Whether the value appeared, went or changed.
-        before: Old value; ``None`` also where there was none (see ``kind``).
+        kind: Whether the value was added, removed or changed.
+        before: Old value; ``None`` also where the old lock has none (see ``kind``).
         after: New value, likewise.
     """
 
@@ -97,7 +97,7 @@ class Change:
 
     @property
     def text_lines(self) -> list[str]:
-        """Of a script: its lines as they differ, as ``diff -u`` shows them. Else nothing."""
+        """For a script, its changed lines in the format of ``diff -u``; else an empty list."""
         if not self.path.startswith("scripts["):
             return []
         texts = (self.before, self.after)
@@ -151,13 +151,13 @@ def _under(path: str, prefix: str) -> bool:
 
 def _leaves(value: JsonValue, path: str) -> Iterator[tuple[str, JsonValue]]:
     if path == "recipe.datasets":
-        # By name, so that another order of the list is not twenty changes, and a swap is one.
+        # By name, so that reordering the list is not twenty changes, and a swap is a single change.
         for position, item in enumerate(value):
             place = f"{path}[{item['owner']}/{item['name']}]"
             told = {key: part for key, part in item.items() if key not in ("owner", "name")}
             yield from _leaves({**told, "position": position}, place)
     elif path == "brokers":
-        # Each by itself: what an owner compares is an id, not a list of them.
+        # Each by itself: an owner compares single ids, not a list of them.
         yield from ((f"{path}[{one}]", "named") for one in value)
     elif isinstance(value, dict) and value and not path.startswith("environment.packages["):
         bracket = path in ("environment.packages", "scripts", "recipe.model.config")

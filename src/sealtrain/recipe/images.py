@@ -1,4 +1,4 @@
-"""What a recipe says about images before a model sees them, and about varying training records."""
+"""Preparation of images in a recipe, and augmentation of training records."""
 
 from __future__ import annotations
 

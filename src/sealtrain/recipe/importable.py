@@ -1,7 +1,7 @@
-"""Which modules installed packages have, by the files that their records list.
+"""The modules of installed packages, by the files that the packages' RECORDs list.
 
-A module counts only where its file stands in the RECORD of a pinned package: source and extensions,
-never compiled caches, and nothing that was put beside them.
+A module counts only if the RECORD of a pinned package lists its file: source and extensions, never
+compiled caches, and no file that was put beside them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Importable:
         distributions: Mapping[str, Distribution] | None = None,
         paths: Mapping[str, Iterable[str]] | None = None,
     ) -> None:
-        """Remember what is listed; it is ordered when a module is asked for first.
+        """Remember the listed files; the first look-up of a module sorts them.
 
         Args:
             distributions: Packages by normalised name; none when ``None``.
-            paths: Name of each package → files that its record lists, relative to its place.
+            paths: Name of each package → files that its RECORD lists, relative to its folder.
         """
         self.distributions: dict[str, Distribution] = dict(distributions or {})
         self._paths = dict(paths or {})
@@ -47,7 +47,7 @@ class Importable:
 
     @cached_property
     def top_level(self) -> frozenset[str]:
-        """Names with which an import of an installed module begins."""
+        """First names in imports of installed modules."""
         names = {name for root in self.roots for name in self._modules.get(root, ())}
         for folder in self._folders:
             place, _, name = folder.rpartition("/")
@@ -65,7 +65,7 @@ class Importable:
         return folder in self._folders
 
     def lists(self, file: str) -> bool:
-        """Whether a file is that of a module."""
+        """Whether the file belongs to a module."""
         return file in self._files
 
     @cached_property
@@ -85,7 +85,7 @@ class Importable:
     def _modules(self) -> dict[str, dict[str, str]]:
         """Folder → module's name in it → its file."""
         found: dict[str, dict[str, str]] = {}
-        for suffix in reversed(_SUFFIXES):  # those preferred replace the others
+        for suffix in reversed(_SUFFIXES):  # preferred suffixes replace the others
             for name, distribution in self.distributions.items():
                 root = _place(distribution)
                 for path in self._paths.get(name, ()):

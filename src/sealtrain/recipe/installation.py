@@ -83,7 +83,7 @@ class EnvironmentPin(StrictModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """What is installed on this machine of what a recipe needs.
+    """The code and the packages of a recipe as they are installed on this machine.
 
     Attributes:
         code: Digest of sealtrain.
@@ -103,10 +103,10 @@ def measure_code() -> CodePin:
 
 
 def measure_installation(recipe: Recipe) -> Installation:
-    """Measure the running code, and the packages that a recipe needs with all that they need.
+    """Measure the running code, and the packages of a recipe with their dependencies.
 
     Raises:
-        ExtraMissing: A package that is asked for is absent, of another version, or not measurable.
+        ExtraMissing: A required package is missing, of another version, or not measurable.
     """
     found = _closure(packages_of(recipe))
     files = {name: dict(_files_of(_record(name, dist))) for name, dist in sorted(found.items())}
@@ -128,7 +128,7 @@ def check_package_files(names: tuple[str, ...]) -> None:
         names: Normalised package names.
 
     Raises:
-        EnvironmentChanged: A file is absent or differs from its package's record.
+        EnvironmentChanged: A file is missing or differs from its package's RECORD.
     """
     for name in names:
         dist = importlib.metadata.distribution(name)
@@ -163,7 +163,7 @@ def _closure(wanted: PackagesWanted) -> dict[str, Distribution]:
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": active}):
             continue
         name = normalised(requirement.name)
-        if name == _OWN:  # an extra may name others of our own
+        if name == _OWN:  # an extra may name other extras of sealtrain
             for extra in requirement.extras:
                 if (name, extra) not in walked:
                     walked.add((name, extra))
@@ -174,7 +174,7 @@ def _closure(wanted: PackagesWanted) -> dict[str, Distribution]:
         except importlib.metadata.PackageNotFoundError:
             if hint:
                 raise _missing(name, "absent", str(requirement.specifier), hint) from None
-            continue  # a wheel may be built without what its index lists; nothing then loads it
+            continue  # a wheel may leave out a requirement of its index; no code then loads it
         if hint and not requirement.specifier.contains(dist.version, prereleases=True):
             raise _missing(name, dist.version, str(requirement.specifier), hint)
         found[name] = dist
@@ -197,8 +197,8 @@ def _missing(name: str, got: str, expected: str, hint: str) -> ExtraMissing:
 
 def _own_requirements() -> list[str]:
     """Requirement lines of sealtrain, with ``; extra == …`` markers where they have one."""
-    # In a checkout the file beside the code says what the code that runs needs; what is installed
-    # of it may be older.
+    # In a checkout, the file beside the code has the requirements of the running code; the
+    # installed metadata may be older.
     project_file = own_folders()["sealtrain"].parents[1] / "pyproject.toml"
     if not project_file.is_file():
         try:

@@ -1,4 +1,4 @@
-"""What recipes say about the labels of classifiers."""
+"""The labels of classifiers in a recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lock a recipe: resolve what it names by digest and write the lock and the deployment document.
+"""Lock a recipe: pin everything it names by digest; write the lock and the deployment document.
 
 Deterministic: the same recipe, folders and installation give the same bytes.
 """
@@ -40,7 +40,7 @@ COMPOSE_NAME = "app-compose.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedRecipe:
-    """A lock and its deployment document, with the three names they get."""
+    """A lock and its deployment document, with their two hashes and the app id."""
 
     lock: Lock
     lock_bytes: bytes
@@ -65,7 +65,7 @@ class LockedRecipe:
         """Write both files; files that already hold these bytes are left alone.
 
         Raises:
-            AlreadyExists: Another lock or document is there and ``overwrite`` is false.
+            AlreadyExists: The folder has another lock or document, and ``overwrite`` is false.
         """
         files = {LOCK_NAME: self.lock_bytes, COMPOSE_NAME: self.compose_bytes}
         changed = {
@@ -99,11 +99,11 @@ def lock_recipe(
         installation: Code and packages to pin; those of this machine when ``None``.
 
     Raises:
-        UsageError: No broker, one twice, or too many.
+        UsageError: No broker, the same broker twice, or too many brokers.
         RecipeInvalid: The recipe breaks its schema, or a script cannot be pinned.
-        ModelInvalid: A model or tokenizer folder is absent or breaks the rules of modelfolder.py.
-        TrustInvalid: The appraisal policy that the recipe names is absent or malformed.
-        ExtraMissing: A package that training needs is absent.
+        ModelInvalid: A model or tokenizer folder is missing or breaks the rules of modelfolder.py.
+        TrustInvalid: The appraisal policy that the recipe names is missing or malformed.
+        ExtraMissing: A package that training needs is missing.
     """
     if len(set(brokers)) != len(brokers) or not 1 <= len(brokers) <= MAX_BROKERS:
         raise UsageError(
@@ -130,17 +130,17 @@ def lock_recipe(
         "models": models.further,
         "policy": read_policy(recipe, base_dir),
     }
-    # Through bytes and back: what is written is what every reader will accept.
+    # Through bytes and back, so that every reader accepts the written lock.
     lock = parse_lock(Lock.model_validate(unresolved).to_bytes())
     return LockedRecipe(lock=lock, lock_bytes=lock.to_bytes(), compose_bytes=build_compose(lock))
 
 
 def read_policy(recipe: Recipe, base_dir: Path) -> dict[str, Any] | None:
-    """The appraisal policy that parties demand of each other, whole; ``None`` without one.
+    """The appraisal policy that parties demand of each other; ``None`` without one.
 
     Raises:
-        ModelInvalid: No such file, or it lies behind a symbolic link.
-        TrustInvalid: It is no appraisal policy.
+        ModelInvalid: The file is missing, or lies behind a symbolic link.
+        TrustInvalid: The file is not an appraisal policy.
     """
     named = getattr(recipe.collaboration, "policy", None)
     if named is None:

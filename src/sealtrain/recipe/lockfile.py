@@ -6,8 +6,8 @@
 2. every field of the schema, and the recipe by its own schema;
 3. the recipe is normalised: defaults written out, so equal recipes have equal locks;
 4. scripts, model and tokenizer entries fit the recipe, those of further models too;
-5. it holds the appraisal policy that the recipe names, normalised, and none where it names none;
-6. it names 1 to ``MAX_BROKERS`` brokers, sorted, none twice.
+5. it holds the appraisal policy that the recipe names, normalised, or none if it names none;
+6. it names 1 to ``MAX_BROKERS`` brokers, sorted, without a duplicate.
 
 It holds no time, no host name, no absolute path. Format: spec/recipe.md.
 """
@@ -107,18 +107,18 @@ class Lock(StrictModel):
 
     @property
     def appraisal(self) -> AppraisalPolicy | None:
-        """What parties demand of each other's guests, where the recipe names such a policy."""
-        from sealtrain.attest.policy import policy_from_dict  # reads every TEE's rules: not always
+        """The policy that parties demand of each other's guests, if the recipe names one."""
+        from sealtrain.attest.policy import policy_from_dict  # loads every TEE's rules
 
         return None if self.policy is None else policy_from_dict(self.policy)
 
     @property
     def script_digests(self) -> dict[str, str]:
-        """SHA-256 of each script by path, the one that is run first."""
+        """SHA-256 of each script by path, beginning with the main script."""
         return {path: sha256_hex(self.scripts[path].encode()) for path in self.recipe.scripts}
 
     def to_bytes(self) -> bytes:
-        """The canonical bytes, which the recipe hash is taken over."""
+        """The canonical bytes, whose SHA-256 is the recipe hash."""
         return canonical_json(self.to_dict())
 
     @property
@@ -132,7 +132,7 @@ def load_lock(path: Path) -> Lock:
 
     Raises:
         LockInvalid: One of the module's checks fails.
-        DataInvalid: No such file.
+        DataInvalid: The file is missing.
     """
     return parse_lock(read_bounded(path, MAX_LOCK_BYTES))
 
@@ -147,7 +147,7 @@ def parse_lock(data: bytes) -> Lock:
             check="lock",
             got=error.got,
             expected=error.expected,
-            hint="a lock is never edited: change the recipe and run sealtrain lock",
+            hint="change the recipe instead of the lock, then run: sealtrain lock",
         ) from error
     if not isinstance(value, dict):
         raise LockInvalid("lock is not a JSON object", check="lock")
@@ -167,7 +167,7 @@ def _fits(lock: Lock, recipe: Recipe) -> None:
         raise LockInvalid("lock holds other scripts than its recipe names", check="scripts")
     if too_long(lock.scripts):
         raise LockInvalid(
-            "the lock's scripts are too long together",
+            "the lock's scripts together are too long",
             check="scripts",
             expected=f"at most {MAX_SCRIPT_BYTES} bytes",
         )

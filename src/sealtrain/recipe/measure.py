@@ -1,6 +1,6 @@
-"""Measure again what a lock pins, where it is about to run.
+"""Measure again everything that a lock pins, on the machine that is about to run it.
 
-In this order, so that the first difference named is the one nearest to the code: version and code,
+The order is such that the first difference named is the one nearest to the code: version and code,
 Python, packages, base model, tokenizer, further models. Scripts are part of the lock.
 """
 
@@ -33,14 +33,14 @@ def check_environment(
     """Refuse to run when anything differs from the lock.
 
     Args:
-        lock: What was approved.
-        base_dir: The recipe's folder in this place; its paths are relative to it.
+        lock: The approved lock.
+        base_dir: The recipe's folder on this machine; its paths are relative to it.
         into: Gets a copy of each model and tokenizer file, of the very bytes that were hashed.
         installation: Code and packages that run; measured here when ``None``.
-        package_files: Also hash every file of every package, not only the packages' records.
+        package_files: Also hash every file of every package, not only the packages' RECORDs.
 
     Returns:
-        What is installed here, the same as in the lock.
+        The installation of this machine, the same as in the lock.
 
     Raises:
         EnvironmentChanged: Names the first difference, with got and expected.
@@ -73,7 +73,7 @@ def check_environment(
     return here
 
 
-_HINT = "install what the lock names, or lock again and have the new lock approved"
+_HINT = "install the versions of the lock, or lock again and have the new lock approved"
 
 
 def _check_packages(here: EnvironmentPin, locked: EnvironmentPin) -> None:

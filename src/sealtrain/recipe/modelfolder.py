@@ -1,13 +1,12 @@
 """Rules for a model or tokenizer folder, so that its digest covers all that a loader may read.
 
 1. Every file is of a kind that holds data, never code: safetensors, JSON, text, SentencePiece.
-2. No symbolic link and no hidden file, apart from the marks that download tools leave.
+2. No symbolic link and no hidden file, apart from the marker files of download tools.
 3. No configuration names foreign code, another base model, or a weight file elsewhere.
 4. A model has ``config.json`` and weights.
 
-Each file is opened and read once. The bytes that are hashed are the bytes that rule 3 is checked on
-and the bytes that are copied, where a copy is wanted: whoever changes a file afterwards changes
-neither.
+Each file is opened and read once. Hash, check of rule 3 and copy use the same bytes: an operator
+who changes a file afterwards changes none of them.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class MeasuredFolder:
     """A folder that keeps the rules.
 
     Attributes:
-        name: Of the folder, for refusals.
+        name: Name of the folder, for refusals.
         files: Relative POSIX path of each file that was read → its SHA-256.
     """
 
@@ -92,7 +91,7 @@ def measure_folder(
 
     Args:
         folder: Of a model or tokenizer.
-        weights: Read everything; without, only what a tokenizer reads.
+        weights: Read all files; without it, only those of a tokenizer.
         copies: Gets the bytes of each file that is read.
 
     Raises:
@@ -136,12 +135,12 @@ def _check_kind(path: Path, name: str) -> None:
         f"model folder holds {name}, which may carry code",
         got=path.suffix or "no suffix",
         expected=", ".join((*WEIGHTS, *_TEXTS)),
-        hint="convert pickled weights to safetensors and remove what the model does not need",
+        hint="convert pickled weights to safetensors and remove files that the model does not need",
     )
 
 
 def _read(path: Path, name: str, copy: BinaryIO | None) -> tuple[bytes | None, str]:
-    """Bytes of a file of settings, ``None`` for others, and the SHA-256 of the file."""
+    """Bytes of a settings file, ``None`` for other files, and the SHA-256 of the file."""
     is_settings = path.suffix == ".json" and not is_vocabulary(name)
     kept, digest = bytearray(), hashlib.sha256()
     try:

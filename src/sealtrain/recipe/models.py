@@ -1,7 +1,7 @@
 """Digests of the models and tokenizers that a recipe names, each folder read once.
 
-A guest that is about to run also takes a copy while it reads, and loads that: what was hashed is
-what is loaded.
+A guest that is about to run also takes a copy while it reads, and loads that copy: it loads exactly
+the bytes that it hashed.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def measure_models(
     """Measure the base model, its tokenizer and further models.
 
     Args:
-        recipe: Names them.
+        recipe: Names the models.
         base_dir: Folder that its paths start from.
         into: Gets a copy of each file that is read, at the same path from its folder ``BASE``.
 
     Raises:
-        ModelInvalid: A folder is absent or breaks the rules of modelfolder.py.
+        ModelInvalid: A folder is missing or breaks the rules of modelfolder.py.
     """
     every = [recipe.model, *recipe.further_models.values()]
     paths = [one.path for one in every if isinstance(one, ModelFromFolder)]
@@ -77,7 +77,7 @@ def measure_models(
 
 
 def place_in(path: str) -> str:
-    """Where a recipe's path lies in a private folder."""
+    """Path of a recipe's file inside a private folder."""
     return os.path.normpath(f"{BASE}/{path}")
 
 

@@ -1,4 +1,4 @@
-"""What a recipe says about its base model and tokenizer."""
+"""The base model and the tokenizer of a recipe."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def refuse_foreign_code(value: JsonValue, *, own: bool = False) -> None:
 
     Args:
         value: The configuration.
-        own: Also refuse every name that starts with an underscore (a config written by hand has
-            no business there; saved ones carry harmless ones).
+        own: Also refuse every name that starts with an underscore (a config written by hand needs
+            none; saved configs carry harmless ones).
 
     Raises:
         ValueError: Names the setting.

@@ -1,4 +1,4 @@
-"""What a recipe wants watched while it trains, and where alerts go. Owners approve it, too."""
+"""Monitoring of a training in a recipe, and the target of alerts. Owners approve it, too."""
 
 from __future__ import annotations
 
@@ -65,5 +65,5 @@ class Monitoring(StrictModel):
 
     @property
     def webhook(self) -> str | None:
-        """URL that alerts are sent to, if they are."""
+        """URL of the webhook for alerts; ``None`` without a webhook."""
         return None if self.alert_to in (None, "file") else self.alert_to

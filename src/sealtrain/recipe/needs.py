@@ -1,4 +1,4 @@
-"""What a recipe needs of the owners: the one place that says which thresholds apply to it."""
+"""The approvals that a recipe needs: this module alone decides which thresholds apply to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def needs_of(recipe: Recipe) -> Needs:
 
     1. ``approve``: always;
     2. ``export_model``: a model comes out, sealed, to at least one recipient;
-    3. ``raise_logging``: the release policy lets out more than the strictest log level.
+    3. ``raise_logging``: the release policy allows more than the strictest log level.
 
     Args:
         recipe: The recipe of a parsed lock.

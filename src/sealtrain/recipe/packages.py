@@ -1,8 +1,8 @@
-"""Which packages a recipe needs: the extras of sealtrain, and what it names besides.
+"""The packages that a recipe needs: the extras of sealtrain, and the packages that it names itself.
 
-What is listed here is pinned by the lock, and in the guest nothing else can be imported
-(``sandbox.imports``). Whether data lies on this machine or behind a URL is not known from a recipe,
-so what reads data from elsewhere is part of extra ``train``.
+The lock pins these packages, and the guest can import no others (``sandbox.imports``). A recipe
+does not say whether data lies on this machine or behind a URL, so the clients that read data from
+elsewhere are part of extra ``train``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["PackagesWanted", "packages_of"]
 
 @dataclass(frozen=True, slots=True)
 class PackagesWanted:
-    """What must be installed for a recipe.
+    """The packages that must be installed for a recipe.
 
     Attributes:
         extras: Extras of sealtrain, ``train`` first.

@@ -1,8 +1,7 @@
-"""What a recipe promises about single records: nothing, or differential privacy with its price.
+"""The promise of a recipe about single records: none, or differential privacy with its cost.
 
-``epsilon`` is what one run may spend; ``budgets`` say what an owner's data may spend over all runs,
-which the broker's ledger counts (spec/key-release.md §4). A promise that a setting would break is
-refused with the recipe.
+``epsilon`` limits a single run; ``budgets`` limit an owner's data over all runs, which the broker's
+ledger counts (spec/key-release.md §4). A recipe whose settings would break its promise is refused.
 """
 
 from __future__ import annotations
@@ -107,10 +106,10 @@ class SequencePrivacy(StrictModel):
     accountant: Literal["prv", "rdp"] = Field(default="prv", description="Both bound epsilon.")
 
     def mechanism(self) -> PrivateSgd:
-        """The same in the words of a training that draws its records."""
+        """The same mechanism as settings of a training that draws its records."""
         return PrivateSgd(
             dp="sgd",
-            target_epsilon=1000.0,  # read by planners alone; nothing is planned here
+            target_epsilon=1000.0,  # only planners read it, and no planner runs here
             delta=self.delta,
             noise_multiplier=self.noise_multiplier,
             max_grad_norm=self.max_sequence_norm,
@@ -132,12 +131,13 @@ Privacy = Annotated[NoPrivacy | PrivateSgd | PrivateCounts, Field(discriminator=
 
 
 class Spending(StrictModel):
-    """What one run reserves of one dataset's privacy.
+    """The privacy of a dataset that a run reserves.
 
     Attributes:
-        epsilon: Reserved, whole, whatever the run does with it.
+        epsilon: Reserved in full, even if the run spends less.
         delta: Likewise.
-        budget: Most epsilon over all runs that this recipe's approval allows; ``None`` for no end.
+        budget: Most epsilon over all runs that this recipe's approval allows; ``None`` without a
+            limit.
     """
 
     owner: OwnerName
@@ -148,7 +148,7 @@ class Spending(StrictModel):
 
 
 def spendings(recipe: Any) -> tuple[Spending, ...]:
-    """What a run of a ``Recipe`` reserves of each dataset it protects, in the recipe's order."""
+    """The reservation of a ``Recipe``'s run for each protected dataset, in the recipe's order."""
     privacy = recipe.privacy
     if isinstance(privacy, NoPrivacy):
         return ()
@@ -222,7 +222,7 @@ def told_of_training(policy: Any) -> list[str]:
 
 
 def is_plain_lora(adapter: object) -> bool:
-    """Whether each record's gradient of an adapter can be told apart: LoRA and nothing besides."""
+    """Whether an adapter has a gradient for each record: plain LoRA only."""
     return (
         getattr(adapter, "method", None) == "lora"
         and not getattr(adapter, "use_dora", False)

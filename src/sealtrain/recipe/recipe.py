@@ -1,4 +1,4 @@
-"""What every recipe has, whatever its phase."""
+"""The common part of every recipe, whatever its phase."""
 
 from __future__ import annotations
 
@@ -157,15 +157,15 @@ class Recipe(StrictModel):
 
     @property
     def exports_model(self) -> bool:
-        """A trained model leaves the guest, sealed to its recipients."""
+        """Whether a trained model leaves the guest, sealed to its recipients."""
         return True
 
     @property
     def reads_text(self) -> bool:
-        """The phase turns text into tokens, so the model needs a tokenizer."""
+        """Whether the phase turns text into tokens, so that the model needs a tokenizer."""
         return True
 
     @property
     def further_models(self) -> dict[str, ModelFromFolder]:
-        """Models that training reads besides the base model, by what they do there."""
+        """Models that training reads besides the base model, by their purpose."""
         return {}

@@ -1,4 +1,4 @@
-"""What a recipe says about rewards: a measured model that scores answers, or a built-in rule."""
+"""The reward of a recipe: a measured model that scores answers, or a built-in rule."""
 
 from __future__ import annotations
 

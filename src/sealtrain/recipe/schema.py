@@ -1,8 +1,8 @@
 """The recipe: everything a run does, in one document that owners read and approve.
 
 A recipe has a common part (``recipe.recipe``) and a part for its phase (``recipe.phases``). Unknown
-fields are refused with a near name; settings that would carry data out (trackers, hubs, telemetry,
-remote code) do not exist. Format: spec/recipe.md.
+fields are refused with a similar name; settings that would carry data out (trackers, hubs,
+telemetry, remote code) do not exist. Format: spec/recipe.md.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def load_recipe(path: Path) -> Recipe:
 
     Raises:
         RecipeInvalid: Not the YAML of yamltext.py, or it breaks the schema.
-        DataInvalid: No such file.
+        DataInvalid: The file is missing.
     """
     try:
         data = read_bounded(path, MAX_YAML_BYTES)

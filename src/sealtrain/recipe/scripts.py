@@ -1,12 +1,12 @@
-"""Training scripts of one's own: their files, their text, and what they import.
+"""An engineer's own training scripts: their files, their text, and their imports.
 
-1. The first file is run. The others lie in its folder or below; the Python files among them are
-   modules: ``lib/data.py`` beside ``train.py`` is imported as ``lib.data``.
-2. The lock holds their text, so owners read what runs: visible characters and line feeds only,
-   ``MAX_SCRIPT_BYTES`` for all files together.
+1. The guest runs the first file. The others lie in its folder or below; the Python files among them
+   are modules: ``lib/data.py`` beside ``train.py`` is imported as ``lib.data``.
+2. The lock holds their text, so owners read the code that runs: visible characters and line feeds
+   only, ``MAX_SCRIPT_BYTES`` for all files together.
 3. An import statement names the standard library, sealtrain, a pinned package or one of the files.
-   An import whose failure the script handles itself, or that only a type checker reads, is free to
-   name anything: in the run it fails as if the package were not installed.
+   An import whose failure the script handles itself, or that only a type checker reads, may name
+   any module: in the run it fails as if the package were not installed.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class ScriptProblem:
     """Why scripts cannot run as they are pinned.
 
     Attributes:
-        message: What is wrong, and where.
-        module: The module that it is about.
-        hint: What the engineer does.
+        message: The problem and its place.
+        module: The module with the problem.
+        hint: Action for the engineer.
     """
 
     message: str
@@ -138,8 +138,8 @@ def read_scripts(scripts: Sequence[str], base_dir: Path) -> dict[str, str]:
     """Text of a recipe's scripts by path.
 
     Raises:
-        ModelInvalid: A file is absent, or lies behind a symbolic link.
-        RecipeInvalid: The files are too long, no UTF-8, or break rule 2.
+        ModelInvalid: A file is missing, or lies behind a symbolic link.
+        RecipeInvalid: The files are too long, not UTF-8, or break rule 2.
     """
     texts: dict[str, str] = {}
     for path in scripts:
@@ -154,7 +154,7 @@ def read_scripts(scripts: Sequence[str], base_dir: Path) -> dict[str, str]:
             raise _refused(f"script {path}: {error}") from None
     if too_long(texts):
         raise _refused(
-            "the scripts are too long together", expected=f"at most {MAX_SCRIPT_BYTES} bytes"
+            "the scripts together are too long", expected=f"at most {MAX_SCRIPT_BYTES} bytes"
         )
     return texts
 
@@ -178,7 +178,7 @@ def script_problem(
         ``None`` where the scripts can run.
 
     Raises:
-        RecipeInvalid: A script is no Python.
+        RecipeInvalid: A script is not Python.
     """
     known = {*sys.stdlib_module_names, *importable, *PACKAGES}
     for name in modules_of(scripts):
@@ -215,13 +215,13 @@ def _parsed(path: str, text: str) -> ast.Module:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         raise _refused(
-            f"script {path} is no Python" + (f", line {line}" if line else ""),
+            f"script {path} is not Python" + (f", line {line}" if line else ""),
             got=type(error).__name__,
         ) from None
 
 
 def _needed(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Modules that must be there, each with the line of its import statement."""
+    """Modules that must be importable, each with the line of its import statement."""
     pending = [tree]
     while pending:
         node = pending.pop()

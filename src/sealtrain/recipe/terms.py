@@ -1,4 +1,4 @@
-"""What owners agree to in a recipe: whose data, what may leave, where it may run."""
+"""The terms that owners approve in a recipe: its datasets, its release policy, its hardware."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class Dataset(StrictModel):
 
 
 def expect_data(datasets: Sequence[Dataset], given: Iterable[str]) -> list[str]:
-    """Names of a recipe's datasets, ``owner.name``, where just these are given.
+    """Names of a recipe's datasets, ``owner.name``, if exactly these are given.
 
     Raises:
-        UsageError: Others are, or not all of them.
+        UsageError: A dataset is missing, or not of the recipe.
     """
     wanted = [f"{one.owner}.{one.name}" for one in datasets]
     if set(given) != set(wanted):
@@ -144,13 +144,13 @@ class Hardware(StrictModel):
         return self
 
     def require_key_provider(self, found: str) -> None:
-        """See that a guest got its keys where the recipe says, if it says.
+        """Check that a guest got its keys from the key provider that the recipe pins, if any.
 
         Args:
             found: Id that the guest measured; empty if it measured none.
 
         Raises:
-            KeyProviderMismatch: The recipe pins another.
+            KeyProviderMismatch: The recipe pins another key provider.
         """
         if self.key_provider_id is not None and found != self.key_provider_id:
             raise KeyProviderMismatch(
@@ -158,5 +158,5 @@ class Hardware(StrictModel):
                 check="key provider",
                 got=found or "none",
                 expected=self.key_provider_id,
-                hint="owners approved this recipe for guests of one key provider only",
+                hint="deploy the guest with the key provider that the owners approved",
             )

@@ -1,8 +1,8 @@
-"""Unsloth and Axolotl as backends: what a recipe may ask of them.
+"""Unsloth and Axolotl as backends: the recipes that they train unchanged.
 
-Both change settings they do not like, with a line on the terminal or without one: packing is
-switched off, a warm-up of one step becomes two. What owners approve is what must run, so a recipe
-that they would change is refused here, before it is locked.
+Both change unsupported settings, sometimes without a line on the terminal: they switch packing off,
+and make two warm-up steps of one. The settings that owners approve must be those that run, so this
+module refuses a recipe that a backend would change, before it is locked.
 """
 
 from __future__ import annotations

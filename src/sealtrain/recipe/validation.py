@@ -1,7 +1,7 @@
 """Rules that the records must keep before training begins. Owners read them with the recipe.
 
-Every rule names a column, a share of records or a count; none names a value of a record, except
-``values``, which owners agree on. The guest and an owner at home check the same rules.
+Every rule names a column, a share of records or a count; only ``values``, which owners agree on,
+names values of records. The guest and the owners, on their own machines, check the same rules.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The guest hands in datasets that decrypt themselves and a store that seals what 
 Nothing in this package obtains a key, or is given one that opens data, models or checkpoints. One
 secret of the run is given to it, from which private training derives noise (``privacy.noise``).
 
-Importing any part of it first switches off what training libraries do unasked.
+Importing any part of it first switches off trackers, hubs and telemetry of training libraries.
 """
 
 from sealtrain.training.silence import silence

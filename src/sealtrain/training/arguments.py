@@ -1,4 +1,4 @@
-"""From a recipe's trainer settings to Transformers' arguments; what could leak is fixed here."""
+"""From a recipe's trainer settings to Transformers' arguments; those that could leak are fixed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def trainer_arguments(arguments: TrainerArguments, scratch: Path) -> dict[str, A
 
     Args:
         arguments: The recipe's.
-        scratch: Empty folder the trainer may call its own; it stays empty.
+        scratch: Empty folder for the trainer; it stays empty.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Everything a phase works with, laid out by ``training.run``."""
+"""The context that ``training.run`` builds for a phase."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
     from sealtrain.training.data.sources import SealedFolder, Source
     from sealtrain.training.distributed.chosen import Machinery
     from sealtrain.training.models.standins import StandIns
-    from sealtrain.training.schedule_slice import Stretch
+    from sealtrain.training.schedule_slice import ScheduleSlice
 
-__all__ = ["Workplace"]
+__all__ = ["TrainingContext"]
 
 
 @dataclass(slots=True, kw_only=True)
-class Workplace:
+class TrainingContext:
     """Recipe, data and callbacks of one training.
 
     Attributes:
-        recipe: A recipe of the phase that works here.
+        recipe: A recipe of the phase.
         base_dir: Folder that the recipe's paths start from.
-        scratch: Empty folder for libraries that insist on one.
+        scratch: Empty folder for libraries that insist on a folder.
         train_sources: Sources with role train.
         test_sources: Sources with role test.
-        context: What the checkpoint callback needs.
+        context: The run around the checkpoint callback.
         beside: Files that go with the model's own, name → content.
         noise: ``NoiseSource`` of draws that only this run can make; ``None`` outside a guest.
         model: The sealed model of the recipe; ``None`` where it names another kind.
-        standins: What takes the place of layers while the model trains; ``None`` for nothing.
+        standins: Layers that replace the model's own while it trains; ``None`` without.
         built: Model with its adapter, and tokenizer; a phase builds them itself when ``None``.
-        stretch: Which steps of the training are done here; ``None`` for all.
+        stretch: The steps of the training to do here; ``None`` for all.
         plan: ``Plan`` of private training, once it is known.
     """
 
@@ -51,17 +51,17 @@ class Workplace:
     model: SealedFolder | None = None
     standins: StandIns | None = None
     built: tuple[Any, Any] | None = None
-    stretch: Stretch | None = None
+    stretch: ScheduleSlice | None = None
     plan: Any = None
 
     @property
     def machinery(self) -> Machinery:
-        """What the recipe's backend does differently."""
+        """The machinery of the recipe's backend."""
         return self.context.machinery
 
     @property
     def evaluation(self) -> Evaluation | None:
-        """What measures the model on the test split; used during training as the recipe says."""
+        """The measurement on the test split, which training also uses as the recipe says."""
         return self.context.evaluation
 
     @evaluation.setter
@@ -88,7 +88,7 @@ class Workplace:
         return positioned
 
     def test_stream(self, names: Mapping[str, str]) -> Positioned:
-        """Every test record once. As ``training_stream``; neither shuffled anew nor resumed."""
+        """Every test record once. As ``training_stream``, but neither shuffled nor resumed."""
         stream = RecordStream(self.test_sources, list(names), seed=0, names=dict(names))
         count = sum(sum(source.dataset.batch_rows) for source in self.test_sources)
         return Positioned(stream, stop=count)

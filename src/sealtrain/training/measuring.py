@@ -1,4 +1,4 @@
-"""What phases share at their end: run the trainer, then measure on the sealed test split."""
+"""The common end of the phases: run the trainer, then measure on the sealed test split."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from sealtrain.training.checkpoints.callback import Evaluation
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
 
 __all__ = [
     "classifier_answers",
@@ -29,18 +29,18 @@ Records = list[dict[str, Any]]
 
 
 def train_and_measure(
-    work: Workplace, trainer: Any, evaluation: Evaluation | None
+    work: TrainingContext, trainer: Any, evaluation: Evaluation | None
 ) -> tuple[Any, dict[str, float]]:
     """Run a Hugging Face trainer to its end.
 
     Args:
-        work: Gets ``evaluation``, for use during training; has what stands in for layers.
+        work: Gets ``evaluation``, for use during training; holds the stand-ins for layers.
         trainer: Ready to train.
-        evaluation: Measures on the test split, ``None`` where there is nothing to measure on.
+        evaluation: Measures on the test split, ``None`` without test records.
 
     Returns:
-        Trained model without the trainer's wrapping, and its final metrics. On other ranks than
-        the first neither: they are done when the model has been put together.
+        Trained model without the trainer's wrapping, and its final metrics. Ranks other than the
+        first get neither: they are done once rank 0 has assembled the model.
     """
     from transformers import PrinterCallback
 
@@ -57,7 +57,7 @@ def train_and_measure(
         return model, evaluation(model)
 
 
-def test_records(work: Workplace) -> Iterator[Records]:
+def test_records(work: TrainingContext) -> Iterator[Records]:
     """Every test record once, ``per_device_eval_batch_size`` at a time."""
     size = work.recipe.trainer.per_device_eval_batch_size
     for batch in read_all(work.test_sources, work.recipe.columns.names):
@@ -66,14 +66,14 @@ def test_records(work: Workplace) -> Iterator[Records]:
 
 
 def classifier_answers(
-    work: Workplace, model: Any, encode: Callable[[Records], dict[str, Any]]
+    work: TrainingContext, model: Any, encode: Callable[[Records], dict[str, Any]]
 ) -> tuple[list[int], list[Any]]:
     """Label of every test record, and logits float32 (batch, labels) of every batch.
 
     Args:
         work: Has the records.
         model: In evaluation mode.
-        encode: Records to tensors, ``labels`` among them.
+        encode: Turns records into tensors, ``labels`` among them.
     """
     import torch
 
@@ -98,8 +98,8 @@ def completion_metrics(
 
     Args:
         model: A causal language model in evaluation mode.
-        batches: Inputs; labels int64 (records, tokens), -100 outside what is learned; and the
-            completions in words, none where only the loss is wanted.
+        batches: Inputs; labels int64 (records, tokens), -100 at positions without a loss; and the
+            completions as text, none where only the loss is wanted.
         skip: Positions that an adapter puts before the input.
 
     Returns:
@@ -135,7 +135,7 @@ def completion_metrics(
 
 
 def mean_loss(trainer: Any, rows: Iterable[dict[str, Any]], model: Any) -> dict[str, float]:
-    """Nats a token over what training would learn of test rows.
+    """Nats a token over the tokens of test rows that training would learn.
 
     Args:
         trainer: Batches rows; a Hugging Face trainer of causal language models.
@@ -143,7 +143,7 @@ def mean_loss(trainer: Any, rows: Iterable[dict[str, Any]], model: Any) -> dict[
         model: In evaluation mode.
 
     Returns:
-        ``eval_loss``; nothing where there is no token.
+        ``eval_loss``; an empty mapping without tokens.
     """
     import torch
 

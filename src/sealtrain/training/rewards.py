@@ -1,7 +1,7 @@
-"""Rewards of sampled answers: from a rule that anyone can check, or from a measured reward model.
+"""Rewards of sampled answers: from a built-in rule, or from a measured reward model.
 
-The reward model reads what phase ``reward`` trains on: the prompt, the answer and the end token; of
-conversations, the chat template over both. It never learns here.
+The reward model reads the same text as in phase ``reward``: the prompt, the answer and the end
+token; of conversations, the chat template over both. It never learns here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sealtrain.training.models.base import build_tokenizer, check_vocabulary
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["Rewards", "rewards_of"]
 
@@ -24,11 +24,11 @@ Rewards = Callable[[Sequence[Any], Sequence[Any], Sequence[str] | None], list[fl
 """Prompts, the model's answers (text or conversations) and the records' own answers → rewards."""
 
 
-def rewards_of(work: Workplace) -> Rewards:
-    """What the recipe rewards.
+def rewards_of(work: TrainingContext) -> Rewards:
+    """The recipe's rewards.
 
     Raises:
-        ModelInvalid: The folder holds no reward model: a classifier with one output.
+        ModelInvalid: The folder does not hold a reward model: a classifier with one output.
     """
     reward = work.recipe.reward
     return _RULES[reward.rule] if reward.kind == "rule" else _Scorer(work)
@@ -62,7 +62,7 @@ def _text(completion: Any) -> str:
 class _Scorer:
     """Scores of the recipe's reward model."""
 
-    def __init__(self, work: Workplace) -> None:
+    def __init__(self, work: TrainingContext) -> None:
         import torch
 
         reward = work.recipe.reward
@@ -84,7 +84,7 @@ class _Scorer:
             raise ModelInvalid(
                 "the reward model gives scores that are no numbers",
                 check="reward",
-                hint="look at its weights and dtype",
+                hint="check its weights and dtype",
             )
         return scores
 
@@ -110,7 +110,7 @@ class _Scorer:
         return scores
 
 
-def _load(work: Workplace, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+def _load(work: TrainingContext, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     import torch
     from transformers import AutoModelForSequenceClassification
 
@@ -130,7 +130,7 @@ def _load(work: Workplace, tokenizer: PreTrainedTokenizerBase) -> PreTrainedMode
         raise _no_reward_model(type(error).__name__) from error
     model, info = loaded
     if info["missing_keys"]:
-        # A head made up on loading would score at random.
+        # A head that loading initialised would score at random.
         raise _no_reward_model(f"{len(info['missing_keys'])} tensors missing")
     check_vocabulary(model, tokenizer)
     scorer: PreTrainedModel = model.eval().requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Train a recipe on opened sources: one door for every phase."""
+"""Train a recipe on opened sources, whatever its phase."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from sealtrain.training.checkpoints.callback import SealedRun
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
     from sealtrain.training.checkpoints.lease import LeaseKeeping
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
     from sealtrain.training.data.sources import BlobStore, SealedFolder, Source
     from sealtrain.training.models.standins import StandIns
 
 __all__ = ["Checkpoints", "Inputs", "Phase", "Reporting", "Trained", "train"]
 
-Phase = Callable[["Workplace"], tuple[Any, Any, dict[str, float], "SealedRun"]]
+Phase = Callable[["TrainingContext"], tuple[Any, Any, dict[str, float], "SealedRun"]]
 """Trains and evaluates: model, tokenizer, final metrics, and the callback that ran."""
 
 
@@ -98,7 +98,7 @@ def train(
     """Train from the beginning or from a checkpoint, as one of the ranks if there are several.
 
     Args:
-        recipe: What to do.
+        recipe: The recipe to train.
         run_id: 32 hex digits, bound into checkpoints.
         inputs: Data, model and secret.
         checkpoints: Where they go; none are kept without.
@@ -118,7 +118,7 @@ def train(
     make_ready(recipe.backend.name)  # before the libraries that it changes
     from sealtrain.training.checkpoints.callback import RunContext
     from sealtrain.training.checkpoints.randomness import deterministic
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
     from sealtrain.training.privacy.audit import audit_figures, canary_source
     from sealtrain.training.privacy.noise import NoiseSource
     from sealtrain.training.privacy.record import privacy_record
@@ -145,7 +145,7 @@ def train(
             machinery=machinery_of(recipe),
             keeper=checkpoints.keeper,
         )
-        work = Workplace(
+        work = TrainingContext(
             recipe=recipe,
             base_dir=inputs.base_dir,
             scratch=Path(scratch),
@@ -159,7 +159,7 @@ def train(
         canaries = canary_source(recipe, work.noise)
         work.train_sources += [] if canaries is None else [canaries]
         with closing(context), deterministic(), warnings.catch_warnings():
-            # Deprecations of one library by another tell nobody anything, and a warning's text may
+            # Deprecations between libraries do not help the engineer, and a warning's text may
             # quote a value.
             warnings.simplefilter("ignore")
             built, tokenizer, measured, callback = (phase or of_recipe.train)(work)

@@ -1,8 +1,8 @@
 """Answers sampled from a policy, and how likely a policy finds them.
 
 Prompts are padded on the left, answers on the right. An answer ends with its first end token,
-which belongs to it; one that has none was cut off. Positions count real tokens only, so padding
-changes nothing.
+which belongs to it; an answer without an end token was cut off. Positions count real tokens only,
+so padding changes nothing.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Sampler:
 
         Args:
             tokenizer: The recipe's.
-            model: Its base model; tokens it declares to end a text end an answer too.
+            model: Its base model; the end tokens of its configuration end an answer too.
             arguments: Trainer settings: length and temperature, and how to narrow the choice.
         """
         from transformers import GenerationConfig
@@ -142,7 +142,7 @@ def likelihood(
         model: A causal language model.
         batch: Prompts and answers.
         temperature: Divides the logits, as it did when the answers were sampled.
-        states: Also give the last hidden state that each token was chosen from.
+        states: Also return the last hidden state before each token.
 
     Returns:
         Log probabilities and entropies in nats, float32 (answers, longest answer); hidden states
@@ -193,5 +193,5 @@ def _turn(text: str) -> list[dict[str, str]]:
 
 def _parameters(model: Any) -> set[str]:
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    # A wrapped forward (TRL's fused head) takes anything; the class says what it understands.
+    # A wrapped forward (TRL's fused head) takes any argument; the class lists the real ones.
     return set(inspect.signature(type(base).forward).parameters)

@@ -1,8 +1,8 @@
-"""Some steps of a longer training: its data and learning rates go on where the step stands.
+"""A slice of a longer training: some of its steps, with its data and learning rates at those steps.
 
-What parties train between two merges is such a stretch. It begins with a fresh optimizer, the rows
-that the whole training would have come to, and the rate that its schedule has there. So a stretch
-follows from the recipe, its place and the weights it begins with: a party that comes back needs no
+Between two merges a party trains such a slice. The slice begins with a fresh optimizer, the rows
+that the whole training would have reached, and the learning rate of its schedule at that step. So a
+slice follows from the recipe, its position and its first weights: a returning party needs no
 checkpoint of its own.
 """
 
@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Stretch", "in_stretch"]
+__all__ = ["ScheduleSlice", "in_stretch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class ScheduleSlice:
     """Steps ``first`` … ``first + steps`` of ``total``."""
 
     first: int
@@ -23,7 +23,7 @@ class Stretch:
     total: int
 
 
-def in_stretch(trainer: type[Any], stretch: Stretch | None) -> type[Any]:
+def in_stretch(trainer: type[Any], stretch: ScheduleSlice | None) -> type[Any]:
     """``trainer`` itself, or its subclass whose schedule is that of the whole training.
 
     Args:
@@ -34,7 +34,7 @@ def in_stretch(trainer: type[Any], stretch: Stretch | None) -> type[Any]:
         return trainer
     first, total = stretch.first, stretch.total
 
-    class StretchTrainer(trainer):  # type: ignore[misc]  # a class chosen at run time
+    class SliceTrainer(trainer):  # type: ignore[misc]  # a class chosen at run time
         """The trainer, in the middle of a schedule."""
 
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -43,4 +43,4 @@ def in_stretch(trainer: type[Any], stretch: Stretch | None) -> type[Any]:
                 scheduler.step()
             return scheduler
 
-    return StretchTrainer
+    return SliceTrainer

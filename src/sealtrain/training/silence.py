@@ -1,7 +1,7 @@
-"""Switch off what training libraries do unasked: trackers, hubs, telemetry, caches of plaintext.
+"""Switch off trackers, hubs, telemetry and plaintext caches of training libraries.
 
-Imported before any of them. Environment variables are habits, not a boundary: the runner confines
-the network as well, and the measured deployment is the boundary.
+Imported before any of them. Environment variables are not a boundary: the sandbox confines the
+network as well, and the measured deployment is the boundary.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def silence() -> None:
     """Apply the settings to this process. Idempotent.
 
     Raises:
-        EgressRefused: The hub client is loaded already and has no switch that is known.
+        EgressRefused: The hub client is loaded already and has no known switch.
     """
     os.environ.update(_SETTINGS)
     for name in _CHATTY:

@@ -1,4 +1,4 @@
-"""What a phase hands back: files in memory, counts and measurements. Nothing is written to disk."""
+"""The result of a phase: files in memory, counts and measurements. It is never written to disk."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Trained:
         files: Name → content of the model's files, as ``from_pretrained`` reads them.
         steps: Optimizer steps in total, resumed ones included.
         samples_seen: Training rows in total.
-        tokens: Tokens without padding, ``None`` where there are none.
-        metrics: Final metrics that the release policy lets out.
-        environment: Facts a repetition needs.
-        accelerators: Names of those in use.
+        tokens: Tokens without padding, ``None`` without tokens.
+        metrics: Final metrics that the release policy allows.
+        environment: Facts that a repetition needs.
+        accelerators: Names of the accelerators in use.
         withheld: Names of metrics the release policy held back, with counts.
         privacy: The manifest's section on privacy (spec/run-manifest.md §2).
         tokens_sha256: Digest of the tokens trained on, in order, where the phase takes it.
@@ -43,7 +43,7 @@ class Trained:
 
 
 def model_files(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, bytes]:
-    """Weights as safetensors, config and tokenizer: made in memory.
+    """Weights as safetensors, config and tokenizer: built in memory.
 
     A PEFT model gives its adapter (``adapter_model.safetensors``, ``adapter_config.json``).
     """
@@ -69,7 +69,7 @@ def adapter_files(model: Any) -> dict[str, bytes]:
     from peft import get_peft_model_state_dict
     from safetensors.torch import save
 
-    # Where the base model lay on this machine is nobody's business.
+    # The path of the base model on this machine stays private.
     adapter = model.peft_config["default"].to_dict() | {"base_model_name_or_path": None}
     weights = _without_aliases(get_peft_model_state_dict(model))
     config = deepcopy(model.get_base_model().config)

@@ -30,7 +30,7 @@ from sealtrain_collab.cut.rows import COLUMNS, row_of
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["PROBE_BATCHES", "Learning", "expected_by"]
 
@@ -67,7 +67,7 @@ class Learning:
         self.entries = 0
 
     def train(
-        self, work: Workplace
+        self, work: TrainingContext
     ) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
         """Train and evaluate.
 
@@ -107,7 +107,9 @@ class Learning:
             work.beside |= sparse_files(model)
         return model, self._tokenizer, metrics, callback
 
-    def _probes(self, work: Workplace, stream: Positioned) -> Iterator[dict[str, torch.Tensor]]:
+    def _probes(
+        self, work: TrainingContext, stream: Positioned
+    ) -> Iterator[dict[str, torch.Tensor]]:
         size = work.recipe.trainer.per_device_train_batch_size
         rows = list(stream.stream.rows(0, PROBE_BATCHES * size))
         for start in range(0, len(rows), size):
@@ -122,13 +124,13 @@ class Learning:
         device = next(self._back.model.parameters()).device
         return {name: value.to(device) for name, value in batch.items()}
 
-    def _test_batches(self, work: Workplace) -> Iterator[dict[str, torch.Tensor]]:
+    def _test_batches(self, work: TrainingContext) -> Iterator[dict[str, torch.Tensor]]:
         size = work.recipe.trainer.per_device_eval_batch_size
         for batch in read_all(work.test_sources, COLUMNS):
             for at in range(0, batch.num_rows, size):
                 yield self._placed(self._batch(batch.slice(at, size).to_pylist()))
 
-    def _measured(self, work: Workplace, model: Any) -> dict[str, float]:
+    def _measured(self, work: TrainingContext, model: Any) -> dict[str, float]:
         if self.expected.per_token:
             return completion_metrics(model, self._answers(work))
         import numpy as np
@@ -142,7 +144,7 @@ class Learning:
         return measure(np.asarray(truth), softmax(np.concatenate(logits)))
 
     def _answers(
-        self, work: Workplace
+        self, work: TrainingContext
     ) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor, list[str]]]:
         paired = work.recipe.columns.kind == "prompt-completion"
         for batch in self._test_batches(work):
@@ -155,5 +157,5 @@ class Learning:
         return text if isinstance(text, str) else text[0]
 
 
-def _tested(work: Workplace) -> bool:
+def _tested(work: TrainingContext) -> bool:
     return bool(work.test_sources)

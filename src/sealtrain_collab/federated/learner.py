@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sealtrain.errors import RecipeInvalid, UsageError
 from sealtrain.training.checkpoints.randomness import seed_of
-from sealtrain.training.schedule_slice import Stretch
+from sealtrain.training.schedule_slice import ScheduleSlice
 from sealtrain.training.telemetry.released import MetricGate
 from sealtrain.training.trained import model_files
 from sealtrain_collab.federated.update import decode_state, encode_state
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sealtrain.recipe.schema import Recipe
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
     from sealtrain.training.data.sources import Source
     from sealtrain.training.models.standins import StandIns
 
@@ -167,7 +167,9 @@ class Learner:
             raise UsageError("there is nothing to train on", hint="only parties with data learn")
         self.load(state)
         steps = terms.local_steps
-        stretch = Stretch(first=(round_number - 1) * steps, steps=steps, total=terms.rounds * steps)
+        stretch = ScheduleSlice(
+            first=(round_number - 1) * steps, steps=steps, total=terms.rounds * steps
+        )
         with self._work(self._of_round(round_number)) as work:
             work.train_sources = [one for one in self._sources if one.role == "train"]
             work.stretch = stretch
@@ -222,10 +224,10 @@ class Learner:
         return model_files(*self._built)
 
     @contextmanager
-    def _work(self, recipe: Any) -> Iterator[Workplace]:
+    def _work(self, recipe: Any) -> Iterator[TrainingContext]:
         from sealtrain.training.checkpoints.callback import RunContext
         from sealtrain.training.checkpoints.randomness import deterministic
-        from sealtrain.training.context import Workplace
+        from sealtrain.training.context import TrainingContext
         from sealtrain.training.distributed.chosen import machinery_of
 
         context = RunContext(
@@ -244,7 +246,7 @@ class Learner:
             warnings.catch_warnings(),
         ):
             warnings.simplefilter("ignore")  # as training.run: a warning's text may quote a value
-            yield Workplace(
+            yield TrainingContext(
                 recipe=recipe,
                 base_dir=self._base_dir,
                 scratch=Path(scratch),

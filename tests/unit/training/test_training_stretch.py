@@ -11,13 +11,13 @@ import torch
 from training_world import numbered, source_of
 from transformers import Trainer, TrainingArguments
 
-from sealtrain.training.context import Workplace
-from sealtrain.training.schedule_slice import Stretch, in_stretch
+from sealtrain.training.context import TrainingContext
+from sealtrain.training.schedule_slice import ScheduleSlice, in_stretch
 
 STEPS, PART, BATCH = 12, 4, 3
 
 
-def rates(folder: Path, stretch: Stretch | None, steps: int) -> list[float]:
+def rates(folder: Path, stretch: ScheduleSlice | None, steps: int) -> list[float]:
     """Learning rate of each step that a trainer does."""
     model = torch.nn.Linear(2, 1)
     arguments = TrainingArguments(
@@ -46,17 +46,17 @@ def test_rates_go_on_where_the_stretch_before_ended(tmp_path: Path) -> None:
     parts = [
         rate
         for first in range(0, STEPS, PART)
-        for rate in rates(tmp_path, Stretch(first=first, steps=PART, total=STEPS), PART)
+        for rate in rates(tmp_path, ScheduleSlice(first=first, steps=PART, total=STEPS), PART)
     ]
     assert parts == pytest.approx(whole)
     assert whole[0] < max(whole) > whole[-1], "the schedule rises and falls"
 
 
-def workplace(stretch: Stretch | None) -> Any:
+def workplace(stretch: ScheduleSlice | None) -> Any:
     trainer = SimpleNamespace(
         seed=5, data_seed=None, per_device_train_batch_size=BATCH, gradient_accumulation_steps=2
     )
-    return Workplace(
+    return TrainingContext(
         recipe=SimpleNamespace(trainer=trainer),
         base_dir=Path(),
         scratch=Path(),
@@ -67,7 +67,7 @@ def workplace(stretch: Stretch | None) -> Any:
     )
 
 
-def rows(stretch: Stretch | None, steps: int) -> list[Any]:
+def rows(stretch: ScheduleSlice | None, steps: int) -> list[Any]:
     stream = workplace(stretch).training_stream({"id": "id"})
     reader = stream.rows()
     return [next(reader)["id"] for _ in range(steps * BATCH * 2)]
@@ -78,6 +78,6 @@ def test_rows_go_on_where_the_stretch_before_ended() -> None:
     parts = [
         row
         for first in range(0, STEPS, PART)
-        for row in rows(Stretch(first=first, steps=PART, total=STEPS), PART)
+        for row in rows(ScheduleSlice(first=first, steps=PART, total=STEPS), PART)
     ]
     assert parts == whole

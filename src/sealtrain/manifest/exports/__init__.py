@@ -1,6 +1,6 @@
-"""A verified manifest in the words of others: model signing, CycloneDX, model card, EU summary.
+"""A verified manifest in other formats: model signing, CycloneDX, model card, EU summary.
 
-Every export is made from a manifest that passed all checks, and says what kind of run it was: a
-simulated one carries the marker, and every document names the digest of the manifest, which is what
-can be verified. Nothing here needs a network.
+Every export is made from a manifest that passed all checks. The export of a simulated run carries
+the marker, and every document names the digest of the manifest, because a reader can verify only
+the manifest. No export needs a network.
 """

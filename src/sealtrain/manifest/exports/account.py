@@ -1,4 +1,4 @@
-"""What the exports tell of a run, gathered once from an accepted report."""
+"""The facts of a run that all exports state, gathered once from an accepted report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>~$&@-])")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """One dataset. ``signing`` and ``tokens`` are ``None`` where its owner withheld them."""
+    """A dataset. ``records`` and ``tokens`` are ``None`` where its owner withheld them."""
 
     owner: str
     name: str
@@ -39,17 +39,17 @@ class Data:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """A run, established by verification.
+    """The facts of a verified run.
 
     Attributes:
         digest: SHA-256 of the manifest file.
-        marker: What must be shown of a simulated run; ``None`` for hardware.
+        marker: Marker of a simulated run; ``None`` for hardware.
         base: The model it started from, in words.
         privacy: Formal privacy in one sentence.
-        scripts: Digests of the scripts that trained, by path; none where sealtrain's training did.
+        scripts: Digests of the engineer's scripts, by path; empty for sealtrain's own training.
         together: How several parties trained, in one sentence; ``None`` for one guest.
         decrypted: Where records were in clear, in one sentence.
-        limits: What is not proven.
+        limits: The facts that the manifest does not prove.
     """
 
     digest: str
@@ -73,13 +73,13 @@ class Account:
 
 
 def account_of(report: Report) -> Account:
-    """Gather.
+    """Gather the facts of a report.
 
     Args:
         report: From ``manifest.verify.examine``.
 
     Raises:
-        Refused: The report's refusal; nothing is exported of a manifest that does not hold.
+        Refused: The report's refusal: sealtrain exports only an accepted manifest.
     """
     if report.refusal is not None:
         raise report.refusal
@@ -124,7 +124,7 @@ def account_of(report: Report) -> Account:
 
 
 def plain(text: str) -> str:
-    """``text`` for Markdown, every character that could be markup escaped."""
+    """``text`` for Markdown, with every character escaped that could be markup."""
     return _MARKUP.sub(r"\\\1", text)
 
 

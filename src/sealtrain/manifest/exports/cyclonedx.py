@@ -1,4 +1,4 @@
-"""A CycloneDX bill of materials of the model: what it was made of, by name and digest.
+"""A CycloneDX bill of materials of the model: data, base model and code, by name and digest.
 
 Plain JSON by the published schema, 1.6 or 1.7; the same manifest gives the same bytes.
 """
@@ -42,8 +42,8 @@ def cyclonedx(account: Account, *, version: Literal["1.6", "1.7"] = "1.7") -> by
     """The bill of materials as canonical JSON.
 
     Args:
-        account: Of a verified manifest.
-        version: Of the specification.
+        account: Facts of a verified manifest.
+        version: Version of the specification.
     """
     lock, run = account.lock, account.predicate.run
     data = [_dataset(one) for one in account.datasets if one.role != "model"]
@@ -159,7 +159,7 @@ def _base_model(account: Account) -> dict[str, Any]:
 
 
 def _further_models(account: Account) -> list[dict[str, Any]]:
-    """Models that training read besides, such as one that rewards."""
+    """Further models that training read, such as a reward model."""
     named = account.lock.recipe.further_models
     return [
         {
@@ -174,7 +174,7 @@ def _further_models(account: Account) -> list[dict[str, Any]]:
 
 
 def _adapter(account: Account) -> list[dict[str, Any]]:
-    """What was trained beside a frozen base; its files are among the outputs unless merged."""
+    """The adapter beside a frozen base; its files are among the outputs unless merged."""
     peft = account.lock.recipe.peft
     if peft is None:
         return []

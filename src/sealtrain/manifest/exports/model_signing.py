@@ -1,11 +1,11 @@
 """An OpenSSF model-signing bundle over the opened model, for stock verifiers.
 
-Who signs: a recipient, with an elliptic-curve key of its own, after opening the outputs. The
-guest's manifest key is made for one signature and forgotten, and is of a kind (Ed25519) that the
-format does not know; and the guest signs sealed files, which their receivers do not run. So the
-recipient vouches for one step, and only where it was seen to hold: every file of the folder is
-compared with what the manifest's sealed outputs open to. ``model_signing verify key`` then needs
-neither sealtrain nor the manifest.
+A recipient signs, with an elliptic-curve key of its own, after opening the outputs. The guest
+cannot: it discards its manifest key after one signature, the format does not know that key's kind
+(Ed25519), and the guest signs sealed files, which their recipients do not run. So the recipient
+vouches for this step, and only after a check: sealtrain compares every file of the folder with the
+opened outputs of the manifest. ``model_signing verify key`` then needs neither sealtrain nor the
+manifest.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def load_signing_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """Read an unencrypted PEM key on P-256, P-384 or P-521.
 
     Raises:
-        KeyFileInvalid: It is something else.
+        KeyFileInvalid: The file holds another kind of key, or none.
     """
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
@@ -48,21 +48,21 @@ def load_signing_key(path: Path) -> ec.EllipticCurvePrivateKey:
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not key.curve.name.startswith("secp"):
         raise KeyFileInvalid(
-            f"no key that can sign models: {path}",
+            f"the key cannot sign models: {path}",
             expected="an unencrypted PEM private key on P-256, P-384 or P-521",
             hint="make one: openssl ecparam -name prime256v1 -genkey -noout -out signing.pem",
         )
     if key.curve.key_size not in _HASH_OF:
-        raise KeyFileInvalid(f"no key that can sign models: {path}", got=key.curve.name)
+        raise KeyFileInvalid(f"the key cannot sign models: {path}", got=key.curve.name)
     return key
 
 
 def opened_files(folder: Path, expected: Mapping[str, str]) -> dict[str, str]:
-    """Digests of the files in a folder, once they are exactly those that were sealed.
+    """Digests of the files in a folder, if they are exactly the files that the guest sealed.
 
     Args:
-        folder: Where the model was opened to.
-        expected: Name → SHA-256 of what the sealed outputs open to.
+        folder: Folder of the opened model.
+        expected: Name → SHA-256 of the opened outputs.
 
     Returns:
         Name → SHA-256, 64 hex digits, sorted by name.
@@ -76,7 +76,7 @@ def opened_files(folder: Path, expected: Mapping[str, str]) -> dict[str, str]:
     differing = sorted(set(found) ^ set(expected))
     if linked or differing:
         raise SubjectMismatch(
-            "the folder does not hold exactly the files that were sealed",
+            "the folder does not hold exactly the files that the guest sealed",
             check="model",
             got=", ".join([*linked, *differing])[:200],
             expected=", ".join(sorted(expected))[:200],
@@ -100,7 +100,7 @@ def model_signature(
     """``model.sig``: a Sigstore bundle around a DSSE envelope around the statement.
 
     Args:
-        name: Of the model.
+        name: Name of the model.
         digests: Name → SHA-256 of every file, 64 hex digits.
         key: From ``load_signing_key``.
     """

@@ -1,8 +1,8 @@
 """Draft of the public summary of training content that the EU AI Act asks of model providers.
 
-Under the headings of the Commission's template (Article 53(1)(d) of Regulation (EU) 2024/1689).
-What the manifest establishes is filled in; everything else is marked for the provider, who alone
-can answer for it. It is a draft and says so.
+It has the headings of the Commission's template (Article 53(1)(d) of Regulation (EU) 2024/1689).
+The draft states the facts that the manifest establishes and marks all other fields for the
+provider, who alone can answer for them. It says that it is a draft.
 """
 
 from __future__ import annotations

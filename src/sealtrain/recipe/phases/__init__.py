@@ -1,1 +1,1 @@
-"""What each phase adds to a recipe: its columns, its trainer settings, its rules."""
+"""The part of a recipe that depends on its phase: columns, trainer settings, rules."""

@@ -1,6 +1,6 @@
 """``dpo``: learning from preferences without a reward model: DPO, IPO, KTO, ORPO.
 
-``trainer.loss_type`` chooses the method, and thereby which settings and columns there are.
+``trainer.loss_type`` chooses the method, and with it the settings and columns.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class OrpoArguments(_PreferenceArguments):
 
 
 def _method(value: Any) -> str:
-    """Which of the three a mapping or a model is."""
+    """The method of a mapping or a model, for the union of the three."""
     is_mapping = isinstance(value, dict)
     loss = value.get("loss_type") if is_mapping else getattr(value, "loss_type", None)
     if loss in ("kto", "apo_zero_unpaired"):

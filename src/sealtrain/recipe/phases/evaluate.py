@@ -1,4 +1,4 @@
-"""``evaluate``: measure a model on sealed data that its makers never see; no model comes out."""
+"""``evaluate``: measure a model on sealed data that its makers never see; no model leaves."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class EvaluateRecipe(Labelled, Recipe):
 
     @property
     def exports_model(self) -> bool:
-        """Metrics leave, the model does not."""
+        """Always false: metrics leave, the model does not."""
         return False
 
     @property

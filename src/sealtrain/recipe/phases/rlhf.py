@@ -1,6 +1,6 @@
 """``rlhf``: reinforcement learning on sealed prompts: PPO, RLOO, GRPO.
 
-``trainer.algorithm`` chooses the method, and thereby which settings there are.
+``trainer.algorithm`` chooses the method, and with it the settings.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Other libraries that train: made ready before anything else is loaded, and given our data."""
+"""Training backends of other libraries: loaded first, and fed with sealed data."""

@@ -1,12 +1,12 @@
-"""``sft`` with Axolotl: its model loader, prompt strategies, collator and trainer, our data.
+"""``sft`` with Axolotl: its model loader, prompt strategies, collator and trainer on sealed data.
 
 1. The recipe becomes Axolotl's configuration, which Axolotl's own schema has to accept.
-2. Rows of the sealed stream go one by one through Axolotl's prompt strategy; those with nothing to
-   learn are left out, as its own preparation of data does.
+2. Rows of the sealed stream go one by one through Axolotl's prompt strategy; rows with nothing to
+   learn are left out, as in Axolotl's own preparation of data.
 3. ``axolotl.train.setup_model_and_trainer`` takes that stream and builds model and trainer.
    ``axolotl.train.train`` is not called: it writes configurations, tokenizer, weights and a model
    card to a folder.
-4. What the trainer ended up with is compared with the recipe; then it runs with ``SealedRun``.
+4. The trainer's final settings are compared with the recipe; then it runs with ``SealedRun``.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from sealtrain.training.models.base import build_tokenizer, check_vocabulary
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["train"]
 
 Encode = Callable[[dict[str, Any]], dict[str, Any]]
 
 _TENSORS: Final = ("input_ids", "attention_mask", "labels")
-# Set on the finished arguments: what is counted, logged and printed, not what is learned.
+# Set on the finished arguments: these change counts, logs and output, not the training.
 _OURS: Final = (
     "include_num_input_tokens_seen",
     "disable_tqdm",
@@ -69,12 +69,14 @@ _COMPARED: Final = (
 )
 
 
-def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
+def train(
+    work: TrainingContext,
+) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
     """Train and evaluate. As ``training.phases.sft.train``.
 
     Raises:
-        RecipeInvalid: Axolotl does not take the configuration, or changes it.
-        ModelInvalid: It cannot load the model, or loads another tokenizer.
+        RecipeInvalid: Axolotl refuses the configuration, or changes it.
+        ModelInvalid: Axolotl cannot load the model, or loads another tokenizer.
     """
     from transformers import set_seed
 
@@ -83,7 +85,7 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
     if recipe.columns.kind == "messages":
         check_template(tokenizer)
     names = {getattr(recipe.columns, one): one for one in _columns(recipe.columns.kind)}
-    set_seed(recipe.trainer.seed)  # a fresh adapter is random, and Axolotl leaves that to chance
+    set_seed(recipe.trainer.seed)  # a fresh adapter is random, and Axolotl sets no seed
     with muted():
         config = _validated(work)
         encode = _encoder(config, tokenizer)
@@ -111,7 +113,7 @@ def _columns(kind: str) -> tuple[str, ...]:
     return ("prompt", "completion") if kind == "prompt-completion" else (kind,)
 
 
-def _validated(work: Workplace) -> Any:
+def _validated(work: TrainingContext) -> Any:
     """The configuration as Axolotl completes it."""
     import torch
     from axolotl.utils.config import normalize_config, validate_config
@@ -130,7 +132,7 @@ def _validated(work: Workplace) -> Any:
         normalize_config(config)
     except Exception as error:  # pydantic's, and its own
         raise RecipeInvalid(
-            "axolotl does not take the recipe",
+            "axolotl refuses the recipe",
             check="backend",
             got=type(error).__name__,
             hint="try backend trl",
@@ -139,7 +141,7 @@ def _validated(work: Workplace) -> Any:
 
 
 def _abilities(torch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What Axolotl asks about the machine before it validates."""
+    """The facts about the machine that Axolotl's validation needs."""
     if torch.cuda.is_available():
         from axolotl.cli.config import gpu_capabilities
 
@@ -173,7 +175,7 @@ def _encoder(config: Any, tokenizer: PreTrainedTokenizerBase) -> Encode:
             raise RecordInvalid(
                 "axolotl cannot read a record",
                 check="records",
-                hint="look at the types of its columns with sealtrain validate",
+                hint="check the types of its columns: sealtrain validate",
             ) from None
         return {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": labels}
 
@@ -181,7 +183,7 @@ def _encoder(config: Any, tokenizer: PreTrainedTokenizerBase) -> Encode:
 
 
 def _teaches(row: dict[str, Any]) -> bool:
-    """Some token of the row is learned, not counting the first, which nothing predicts."""
+    """Whether the row has a token to learn after the first, which has no prediction."""
     return any(label != -100 for label in row["labels"][1:])
 
 
@@ -201,8 +203,8 @@ def _trainer(config: Any, rows: Any) -> Any:
         ) from error
 
 
-def _check_trainer(trainer: Any, work: Workplace, tokenizer: PreTrainedTokenizerBase) -> None:
-    """It has the recipe's tokenizer and settings, whatever Axolotl made of them."""
+def _check_trainer(trainer: Any, work: TrainingContext, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Check that the trainer has the recipe's tokenizer and settings."""
     theirs = trainer.processing_class
     if (len(theirs), theirs.pad_token_id) != (len(tokenizer), tokenizer.pad_token_id):
         raise ModelInvalid(
@@ -222,16 +224,16 @@ def _check_trainer(trainer: Any, work: Workplace, tokenizer: PreTrainedTokenizer
                 check="backend",
                 got=str(got)[:80],
                 expected=str(expected)[:80],
-                hint="write what it can do on this machine, or take backend trl",
+                hint="set a value that it keeps on this machine, or take backend trl",
             )
     for name in _OURS:
         setattr(trainer.args, name, wanted[name])
 
 
 def _batches(
-    work: Workplace, trainer: Any, encode: Encode, names: dict[str, str]
+    work: TrainingContext, trainer: Any, encode: Encode, names: dict[str, str]
 ) -> Iterator[tuple[dict[str, Any], Any, list[str]]]:
-    """Test records as the trainer would learn them."""
+    """Batches of the test records, built as the trainer builds its own."""
     columns = work.recipe.columns
     for records in test_records(work):
         rows = [{names[name]: record[name] for name in names} for record in records]

@@ -1,9 +1,9 @@
 """A recipe as Axolotl's configuration. Pure: the same recipe gives the same mapping.
 
 Every setting that a recipe can hold is carried over or has been refused by ``recipe.tuners``.
-What Axolotl would do on its own (fused kernels, packing, trackers, workers, plaintext checkpoints,
-padding to a multiple of 64) is written down as off. Records are never read by Axolotl: ``datasets``
-says how its prompt strategies turn one into tokens.
+Axolotl's own additions (fused kernels, packing, trackers, workers, plaintext checkpoints, padding
+to a multiple of 64) are explicitly off. Axolotl never reads records itself: ``datasets`` says how
+its prompt strategies turn a record into tokens.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ _OFF: Final[dict[str, Any]] = {
 
 
 def axolotl_config(recipe: Any, *, model: str, tokenizer: str, output: str) -> dict[str, Any]:
-    """What ``axolotl.utils.schemas.config.AxolotlInputConfig`` takes.
+    """The arguments of ``axolotl.utils.schemas.config.AxolotlInputConfig``.
 
     Args:
         recipe: A recipe of backend axolotl.
-        model: Folder of the base model in this place.
+        model: Folder of the base model on this machine.
         tokenizer: Folder of the tokenizer.
-        output: Folder that Axolotl may call its own.
+        output: Folder for Axolotl's own files.
     """
     trainer = recipe.trainer
     learned = trainer.completion_only_loss is not False and recipe.columns.kind != "text"
@@ -95,7 +95,7 @@ def axolotl_config(recipe: Any, *, model: str, tokenizer: str, output: str) -> d
 
 
 def _warmup(trainer: Any) -> int:
-    """Whole steps; below 1 it is a fraction, which Transformers rounds up."""
+    """Warm-up in whole steps; a value below 1 is a fraction, which Transformers rounds up."""
     wanted = trainer.warmup_steps
     return math.ceil(wanted * trainer.max_steps) if wanted < 1 else int(wanted)
 
@@ -119,7 +119,7 @@ def _adapter(peft: Any) -> dict[str, Any]:
 
 
 def _strategy(columns: Any, trainer: Any) -> dict[str, Any]:
-    """Axolotl's prompt strategy for rows under the names that training gives them."""
+    """Axolotl's prompt strategy for rows whose columns training has renamed."""
     if columns.kind == "text":
         return {"type": "completion", "field": "text"}
     if columns.kind == "messages":

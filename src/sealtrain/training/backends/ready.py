@@ -1,12 +1,12 @@
-"""Load the library of a backend so that nothing it does on being loaded leaves the guest.
+"""Load the library of a backend so that no effect of loading it leaves the guest.
 
-1. It is loaded when the recipe names it and before Transformers and TRL, which it replaces parts
-   of. It does so for the whole process: a run has a process of its own.
-2. Unsloth writes Python source and imports it again, by default from a folder where it was started.
-   Whoever may write there may run code in the guest. Here it is a folder in memory that only this
-   user opens. Unsloth also tries out where Hugging Face's caches could be; they are put there too.
-3. Axolotl imports trackers whatever it is told. Empty modules stand in for them: nothing that they
-   could do can be called, and they need not be installed.
+1. The library is loaded when the recipe names it and before Transformers and TRL, parts of which it
+   replaces. It does so for the whole process: a run has a process of its own.
+2. Unsloth writes Python source and imports it again, by default from its working directory. An
+   operator who can write there could run code in the guest. Here it is a folder in memory that only
+   this user opens. Unsloth also probes places for Hugging Face's caches; they lie there too.
+3. Axolotl imports trackers regardless of its settings. Empty modules stand in for them: they have
+   no function to call, and the trackers need not be installed.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ __all__ = ["make_ready", "muted"]
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108  # a folder of our own is made in it
 _INSTALL: Final = "tools/backends/install.sh"
 _TRACKERS: Final = ("evaluate", "posthog", "wandb")
-# What this version of TRL no longer has; only Axolotl's process reward models would use it.
+# A part that this version of TRL no longer has; only Axolotl's process reward models use it.
 _GONE: Final = {"trl.experimental.prm": ("PRMConfig", "PRMTrainer")}
 _folder: Path | None = None
 
 
 def make_ready(name: str) -> None:
-    """Load what ``backend.name`` of a recipe asks for; nothing for backends of our own stack.
+    """Load the library of ``backend.name``; the backends over TRL need none.
 
     Raises:
-        ExtraMissing: It is not installed, or there is no memory to keep its files in.
+        ExtraMissing: The library is not installed, or the guest has no memory for its files.
     """
     load = {"unsloth": _load_unsloth, "axolotl": _load_axolotl}.get(name)
     if load is None or name in sys.modules:
@@ -68,7 +68,7 @@ def make_ready(name: str) -> None:
 
 
 class muted:  # noqa: N801  # read as a phrase: with muted()
-    """Nothing printed inside reaches the terminal: greetings, and names of files."""
+    """Drops everything printed inside: greetings, and names of files."""
 
     def __init__(self) -> None:
         self._gone = (redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()))
@@ -110,7 +110,7 @@ def _stand_in(name: str) -> ModuleType:
 
 
 def _in_memory() -> Path:
-    """A folder in memory that lasts as long as the process and that nobody else opens."""
+    """A folder in memory that lasts as long as the process and that only this user opens."""
     global _folder
     if _folder is None:
         if not os.access(_MEMORY, os.W_OK):
@@ -118,7 +118,7 @@ def _in_memory() -> Path:
                 "the backend unsloth needs a folder in memory for code it makes",
                 check="backend",
                 got=f"no {_MEMORY} that can be written",
-                hint="give the guest shared memory",
+                hint=f"mount -t tmpfs tmpfs {_MEMORY}",
             )
         # A run's own folder for temporary files lies in memory already.
         given = Path(tempfile.gettempdir())

@@ -1,8 +1,8 @@
 """Models that Unsloth loads, for TRL's trainer.
 
 Unsloth replaces parts of the trainer too (a loss that never holds all logits; on an accelerator
-kernels of its own). It also corrects settings silently. Both are looked at here: what it made of
-the model and of the arguments is what the recipe says, or the run ends before a record is read.
+kernels of its own). It also corrects settings silently. This module checks both: the resulting
+model and arguments are those of the recipe, or the run ends before it reads a record.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def load_model(recipe: Any, base_dir: Path, tokenizer: PreTrainedTokenizerBase) 
         tokenizer: The recipe's.
 
     Raises:
-        ModelInvalid: Unsloth cannot load it, or loads it another way than the recipe says.
+        ModelInvalid: Unsloth cannot load it, or loads it differently than the recipe says.
     """
     import torch
     from unsloth import FastLanguageModel
@@ -71,7 +71,7 @@ def load_model(recipe: Any, base_dir: Path, tokenizer: PreTrainedTokenizerBase) 
             return model if peft is None else _adapted(model, recipe)
     except ModelInvalid:
         raise
-    except Exception as error:  # it has errors of many libraries
+    except Exception as error:  # Unsloth raises errors of many libraries
         raise ModelInvalid(
             "unsloth cannot load the base model",
             check="model",
@@ -81,15 +81,15 @@ def load_model(recipe: Any, base_dir: Path, tokenizer: PreTrainedTokenizerBase) 
 
 
 def as_written(arguments: Any, asked: Iterable[str], trainer: TrainerArguments) -> Any:
-    """Trainer arguments with the recipe's values, whatever the backend made of them.
+    """Trainer arguments with the recipe's values, even if the backend changed them.
 
     Args:
         arguments: ``TrainingArguments`` or a subclass.
-        asked: Names it was made with.
+        asked: Names of the arguments it was built with.
         trainer: The recipe's.
 
     Raises:
-        RecipeInvalid: One was changed that cannot be put back.
+        RecipeInvalid: The backend changed an argument that cannot be restored.
     """
     for name in sorted(set(asked) & set(type(trainer).model_fields)):
         got, wanted = getattr(arguments, name), getattr(trainer, name)
@@ -101,7 +101,7 @@ def as_written(arguments: Any, asked: Iterable[str], trainer: TrainerArguments) 
                 check="backend",
                 got=str(got)[:80],
                 expected=str(wanted)[:80],
-                hint="write what it can do on this machine, or take backend trl",
+                hint="set a value that it keeps on this machine, or take backend trl",
             )
     return arguments
 
@@ -127,7 +127,7 @@ def _adapted(model: Any, recipe: Any) -> Any:
         changed.append("target_modules")
     if changed:
         raise ModelInvalid(
-            "unsloth makes another adapter than the recipe says",
+            "unsloth built a different adapter than the recipe says",
             check="peft",
             got=f"another {', '.join(changed)}",
             hint="name the modules this model has, or take backend trl",
@@ -136,7 +136,7 @@ def _adapted(model: Any, recipe: Any) -> Any:
 
 
 def _check_loaded(model: Any, dtype: str, in_four_bits: bool) -> None:
-    """Unsloth goes on in another precision when it cannot have the wanted one."""
+    """Check the precision: Unsloth silently falls back when the machine cannot do the recipe's."""
     quantised = getattr(model.config, "quantization_config", None) is not None
     held = str(model.dtype).removeprefix("torch.")
     if quantised != in_four_bits or (not in_four_bits and held != dtype):
@@ -145,12 +145,12 @@ def _check_loaded(model: Any, dtype: str, in_four_bits: bool) -> None:
             check="model",
             got="four bits" if quantised else held,
             expected="four bits" if in_four_bits else dtype,
-            hint="this machine may lack what that precision needs; take backend trl",
+            hint="take backend trl, or a machine that supports this precision",
         )
 
 
 def _longest(folder: Path) -> int:
-    """Tokens a model reads, for records that are not cut."""
+    """The most tokens that the model reads, for records that are not cut."""
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True)

@@ -1,1 +1,1 @@
-"""Sealed checkpoints: what they keep, when they are written, and exact resume from them."""
+"""Sealed checkpoints: their content, when they are written, and exact resume from them."""

@@ -2,7 +2,7 @@
 
 1. An evaluation is the best when it exceeds all before it.
 2. It counts against the patience unless it exceeds the best before it by more than the threshold.
-3. A measurement that is no finite number is never better.
+3. A measurement that is not a finite number is never better.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class BestSoFar:
         """Compare one evaluation.
 
         Args:
-            step: Optimizer step it was made after.
-            metrics: What it measured.
+            step: Optimizer step after which it was measured.
+            metrics: Its measurements.
 
         Returns:
-            Whether it is the best so far. Always false when no metric is compared.
+            Whether it is the best so far. Always false when the recipe compares no metric.
 
         Raises:
-            RecipeInvalid: The evaluation does not measure what the recipe compares.
+            RecipeInvalid: The evaluation does not measure the metric that the recipe compares.
         """
         if self._metric is None:
             return False
@@ -69,7 +69,7 @@ class BestSoFar:
         return gain > 0
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run needs."""
+        """Plain data from which ``restore`` continues."""
         return {
             "value": self.value,
             "step": self.step,

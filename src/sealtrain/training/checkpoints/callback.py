@@ -1,25 +1,25 @@
 """``SealedRun``: sealed checkpoints, exact resume, released metrics for any Hugging Face trainer.
 
-One callback does it for ``sealtrain train`` and for a user's own script:
+The same callback serves ``sealtrain train`` and an engineer's own script:
 
 1. It turns off everything the trainer would write or report by itself.
 2. It saves a checkpoint every ``save_steps`` and after the last step. A checkpoint closes the
    interval of the running loss average, and is copied once that step's metrics have left: just
-   before the next step draws its first random number. It is sealed while training goes on; what
-   goes wrong there stops the run at a later step, at the latest before training returns.
+   before the next step draws its first random number. It is sealed while training goes on; a
+   failure there stops the run at a later step, at the latest before training returns.
 3. On resume it restores weights, optimizer, scheduler, random states, loss history and the data
    position, so that the continued run equals the uninterrupted one bit for bit on the same machine.
-4. It lets out the metrics that the release policy names.
+4. It releases the metrics that the release policy names.
 5. Every ``eval_steps`` it measures the model with the phase's own evaluation, which closes the
    interval of the running loss average too. It stops early and ends with the best weights when the
    recipe says so; the best evaluation always has a sealed checkpoint.
-6. Where the lease on the keys does not go on, it seals a checkpoint and stops, after a step that
-   the recipe logs if there is time. Otherwise the checkpoint holds the averages of the open
-   interval; what leaves after the resume are those of the whole interval, never of a part.
+6. If the lease on the keys is not renewed, it seals a checkpoint and stops, after a step that the
+   recipe logs if there is time. Otherwise the checkpoint holds the averages of the open interval;
+   after the resume, the averages of the whole interval leave, never those of a part.
 
-A pure callback is enough; the trainer keeps its class. What a trainer holds in private attributes
-(the step of its last log, the epoch's step counter, TRL's count of tokens) shows only in three
-logged numbers, which are put right here.
+A pure callback is enough; the trainer keeps its class. A trainer's private attributes (the step of
+its last log, the epoch's step counter, TRL's count of tokens) show only in three logged numbers,
+which the callback corrects.
 """
 
 from __future__ import annotations
@@ -71,13 +71,14 @@ _SUMMARY = "train_loss"
 
 @dataclass(slots=True, kw_only=True)
 class RunContext:
-    """What the callback needs of the run around it.
+    """The run around the callback.
 
     Attributes:
         run_id: 32 hex digits.
-        store: Seals checkpoints; ``None`` where a part that was interrupted is done again.
-        gate: Lets metrics out.
-        on_checkpoint: Told of every sealed checkpoint, by the sealing thread; may raise to stop.
+        store: Seals checkpoints; ``None`` where an interrupted part is repeated instead.
+        gate: Releases metrics.
+        on_checkpoint: Called with every sealed checkpoint, by the sealing thread; may raise to
+            stop.
         resume: Checkpoint to continue from, ``None`` to begin.
         arguments: Trainer settings of the recipe: evaluation, early stopping and how many
             checkpoints stay. Without them none, none and two.
@@ -125,7 +126,7 @@ class RunContext:
         return self.saver
 
     def close(self) -> None:
-        """Wait for a checkpoint in flight and leave nothing but checkpoints."""
+        """Wait for a checkpoint in flight and remove everything but checkpoints."""
         if self.saver is not None:
             self.saver.close()
             self.saver = None
@@ -141,7 +142,7 @@ class SealedRun(TrainerCallback):
         steps: Optimizer steps done, resumed ones included.
         rows: Training rows used for them.
         tokens: Tokens without padding, ``None`` where the trainer does not count them.
-        mark: Where the data stand after them (``Positioned.mark``), ``None`` where it is unknown.
+        mark: Position in the data after them (``Positioned.mark``), ``None`` if unknown.
     """
 
     def __init__(self, context: RunContext) -> None:
@@ -178,7 +179,7 @@ class SealedRun(TrainerCallback):
             raise CheckpointRefused(
                 "load_best_model_at_end reads plaintext checkpoints",
                 check="trainer",
-                hint="leave it out; sealed checkpoints are kept for you",
+                hint="leave it out: SealedRun keeps sealed checkpoints",
             )
 
     def on_train_begin(
@@ -206,7 +207,7 @@ class SealedRun(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
     ) -> None:
-        """Restore random states once the data iterator has drawn from them; save what is due."""
+        """Restore random states once the data iterator has drawn from them; save if due."""
         if self._random_states is not None:
             restore_random_states(self._random_states)
             self._random_states = None
@@ -221,7 +222,7 @@ class SealedRun(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
     ) -> TrainerControl:
-        """Evaluate if due; note that a checkpoint is due, sealed once this step's metrics left."""
+        """Evaluate if due; a due checkpoint is sealed after this step's metrics have left."""
         self.steps = int(state.global_step)
         self.tokens = int(state.num_input_tokens_seen) or None
         if self._position is not None:
@@ -244,14 +245,14 @@ class SealedRun(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
     ) -> None:
-        """Save after the last step, which no other step follows."""
+        """Save after the last step."""
         if control.should_training_stop:
             self._save_if_due(state, objects)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
     ) -> None:
-        """Wait for the last checkpoint; take back the best weights, if the recipe wants them."""
+        """Wait for the last checkpoint; restore the best weights, if the recipe wants them."""
         saver = self._context.saver
         if saver is None:
             return
@@ -269,7 +270,7 @@ class SealedRun(TrainerCallback):
         logs: dict[str, float] | None = None,
         **_: Any,
     ) -> None:
-        """Put the first loss after a resume right, then offer the values to the release policy."""
+        """Correct the first loss after a resume, then offer the values to the release policy."""
         if logs is None or _SUMMARY in logs:
             return
         mended: dict[str, float] = {}
@@ -303,7 +304,7 @@ class SealedRun(TrainerCallback):
         if arguments is None or arguments.eval_steps is None or self._context.evaluation:
             return
         raise RecipeInvalid(
-            "nothing here can be evaluated during training",
+            "training cannot evaluate: this run has no evaluation",
             check="trainer.eval_steps",
             hint="leave eval_steps out, or give SealedRun an evaluation in your own script",
         )
@@ -324,7 +325,7 @@ class SealedRun(TrainerCallback):
             self._due = control.should_training_stop = True
 
     def _stops_here(self, state: TrainerState) -> bool:
-        """Whether training ends after this step for the sake of the lease."""
+        """Whether training ends after this step because the lease ends."""
         arguments = self._context.arguments
         # Answers of several steps are not kept in a checkpoint.
         unit = getattr(arguments, "num_iterations", 1)

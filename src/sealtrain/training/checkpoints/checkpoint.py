@@ -1,10 +1,10 @@
 """Sealed checkpoints: one blob each, chained, bound to run, counter and step; plain data only.
 
-A blob holds trainable weights, optimizer, scheduler, random states and the loss account. Its
+A blob holds trainable weights, optimizer, scheduler, random states and the loss averages. Its
 binding names the digest of the checkpoint before it, so the history of a run is one chain: an older
-one, one of another run or branch, and one with a swapped predecessor are refused. The newest
-counter and digest are anchored outside. What a crash or a full disk left incomplete is never
-chosen.
+checkpoint, a checkpoint of another run or branch, and one with a swapped predecessor are refused.
+The brokers anchor the newest counter and digest. A checkpoint that a crash or a full disk left
+incomplete is never chosen.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class CheckpointRef:
     """A checkpoint of a run.
 
     Attributes:
-        counter: 1 for the first of the run, growing by one.
+        counter: 1 for the first of the run, increasing by one.
         step: Optimizer steps done.
         digest: File root of its sealed bytes, 64 hex digits.
         previous: Digest of the checkpoint before it, empty for the first.
@@ -57,7 +57,7 @@ class CheckpointRef:
         return f"checkpoint-{self.counter:08d}-{self.step:010d}"
 
     def binding(self, run_id: str) -> dict[str, str | int]:
-        """What its blob is bound to."""
+        """The values that its blob is bound to."""
         return {
             "run_id": run_id,
             "counter": self.counter,
@@ -87,7 +87,7 @@ def save(
 
     Raises:
         CheckpointRefused: The state holds something else.
-        StorageFailed: The disk does not take it.
+        StorageFailed: The disk refuses it.
     """
     layout = lay_out(state)
     parts = (bytes_of(tensor.detach().to("cpu").contiguous()) for _, tensor in layout.tensors)
@@ -103,7 +103,7 @@ def load(
     Args:
         store: Holds it.
         run_id: The run it must belong to.
-        ref: Which one it must be.
+        ref: The checkpoint it must be.
         wanted: First-level keys of the state to read, all when ``None``.
 
     Raises:
@@ -120,7 +120,7 @@ def write(
     """Seal the bytes of a laid-out state; returns ``ref`` with its digest.
 
     Raises:
-        StorageFailed: The disk does not take them.
+        StorageFailed: The disk refuses them.
     """
     with store.write(ref.name, ref.binding(run_id)) as file:
         file.writelines(parts)
@@ -132,18 +132,19 @@ def newest(
 ) -> CheckpointRef | None:
     """The checkpoint to continue from.
 
-    One above the anchor was never told outside: it is passed over when it is not whole, and must
-    lead back to the anchored one, checkpoint by checkpoint. The digests hold what ``load`` opens.
+    The brokers never anchored a checkpoint above the anchor: it is skipped when it is incomplete,
+    and must lead back to the anchored checkpoint, step by step. ``load`` opens exactly the
+    checkpoint with the returned digest.
 
     Args:
         store: Holds the run's checkpoints.
-        anchor: Counter and digest of the newest one known outside; ``None`` if none was anchored.
-        complete: Counters of those whose other records were written too; a crash may have come
-            in between. All of them when ``None``.
+        anchor: Counter and digest of the newest anchored checkpoint; ``None`` before the first.
+        complete: Counters of the checkpoints that have a journal; a crash may have come between
+            the two. All counters when ``None``.
 
     Raises:
-        CheckpointRefused: Only older ones are there, another one with the anchored counter, or one
-            whose predecessor is another.
+        CheckpointRefused: The store holds only older checkpoints, another checkpoint with the
+            anchored counter, or a checkpoint with another predecessor.
     """
     known = 0 if anchor is None else anchor[0]
     for ref in _there(store, complete):
@@ -201,14 +202,14 @@ def _require_chain(store: BlobStore, ref: CheckpointRef, anchor: tuple[int, str]
         else:
             expected = None if before is None else store.root(before.name)
         if expected is None and anchor is None:
-            return  # the ones before it were not kept
+            return  # the saver did not keep the earlier ones
         if ref.previous != expected:
             raise CheckpointRefused(
                 "a checkpoint does not follow the one before it",
                 check="checkpoint chain",
                 got=f"counter {ref.counter} after {ref.previous[:16] or 'none'}…",
                 expected=f"after {expected[:16]}…" if expected else "the one before it",
-                hint="restore the run's folder; another branch of the run was put into it",
+                hint="restore the run's folder: it holds a checkpoint of another branch",
             )
         if before is None:
             return
@@ -221,5 +222,5 @@ def _rolled_back(got: str, anchor: tuple[int, str]) -> CheckpointRefused:
         check="checkpoint anchor",
         got=got,
         expected=f"counter {anchor[0]}, digest {anchor[1][:16]}…, or a later one",
-        hint="restore the run's folder; an older state would repeat steps unseen",
+        hint="restore the run's folder: resuming an older state would repeat steps",
     )

@@ -1,7 +1,7 @@
-"""Where training asks whether it may go on: after each step, the same answer for all ranks.
+"""After each step, training asks the lease keeper whether to stop; all ranks get the same answer.
 
-Training knows nothing of leases but this: whoever keeps the lease says after which step to stop.
-The step's checkpoint is sealed as any other, and then the keeper raises why.
+The keeper is all that training knows of leases. The last step's checkpoint is sealed as any other,
+and then the keeper raises the reason.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ __all__ = ["LeaseKeeping", "stops_here"]
 
 
 class LeaseKeeping(Protocol):
-    """Who keeps the lease on the keys, as training sees it."""
+    """The keeper of the lease on the keys, as training sees it."""
 
     @property
     def anchored(self) -> int:
-        """Counter of the newest checkpoint that is known outside, 0 for none."""
+        """Counter of the newest anchored checkpoint, 0 for none."""
 
     def must_stop(self, step: int, *, ahead: int, span: int, sealing: float | None) -> bool:
         """Whether training ends after this step. Called by rank 0 only.
 
         Args:
             step: Optimizer steps done.
-            ahead: Questions until the next step that is a better place to stop; 0 for this one.
-            span: Questions from here to the next such step after this one, at least 1.
+            ahead: Calls until the next step that is a better place to stop; 0 for this step.
+            span: Calls from here to the next such step after this one, at least 1.
             sealing: Seconds that the last checkpoint took, ``None`` before the first.
 
         Raises:
-            SealtrainError: It ends now, without a checkpoint.
+            SealtrainError: Training ends now, without a checkpoint.
         """
 
     def stopped(self) -> NoReturn:
-        """Raise why training ended; its checkpoint is sealed."""
+        """Raise the reason why training ended; its checkpoint is sealed."""
 
 
 def stops_here(
@@ -52,7 +52,7 @@ def stops_here(
     """Whether training ends after this step. All ranks ask, and get rank 0's answer.
 
     Args:
-        keeper: Who knows, ``None`` where nobody leased anything.
+        keeper: Keeper of the lease, ``None`` without a lease.
         saver: Of rank 0.
         step: As for ``must_stop``, like the rest.
         ahead: See there.

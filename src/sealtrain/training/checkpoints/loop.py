@@ -1,12 +1,12 @@
-"""A PyTorch loop of one's own: sealed checkpoints, exact resume, released metrics.
+"""An engineer's own PyTorch loop: sealed checkpoints, exact resume, released metrics.
 
-``SealedLoop`` gives batches and stands around whatever is done with them:
+``SealedLoop`` yields batches and acts between them:
 
 1. Batches come from the recipe's training data, mixed and shuffled as for any phase.
-2. When a batch has been used, that is when the next one is asked for, a step is over: what was
-   logged leaves as averages every ``logging_steps``, and every ``save_steps`` model, optimizer,
-   scheduler, random states and the place in the data are sealed. Where the lease on the keys does
-   not go on, they are sealed then and the run stops.
+2. A step is over when the script asks for the next batch: every ``logging_steps`` the averages of
+   the logged values leave, and every ``save_steps`` model, optimizer, scheduler, random states and
+   the position in the data are sealed. If the lease on the keys is not renewed, they are sealed
+   then and the run stops.
 3. A resumed run begins with the batch after its checkpoint, in the same state, bit for bit.
 """
 
@@ -31,7 +31,7 @@ __all__ = ["SealedLoop"]
 
 
 class SealedLoop:
-    """Batches to train on, and what has to happen between them.
+    """Batches to train on, with logging and checkpoints between them.
 
     Attributes:
         model: The module that learns.
@@ -39,7 +39,7 @@ class SealedLoop:
         last: Averages reported last.
         steps: Batches used, those of resumed runs included.
         rows: Records in them.
-        tokens: ``None``: what a token is, the loop does not know.
+        tokens: ``None``: the loop does not count tokens.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class SealedLoop:
         scheduler: Any = None,
         processing_class: Any = None,
     ) -> None:
-        """Take the place of the run's checkpoint, if it continues from one.
+        """Continue from the run's checkpoint, if it has one.
 
         Args:
-            context: Of the run.
+            context: Context of the run.
             stream: Its training records.
             arguments: The recipe's ``trainer``: steps, batch size, logging and saving.
             model: ``torch.nn.Module``.
@@ -87,7 +87,7 @@ class SealedLoop:
         """Columns of ``per_device_train_batch_size`` records, until ``max_steps`` have been used.
 
         Raises:
-            SealRefused, RecordInvalid: The data do not open or are not what they must be.
+            SealRefused, RecordInvalid: The data do not open, or break the recipe.
             SealtrainError: A checkpoint could not be sealed, or the lease on the keys ends.
         """
         size, steps = self._arguments.per_device_train_batch_size, self._arguments.max_steps
@@ -145,9 +145,9 @@ class SealedLoop:
         kept = checkpoint.load(self._context.blobs, self._context.run_id, ref)
         if "loop" not in kept or (kept["scheduler"] is None) != (self._scheduler is None):
             raise CheckpointRefused(
-                "the checkpoint is of another training",
+                "the checkpoint belongs to another kind of training",
                 check="checkpoint",
-                hint="resume with the script the run began with",
+                hint="resume with the script that began the run",
             )
         load_weights(self.model, kept["model"])
         self._optimizer.load_state_dict(kept["optimizer"])

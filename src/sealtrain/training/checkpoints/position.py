@@ -1,12 +1,12 @@
-"""Where in the data a run is after a given step, and how to get there again.
+"""The position of a run in its data after a given step, and how to resume from it.
 
-The stream's own reader is always ahead of training: batches are fetched before they are used. So
-the row after each batch is noted when the batch is made, and looked up by step, never read off the
-reader. That is exact also where a trainer drops rows (texts longer than the model reads).
+The stream's own reader is always ahead of training, because it prefetches batches. So the row after
+each batch is recorded when the batch is built, and looked up by step, never read off the reader.
+That is exact also where a trainer drops rows (texts longer than the model reads).
 
 1. Over a sealed stream the position is a row; resuming costs the same at any step.
-2. Where rows and batches do not correspond (packing, or data that is no sealed stream), the loader
-   replays its batches up to the step. That works within the first epoch only.
+2. Where rows and batches do not correspond (packing, or data that is not a sealed stream), the
+   loader replays its batches up to the step. That works within the first epoch only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DataPosition:
     """Rows used by step, of one call to ``train()``.
 
     Attributes:
-        mark: Where the data stood at the step last asked for, ``None`` where they have no place.
+        mark: Position in the data at the step last looked up, ``None`` where the data have none.
     """
 
     def __init__(self, args: TrainingArguments, loader: Any, stream: Positioned | None) -> None:
@@ -46,7 +46,7 @@ class DataPosition:
                 "a sealed stream is read in the trainer's own process",
                 got=f"dataloader_num_workers={args.dataloader_num_workers}",
                 expected="0",
-                hint="decryption runs ahead in a thread already",
+                hint="set dataloader_num_workers to 0: a thread already prefetches",
             )
         self._loader = loader
         self._batches_per_step = int(args.gradient_accumulation_steps)
@@ -73,7 +73,7 @@ class DataPosition:
         return int(self.mark["row"])
 
     def resume(self, *, step: int, mark: dict[str, Any] | None) -> None:
-        """Make the next iteration begin after ``step`` steps, where ``mark`` says.
+        """Make the next iteration begin after ``step`` steps, at ``mark``.
 
         Raises:
             CheckpointRefused: The data can only be replayed, and its first epoch is over.
@@ -102,7 +102,7 @@ class DataPosition:
         Raises:
             CheckpointRefused: The loader cannot do that.
         """
-        if hasattr(self._loader, "_fetch_batches"):  # it gives batches to other ranks, at least one
+        if hasattr(self._loader, "_fetch_batches"):  # sends at least one batch to other ranks
             raise CheckpointRefused(
                 "this run has done all its steps",
                 check="data position",

@@ -1,6 +1,6 @@
-"""All the random generators training draws from: kept, restored, or left undisturbed.
+"""The random generators that training draws from: saved, restored, or left undisturbed.
 
-And kernels that draw nothing: the same bits each time.
+It also selects kernels that give the same bits each time.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ __all__ = ["deterministic", "random_states", "restore_random_states", "seed_of",
 
 
 def seed_of(label: str) -> int:
-    """A seed that follows from words, below 2³²; of draws that hide nothing.
+    """A seed below 2³² that follows from a label, for draws that hide nothing.
 
     Args:
-        label: What is drawn for; each use has one of its own.
+        label: Purpose of the draws; each purpose has its own label.
     """
     return int.from_bytes(hashlib.sha256(label.encode()).digest()[:4], "big")
 

@@ -1,12 +1,12 @@
-"""Checkpoints while training goes on: copied into kept memory, sealed by a thread of its own.
+"""Checkpoints while training goes on: copied into reused memory, sealed by a thread of their own.
 
-1. ``save`` waits for the checkpoint before, copies the state into staging memory that is kept from
-   one checkpoint to the next, and returns: training loses the time of one copy.
-2. The thread seals the copy, tells whoever anchors it once the blob is complete, and deletes what
-   is no longer kept: never one that leads back to the newest that is known outside. Checkpoints are
-   told in order, each only after the one before.
-3. When the disk is full, room is made from older checkpoints and the write is tried again. If that
-   does not help, or telling fails, the error is raised by the next call here.
+1. ``save`` waits for the checkpoint before, copies the state into staging memory that is reused
+   from checkpoint to checkpoint, and returns: training loses the time of one copy.
+2. The thread seals the copy, calls the anchoring callback once the blob is complete, and deletes
+   older checkpoints, but never one that leads back to the newest anchored checkpoint. The callback
+   gets checkpoints in order, each only after the one before.
+3. When the disk is full, the thread deletes older checkpoints and retries the write. If that does
+   not help, or the callback fails, the next call here raises the error.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ class CheckpointSaver:
     """The checkpoints of one run.
 
     Attributes:
-        last: Newest complete one.
-        best: The one that stays although newer ones come.
-        seconds: How long the last one took, copied, sealed and told; ``None`` before the first.
+        last: Newest complete checkpoint.
+        best: The checkpoint that stays although newer ones come.
+        seconds: How long the last checkpoint took to copy, seal and anchor; ``None`` before the
+            first.
     """
 
     def __init__(
@@ -53,11 +54,12 @@ class CheckpointSaver:
         Args:
             store: Seals what is written.
             run_id: 32 hex digits, bound.
-            told: Gets every complete checkpoint, in the sealing thread; may raise to stop the run.
+            told: Called with every complete checkpoint, in the sealing thread; may raise to stop
+                the run.
             keep: Newest checkpoints that stay, at least one.
-            last: The one the run continues from.
-            anchored: Counter of the newest one that is known outside; all that were told, if
-                ``None``.
+            last: The checkpoint that the run continues from.
+            anchored: Gives the counter of the newest anchored checkpoint; without it, every
+                checkpoint given to the callback counts as anchored.
         """
         self._store = store
         self._run_id = run_id
@@ -98,22 +100,22 @@ class CheckpointSaver:
         )
 
     def check(self) -> None:
-        """Raise what the sealing thread met, if it met something; does not wait."""
+        """Raise the sealing thread's error, if it had one; does not wait."""
         if self._pending is not None and self._pending.done():
             self.flush()
 
     def flush(self) -> None:
-        """Wait until every checkpoint is sealed and told.
+        """Wait until every checkpoint is sealed and given to the callback.
 
         Raises:
-            SealtrainError: One was not.
+            SealtrainError: A checkpoint failed.
         """
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
 
     def close(self) -> None:
-        """Wait for a checkpoint in flight, whatever becomes of it, and let the memory go."""
+        """Wait for a checkpoint in flight, even if it fails, and free the memory."""
         self._thread.shutdown(wait=True)
         self._staging = _Staging()
 
@@ -145,7 +147,7 @@ class CheckpointSaver:
 
 
 class _Staging:
-    """Memory that a state is copied to; kept, since fresh memory costs more than the copy."""
+    """Memory that a state is copied to; reused, because fresh memory costs more than the copy."""
 
     def __init__(self) -> None:
         self._memory: torch.Tensor | None = None
@@ -162,7 +164,7 @@ class _Staging:
         for offset, tensor in layout.tensors:
             end = offset + tensor.numel() * tensor.element_size()
             if tensor.device.type == "cpu" and tensor.is_contiguous():
-                # torch would share this out to threads that compete with everything else.
+                # torch would split this among threads that compete with training.
                 bytes_there[offset:end] = bytes_of(tensor)
                 continue
             place = self._memory[offset:end].view(tensor.dtype).view(tensor.shape)

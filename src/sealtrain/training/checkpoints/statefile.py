@@ -5,9 +5,9 @@
     u64 header length | header | tensors
 
 The header is safetensors' own, so any reader of that format finds the tensors by their path in the
-state (``model.layer.weight``). What is no tensor stands as one JSON text in its metadata: lists as
-lists, ``{"dict": [[key, value] …]}``, ``{"tuple": […]}`` and ``{"tensor": path}``. Plain data only:
-nothing in a file can name code.
+state (``model.layer.weight``). All other values form one JSON text in its metadata: lists as lists,
+``{"dict": [[key, value] …]}``, ``{"tuple": […]}`` and ``{"tensor": path}``. A file holds plain data
+only and cannot name code.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where everything in a state file lies.
+    """The layout of a state file.
 
     Attributes:
         header: Its first bytes, up to the tensors.
@@ -74,7 +74,7 @@ def lay_out(state: Mapping[str, Any]) -> Layout:
         state: Nested dicts, lists, tuples, numbers, strings, ``None`` and dense tensors.
 
     Raises:
-        CheckpointRefused: Something else is in it.
+        CheckpointRefused: The state holds anything else.
     """
     found: dict[str, torch.Tensor] = {}
     document = _outline(state, "", found, {})
@@ -113,8 +113,8 @@ def read_state(file: RawIOBase, *, wanted: Iterable[str] | None = None) -> dict[
         wanted: First-level keys to read, all when ``None``. Tensors of others are passed over.
 
     Raises:
-        CheckpointRefused: It is no state file.
-        SealRefused: As reading raises.
+        CheckpointRefused: The file is not a state file.
+        SealRefused: Raised by reading ``file``.
     """
     try:
         return _read(file, None if wanted is None else set(wanted))
@@ -238,7 +238,7 @@ def _fill(file: RawIOBase, view: memoryview) -> None:
 
 def _not_plain(value: object) -> CheckpointRefused:
     return CheckpointRefused(
-        "the training state holds something that is no plain data",
+        "the training state holds an object that is no plain data",
         check="checkpoint",
         got=type(value).__name__,
         expected="dicts, lists, numbers, strings and dense tensors",

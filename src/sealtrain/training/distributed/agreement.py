@@ -1,4 +1,4 @@
-"""What ranks tell each other besides gradients: random states, and measurements that decide."""
+"""Messages between ranks besides gradients: random states, and measurements that decide."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Told = TypeVar("Told")
 
 
 def to_first(own: Told) -> list[Told]:
-    """What every rank says, by rank; on other ranks than the first an empty list."""
+    """Gather every rank's value on rank 0, by rank; other ranks get an empty list."""
     mine = place()
     if mine.world == 1:
         return [own]
@@ -25,7 +25,7 @@ def to_first(own: Told) -> list[Told]:
 
 
 def same_for_all(own: Told) -> Told:
-    """What rank 0 says."""
+    """Rank 0's value, on every rank."""
     if place().world == 1:
         return own
     import torch.distributed as dist
@@ -36,7 +36,7 @@ def same_for_all(own: Told) -> Told:
 
 
 def flag_of_first(own: bool) -> bool:
-    """What rank 0 says, for a question of every step: one byte over loopback."""
+    """Rank 0's flag, on every rank and at every step: one byte over loopback."""
     import torch
     import torch.distributed as dist
 
@@ -46,7 +46,7 @@ def flag_of_first(own: bool) -> bool:
 
 
 def gathered_states(own: dict[str, Any]) -> Any:
-    """Random states of all ranks as a checkpoint keeps them: of a single rank, just those."""
+    """Random states of all ranks as a checkpoint keeps them; a single rank's without a list."""
     return own if place().world == 1 else to_first(own)
 
 
@@ -64,7 +64,7 @@ def own_states(kept: Any) -> dict[str, Any]:
             check="ranks",
             got=len(parts),
             expected=mine.world,
-            hint="resume with the recipe the run began with",
+            hint="resume with the recipe that began the run",
         )
     part: dict[str, Any] = parts[mine.rank]
     return part

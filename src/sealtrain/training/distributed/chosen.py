@@ -1,7 +1,7 @@
-"""What a backend has to offer, and which one a recipe gets.
+"""The interface of a backend, and the choice of the recipe's backend.
 
-The trainer, its callback and the phases stay the same for all of them. A backend differs in how
-the model is laid over ranks, so in how a checkpoint's whole is put together and taken apart again.
+The trainer, its callback and the phases are the same for all backends. A backend differs in how it
+spreads the model over ranks, and so in how it assembles a whole checkpoint and splits it again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Copies", "Machinery", "connected", "machinery_of"]
 
 
 class Machinery(Protocol):
-    """See the module. One for each training."""
+    """See the module. Each training has its own."""
 
     def arguments(self) -> dict[str, Any]:
         """``TrainingArguments`` that the backend fixes."""
@@ -34,10 +34,10 @@ class Machinery(Protocol):
         """
 
     def restore(self, model: Any, optimizer: Any, kept: dict[str, Any]) -> None:
-        """Put back what ``state`` gave. Every rank has the whole.
+        """Restore a state that ``state`` returned. Every rank has the whole.
 
         Raises:
-            CheckpointRefused: It is of another model.
+            CheckpointRefused: The state belongs to another model.
         """
 
     def whole(self, trainer: Any) -> Any:
@@ -60,9 +60,9 @@ def machinery_of(recipe: Recipe) -> Machinery:
 
 
 def connected(name: str) -> None:
-    """Let a backend make connections that it needs besides the group of all ranks.
+    """Let a backend open the connections that it needs besides the group of all ranks.
 
-    Called in every rank while that is still possible, so before the rank is locked down.
+    Called in every rank before the sandbox closes around it.
 
     Args:
         name: ``backend.name`` of a recipe.
@@ -74,10 +74,10 @@ def connected(name: str) -> None:
 
 
 class Copies:
-    """``Machinery`` of one process, or of several with a copy each."""
+    """``Machinery`` of a single process, or of several that each hold a copy of the model."""
 
     def arguments(self) -> dict[str, Any]:
-        """None: Transformers finds the other ranks by itself."""
+        """No arguments: Transformers finds the other ranks by itself."""
         return {}
 
     def trainer(self, kind: type[Any]) -> type[Any]:
@@ -85,13 +85,13 @@ class Copies:
         return kind
 
     def state(self, model: Any, optimizer: Any) -> dict[str, Any]:
-        """Rank 0's own: all copies are equal."""
+        """Rank 0's own state: all copies are equal."""
         if not place().leads:
             return {}
         return {"model": trainable_state(model), "optimizer": optimizer.state_dict()}
 
     def restore(self, model: Any, optimizer: Any, kept: dict[str, Any]) -> None:
-        """Into this rank's copy."""
+        """Restore into this rank's copy."""
         load_weights(model, kept["model"])
         optimizer.load_state_dict(kept["optimizer"])
 

@@ -1,7 +1,7 @@
 """A recipe's settings as DeepSpeed's configuration: a function of the recipe alone.
 
-Nothing is left for DeepSpeed or Transformers to choose (``auto``), and what writes or reports
-(its own checkpoints, tensorboard, wandb, flops profiler, data efficiency) is not there.
+DeepSpeed and Transformers choose nothing (``auto``), and every feature that writes or reports (its
+own checkpoints, tensorboard, wandb, flops profiler, data efficiency) is left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def ds_config(backend: DeepSpeed, trainer: TrainerArguments) -> dict[str, Any]:
     """DeepSpeed's configuration of a recipe.
 
     Args:
-        backend: Stage of ZeRO, and where to keep what is shared out.
+        backend: Stage of ZeRO, and where to keep the sharded state.
         trainer: Batch, accumulation and clipping; the optimizer is the trainer's own.
     """
     zero: dict[str, Any] = {"stage": backend.zero_stage}

@@ -1,4 +1,4 @@
-"""A model's outline, kept while ranks share its weights out, and filled when they are together."""
+"""A model's outline: kept while its weights are sharded, and filled once they are gathered."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def outline_of(model: Any) -> Any:
         known |= {id(kept): kept for kept in [getattr(module, "config", None)] if kept is not None}
     outline = copy.deepcopy(model, known)
     for module in outline.modules():
-        vars(module).pop("forward", None)  # what a trainer put there computes with the original
+        vars(module).pop("forward", None)  # a trainer's wrapper computes with the original
     return outline
 
 

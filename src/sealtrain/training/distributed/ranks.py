@@ -1,15 +1,15 @@
 """Several processes of one guest that train together, forked from the run itself.
 
-A launcher would start programs, which a run forbids. So ranks are forked before anything of the
-training is loaded, and have what the run has: opened datasets, keys, hushed streams and confined
-egress come by inheritance and are never serialised. Rank 0 is the run: evidence, journal,
-checkpoints and manifest are its own, the others train and hand nothing out.
+A launcher would start programs, which a run forbids. So the run forks ranks before it loads any
+training library, and they inherit opened datasets, keys, silence and the network's confinement;
+none of it is ever serialised. Rank 0 is the run: it collects evidence and writes journal,
+checkpoints and manifest; the other ranks train and release nothing.
 
-1. They meet over an anonymous file in memory and connect to each other over loopback. Only then
-   does each lock itself down; from then on none can listen or connect any more.
-2. Every rank but 0 waits until the run says from which checkpoint to begin.
-3. When a rank fails, the run fails with that rank's error; when one is gone, with ``RankLost``. The
-   others end with the run, whatever ended it.
+1. Ranks meet over an anonymous file in memory and connect to each other over loopback. Only then
+   does the sandbox close around each; from then on no rank can listen or connect.
+2. Every rank but 0 waits until the run names the checkpoint to begin from.
+3. When a rank fails, the run fails with that rank's error; when a rank is lost, with ``RankLost``.
+   The other ranks end with the run, whatever ended it.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _LOOPBACK: Final = "lo"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Which of how many ranks this process is."""
+    """This process's rank, and the number of ranks."""
 
     rank: int = 0
     world: int = 1
 
     @property
     def leads(self) -> bool:
-        """It is the run itself."""
+        """Whether this process is rank 0, the run itself."""
         return self.rank == 0
 
 
@@ -90,14 +90,14 @@ class Ranks:
 
     @contextmanager
     def together(self, order: Any) -> Iterator[None]:
-        """Let the other ranks begin; what this one does meanwhile is the block.
+        """Let the other ranks work while this rank runs the block.
 
         Args:
-            order: Given to their work.
+            order: Argument of their work.
 
         Raises:
-            RankLost: One ended without a word.
-            SealtrainError: What a rank or the block raised, whichever came first.
+            RankLost: A rank ended without a report.
+            SealtrainError: The first error of a rank or of the block.
         """
         for one in self._others:
             try:
@@ -109,7 +109,7 @@ class Ranks:
         except SealtrainError:
             raise
         except Exception:
-            # A rank that went took the connection with it: blame the rank, not the connection.
+            # A lost rank breaks the connection: blame the rank, not the connection.
             cause = self._cause()
             if cause is not None:
                 raise cause from None
@@ -129,11 +129,11 @@ class Ranks:
                 raise self._lost(waiting[0])
 
     def _cause(self) -> BaseException | None:
-        """What another rank met, as far as it tells within the time of grace."""
+        """The error of another rank, if it reports within the grace period."""
         until = time.monotonic() + GRACE_SECONDS
         while True:
             for one in self._others:
-                # A RuntimeError may itself be of a connection to a rank that is gone.
+                # A RuntimeError may itself come from a connection to a lost rank.
                 if isinstance(one.answer, Exception) and not isinstance(one.answer, RuntimeError):
                     return one.answer
             for one in self._others:
@@ -146,7 +146,7 @@ class Ranks:
 
     @staticmethod
     def _listen(waiting: list[_Other], seconds: float) -> None:
-        """Take what ranks say, until one says something or the time is over."""
+        """Receive reports until a rank has reported or the time is over."""
         handles = [each for one in waiting for each in (one.answers, one.process.sentinel)]
         ready = wait(handles, timeout=max(0.0, seconds))
         for one in waiting:
@@ -161,10 +161,10 @@ class Ranks:
         one.process.join(GRACE_SECONDS)
         code = one.process.exitcode
         return RankLost(
-            "a process that trains with this one is gone",
+            "a rank of this training ended without a report",
             check="ranks",
             got=f"signal {signal.Signals(-code).name}" if code and code < 0 else f"status {code}",
-            hint="see whether the machine ran out of memory, then resume the run",
+            hint="check whether the machine ran out of memory, then: sealtrain resume",
         )
 
     def fork(self, rank: int, world: int, memory: int, first: Any, work: Any) -> None:
@@ -185,7 +185,7 @@ class Ranks:
             name=f"sealtrain-rank-{rank}",
         )
         with warnings.catch_warnings():
-            # Python 3.12 warns of forking beside threads; nothing that they hold is used there.
+            # Python 3.12 warns of forking beside threads; the child uses nothing that they hold.
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
         there.close()
@@ -216,15 +216,15 @@ def gathered(
     """Fork the other ranks and connect all of them. This process becomes rank 0.
 
     Args:
-        world: How many there are, this one counted.
-        group: Make a process group for one rank too, as backends want that share models out.
-        prepare: Called in every rank once it is connected, while more connections can be made.
-        secure: Called in each other rank after that: gives up what it does not need.
-        work: What each other rank does with the order of ``Ranks.together``.
+        world: Number of ranks, this one included.
+        group: Build a process group for a single rank too, which sharding backends need.
+        prepare: Called in every rank once it is connected, before the sandbox closes.
+        secure: Called in each other rank after that: closes the sandbox around it.
+        work: Called in each other rank with the order of ``Ranks.together``.
 
     Raises:
         UsageError: PyTorch is loaded already, so its threads would be missing in a fork.
-        RankLost: A rank ended before all were connected.
+        RankLost: A rank ended before all ranks were connected.
     """
     ranks = Ranks()
     if world == 1 and not group:
@@ -235,7 +235,7 @@ def gathered(
         return
     if world > 1 and "torch" in sys.modules:
         raise UsageError(
-            "ranks are forked before PyTorch is loaded",
+            "ranks must be forked before PyTorch is loaded",
             check="ranks",
             hint="start the run with: sealtrain train",
         )
@@ -249,7 +249,7 @@ def gathered(
             prepare()
         except RuntimeError:
             raise ranks._cause() or RankLost(  # its own
-                "the processes that train together did not find each other", check="ranks"
+                "the ranks did not connect to each other", check="ranks"
             ) from None
         yield ranks
     finally:
@@ -268,7 +268,7 @@ def _join(mine: Place, memory: int) -> None:
             "LOCAL_RANK": str(mine.rank),
             "WORLD_SIZE": str(mine.world),
             "LOCAL_WORLD_SIZE": str(mine.world),
-            # Nothing outside this machine, whatever its name resolves to.
+            # Only this machine, whatever its name resolves to.
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": "0",
             "GLOO_SOCKET_IFNAME": _LOOPBACK,
@@ -286,7 +286,7 @@ def _join(mine: Place, memory: int) -> None:
     cuda = torch.cuda.is_available()
     if cuda and torch.cuda.device_count() < mine.world:
         raise UsageError(
-            "there are fewer accelerators than ranks",
+            "the machine has fewer accelerators than the recipe has ranks",
             check="backend.ranks",
             got=torch.cuda.device_count(),
             expected=f"at least {mine.world}",
@@ -304,7 +304,7 @@ def _join(mine: Place, memory: int) -> None:
         rank=mine.rank,
         world_size=mine.world,
         timeout=timedelta(seconds=ANSWER_SECONDS),
-        device_id=device,  # connects now: later nothing may listen any more
+        device_id=device,  # connects now: the sandbox refuses to listen later
     )
 
 

@@ -1,8 +1,8 @@
-"""``fsdp``: ranks share the model out with ``torch.distributed.fsdp.fully_shard``.
+"""``fsdp``: ranks shard the model with ``torch.distributed.fsdp.fully_shard``.
 
-Transformers' own switch (``TrainingArguments.fsdp``) trains plain copies on a CPU without a word.
-So the layers are shared out here, on any device, before the optimizer is made, and the trainer is
-told what it knows of models that arrive shared out: to leave placement and gradients to the model.
+Transformers' own switch (``TrainingArguments.fsdp``) silently trains plain copies on a CPU. So this
+module shards the layers, on any device, before the optimizer is built, and marks the model as
+sharded, so that the trainer leaves placement and gradients to it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class Sharded:
         self._outline: Any = None
 
     def arguments(self) -> dict[str, Any]:
-        """None: what it takes, ``TrainingArguments`` does not know."""
+        """No arguments: ``TrainingArguments`` has none for this."""
         return {}
 
     def trainer(self, kind: type[Any]) -> type[Any]:
-        """The class, whose model is shared out when training begins."""
+        """A subclass that shards its model when training begins."""
         machinery = self
 
         class ShardedTrainer(kind):  # type: ignore[misc]  # any trainer
             def _move_model_to_device(self, model: Any, device: Any) -> None:
-                """It stays where it is until each rank takes its part of it."""
+                """Do nothing: the model stays in place until each rank takes its shard."""
 
             def _prepare_for_training(self, *words: Any, **named: Any) -> Any:
                 machinery.share_out(self.model)
@@ -56,14 +56,14 @@ class Sharded:
         return ShardedTrainer
 
     def share_out(self, model: Any) -> None:
-        """Leave each rank its part of every layer."""
+        """Leave each rank its shard of every layer."""
         import torch
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
         self._outline = outline_of(model)
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        # Over all ranks the mesh takes the group that exists: no connection is made any more.
+        # Over all ranks the mesh uses the existing group: it opens no connection.
         mesh = init_device_mesh(device, (place().world,))
         layers = set(getattr(model, "_no_split_modules", None) or ())
         for module in reversed(list(model.modules())):
@@ -91,7 +91,7 @@ class Sharded:
         return {"model": of_training(model, weights), "optimizer": moments}
 
     def restore(self, model: Any, optimizer: Any, kept: dict[str, Any]) -> None:
-        """Each rank takes its part of the whole."""
+        """Give each rank its shard of the whole."""
         from torch.distributed.checkpoint.state_dict import (
             StateDictOptions,
             set_model_state_dict,

@@ -1,7 +1,7 @@
-"""``deepspeed``: ranks share out optimizer, gradients and weights by DeepSpeed's ZeRO.
+"""``deepspeed``: ranks shard optimizer, gradients and weights by DeepSpeed's ZeRO.
 
-DeepSpeed's own checkpoints are files in the clear, so none are made: what each rank holds is
-brought together and sealed as any checkpoint is, and a resumed rank gets its own part again.
+DeepSpeed's own checkpoints are files in the clear, so it writes none: rank 0 gathers every rank's
+shard and seals them as any checkpoint, and a resumed rank gets its own shard again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Zero", "connect"]
 
 
 def connect() -> None:
-    """Load DeepSpeed and make the group it needs, as long as connections can be made."""
+    """Load DeepSpeed and build the group it needs, before the sandbox closes."""
     import torch
 
     if not torch.cuda.is_available():
@@ -39,7 +39,7 @@ def connect() -> None:
     deepspeed.init_distributed(
         torch.distributed.get_backend(), auto_mpi_discovery=False, verbose=False
     )
-    groups._clone_world_group()  # kept there for the engine, which asks for it
+    groups._clone_world_group()  # the engine looks it up there
 
 
 class Zero:
@@ -74,7 +74,7 @@ class Zero:
         }
 
     def trainer(self, kind: type[Any]) -> type[Any]:
-        """The class, which tells where its engine is."""
+        """A subclass that remembers its engine."""
         machinery = self
 
         class ZeroTrainer(kind):  # type: ignore[misc]  # any trainer
@@ -85,7 +85,7 @@ class Zero:
         return ZeroTrainer
 
     def begin(self, trainer: Any) -> None:
-        """Remember the trainer, and the model as it is before its weights are shared out."""
+        """Remember the trainer, and the model as it is before its weights are sharded."""
         self._trainer = trainer
         if self._stage == 3:
             self._outline = outline_of(trainer.model)
@@ -97,14 +97,14 @@ class Zero:
         return {"model": weights, "optimizer": parts} if place().leads else {}
 
     def restore(self, model: Any, optimizer: Any, kept: dict[str, Any]) -> None:
-        """Weights, then this rank's part, which has the weights it works on too."""
+        """Restore the weights, then this rank's shard, which also has the weights it updates."""
         mine, parts = place(), kept["optimizer"]
         if not isinstance(parts, list) or len(parts) != mine.world:
             raise CheckpointRefused(
                 "the checkpoint is of another number of ranks",
                 check="ranks",
                 expected=mine.world,
-                hint="resume with the recipe the run began with",
+                hint="resume with the recipe that began the run",
             )
         if self._stage == 3:
             buffers = dict(model.named_buffers())
@@ -123,7 +123,7 @@ class Zero:
         )
 
     def whole(self, trainer: Any) -> Any:
-        """The model itself, or its outline filled with what every rank has of it."""
+        """The model itself, or its outline filled with every rank's shard."""
         if self._stage < 3:
             return trainer.model if place().leads else None
         weights = self._gathered(trainer.model, trainable_only=False)

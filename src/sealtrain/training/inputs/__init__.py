@@ -1,1 +1,1 @@
-"""Records as the trainer of a phase reads them: a classifier's batches, preferences, prompts."""
+"""Records in the form a phase's trainer reads: a classifier's batches, preferences, prompts."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from sealtrain.recipe.images import Preparation
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["feature_scale", "image_encoder", "tabular_encoder", "text_encoder"]
 
@@ -29,7 +29,7 @@ def text_encoder(
     """Reads ``columns.text``, cut to ``trainer.max_length`` tokens.
 
     Raises:
-        ModelInvalid: The augmentation needs a token that the tokenizer lacks.
+        ModelInvalid: The tokenizer has no token that the augmentation needs.
     """
     import torch
 
@@ -96,7 +96,7 @@ def tabular_encoder(recipe: Any) -> Callable[[list[Encoded]], Encoded]:
         """Features float32 (batch, features), labels int64 (batch,)."""
         rows = [[record[name] for name in recipe.columns.features] for record in records]
         if any(not isinstance(value, (int, float)) for row in rows for value in row):
-            raise RecordInvalid("a record has a feature that is no number", check="features")
+            raise RecordInvalid("a record has a feature that is not a number", check="features")
         features = torch.tensor(rows, dtype=torch.float32)
         if not torch.isfinite(features).all():
             raise RecordInvalid("a record has a feature that is not finite", check="features")
@@ -109,11 +109,11 @@ def tabular_encoder(recipe: Any) -> Callable[[list[Encoded]], Encoded]:
     return encode
 
 
-def feature_scale(work: Workplace) -> tuple[Any, Any]:
+def feature_scale(work: TrainingContext) -> tuple[Any, Any]:
     """Mean and deviation of every feature, float32 (features,).
 
-    Over the training records; with differential privacy, which these would not keep, of even
-    spreads over the ranges that the recipe makes public.
+    Measured on the training records. With differential privacy, which such a measurement would
+    break, computed from uniform spreads over the ranges that the recipe makes public.
     """
     import numpy as np
     import torch
@@ -130,7 +130,7 @@ def feature_scale(work: Workplace) -> tuple[Any, Any]:
         try:
             values = np.stack(columns, axis=1).astype(np.float64)
         except (TypeError, ValueError):
-            raise RecordInvalid("a feature is no number", check="features") from None
+            raise RecordInvalid("a feature is not a number", check="features") from None
         if origin is None:
             # Sums of squares lose their digits when all values lie far from zero.
             origin = values.mean(axis=0)
@@ -154,7 +154,7 @@ def _label_reader(recipe: Any) -> Callable[[Any], int]:
     def read(value: Any) -> int:
         if value not in names:
             raise RecordInvalid(
-                "a record carries a label the recipe does not know",
+                "a record has a label that the recipe does not list",
                 check="labels",
                 expected=f"one of {len(names)} labels",
                 hint="list every label in the recipe",

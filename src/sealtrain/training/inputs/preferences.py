@@ -1,8 +1,8 @@
-"""Preference records for TRL's trainers: checked, streamed under the names those look for.
+"""Preference records for TRL's trainers: checked, and streamed under TRL's column names.
 
 A record with a wrong type or an empty conversation would make a trainer fail with an error of its
-own, which may quote it. So columns are checked before the first record is read, and every record
-before a trainer sees it.
+own, which may quote the record. So columns are checked before the first record is read, and every
+record before a trainer reads it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from sealtrain.recipe.columns import Columns
     from sealtrain.recipe.trainers import TrainerArguments
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
 
 import datasets
 
@@ -37,7 +37,7 @@ _LABEL = "label"
 
 
 class InOneGo(datasets.IterableDataset):  # type: ignore[misc]  # datasets ships no types
-    """A stream for a trainer that maps its data as if they lay in memory: it names processes."""
+    """A stream for a trainer that maps its data as if they lay in memory, with ``num_proc``."""
 
     @classmethod
     def of(cls, rows: datasets.IterableDataset) -> InOneGo:
@@ -52,12 +52,12 @@ class InOneGo(datasets.IterableDataset):  # type: ignore[misc]  # datasets ships
 
 
 def preference_rows(
-    work: Workplace, tokenizer: PreTrainedTokenizerBase
+    work: TrainingContext, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[datasets.IterableDataset, datasets.IterableDataset | None]:
     """The endless training rows, and every test record once.
 
     Args:
-        work: Recipe and sources; the recipe's columns carry the names that TRL looks for.
+        work: Recipe and sources; the recipe's columns have the names that TRL looks for.
         tokenizer: Turns the rows into tokens later.
 
     Returns:
@@ -78,7 +78,7 @@ def preference_rows(
 
 
 def own_arguments(arguments: TrainerArguments) -> dict[str, Any]:
-    """The settings a phase adds to those of every trainer, as its trainer's arguments."""
+    """The settings that a phase adds to every trainer's, as its trainer's arguments."""
     from sealtrain.recipe.trainers import TrainerArguments
 
     chosen = {
@@ -94,7 +94,7 @@ def own_arguments(arguments: TrainerArguments) -> dict[str, Any]:
 def batches(trainer: Any) -> Iterator[tuple[int, dict[str, Any]]]:
     """The trainer's prepared test rows as its own collator batches them.
 
-    Gives the number of rows and the batch, its tensors where the model is.
+    Yields the number of rows and the batch, with its tensors on the model's device.
     """
     rows = iter(trainer.eval_dataset)
     while chunk := list(islice(rows, trainer.args.per_device_eval_batch_size)):
@@ -117,7 +117,7 @@ def _check_columns(schema: pa.Schema, columns: Columns, tokenizer: PreTrainedTok
         if field.name == _LABEL:
             if not pa.types.is_boolean(field.type):
                 raise SchemaMismatch(
-                    f"column {column} does not say whether an answer is desirable",
+                    f"column {column} is not a boolean, so no answer is marked as desirable",
                     check="columns",
                     got=field.type,
                     expected="true or false",

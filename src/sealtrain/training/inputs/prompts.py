@@ -1,7 +1,7 @@
 """Prompts of reinforcement learning: checked, as text or conversations, and turned into tokens.
 
-A record without a prompt would make a trainer fail with an error of its own, which may quote it.
-So columns are checked before the first record is read, and every record before it is used.
+A record without a prompt would make a trainer fail with an error of its own, which may quote the
+record. So columns are checked before the first record is read, and every record before it is used.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from sealtrain.recipe.columns import Columns
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
     from sealtrain.training.data.hugging import Positioned
 
 __all__ = ["Prompt", "check_prompt", "prompt_tokens", "test_prompts", "training_prompts"]
 
 Prompt = dict[str, Any]
-"""One record: ``prompt`` (text, or a list of {role, content}), ``answer`` if the recipe has it."""
+"""A record: ``prompt`` (text, or a list of {role, content}), ``answer`` if the recipe has it."""
 
 
-def training_prompts(work: Workplace, tokenizer: PreTrainedTokenizerBase) -> Positioned:
+def training_prompts(work: TrainingContext, tokenizer: PreTrainedTokenizerBase) -> Positioned:
     """The endless, shuffled stream of training prompts; every record needs ``check_prompt``.
 
     Raises:
-        SchemaMismatch: A column is missing or holds something else.
+        SchemaMismatch: A column is missing or has another type.
         ModelInvalid: The tokenizer has no end token, or no chat template where one is needed.
     """
     positioned = work.training_stream(field_names(work.recipe.columns))
@@ -45,7 +45,7 @@ def training_prompts(work: Workplace, tokenizer: PreTrainedTokenizerBase) -> Pos
     return positioned
 
 
-def test_prompts(work: Workplace) -> list[Prompt]:
+def test_prompts(work: TrainingContext) -> list[Prompt]:
     """Every test record, checked."""
     names = field_names(work.recipe.columns)
     batches = read_all(work.test_sources, list(names), names=names)
@@ -53,10 +53,10 @@ def test_prompts(work: Workplace) -> list[Prompt]:
 
 
 def check_prompt(record: Prompt) -> Prompt:
-    """The record itself.
+    """Return the record if it is usable.
 
     Raises:
-        RecordInvalid: Its prompt is absent or empty, or its answer absent.
+        RecordInvalid: Its prompt is missing or empty, or its answer is missing.
     """
     prompt = record["prompt"]
     if isinstance(prompt, list):
@@ -64,7 +64,7 @@ def check_prompt(record: Prompt) -> Prompt:
     elif not isinstance(prompt, str) or not prompt:
         raise RecordInvalid("a record's prompt is empty", check="columns")
     if "answer" in record and not isinstance(record["answer"], str):
-        raise RecordInvalid("a record has no answer to compare with", check="columns")
+        raise RecordInvalid("a record has no answer for the rule to compare", check="columns")
     return record
 
 

@@ -69,8 +69,8 @@ def prepare_base(model: Any) -> Any:
     """Freeze a base in four bits and hold what is not quantised in float32.
 
     On processors with bfloat16 in AVX-512, bitsandbytes rearranges the weights in place when a
-    model is evaluated: what trains afterwards has no gradient through them, and sizes that 32 does
-    not divide are refused. Here a base stays as it is, and computes alike on every processor.
+    model is evaluated: later training has no gradient through them, and it refuses sizes that 32
+    does not divide. Here a base stays as it is, and computes alike on every processor.
     """
     import peft
 
@@ -90,7 +90,7 @@ def adapt(
         model: From ``training.models.base.build_model``.
         adapter: The recipe's ``peft``.
         task_type: As ``adapter_config``.
-        activation_checkpointing: The recipe's; frozen inputs would cut the gradient off.
+        activation_checkpointing: The recipe's setting; with it, inputs must carry gradients.
     """
     from peft import get_peft_model
 

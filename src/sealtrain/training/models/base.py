@@ -31,9 +31,9 @@ BYTE_VOCABULARY = len(_SPECIAL) + 256
 
 
 def byte_tokenizer() -> PreTrainedTokenizerBase:
-    """One token per byte of UTF-8, in byte order after the three special tokens.
+    """A token for each byte of UTF-8, in byte order after the three special tokens.
 
-    Built in memory; nothing of it depends on data.
+    Built in memory; it does not depend on data.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -66,8 +66,8 @@ def build_tokenizer(
         sealed: The opened model, where the tokenizer lies in a sealed one.
 
     Raises:
-        ModelInvalid: The folder holds none, or the recipe names none.
-        UsageError: It lies in a sealed model, which is not opened here.
+        ModelInvalid: The folder holds no tokenizer, or the recipe names none.
+        UsageError: The tokenizer lies in a sealed model, which is not opened here.
     """
     named = recipe.model.tokenizer
     if named is None:
@@ -76,7 +76,8 @@ def build_tokenizer(
     if getattr(named, "kind", None) == "sealed":
         if sealed is None:
             raise UsageError(
-                "the tokenizer lies in the sealed model", hint="only the guest can open it"
+                "the tokenizer lies in the sealed model, which only the guest can open",
+                hint="train in a guest",
             )
         tokenizer = sealed_tokenizer(sealed)
     elif path is None:
@@ -97,7 +98,7 @@ def _open_tokenizer(base_dir: Path, path: str) -> PreTrainedTokenizerBase:
         )
     except (OSError, ValueError, KeyError) as error:
         raise ModelInvalid(
-            f"no tokenizer can be loaded from {path}",
+            f"the tokenizer in {path} cannot be loaded",
             check="tokenizer",
             got=type(error).__name__,
             hint="save it with tokenizer.save_pretrained",
@@ -124,7 +125,7 @@ def build_model(recipe: Recipe, base_dir: Path, kind: str, **settings: Any) -> P
     auto = getattr(transformers, kind)
     model = recipe.model
     if model.kind == "sealed":
-        raise UsageError("a sealed model is in no folder", hint="see training.sealedmodel")
+        raise UsageError("a sealed model is in no folder", hint="use training.models.sealed")
     dtype = getattr(torch, model.dtype)
     wanted = None if recipe.peft is None else recipe.peft.quantization
     if wanted is not None:
@@ -132,7 +133,7 @@ def build_model(recipe: Recipe, base_dir: Path, kind: str, **settings: Any) -> P
         settings["device_map"] = {"": "cuda" if torch.cuda.is_available() else "cpu"}
     try:
         if model.kind == "folder":
-            torch.manual_seed(recipe.trainer.seed)  # a head the folder does not have is random
+            torch.manual_seed(recipe.trainer.seed)  # a head that the folder does not have is random
             built: PreTrainedModel = auto.from_pretrained(
                 base_dir / model.path,
                 local_files_only=True,
@@ -157,7 +158,7 @@ def build_model(recipe: Recipe, base_dir: Path, kind: str, **settings: Any) -> P
 
 
 def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """See that the model has a row for every token, before a record is read.
+    """Check that the model has a row for every token, before a record is read.
 
     Raises:
         ModelInvalid: It has fewer.
@@ -185,7 +186,7 @@ def build_causal_model(
 
 
 def adopt_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """A model from a config knows no special tokens yet; take the tokenizer's."""
+    """Give a model from a config the special tokens of its tokenizer."""
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
         value = getattr(tokenizer, name)
         setattr(model.config, name, value)

@@ -1,8 +1,8 @@
 """Text encoders: a model from the recipe inside a ``SentenceTransformer``, and back into files.
 
-Sentence Transformers loads models from folders it finds by itself and writes them, with texts of
-the training data in a README, whenever it saves. Here the model is built as every other one, and
-its files are made in memory; ``SentenceTransformer(folder)`` loads the result.
+Sentence Transformers loads models from folders that it finds by itself, and whenever it saves it
+writes texts of the training data into a README. Here the model is built like any other, and its
+files are built in memory; ``SentenceTransformer(folder)`` loads the result.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class TokenEncoder(InputModule):
     """First module of an encoder: from texts to an embedding of each token."""
 
     def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
-        """Wrap.
+        """Wrap a model.
 
         Args:
-            model: A Transformers encoder or decoder without a head, or a PEFT model around one.
+            model: A Transformers encoder or decoder without a head, or a PEFT model around it.
             tokenizer: Its tokenizer, which must have a padding token.
             max_length: Tokens read from a text.
         """
@@ -74,7 +74,7 @@ class TokenEncoder(InputModule):
         return int(self.model.config.hidden_size)
 
     def save(self, output_path: str, *args: Any, **_: Any) -> None:
-        """Refuse: nothing is written in the clear."""
+        """Refuse to write the encoder in the clear."""
         raise ModelInvalid("an encoder in training is not written to a folder", check="model")
 
 
@@ -108,7 +108,7 @@ def build_encoder(
 
 
 def encoder_files(encoder: SentenceTransformer) -> dict[str, bytes]:
-    """Files that make a folder with the model's own ones a ``SentenceTransformer``."""
+    """Files that turn a folder with the model's own files into a ``SentenceTransformer``."""
     names = [type(module).__name__ for module in encoder]
     listed = [
         {
@@ -132,7 +132,7 @@ def encoder_files(encoder: SentenceTransformer) -> dict[str, bytes]:
 
 
 def _found(folder: Path | None) -> tuple[str | None, bool | None]:
-    """Pooling and normalisation of a folder, ``None`` where it says nothing."""
+    """Pooling and normalisation of a folder, ``None`` if it does not set them."""
     if folder is None or not (folder / "modules.json").is_file():
         return None, None
     listed = json.loads((folder / "modules.json").read_bytes())
@@ -153,7 +153,7 @@ def _found(folder: Path | None) -> tuple[str | None, bool | None]:
     mode = settings.get("pooling_mode", modes[0] if len(modes) == 1 else None)
     if mode not in _OLD_MODES.values():
         raise ModelInvalid(
-            "the encoder pools in a way that is not known",
+            "the encoder has an unknown pooling",
             check="modules.json",
             expected=", ".join(_OLD_MODES.values()),
             hint="set pooling in the recipe and leave modules.json out",

@@ -1,7 +1,7 @@
 """Models that read images: their parts, the place of an image among tokens, records as batches.
 
-What Transformers' processors do with torchvision is done here without. An image stands as one token
-repeated, once for every vector the vision tower and projector make of it. Where a prompt holds that
+This module does the work of Transformers' processors without torchvision. The input has an image as
+a repeated token, once for every vector of the vision tower and projector. If a prompt holds that
 token once, the image stands there, else at the beginning.
 """
 
@@ -50,7 +50,7 @@ class ImageLayout:
 
     Attributes:
         token: Id that stands for one vector of an image.
-        tokens: Ids of one image, what surrounds it included.
+        tokens: Ids of an image, including the tokens that surround it.
         several: The model takes a list of images for each record.
     """
 
@@ -68,11 +68,12 @@ def name_image_token(model: Any, tokenizer: PreTrainedTokenizerBase, *, fresh: b
         fresh: The model comes from a config, so no token has a meaning yet.
 
     Raises:
-        ModelInvalid: A saved model has another architecture or a token its tokenizer lacks.
+        ModelInvalid: A saved model has another architecture, or its image token is missing from
+            the tokenizer.
     """
     if model.config.model_type not in ARCHITECTURES:
         raise ModelInvalid(
-            "the model does not read images in a way that trains here",
+            "the model has no image architecture that sealtrain trains",
             check="model",
             got=model.config.model_type,
             expected=" or ".join(ARCHITECTURES),
@@ -81,13 +82,13 @@ def name_image_token(model: Any, tokenizer: PreTrainedTokenizerBase, *, fresh: b
         tokenizer.add_special_tokens({"additional_special_tokens": [_IMAGE]})
         model.config.image_token_id = tokenizer.convert_tokens_to_ids(_IMAGE)
     elif model.config.image_token_id >= len(tokenizer):
-        raise ModelInvalid("the tokenizer lacks the model's image token", check="tokenizer")
+        raise ModelInvalid("the tokenizer has no image token of the model", check="tokenizer")
 
 
 def image_layout(
     model: Any, tokenizer: PreTrainedTokenizerBase, preparation: Preparation
 ) -> ImageLayout:
-    """Tokens that an image takes; found by showing the model one.
+    """Tokens that an image takes; found by running the model on an image.
 
     Raises:
         ModelInvalid: The model reads images of another size.
@@ -120,7 +121,7 @@ def image_layout(
 
 
 def train_parts(recipe: Any, model: Any) -> Any:
-    """Freeze what the recipe does not train; with an adapter, put it on the parts that do.
+    """Freeze the parts that the recipe does not train; put an adapter on the parts that it trains.
 
     Raises:
         RecipeInvalid: The adapter names no module of these parts.
@@ -146,9 +147,9 @@ def train_parts(recipe: Any, model: Any) -> Any:
     ]
     if not names:
         raise RecipeInvalid(
-            "peft.target_modules name nothing in the parts that train",
+            "peft.target_modules name no module of the parts that train",
             check="peft.target_modules",
-            hint="language models call them q_proj, k_proj, v_proj, o_proj",
+            hint="name modules of the language model, such as q_proj, k_proj, v_proj, o_proj",
         )
     whole = places["projector"] if "projector" in recipe.parts else None
     settings = recipe.peft.model_copy(
@@ -189,7 +190,7 @@ class ImageTextEncoder:
     def __call__(self, records: Sequence[Encoded]) -> Encoded:
         """Ids, mask and labels int64 (batch, tokens), pixels float32 (batch, …, 3, size, size).
 
-        Labels are -100 outside of what is learned.
+        Labels are -100 at positions without a loss.
 
         Raises:
             RecordInvalid: An image or text cannot be read, or no room is left for the answer.
@@ -224,19 +225,19 @@ class ImageTextEncoder:
         values = pixels(images, self._preparation)
         if not self._layout.several:
             return values
-        # An image of nothing but zeros would be taken for padding.
+        # The model would take an image of zeros only for padding.
         empty = (values == 0).flatten(1).all(1)
         values[empty, 0, 0, 0] = 1e-12
         return values[:, None]
 
     def _tokens(self, record: Encoded) -> tuple[list[int], int]:
-        """Ids of a record, and where what is learned begins."""
+        """Ids of a record, and the position of the first token to learn."""
         if self._columns.kind == "text":
             prompt, answer = "", record[self._columns.text]
         else:
             prompt, answer = record[self._columns.prompt], record[self._columns.completion]
         if not isinstance(prompt, str) or not isinstance(answer, str):
-            raise RecordInvalid("a record has no text where its columns say", check="columns")
+            raise RecordInvalid("a record has no text in its text columns", check="columns")
         before = self._with_image(list(self._tokenizer(prompt)["input_ids"]))
         after = self._tokenizer(answer, add_special_tokens=False)["input_ids"]
         if self._layout.token in after:
@@ -246,7 +247,7 @@ class ImageTextEncoder:
             raise RecordInvalid(
                 "a record's prompt leaves no room for its answer",
                 check="columns",
-                hint="raise trainer.max_length, or leave out records as long",
+                hint="raise trainer.max_length, or leave out records of this length",
             )
         return whole, len(before)
 

@@ -1,8 +1,8 @@
 """Merge an adapter into the weights it was trained beside, in full precision and in memory.
 
 Merging into a base in four bits would round the sum a second time, which costs more than the
-adapter gained. So a quantised base is left behind: its full-precision weights are read again, and
-the adapter is merged into those.
+adapter gained. So the guest discards a quantised base, reads its full-precision weights again and
+merges the adapter into those.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def merged(model: Any, base: Path | None, dtype: str) -> PreTrainedModel:
     Args:
         model: The trained PEFT model; it is used up.
         base: Folder of the base, read again where training held it in four bits.
-        dtype: ``float32`` or ``bfloat16``, of the weights that are read again.
+        dtype: ``float32`` or ``bfloat16``, the type of the weights that are read again.
 
     Raises:
         UsageError: The adapter is a learned prompt.
@@ -64,7 +64,7 @@ def merge_folder(adapter: Path, base: Path) -> dict[str, bytes]:
     """Merge an opened adapter into its base.
 
     Args:
-        adapter: Folder with what ``sealtrain open`` gave: ``adapter_config.json``,
+        adapter: Folder that ``sealtrain open`` wrote: ``adapter_config.json``,
             ``adapter_model.safetensors``, ``config.json``, tokenizer files; with trained entries
             also ``sparse.safetensors``.
         base: Folder of the base model in full precision.
@@ -73,10 +73,10 @@ def merge_folder(adapter: Path, base: Path) -> dict[str, bytes]:
         Name → content of the merged model's files, as ``from_pretrained`` reads them.
 
     Raises:
-        DataInvalid: A folder lacks a file, or holds one that cannot be read.
+        DataInvalid: A file is missing from a folder, or cannot be read.
         UsageError: The adapter is a learned prompt.
-        ModelInvalid: The base is quantised, the adapter belongs to another one, or a file beside it
-            can carry code.
+        ModelInvalid: The base is quantised, the adapter belongs to another base, or a file beside
+            it can carry code.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations of one library by another
@@ -90,7 +90,7 @@ def _merge_folder(adapter: Path, base: Path) -> dict[str, bytes]:
 
     for folder, name in ((adapter, "adapter_config.json"), (base, "config.json")):
         if not (folder / name).is_file():
-            raise DataInvalid(f"{folder.name} holds no {name}", hint="check the path")
+            raise DataInvalid(f"{name} is missing from {folder.name}", hint="check the path")
     try:
         peft_config = PeftConfig.from_pretrained(str(adapter))
         _refuse_prompts(peft_config)
@@ -106,7 +106,7 @@ def _merge_folder(adapter: Path, base: Path) -> dict[str, bytes]:
             put_on(fresh, load_file(adapter / SPARSE_FILE))
         except SafetensorError as error:
             raise DataInvalid(
-                f"{adapter.name} holds trained entries that cannot be read",
+                f"the trained entries in {adapter.name} cannot be read",
                 got=type(error).__name__,
             ) from None
     whole = _put_on(fresh, peft_config, weights)
@@ -114,7 +114,7 @@ def _merge_folder(adapter: Path, base: Path) -> dict[str, bytes]:
 
 
 def _beside(adapter: Path) -> dict[str, bytes]:
-    """Files that go along with the adapter's: the same kinds that are opened unasked."""
+    """Files beside the adapter's own, of the kinds that ``sealtrain open`` always opens."""
     found = {}
     for path in sorted(adapter.rglob("*")):
         name = path.relative_to(adapter).as_posix()
@@ -122,11 +122,11 @@ def _beside(adapter: Path) -> dict[str, bytes]:
             continue
         if path.is_symlink() or not path.is_file() or may_carry_code(name):
             raise ModelInvalid(
-                f"{adapter.name} holds {name}, which is no data of a model",
+                f"{adapter.name} holds {name}, which is not data of a model",
                 check="adapter",
                 got=path.suffix or "no suffix",
                 expected=", ".join(DATA_SUFFIXES),
-                hint="merge a folder that holds what `sealtrain open` wrote, and nothing else",
+                hint="merge a folder that holds only the files of: sealtrain open",
             )
         if not path.name.startswith("adapter_") and path.name != SPARSE_FILE:
             found[name] = path.read_bytes()
@@ -140,7 +140,7 @@ def _load_base(base: Path, adapter: Path, peft_config: Any) -> Any:
     task = str(getattr(peft_config.task_type, "value", peft_config.task_type))
     if task not in _AUTO_CLASSES:
         raise ModelInvalid(
-            "the adapter is for a task that is not known",
+            "the adapter is for an unknown task",
             check="adapter",
             got=task,
             expected=", ".join(sorted(_AUTO_CLASSES)),
@@ -156,7 +156,7 @@ def _load_base(base: Path, adapter: Path, peft_config: Any) -> Any:
             raise ModelInvalid(
                 "the base is quantised",
                 check="model",
-                hint="merge into the full-precision weights it was made from",
+                hint="merge into the full-precision weights of this base",
             )
         return loader.from_pretrained(
             base, config=config, local_files_only=True, use_safetensors=True, dtype="auto"
@@ -194,7 +194,7 @@ def _another_base(got: str) -> ModelInvalid:
 def _refuse_prompts(peft_config: Any) -> None:
     if peft_config.is_prompt_learning:
         raise UsageError(
-            "a learned prompt stands before the input and cannot be merged into weights",
+            "the adapter is a learned prompt, which cannot be merged into weights",
             got=str(getattr(peft_config.peft_type, "value", peft_config.peft_type)).lower(),
             expected="an adapter that changes weights: lora, ia3",
             hint="load it on its base with PEFT",

@@ -1,8 +1,8 @@
 """A model and its tokenizer out of sealed files, in anonymous memory: no path, no cache, no copy.
 
-Read are ``config.json``, the weights beside it and, for the tokenizer, ``tokenizer.json`` with its
-settings. The owner of the model is not trusted by the owners of the records: it is data, never
-code, and what a measured folder must keep (``recipe.modelfolder``) holds for it too.
+The guest reads ``config.json``, the weights beside it and, for the tokenizer, ``tokenizer.json``
+with its settings. The owners of the records do not trust the owner of the model: the model is data,
+never code, and the rules of a measured folder (``recipe.modelfolder``) hold for it too.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ def sealed_model(recipe: Any, files: SealedFolder, kind: str) -> PreTrainedModel
     """The model on the CPU.
 
     Args:
-        recipe: Its ``model`` is a sealed one.
+        recipe: Its ``model`` is sealed.
         files: The opened model.
         kind: Transformers' auto class.
 
     Raises:
-        ModelInvalid: A file is missing, or is not what the module says; an unknown architecture.
+        ModelInvalid: A file is missing or breaks the module's rules, or the architecture is
+            unknown.
         SealRefused: A file does not open.
     """
     import torch
@@ -51,7 +52,7 @@ def sealed_model(recipe: Any, files: SealedFolder, kind: str) -> PreTrainedModel
     try:
         dtype = getattr(torch, recipe.model.dtype)
         config = transformers.AutoConfig.for_model(settings.pop("model_type"), **settings)
-        with torch.device("meta"):  # only to learn which class it is
+        with torch.device("meta"):  # only to find its class
             architecture: Any = type(getattr(transformers, kind).from_config(config))
         torch.manual_seed(recipe.trainer.seed)
         built, told = architecture.from_pretrained(
@@ -62,7 +63,7 @@ def sealed_model(recipe: Any, files: SealedFolder, kind: str) -> PreTrainedModel
             "the sealed model cannot be built",
             check="model",
             got=type(error).__name__,
-            hint="it must load with from_pretrained where it is open",
+            hint="ask its owner to check that from_pretrained loads the unsealed folder",
         ) from None
     if told["missing_keys"] or told["mismatched_keys"]:
         raise ModelInvalid(

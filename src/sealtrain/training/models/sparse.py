@@ -1,8 +1,8 @@
-"""Weights of which few entries train: the layer, the file that carries the entries, and back.
+"""Sparse training, of few entries of a weight: the layer, its file of entries, and loading it.
 
 ``sparse.safetensors`` has two tensors for each layer, under the layer's name in the whole model:
 ``<name>.index``, int64 (entries,), places in the flattened weight, and ``<name>.entries``,
-float32 (entries,), what stands there after training.
+float32 (entries,), their values after training.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SparseLinear(nn.Module):
 
     @property
     def bias(self) -> torch.Tensor | None:
-        """Of the layer."""
+        """Bias of the layer."""
         return self.layer.bias
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -130,7 +130,7 @@ def _put(name: str, layer: Any, index: torch.Tensor, entries: torch.Tensor) -> N
         or not entries.isfinite().all()
     ):
         raise DataInvalid(
-            "trained entries are not as they must be",
+            "a file of trained entries has wrong types or lengths",
             got=name[:200],
             expected="int64 places in order, as many finite float32 entries",
         )
@@ -147,5 +147,5 @@ def _put(name: str, layer: Any, index: torch.Tensor, entries: torch.Tensor) -> N
 
 
 def plain_name(name: str) -> str:
-    """A layer's name in the whole model, without what PEFT puts around it."""
+    """A layer's name in the whole model, without PEFT's wrapping."""
     return name.removeprefix(_WRAPPED[0]).removesuffix(_WRAPPED[1])

@@ -1,7 +1,8 @@
 """Other layers in the place of a built model's own, for as long as it trains.
 
-Training knows neither what they do nor who multiplies for them: whoever runs it gives them
-(``training.run.train``), and a phase has them put in once its model and adapter are complete.
+Training knows neither their computation nor the accelerator that multiplies for them: the caller of
+``training.run.train`` provides them, and a phase puts them in once its model and adapter are
+complete.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ class StandIns(Protocol):
         """Change a model in place. Called once, with the adapter on it.
 
         Args:
-            model: As the trainer holds it; its optimizer is not made yet.
+            model: As the trainer holds it, before the optimizer is built.
 
         Raises:
-            ModelInvalid: It has no layer to stand in for.
+            ModelInvalid: It has no layer to replace.
         """
 
     def take_out(self, model: Any) -> None:
-        """Change the same model back, in place: it is merged and exported next."""
+        """Change the same model back, in place, before it is merged and exported."""

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of a model, and how it comes back."""
+"""The part of a model that a checkpoint keeps, and its way back into the model."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def trainable_state(model: Any) -> dict[str, Any]:
 
 
 def of_training(model: Any, state: Mapping[str, Any]) -> dict[str, Any]:
-    """What a checkpoint keeps of a model's state."""
+    """The part of a model's state that a checkpoint keeps."""
     kept = {name for name, one in _parameters(model) if one.requires_grad}
     kept |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
     return {name: one for name, one in state.items() if name in kept}
 
 
 def _parameters(model: Any) -> Iterator[tuple[str, Any]]:
-    # A frozen base in four bits also keeps its scales in the state dict, as neither of the two.
+    # A frozen base in four bits also has scales in the state dict: neither parameter nor buffer.
     return model.named_parameters(remove_duplicate=False)  # type: ignore[no-any-return]
 
 
@@ -31,7 +31,7 @@ def load_weights(model: Any, kept: dict[str, Any]) -> None:
     """Put the weights of a checkpoint into the model they were taken from.
 
     Raises:
-        CheckpointRefused: They are another model's.
+        CheckpointRefused: The weights belong to another model.
     """
     refuse_another_model(model, kept)
     model.load_state_dict(kept, strict=False)
@@ -47,5 +47,5 @@ def refuse_another_model(model: Any, kept: dict[str, Any]) -> None:
             "the checkpoint is of another model",
             check="weights",
             got=f"{len(unknown)} unknown, {len(missing)} missing, {len(reshaped)} reshaped tensors",
-            hint="resume with the recipe the run began with",
+            hint="resume with the recipe that began the run",
         )

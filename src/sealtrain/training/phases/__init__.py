@@ -1,1 +1,1 @@
-"""One readable module per phase; none imports another."""
+"""A module for each phase; no phase imports another."""

@@ -2,7 +2,7 @@
 
 On the sealed test split: accuracy, macro F1, area under the ROC curve, calibration error, Brier
 score and loss (``training.scores``). A share of it may set a temperature for the probabilities
-first; it is not measured, and the temperature goes with the model as ``calibration.json``.
+first; that share is not measured, and ``calibration.json`` carries the temperature with the model.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["answers", "build", "train"]
 
@@ -45,7 +45,7 @@ Encoded = dict[str, Any]
 
 
 def train(
-    work: Workplace,
+    work: TrainingContext,
 ) -> tuple[Any, PreTrainedTokenizerBase | None, dict[str, float], SealedRun]:
     """Train and evaluate.
 
@@ -79,7 +79,7 @@ def train(
     return model, tokenizer, metrics, callback
 
 
-def build(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase | None]:
+def build(work: TrainingContext) -> tuple[Any, PreTrainedTokenizerBase | None]:
     """The model before its first step, the recipe's adapter on it; and its tokenizer.
 
     Raises:
@@ -99,23 +99,23 @@ def build(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase | None]:
 
 
 def answers(
-    work: Workplace, model: Any, tokenizer: PreTrainedTokenizerBase | None
+    work: TrainingContext, model: Any, tokenizer: PreTrainedTokenizerBase | None
 ) -> tuple[list[int], list[Any]]:
     """Label of every test record, and logits float32 (batch, labels) of every batch.
 
     Args:
         work: Has the records.
         model: In evaluation mode.
-        tokenizer: That ``build`` gave.
+        tokenizer: The tokenizer from ``build``.
     """
     return classifier_answers(work, model, _encoder(work, tokenizer))
 
 
-def _config(work: Workplace, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
+def _config(work: TrainingContext, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
     recipe = work.recipe
     settings: dict[str, Any] = {
         "num_labels": recipe.num_labels,
-        # Models note it at their first loss: a run resumed behind its last step computes none.
+        # Models set it at their first loss; a run resumed after its last step computes no loss.
         "problem_type": "single_label_classification",
     }
     if recipe.labels is not None:
@@ -147,7 +147,7 @@ def _adapted(recipe: Any, model: Any) -> Any:
 
 
 def _freeze_statistics(model: Any) -> None:
-    """Keep batch normalisation as it was trained: its averages are no part of an adapter."""
+    """Keep batch normalisation as it was trained: an adapter does not hold its averages."""
     import torch
 
     class FrozenStatistics(torch.nn.BatchNorm2d):
@@ -161,7 +161,7 @@ def _freeze_statistics(model: Any) -> None:
 
 
 def _encoder(
-    work: Workplace, tokenizer: PreTrainedTokenizerBase | None
+    work: TrainingContext, tokenizer: PreTrainedTokenizerBase | None
 ) -> Callable[[list[Encoded]], Encoded]:
     recipe = work.recipe
     if tokenizer is not None:
@@ -174,7 +174,7 @@ def _encoder(
 
 
 def _evaluate(
-    work: Workplace, model: Any, encode: Callable[[list[Encoded]], Encoded]
+    work: TrainingContext, model: Any, encode: Callable[[list[Encoded]], Encoded]
 ) -> dict[str, float]:
     import numpy as np
 
@@ -184,7 +184,7 @@ def _evaluate(
     return _measured(work, np.asarray(truth), np.concatenate(logits))
 
 
-def _measured(work: Workplace, truth: Any, logits: Any) -> dict[str, float]:
+def _measured(work: TrainingContext, truth: Any, logits: Any) -> dict[str, float]:
     """Metrics of labels int (records,) and logits float32 (records, labels)."""
     import numpy as np
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
     from sealtrain.training.data.packing import Encoder
 
 __all__ = ["train"]
@@ -46,7 +46,7 @@ _COLUMN = "input"
 
 
 def train(
-    work: Workplace,
+    work: TrainingContext,
 ) -> tuple[Any, PreTrainedTokenizerBase | None, dict[str, float], SealedRun]:
     """Train and evaluate.
 
@@ -58,8 +58,8 @@ def train(
         callback that ran.
 
     Raises:
-        SchemaMismatch, RecordInvalid, DataInvalid: The records hold no such tokens.
-        ModelInvalid: Records shall end with a token that the tokenizer does not have.
+        SchemaMismatch, RecordInvalid, DataInvalid: The records hold no tokens of this vocabulary.
+        ModelInvalid: The recipe appends an end token that the tokenizer does not have.
     """
     from transformers import Trainer, TrainingArguments
 
@@ -107,7 +107,7 @@ def train(
 
 
 def _encoder(
-    work: Workplace, schema: pa.Schema, model: Any, tokenizer: PreTrainedTokenizerBase | None
+    work: TrainingContext, schema: pa.Schema, model: Any, tokenizer: PreTrainedTokenizerBase | None
 ) -> Encoder:
     recipe = work.recipe
     end = None
@@ -139,7 +139,7 @@ def _stacked(blocks: list[dict[str, Any]]) -> dict[str, Any]:
     return {"input_ids": ids, "labels": ids.clone()}
 
 
-def _evaluate(work: Workplace, model: Any, encode: Encoder) -> dict[str, float]:
+def _evaluate(work: TrainingContext, model: Any, encode: Encoder) -> dict[str, float]:
     import numpy as np
     import pyarrow.compute as pc
     import torch

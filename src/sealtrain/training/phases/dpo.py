@@ -32,14 +32,16 @@ from sealtrain.training.models.base import build_causal_model, build_tokenizer
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["train"]
 
 Batch = dict[str, Any]
 
 
-def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
+def train(
+    work: TrainingContext,
+) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
     """Train and evaluate.
 
     Args:
@@ -71,12 +73,12 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
     return model, tokenizer, metrics, callback
 
 
-def _settings(work: Workplace) -> dict[str, Any]:
+def _settings(work: TrainingContext) -> dict[str, Any]:
     arguments = work.recipe.trainer
     return trainer_arguments(arguments, work.scratch) | own_arguments(arguments)
 
 
-def _reference(work: Workplace, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel | None:
+def _reference(work: TrainingContext, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel | None:
     """The model as it is before training; an adapter can be switched off instead."""
     return (
         None
@@ -85,7 +87,7 @@ def _reference(work: Workplace, tokenizer: PreTrainedTokenizerBase) -> PreTraine
     )
 
 
-def _dpo(work: Workplace, **given: Any) -> Any:
+def _dpo(work: TrainingContext, **given: Any) -> Any:
     from trl.trainer.dpo_config import DPOConfig
     from trl.trainer.dpo_trainer import DPOTrainer
 
@@ -93,7 +95,7 @@ def _dpo(work: Workplace, **given: Any) -> Any:
     return DPOTrainer(args=DPOConfig(**_settings(work)), ref_model=reference, **given)
 
 
-def _kto(work: Workplace, **given: Any) -> Any:
+def _kto(work: TrainingContext, **given: Any) -> Any:
     from trl.trainer.kto_config import KTOConfig
     from trl.trainer.kto_trainer import KTOTrainer
 
@@ -101,7 +103,7 @@ def _kto(work: Workplace, **given: Any) -> Any:
     return KTOTrainer(args=KTOConfig(**_settings(work)), ref_model=reference, **given)
 
 
-def _orpo(work: Workplace, **given: Any) -> Any:
+def _orpo(work: TrainingContext, **given: Any) -> Any:
     from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
     given["train_dataset"] = InOneGo.of(given["train_dataset"])
@@ -110,7 +112,7 @@ def _orpo(work: Workplace, **given: Any) -> Any:
     settings = _settings(work) | {"remove_unused_columns": False}
     del settings["loss_type"]
     trainer: Any = ORPOTrainer(args=ORPOConfig(**settings), **given)
-    # Where a prompt fills max_length no answer is left, and its mean log probability is 0 / 0.
+    # A prompt that fills max_length leaves no answer, whose mean log probability would be 0 / 0.
     trainer.train_dataset = trainer.train_dataset.filter(_has_answers)
     if trainer.eval_dataset is not None:
         trainer.eval_dataset = trainer.eval_dataset.filter(_has_answers)
@@ -124,7 +126,7 @@ def _has_answers(row: Batch) -> bool:
 
 
 def _counted(collate: Callable[[list[Batch]], Batch]) -> Callable[[list[Batch]], Batch]:
-    """Batches that also carry what the trainer counts tokens by."""
+    """Batches that also carry the field by which the trainer counts tokens."""
     import torch
 
     def collated(rows: list[Batch]) -> Batch:
@@ -199,12 +201,12 @@ def _log_probability(model: Any, batch: Batch) -> Any:
 
 def _loss(trainer: Any, model: Any, batch: Batch) -> Any:
     loss = trainer.compute_loss(model, batch)
-    trainer._metrics["eval"].clear()  # it collects them for a log of its own
+    trainer._metrics["eval"].clear()  # the trainer collects them for its own log
     return loss
 
 
 def _odds_loss(trainer: Any, model: Any, batch: Batch) -> Any:
-    # compute_loss would count this batch as one of training.
+    # compute_loss would count this batch as a training batch.
     return trainer.get_batch_loss_metrics(model, batch, train_eval="eval")[0]
 
 
@@ -220,7 +222,7 @@ def _share_of_all_pairs(desirable: Any, undesirable: Any) -> float:
 
 
 class _Method(NamedTuple):
-    """One way of learning from preferences."""
+    """A method of learning from preferences."""
 
     build: Callable[..., Any]
     rewards: Callable[[Any, Any, Batch], tuple[Any, Any]]

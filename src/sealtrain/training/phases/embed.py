@@ -27,14 +27,16 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["train"]
 
 _ANCHORS_AT_A_TIME = 1024
 
 
-def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
+def train(
+    work: TrainingContext,
+) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
     """Train and evaluate.
 
     Args:
@@ -42,7 +44,7 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
 
     Returns:
         Trained model (a PEFT model with an adapter), tokenizer, final metrics, the callback that
-        ran. What makes the model an encoder lies in ``work.beside``.
+        ran. ``work.beside`` holds the files that make the model an encoder.
 
     Raises:
         SchemaMismatch: A column holds no text.
@@ -53,10 +55,10 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
     )
 
     class QuietTrainer(SentenceTransformerTrainer):
-        """Its model card would collect training texts and write them into a README."""
+        """Writes no model card: it would collect training texts and put them into a README."""
 
         def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
-            """Leave it out."""
+            """Leave the callback out."""
 
         def create_model_card(self, *args: Any, **settings: Any) -> None:
             """Write none."""
@@ -126,7 +128,7 @@ def _loss(encoder: SentenceTransformer, arguments: Any) -> Any:
     return losses.MatryoshkaLoss(encoder, loss, list(arguments.matryoshka_dims))
 
 
-def _evaluate(work: Workplace, encoder: SentenceTransformer) -> dict[str, float]:
+def _evaluate(work: TrainingContext, encoder: SentenceTransformer) -> dict[str, float]:
     import torch
 
     anchors: list[str] = []

@@ -1,8 +1,9 @@
-"""``evaluate``: a clean room. A measured model meets sealed records; only aggregates come out.
+"""``evaluate``: a clean room. A measured model reads sealed records; only aggregates leave.
 
 With ``privacy: {dp: counts}`` every metric is computed from one histogram with noise; without it
-metrics leave only over enough records of every label (``training.privacy.counts``). What leaves is
-sealed to the recipients as ``metrics.json`` and stands in the manifest; the model does not.
+metrics leave only over enough records of every label (``training.privacy.counts``). The guest seals
+the metrics to the recipients as ``metrics.json`` and puts them into the manifest; the model does
+not leave.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from sealtrain.training.privacy.counts import histogram, metrics_of, noised, ove
 from sealtrain.training.scores import softmax
 
 if TYPE_CHECKING:
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["Evaluated", "train"]
 
 
 @dataclass(slots=True, kw_only=True)
 class Evaluated:
-    """Counts in the place of a callback's: nothing was trained."""
+    """The counts of an evaluation, in place of a callback's: the phase trains nothing."""
 
     rows: int
     steps: int = 0
@@ -36,7 +37,7 @@ class Evaluated:
     mark: dict[str, Any] | None = None
 
 
-def train(work: Workplace) -> tuple[None, None, dict[str, float], Evaluated]:
+def train(work: TrainingContext) -> tuple[None, None, dict[str, float], Evaluated]:
     """Evaluate.
 
     Args:
@@ -47,8 +48,8 @@ def train(work: Workplace) -> tuple[None, None, dict[str, float], Evaluated]:
 
     Raises:
         ModelInvalid: The model has other labels than the recipe, or in another order.
-        PrivacyBroken: Too few records for a metric to leave.
-        UsageError: Noise is wanted, and the run has no secret to draw it from.
+        PrivacyBroken: The test records are too few for a metric to leave.
+        UsageError: The recipe asks for noise, and the run has no secret to draw it from.
     """
     import numpy as np
 
@@ -67,7 +68,7 @@ def train(work: Workplace) -> tuple[None, None, dict[str, float], Evaluated]:
     return None, None, metrics, Evaluated(rows=len(truth))
 
 
-def _answers(work: Workplace) -> tuple[list[int], list[Any]]:
+def _answers(work: TrainingContext) -> tuple[list[int], list[Any]]:
     """Label of every record, and logits float32 (batch, labels) of every batch."""
     import torch
 
@@ -102,5 +103,5 @@ def _refuse_other_labels(recipe: Any, model: Any) -> None:
             check="labels",
             got=f"{len(names)} labels",
             expected=f"{recipe.num_labels}",
-            hint="list labels as the model was trained with them",
+            hint="list the labels in the order of the model's training",
         )

@@ -27,12 +27,14 @@ from sealtrain.training.models.base import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["train"]
 
 
-def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
+def train(
+    work: TrainingContext,
+) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
     """Train and evaluate.
 
     Args:
@@ -78,7 +80,7 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
 
 
 def _end_with(tokenizer: PreTrainedTokenizerBase, token: str | None) -> None:
-    """Let texts end with ``token`` where the recipe names one; an encoder's tokenizer has none."""
+    """Let texts end with ``token`` if the recipe names it: an encoder's tokenizer has none."""
     if token is None:
         return
     if token not in tokenizer.get_vocab():

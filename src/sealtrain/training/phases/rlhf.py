@@ -1,4 +1,4 @@
-"""``rlhf``: reinforcement learning on sealed prompts: PPO (our loop), RLOO and GRPO (TRL's).
+"""``rlhf``: reinforcement learning on sealed prompts: PPO (own loop), RLOO and GRPO (TRL's).
 
 The model answers sealed prompts, a rule or a measured reward model scores the answers, and answers
 with a high reward become likelier. The reference is the base model; with an adapter, the model
@@ -30,7 +30,7 @@ from sealtrain.training.sampling import Sampler, likelihood, reference
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
     from sealtrain.training.data.hugging import Positioned
     from sealtrain.training.ppo.loop import PpoLoop
 
@@ -38,7 +38,7 @@ __all__ = ["train"]
 
 
 def train(
-    work: Workplace,
+    work: TrainingContext,
 ) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun | PpoLoop]:
     """Train and evaluate.
 
@@ -67,10 +67,13 @@ def train(
 
 
 class _Trial:
-    """What all methods share: the reference, sampling, rewards, the test prompts."""
+    """Common to all methods: the reference, sampling, rewards, the test prompts."""
 
     def __init__(
-        self, work: Workplace, tokenizer: PreTrainedTokenizerBase, frozen: PreTrainedModel | None
+        self,
+        work: TrainingContext,
+        tokenizer: PreTrainedTokenizerBase,
+        frozen: PreTrainedModel | None,
     ) -> None:
         self.policy = build_causal_model(work.recipe, work.base_dir, tokenizer)
         self.frozen = frozen
@@ -83,7 +86,7 @@ class _Trial:
             work.evaluation = self.measure
 
     def measure(self, model: Any) -> dict[str, float]:
-        """The policy on the test prompts. Disturbs random states."""
+        """Metrics of the policy on the test prompts. Disturbs random states."""
         import torch
 
         if not self._prompts:
@@ -108,7 +111,7 @@ class _Trial:
         }
 
     def final(self, model: Any) -> dict[str, float]:
-        """The policy, and beside it the reference."""
+        """Metrics of the policy and of the reference."""
         import torch
 
         measured = self.measure(model)
@@ -134,7 +137,7 @@ class _Trial:
 
 
 def _ppo(
-    work: Workplace, tokenizer: PreTrainedTokenizerBase, trial: _Trial, prompts: Positioned
+    work: TrainingContext, tokenizer: PreTrainedTokenizerBase, trial: _Trial, prompts: Positioned
 ) -> tuple[Any, PpoLoop]:
     from transformers import set_seed
     from trl.trainer.utils import disable_dropout_in_model
@@ -159,7 +162,7 @@ def _ppo(
 
 
 def _groups(
-    work: Workplace, tokenizer: PreTrainedTokenizerBase, trial: _Trial, prompts: Positioned
+    work: TrainingContext, tokenizer: PreTrainedTokenizerBase, trial: _Trial, prompts: Positioned
 ) -> tuple[Any, SealedRun]:
     from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
 
@@ -179,14 +182,14 @@ def _groups(
         if arguments.disable_dropout:
             disable_dropout_in_model(trial.frozen)
     if arguments.beta and trial.frozen is not None:
-        # It would load a reference by name, from wherever the base model once came.
+        # TRL would load a reference by the name under which the base model was saved.
         trainer.beta, trainer.ref_model = arguments.beta, trial.frozen
         add_fused_lm_head(trial.frozen, temperature=arguments.temperature)
-    model, _ = train_and_measure(work, trainer, None)  # measured beside the reference, below
+    model, _ = train_and_measure(work, trainer, None)  # ``final`` measures it with the reference
     return model, callback
 
 
-def _config(work: Workplace) -> Any:
+def _config(work: TrainingContext) -> Any:
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.rloo_config import RLOOConfig
 
@@ -198,7 +201,7 @@ def _config(work: Workplace) -> Any:
     settings = trainer_arguments(arguments, work.scratch) | own
     settings |= {
         "remove_unused_columns": False,  # a rule reads further columns
-        "include_num_input_tokens_seen": "no",  # they count prompts and answers by themselves
+        "include_num_input_tokens_seen": "no",  # the trainers count them by themselves
         "shuffle_dataset": False,  # the stream is shuffled
         "log_completions": False,
     }
@@ -223,7 +226,7 @@ def _trainer_of(algorithm: str) -> Any:
     base: Any = GRPOTrainer if algorithm == "grpo" else RLOOTrainer
 
     class QuietTrainer(base):  # type: ignore[misc]  # chosen at run time
-        """Keeps no answers for tables, and logs no count that a resumed run would begin anew."""
+        """Keeps no answers for tables, and logs no count that restarts at a resume."""
 
         def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
             for kept in self._logs.values():

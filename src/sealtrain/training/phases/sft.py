@@ -3,9 +3,9 @@
 Full weights or an adapter; plain text, prompt and completion, or conversations, which the
 tokenizer's chat template turns into text. Accuracy on the sealed test split is measured on
 prompt-completion data: the share of records whose every completion token, the end token included,
-is the model's first choice given the true tokens before it. That is the share whose completion
-greedy decoding reproduces exactly, found in one forward pass. On text and conversations the
-``eval_loss`` is measured, in nats a token, over the tokens that training would learn.
+is the model's first choice given the true tokens before it. Greedy decoding reproduces exactly this
+share of completions; a forward pass finds it. On text and conversations the phase measures
+``eval_loss``, in nats a token, over the tokens that training would learn.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sealtrain.training.schedule_slice import in_stretch
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["build", "measured", "train"]
 
@@ -59,7 +59,9 @@ _SFT_ONLY = (
 )
 
 
-def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
+def train(
+    work: TrainingContext,
+) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
     """Train and evaluate.
 
     Args:
@@ -78,13 +80,13 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
     return model, tokenizer, metrics, callback
 
 
-def measured(work: Workplace) -> dict[str, float]:
-    """Metrics of the model that is built, in evaluation mode, on the test split."""
+def measured(work: TrainingContext) -> dict[str, float]:
+    """Metrics of the built model, in evaluation mode, on the test split."""
     trainer, _, evaluate = _ready(work)
     return evaluate(trainer.model)
 
 
-def build(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase]:
+def build(work: TrainingContext) -> tuple[Any, PreTrainedTokenizerBase]:
     """The model before its first step, the recipe's adapter on it; and its tokenizer.
 
     Raises:
@@ -101,16 +103,16 @@ def build(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase]:
 
 
 def _ready(
-    work: Workplace, *callbacks: SealedRun
+    work: TrainingContext, *callbacks: SealedRun
 ) -> tuple[Any, PreTrainedTokenizerBase, Callable[[Any], dict[str, float]]]:
-    """Trainer, tokenizer, and what measures a model."""
+    """Trainer, tokenizer, and the measurement of a model."""
     import torch
     from transformers import Trainer
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
     class PlainLossTrainer(SFTTrainer):
-        """On a CPU TRL's fused head is 2.4 times slower than the model's own, equal loss."""
+        """Uses the model's own head: on a CPU TRL's fused head is 2.4 times slower, equal loss."""
 
         def compute_loss(
             self,
@@ -164,8 +166,8 @@ def _ready(
     return trainer, tokenizer, evaluate
 
 
-def _model(work: Workplace, tokenizer: PreTrainedTokenizerBase) -> tuple[Any, Any]:
-    """Base model and PEFT's configuration; ``None`` where nothing is left to be put on."""
+def _model(work: TrainingContext, tokenizer: PreTrainedTokenizerBase) -> tuple[Any, Any]:
+    """Base model, and PEFT's configuration; ``None`` if no adapter is left to add."""
     recipe = work.recipe
     if recipe.backend.name == "unsloth":
         return load_model(recipe, work.base_dir, tokenizer), None
@@ -174,7 +176,7 @@ def _model(work: Workplace, tokenizer: PreTrainedTokenizerBase) -> tuple[Any, An
 
 
 def _check_template(tokenizer: PreTrainedTokenizerBase, *, assistant_only: bool) -> None:
-    """See that conversations can be read, before a record is."""
+    """Check the chat template before a record is read."""
     from trl.chat_template_utils import get_training_chat_template, has_generation_markers
 
     check_template(tokenizer)
@@ -184,9 +186,9 @@ def _check_template(tokenizer: PreTrainedTokenizerBase, *, assistant_only: bool)
         get_training_chat_template(tokenizer)
     except ValueError:
         raise ModelInvalid(
-            "the chat template does not mark what the assistant says",
+            "the chat template does not mark the assistant's turns",
             check="tokenizer",
-            expected="{% generation %} … {% endgeneration %} around it",
+            expected="{% generation %} … {% endgeneration %} around them",
             hint="add the marks, or leave assistant_only_loss out",
         ) from None
 
@@ -196,7 +198,9 @@ def _renamed(columns: Any) -> dict[str, str]:
     return {getattr(columns, name): name for name in _TRL_NAMES if hasattr(columns, name)}
 
 
-def _evaluate(work: Workplace, model: Any, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
+def _evaluate(
+    work: TrainingContext, model: Any, tokenizer: PreTrainedTokenizerBase
+) -> dict[str, float]:
     columns = work.recipe.columns
     if not work.test_sources or columns.kind != "prompt-completion":
         return {}

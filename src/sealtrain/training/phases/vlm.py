@@ -32,12 +32,14 @@ from sealtrain.training.models.imagetext import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["train"]
 
 
-def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
+def train(
+    work: TrainingContext,
+) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
     """Train and evaluate.
 
     Args:
@@ -49,7 +51,7 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
     from transformers import Trainer, TrainingArguments
 
     class WithoutCache(Trainer):
-        """A cache of keys and values is for answering; training would fill it for nothing."""
+        """Switches off the cache of keys and values, which training would fill for nothing."""
 
         def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **rest: Any) -> Any:
             return super().compute_loss(model, {**inputs, "use_cache": False}, *args, **rest)
@@ -85,7 +87,7 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
     return model, tokenizer, metrics, callback
 
 
-def _evaluate(work: Workplace, model: Any, encode: ImageTextEncoder) -> dict[str, float]:
+def _evaluate(work: TrainingContext, model: Any, encode: ImageTextEncoder) -> dict[str, float]:
     columns = work.recipe.columns
 
     def batches() -> Iterator[tuple[dict[str, Any], Any, list[str]]]:

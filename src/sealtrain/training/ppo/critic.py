@@ -1,4 +1,4 @@
-"""A policy with a value head: one number for each token, from the state it was chosen from."""
+"""A policy with a value head: a number for each token, from the state before its choice."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The loop: a step is one round of answers and all that is learned from it.
+"""The loop: a step is a round of answers and the updates from it.
 
-It does for PPO what ``SealedRun`` does for a Hugging Face trainer: sealed checkpoints (policy,
-value head, optimizer, schedule, weight of the divergence, random states, place in the data), exact
+The loop is to PPO as ``SealedRun`` is to a Hugging Face trainer: sealed checkpoints (policy, value
+head, optimizer, schedule, weight of the divergence, random states, position in the data), exact
 resume, evaluation, early stopping, released metrics. A checkpoint of the recipe closes the interval
-of the averages; one that is sealed because the lease ends holds the open interval.
+of the averages; a checkpoint that is sealed because the lease ends holds the open interval.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sealtrain.training.ppo.update import learn
 from sealtrain.training.telemetry.averages import Account
 
 if TYPE_CHECKING:
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
     from sealtrain.training.data.hugging import Positioned
     from sealtrain.training.rewards import Rewards
     from sealtrain.training.sampling import Sampler
@@ -47,12 +47,12 @@ class PpoLoop:
         steps: Rounds done, those of resumed runs included.
         rows: Prompts used for them.
         tokens: Tokens of prompts and answers, without padding.
-        mark: Where the data stand after them.
+        mark: Position in the data after them.
     """
 
     def __init__(
         self,
-        work: Workplace,
+        work: TrainingContext,
         critic: Any,
         frozen: Any | None,
         sampler: Sampler,
@@ -154,7 +154,7 @@ class PpoLoop:
         self.tokens += rollout.tokens
 
     def _conclude(self) -> None:
-        """Evaluate, report and save, whatever is due after this step."""
+        """Do the evaluation, report and checkpoint that are due after this step."""
         arguments = self._arguments
         final = self.steps >= arguments.max_steps
         due = final or self.steps % arguments.save_steps == 0
@@ -209,7 +209,7 @@ class PpoLoop:
             raise CheckpointRefused(
                 "the checkpoint is of another training than PPO",
                 check="checkpoint",
-                hint="resume with the recipe the run began with",
+                hint="resume with the recipe that began the run",
             )
         load_weights(self._critic, kept["model"])
         self._trainer.optimizer.load_state_dict(kept["optimizer"])

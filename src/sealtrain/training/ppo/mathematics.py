@@ -54,7 +54,7 @@ def value_losses(
     Args:
         new: Values of the critic that learns.
         old: Of the critic when the answers were sampled.
-        returns: What followed.
+        returns: The observed returns.
         clip: How far a value may move from its old one to count.
     """
     import torch
@@ -64,7 +64,7 @@ def value_losses(
 
 
 def moved(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-    """Estimate of the divergence of the policy from the one that sampled, never negative."""
+    """Estimate of the divergence of the policy from the sampling policy, never negative."""
     ratio = new - old
     return ratio.exp() - 1 - ratio
 
@@ -93,7 +93,7 @@ class DivergenceWeight:
         self._horizon = horizon
 
     def correct(self, divergence: float, answers: int) -> None:
-        """Follow what a step's answers showed.
+        """Adapt the weight to the divergence of a step's answers.
 
         Args:
             divergence: Their mean divergence in nats.
@@ -128,7 +128,7 @@ def estimate_advantages(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Generalised advantage estimation (arXiv:1506.02438), backwards through each answer.
 
-    Nothing follows an answer's last token, whether it ended or was cut off.
+    An answer's last token has no successor, whether the answer ended or was cut off.
 
     Args:
         rewards: Of each token.

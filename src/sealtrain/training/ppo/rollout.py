@@ -1,4 +1,4 @@
-"""One round of answers: sampled, scored, with all that learning from them needs."""
+"""A round of answers: sampled, scored, and weighted for the update."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Experience", "Rollout", "roll_out"]
 
 @dataclass(slots=True, kw_only=True)
 class Experience:
-    """One answer and what is known of its tokens, float32 (tokens,).
+    """An answer and the figures of its tokens, float32 (tokens,).
 
     Attributes:
         answer: The answer.
@@ -45,7 +45,7 @@ class Rollout:
         chances: Log probabilities under the policy that sampled.
         values: Of the critic at that time.
         advantages: Whitened.
-        returns: What the critic should have said.
+        returns: Targets of the critic.
         scores: Rewards of the answers, penalties included, (answers,).
         divergence: Mean over answers of their divergence from the reference, in nats.
     """

@@ -16,7 +16,7 @@ __all__ = ["learn"]
 
 
 def learn(trainer: Any, sampler: Sampler, rollout: Rollout, arguments: Any) -> dict[str, float]:
-    """Improve policy and values by what a round showed.
+    """Update policy and values from a round.
 
     Args:
         trainer: A Transformers trainer that holds critic, optimizer and precision.
@@ -59,7 +59,7 @@ def _gradients(
         old, values = rollout.chances[part, :width], rollout.values[part, :width]
         with trainer.accelerator.autocast():
             new, entropies, guesses = trainer.model(batch, sampler.temperature)
-        # What stands in padding must stay finite: it is multiplied by 0.
+        # Values in padding must stay finite: they are multiplied by 0.
         new = torch.where(mask.bool(), new, old)
         losses, clipped = policy_losses(
             new, old, rollout.advantages[part, :width], clip=arguments.cliprange

@@ -1,7 +1,7 @@
-"""What private training costs: sampling rates, the noise they need, the epsilon they spend.
+"""The cost of private training: sampling rates, the noise they need, the epsilon they spend.
 
-Adjacency is presence of one record; the number of records of each dataset is public, as its signed
-manifest says it. A record of dataset ``i`` takes part in a step with probability
+Adjacency is presence of one record; the number of records of each dataset is public, because its
+signed manifest states it. A record of dataset ``i`` takes part in a step with probability
 ``rate_i = batch * weight_i / sum_j(weight_j * records_j)``, so each dataset has an epsilon of its
 own and the largest is the run's.
 """
@@ -24,7 +24,7 @@ __all__ = ["Cost", "Plan", "epsilon_of", "make_plan", "smallest_noise"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a run spends of one dataset.
+    """The cost of a run for one dataset.
 
     Attributes:
         sample_rate: Probability of a record to take part in a step.
@@ -55,7 +55,7 @@ class Plan:
     rates: tuple[float, ...]
 
     def costs(self, sources: Sequence[Source], steps: int) -> tuple[Cost, ...]:
-        """What ``steps`` steps spend of each source."""
+        """The cost of ``steps`` steps for each source."""
         spent = {
             rate: epsilon_of(self.privacy, self.noise_multiplier, rate, steps)
             for rate in set(self.rates)
@@ -73,10 +73,10 @@ class Plan:
 
 
 def make_plan(privacy: PrivateSgd, sources: Sequence[Source], *, batch: int, steps: int) -> Plan:
-    """Choose the noise, or see that the recipe's own keeps its promise.
+    """Choose the noise, or check that the recipe's own noise keeps its promise.
 
     Args:
-        privacy: Of the recipe.
+        privacy: The recipe's.
         sources: Training data.
         batch: Expected records in a step.
         steps: Optimizer steps at most.
@@ -102,7 +102,7 @@ def make_plan(privacy: PrivateSgd, sources: Sequence[Source], *, batch: int, ste
     spent = epsilon_of(privacy, noise, max(rates), steps)
     if not spent <= privacy.target_epsilon:
         raise PrivacyBroken(
-            "the recipe's noise spends more than it may",
+            "the recipe's noise spends more than target_epsilon",
             check="privacy.noise_multiplier",
             got=f"epsilon {spent:.4g}",
             expected=f"at most {privacy.target_epsilon:g}",
@@ -140,7 +140,7 @@ def smallest_noise(privacy: PrivateSgd, rate: float, steps: int) -> float:
         steps: Optimizer steps at most.
 
     Raises:
-        PrivacyBroken: No noise does.
+        PrivacyBroken: No noise keeps to it.
     """
     from opacus.accountants.utils import get_noise_multiplier
 

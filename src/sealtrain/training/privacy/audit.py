@@ -1,13 +1,14 @@
-"""How much a trained model gives away of single records, tried on itself inside the guest.
+"""Attacks on the trained model inside the guest: they measure how much it reveals of a record.
 
-**Canary exposure** (Carlini et al. 2019). Random codes are made from the run's secret, put among
-the training records and forgotten. Afterwards the loss of each true code is ranked among codes that
-were never trained on: ``exposure = log2(codes) - log2(rank)``. A model that has not seen the canary
-has 1.4 bits on average; one that can recite it has the most possible, 8 bits with 256 codes.
+**Canary exposure** (Carlini et al. 2019). The guest derives random codes from the run's secret and
+puts them among the training records. Afterwards it ranks the loss of each true code among codes
+that the model was never trained on: ``exposure = log2(codes) - log2(rank)``. A model that has not
+seen the canary has 1.4 bits on average; a model that can recite it has the most possible, 8 bits
+with 256 codes.
 
 **Membership** (Yeom et al. 2018). The area under the ROC curve of telling training records from
-test records by their loss: 0.5 where it tells nothing. It is the simplest attack, so a floor of
-what leaks, not a bound; only differential privacy bounds.
+test records by their loss: 0.5 for a useless attack. It is the simplest attack, so it measures a
+floor of the leakage, not a bound; only differential privacy bounds.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _BATCH = 64
 
 
 class InMemory:
-    """Records of this process, as a sealed dataset shows its own."""
+    """Records in this process's memory, with the interface of a sealed dataset."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.dataset_id, self.root = "00" * 16, "00" * 32
@@ -51,11 +52,11 @@ class InMemory:
 
 
 def canary_source(recipe: Any, noise: NoiseSource | None) -> Source | None:
-    """Canaries as one more source of training records; ``None`` where none are wanted.
+    """Canaries as a further source of training records; ``None`` if the recipe has none.
 
     Args:
         recipe: A ``Recipe``; its columns are text, or prompt and completion.
-        noise: Of the run.
+        noise: The run's source of noise.
 
     Raises:
         UsageError: The run has no secret to make canaries from.
@@ -80,8 +81,8 @@ def audit_figures(work: Any, model: Any, tokenizer: Any) -> dict[str, float]:
     """The audit's metrics, by name.
 
     Args:
-        work: ``Workplace`` after training.
-        model: As trained; as it was afterwards.
+        work: ``TrainingContext`` after training.
+        model: The trained model; left unchanged.
         tokenizer: Its tokenizer, ``None`` where it reads numbers.
     """
     audit = getattr(work.recipe, "audit", None)
@@ -105,14 +106,14 @@ def exposures(recipe: Any, model: Any, tokenizer: Any, noise: NoiseSource) -> li
         recipe: As ``canary_source``.
         model: In evaluation mode.
         tokenizer: Of the model.
-        noise: The one the canaries were made from.
+        noise: The source that the canaries were derived from.
     """
     others = _codes(CODES - 1, noise, "others")
     found = []
     for number, code in enumerate(_true_codes(recipe.audit.canaries, noise)):
         rows = [_written(recipe.columns, number, one) for one in (code, *others)]
         losses = _losses(recipe, model, tokenizer, rows)
-        # Ties count against the canary's secrecy by half, so that a constant model exposes 1 bit.
+        # Half of the ties rank ahead of the canary, so that a constant model exposes 1 bit.
         below = sum(one < losses[0] for one in losses[1:])
         equal = sum(one == losses[0] for one in losses[1:])
         found.append(math.log2(CODES) - math.log2(1 + below + equal / 2))

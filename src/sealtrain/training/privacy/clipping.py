@@ -1,7 +1,7 @@
-"""Gradients of single records, joined by whose they are, cut to a norm and summed.
+"""Gradients of single records, averaged by unit, cut to a norm and summed.
 
-Opacus' hooks give one gradient for each record; sums are float64. What one record, or everything
-of one person, adds to a sum is bounded, so noise of a known size hides it.
+Opacus' hooks give a gradient for each record; sums are float64. The contribution of one record, or
+of all records of one person, to a sum is bounded, so noise of a known size hides it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["ClippedSums", "trained_parameters"]
 
 
 class ClippedSums:
-    """Attached to the trainable parameters of a model.
+    """Sums of clipped gradients, with hooks on the trainable parameters of a model.
 
     Args:
         model: Its forward pass keeps records apart.
@@ -49,16 +49,16 @@ class ClippedSums:
         self._hooks.remove_hooks()
 
     def take(self, records: int, units: Tensor | None = None) -> None:
-        """Cut and add what ``backward`` has just left.
+        """Cut and add the gradients of the last ``backward``.
 
         Args:
-            records: How many were worked through.
-            units: int64 (records,), which unit each record belongs to, from 0 on without a gap; a
-                unit's gradient is the mean of its records'. Every record is its own when ``None``.
-                All records of a unit are taken at once.
+            records: Number of records in that pass.
+            units: int64 (records,), the unit that each record belongs to, from 0 on without a gap;
+                a unit's gradient is the mean of its records'. Every record is its own unit when
+                ``None``. All records of a unit are taken at once.
 
         Raises:
-            ModelInvalid: A parameter has a gradient that is not one for each record.
+            ModelInvalid: A parameter does not have a gradient for each record.
         """
         import torch
 
@@ -69,7 +69,7 @@ class ClippedSums:
                 continue
             if not isinstance(each, torch.Tensor) or each.shape != (records, *parameter.shape):
                 raise ModelInvalid(
-                    "a parameter gives no gradient for each record",
+                    "a parameter has no gradient for each record",
                     check="privacy",
                     got=name[:100],
                     hint="freeze it, or train adapters under peft instead",

@@ -3,9 +3,9 @@
 Every record enters one cell: its label, the model's guess, and the decile of the probability that
 the guess got (of label 1 where there are two labels). One record more or less changes one cell by
 one, so two-sided geometric noise of parameter epsilon in every cell makes the histogram, and all
-that is computed from it, epsilon-differentially private. Cells that noise took below zero count as
-zero. Metrics from noisy counts are themselves approximate; so are, even without noise, those that
-need the probabilities (``auroc``, ``ece``), which only their tenths enter.
+metrics computed from it, epsilon-differentially private. Cells that noise took below zero count as
+zero. Metrics from noisy counts are themselves approximate; metrics that need the probabilities
+(``auroc``, ``ece``) are approximate even without noise, because the histogram holds only deciles.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def noised(
     Args:
         counts: From ``histogram``.
         epsilon: > 0.
-        noise: Of the run.
-        place: What the noise is for; one histogram each.
+        noise: The run's source of noise.
+        place: Purpose of the noise; each histogram has its own.
     """
     import numpy as np
 
@@ -62,14 +62,14 @@ def noised(
 
 
 def over_floor(counts: NDArray[np.int64], floor: int) -> NDArray[np.int64]:
-    """The histogram itself, if no metric of it speaks of few records.
+    """Return the histogram if every label that occurs has enough records.
 
     Args:
         counts: From ``histogram``.
         floor: Fewest records of each label that occurs.
 
     Raises:
-        PrivacyBroken: A label has fewer.
+        PrivacyBroken: A label has fewer records.
     """
     of_label = counts.sum(axis=(1, 2))
     few = of_label[of_label > 0]
@@ -88,7 +88,7 @@ def metrics_of(counts: NDArray[np.int64]) -> dict[str, float]:
 
     Returns:
         ``accuracy``, ``majority``, ``f1`` (macro), ``ece`` over tenths, and of two labels
-        ``auroc``; none of nothing.
+        ``auroc``; an empty mapping for an empty histogram.
     """
     import numpy as np
 

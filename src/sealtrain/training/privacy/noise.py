@@ -1,10 +1,10 @@
-"""Noise from a cryptographic generator, the same again for the same run and place.
+"""Noise from a cryptographic generator, reproducible for the same run and place.
 
-Differential privacy needs noise that nobody can predict or recompute. PyTorch's generator is no
-such source: its state follows from a few hundred outputs, and the recipe names its seed. Here bits
-are an AES-256-CTR key stream. The key is derived from the secret of the run; the place (what the
-noise is for, step, tensor) chooses the stream. So a resumed run draws what the interrupted one
-would have drawn, and a step that is done twice is noised once: nobody can average it away.
+Differential privacy needs noise that no reader of the model can predict or recompute. PyTorch's
+generator is unfit: its state follows from a few hundred outputs, and the recipe names its seed.
+Here bits are an AES-256-CTR key stream. The key is derived from the secret of the run; the place
+(purpose, step, tensor) chooses the stream. So a resumed run draws the noise that the interrupted
+run would have drawn, and a repeated step gets the same noise, which averaging cannot remove.
 
 Floating-point numbers can betray what noise hides, because a sum ``value + noise`` has low bits
 that few pairs could have made (Mironov 2012). Two measures, each enough against known attacks:
@@ -43,7 +43,7 @@ class NoiseSource:
     """Draws for one run. Equal secret and place give equal draws; others are independent."""
 
     def __init__(self, secret: DataKey) -> None:
-        """Derive from the run's secret.
+        """Derive the source from the run's secret.
 
         Args:
             secret: 32 bytes that only this run has.
@@ -59,12 +59,12 @@ class NoiseSource:
 
         Args:
             count: How many, at least 0.
-            place: What they are for; each place must be used for one draw only.
+            place: Purpose of the words; each place must be used for one draw only.
         """
         import numpy as np
 
         if count < 0:
-            raise UsageError("cannot draw fewer than no words", got=count)
+            raise UsageError("cannot draw a negative number of words", got=count)
         key = self._secret.derive("noise-stream", *map(str, place))
         stream = Cipher(algorithms.AES(key.reveal()), modes.CTR(bytes(16))).encryptor()
         drawn = np.empty(count, dtype="<u8")
@@ -76,7 +76,7 @@ class NoiseSource:
         return drawn.astype(np.uint64, copy=False)
 
     def chosen(self, threshold: NDArray[np.uint64], *place: int | str) -> NDArray[np.int64]:
-        """Positions whose own coin says yes, rising.
+        """Positions whose own coin chooses them, in ascending order.
 
         Args:
             threshold: Shape (n,); position ``i`` is chosen with probability
@@ -113,8 +113,8 @@ class NoiseSource:
     def geometric_noise(self, count: int, epsilon: float, *place: int | str) -> NDArray[np.int64]:
         """Integers ``k`` with probability proportional to ``exp(-epsilon * |k|)``, shape (count,).
 
-        The difference of two geometric numbers; what is added to a count that one record changes
-        by one makes it ``epsilon``-differentially private.
+        The difference of two geometric numbers; added to a count that one record changes by one,
+        it makes the count ``epsilon``-differentially private.
 
         Args:
             count: How many.
@@ -131,7 +131,7 @@ class NoiseSource:
 
 
 def rounded(values: NDArray[np.float64], deviation: float) -> NDArray[np.float64]:
-    """Noised values on a grid of ``2**-20`` deviations, so that no low bit tells of a summand.
+    """Noised values on a grid of ``2**-20`` deviations, so that no low bit reveals a summand.
 
     Args:
         values: Sum of data and noise.

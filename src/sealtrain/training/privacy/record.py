@@ -1,4 +1,4 @@
-"""What a run says about its privacy: the manifest's section, made where the numbers are."""
+"""The privacy section of a run's manifest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def privacy_record(work: Any, steps: int) -> dict[str, Any]:
     """The ``privacy`` section of the manifest (spec/run-manifest.md §2).
 
     Args:
-        work: ``Workplace``; recipe, sources and, after private training, its plan.
+        work: ``TrainingContext``; recipe, sources and, after private training, its plan.
         steps: Optimizer steps done.
 
     Raises:

@@ -3,17 +3,17 @@
 ``made_private(Trainer, work)`` is the trainer's class with three things replaced:
 
 1. its loader draws, for every step, each record by a coin of its own. The coins are secret: drawn
-   from the recipe's public seed, they would tell who took part, and sampling would hide nothing;
-2. its step takes one gradient for each record (Opacus' hooks), cuts each to ``max_grad_norm``, sums
+   from the recipe's public seed, they would reveal which records took part, and sampling would hide
+   nothing;
+2. its step takes a gradient for each record (Opacus' hooks), cuts each to ``max_grad_norm``, sums
    in float64, adds noise from ``privacy.noise`` to the sum and divides by the *expected* number of
-   records. A batch larger than memory holds is worked through in parts of
-   ``per_device_train_batch_size``;
-3. its training ends with a look at the weights: every tensor that should have been trained must
-   differ from what it was. Adapters whose gradients never reached the optimizer have been handed
-   out as private models before (opacus#820).
+   records. A batch that exceeds memory is processed in parts of ``per_device_train_batch_size``;
+3. its training ends with a check of the weights: every trained tensor must differ from its value
+   before. Adapters whose gradients never reached the optimizer have been handed out as private
+   models before (opacus#820).
 
-The trainer's running loss stays 0: nothing about training records is computed that epsilon does
-not cover. Sampling and noise depend on the secret of the run and the step alone, so a resumed run
+The trainer's running loss stays 0: epsilon covers every figure that is computed from training
+records. Sampling and noise depend on the secret of the run and the step alone, so a resumed run
 equals the uninterrupted one.
 """
 
@@ -44,7 +44,7 @@ def training_rows(work: Any, names: Mapping[str, str], *, numbered: bool = False
     """Training rows as a ``datasets.IterableDataset``: endless and shuffled, or for DP each once.
 
     Args:
-        work: ``Workplace``; recipe and sources.
+        work: ``TrainingContext``; recipe and sources.
         names: Column of the data → name it gets in the rows.
         numbered: Rows of a stream carry their position, as ``ROW``.
     """
@@ -59,7 +59,7 @@ def training_rows(work: Any, names: Mapping[str, str], *, numbered: bool = False
 def private_arguments(recipe: Any) -> dict[str, Any]:
     """``TrainingArguments`` that DP-SGD fixes; none without it.
 
-    One trainer step is one draw, whatever its parts; the trainer's own clipping comes too late.
+    A trainer step is one draw, in however many parts; the trainer's own clipping comes too late.
     """
     if recipe.privacy.dp != "sgd":
         return {}
@@ -76,7 +76,7 @@ def made_private(trainer: type[Any], work: Any) -> type[Any]:
 
     Args:
         trainer: ``transformers.Trainer`` or a subclass.
-        work: ``Workplace``; its ``plan`` is set here.
+        work: ``TrainingContext``; its ``plan`` is set here.
 
     Raises:
         UsageError: The run has no secret to draw noise from.
@@ -110,7 +110,7 @@ def made_private(trainer: type[Any], work: Any) -> type[Any]:
                     got=f"{self.args.world_size} processes",
                     hint="start it on one accelerator",
                 )
-            # Rows a trainer leaves out (longer than the model reads) never take part.
+            # Rows that a trainer leaves out (longer than the model reads) never take part.
             self._rows = list(self.train_dataset)
             self._draws = _Draws(noise, _thresholds(plan, self._rows), plan.steps)
             self._gradients = RecordGradients(self.model, plan, noise)
@@ -170,10 +170,10 @@ class RecordGradients:
         self._sums.detach()
 
     def take(self, records: int) -> None:
-        """Clip and add what ``backward`` has just left for ``signing`` records.
+        """Clip and add the gradients that the last ``backward`` left for ``records`` records.
 
         Raises:
-            ModelInvalid: A parameter has a gradient that is not one for each record.
+            ModelInvalid: A parameter does not have a gradient for each record.
         """
         self._sums.take(records)
 
@@ -266,7 +266,7 @@ def _thresholds(plan: Plan, rows: list[dict[str, Any]]) -> Any:
         raise PrivacyBroken(
             "the trainer does not read one row for each record",
             check="sampling",
-            hint="settings that join or split records do not go with differential privacy",
+            hint="leave out settings that join or split records, such as packing",
         )
     return np.array([chances[row.pop(_SOURCE)] for row in rows], dtype=np.uint64)
 

@@ -1,1 +1,1 @@
-"""What a run tells of itself: released metrics, alerts, gauges of the machine."""
+"""Telemetry of a run: released metrics, alerts, gauges of the machine."""

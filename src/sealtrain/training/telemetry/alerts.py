@@ -1,4 +1,4 @@
-"""When an alert fires. What leaves is its name, the step and the threshold, never the value."""
+"""Conditions of alerts. Name, step and threshold of an alert leave, its value never does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WEBHOOK_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """One alert that fired."""
+    """An alert that fired."""
 
     alert: AlertName
     step: int
@@ -38,11 +38,11 @@ class Alerts:
 
     @property
     def watched(self) -> frozenset[str]:
-        """Names of the conditions that matter."""
+        """Names of the conditions that have an alert."""
         return frozenset(one.when for one in self._alerts)
 
     def loss(self, step: int, loss: float) -> None:
-        """A loss was logged."""
+        """Check a logged loss."""
         finite = math.isfinite(loss)
         self._decide("loss-not-finite", step, lambda _: not finite)
         if finite:
@@ -51,15 +51,15 @@ class Alerts:
             self._best = min(best, loss)
 
     def no_step_for(self, step: int, seconds: float) -> None:
-        """So long no step has ended."""
+        """Check the seconds since the last step."""
         self._decide("no-step", step, lambda most: seconds > most)
 
     def memory(self, step: int, percent: float) -> None:
-        """So much memory is in use."""
+        """Check the memory in use."""
         self._decide("memory-percent", step, lambda most: percent > most)
 
     def lease(self, step: int, seconds_left: float) -> None:
-        """So long the keys may still be used."""
+        """Check the seconds left of the lease."""
         self._decide("lease-seconds-left", step, lambda least: seconds_left < least)
 
     def _decide(self, when: AlertName, step: int, holds: Callable[[float], bool]) -> None:
@@ -97,7 +97,7 @@ def to_webhook(url: str) -> Callable[[Fired], None]:
             connect=_WEBHOOK_SECONDS, read=_WEBHOOK_SECONDS, total=_WEBHOOK_SECONDS, tries=1
         )
         client = HttpClient(bounds, tls=url.startswith("https:"))
-        # Not tried again, and never a reason to stop training.
+        # No retry, and never a reason to stop training.
         with client, suppress(NoAnswer):
             client.ask(
                 "POST",

@@ -1,4 +1,4 @@
-"""Averages of what a run reports: over the steps since its last report, and over all its ranks."""
+"""Averages of reported values: over the steps since the last report, and over all ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Account:
             self._counts[name] += 1
 
     def state(self) -> dict[str, dict[str, float]]:
-        """Plain data for ``restore``: an interval can be continued by another process, exactly."""
+        """Plain data for ``restore``: another process can continue the interval exactly."""
         return {"sums": dict(self._sums), "counts": dict(self._counts)}
 
     def restore(self, state: Mapping[str, Mapping[str, float]]) -> None:
@@ -33,7 +33,7 @@ class Account:
         self._counts.update({name: int(count) for name, count in state["counts"].items()})
 
     def close(self) -> dict[str, float]:
-        """Averages so far, and begin again."""
+        """Return the averages so far, and begin again."""
         averages = {name: total / self._counts[name] for name, total in self._sums.items()}
         self._sums.clear()
         self._counts.clear()
@@ -41,7 +41,7 @@ class Account:
 
 
 _LATEST = frozenset({"epoch", "grad_norm", "learning_rate", "num_input_tokens_seen", "num_tokens"})
-"""Logged values that are no averages."""
+"""Logged values that are not averages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class OpenInterval:
     """The steps after ``since`` up to ``until``, which no log has closed yet.
 
     Attributes:
-        since: Step of the log before, 0 without one.
-        until: Step at which the process before stopped, above ``since``.
-        values: What a log at ``until`` would have said.
+        since: Step of the previous log, 0 without one.
+        until: Step at which the previous process stopped, above ``since``.
+        values: Values of a log at ``until``.
     """
 
     since: int
@@ -59,13 +59,13 @@ class OpenInterval:
     values: dict[str, float]
 
     def closed(self, later: Mapping[str, Any], step: int) -> dict[str, float]:
-        """What a log of the whole interval says.
+        """Values of a log over the whole interval.
 
-        The parts were summed apart, so the last digit of a float32 sum may be another.
+        The parts were summed apart, so the last digit of a float32 sum may differ.
 
         Args:
-            later: What a log says of the steps after ``until``.
-            step: Where it closes, above ``until``.
+            later: Values of a log over the steps after ``until``.
+            step: Step at which the interval closes, above ``until``.
         """
         steps, more = self.until - self.since, step - self.until
         return {

@@ -1,4 +1,4 @@
-"""The progress bar. It shows what the release policy lets out, since the terminal is outside."""
+"""The progress bar. It shows only released metrics, because the operator sees the terminal."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _RATES = ("tokens_per_second", "train_tokens_per_second")
 
 
 class Bar:
-    """Takes steps and released metrics; shows nothing by itself."""
+    """Takes steps and released metrics; this base class shows nothing."""
 
     def step(self, step: int, _values: dict[str, float]) -> None:
-        """A step has ended."""
+        """Take the end of a step."""
 
     def released(self, _step: int, values: dict[str, float | None]) -> None:
-        """Metrics have left."""
+        """Take released metrics."""
 
 
 class _Shown(Bar):
@@ -39,7 +39,7 @@ class _Shown(Bar):
             TextColumn("loss {task.fields[loss]}  {task.fields[rate]} tokens/s"),
             TimeRemainingColumn(),
             console=Console(file=terminal),
-            redirect_stdout=False,  # the process is hushed, and stays so
+            redirect_stdout=False,  # the process is silenced, and stays so
             redirect_stderr=False,
         )
         self._task = self._progress.add_task("training", total=steps, loss="-", rate="-")

@@ -21,7 +21,7 @@ _LOOPBACK = "127.0.0.1"
 
 @dataclass(slots=True, eq=False)
 class Shown:
-    """What the page shows; written by the monitor, read on every visit.
+    """The content of the page; written by the monitor, read on every request.
 
     Attributes:
         steps: Optimizer steps done, those before a resume included.
@@ -38,7 +38,7 @@ class Shown:
     alerts: Counter[str] = field(default_factory=Counter)
 
     def collect(self) -> Iterator[Metric]:
-        """The page, as the Prometheus client asks for it."""
+        """The metric families of the page, for the Prometheus client."""
         from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
         yield CounterMetricFamily("sealtrain_steps", "Optimizer steps done.", self.steps)
@@ -61,7 +61,7 @@ class Shown:
 
 
 class Page:
-    """The page, on a port that is taken. Made by ``page``."""
+    """The page on its bound port. Made by ``page``."""
 
     def __init__(self, server: WSGIServer) -> None:
         self._server = server
@@ -69,18 +69,18 @@ class Page:
 
     @property
     def port(self) -> int:
-        """In use, on 127.0.0.1."""
+        """Bound port on 127.0.0.1."""
         return int(self._server.server_port)
 
     def serve(self) -> None:
-        """Answer from now on, in a thread of its own."""
+        """Start to answer, in a thread of its own."""
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="metrics", daemon=True
         )
         self._thread.start()
 
     def close(self) -> None:
-        """Answer no longer."""
+        """Stop answering."""
         if self._thread is not None:
             self._server.shutdown()
             self._thread.join()
@@ -89,17 +89,17 @@ class Page:
 
 @contextmanager
 def page(shown: Shown, port: int) -> Iterator[Page]:
-    """Take a port of 127.0.0.1 for ``shown`` while the block runs.
+    """Bind a port of 127.0.0.1 for ``shown`` while the block runs.
 
     Args:
-        shown: What to show.
+        shown: Content of the page.
         port: TCP port, 0 for any free one.
     """
     from prometheus_client import CollectorRegistry, make_wsgi_app
     from prometheus_client.exposition import ThreadingWSGIServer
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(shown)  # it collects, which is all that is asked
+    registry.register(shown)  # the registry only calls ``collect``
     taken = Page(
         make_server(_LOOPBACK, port, make_wsgi_app(registry), ThreadingWSGIServer, _Silent)
     )
@@ -111,7 +111,7 @@ def page(shown: Shown, port: int) -> Iterator[Page]:
 
 class _Silent(WSGIRequestHandler):
     def log_message(self, *_: Any) -> None:
-        """Requests are not logged."""
+        """Log no request."""
 
 
 def _labelled(

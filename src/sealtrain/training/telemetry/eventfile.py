@@ -12,13 +12,13 @@ _VERSION = "brain.Event:2"
 
 
 def event_file(history: Iterable[Mapping[str, Any]], started: int) -> tuple[str, bytes]:
-    """Name and content.
+    """Name and content of the event file.
 
     Args:
-        history: ``{"step": int, "values": {name: number or None}}`` by rising step; what is not
-            finite is left out, as TensorBoard draws nothing for it.
-        started: Seconds since the epoch. Every event has this time: the release policy lets steps
-            out, not when they were done.
+        history: ``{"step": int, "values": {name: number or None}}`` by rising step; values that
+            are not finite are left out, because TensorBoard does not draw them.
+        started: Seconds since the epoch. Every event has this time: the release policy allows the
+            steps to leave, but not their times.
     """
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.proto.summary_pb2 import Summary
@@ -41,7 +41,7 @@ def event_file(history: Iterable[Mapping[str, Any]], started: int) -> tuple[str,
 
 
 class _Memory:
-    """Opens the one file there is."""
+    """A file system that holds this file only."""
 
     def __init__(self, file: io.BytesIO) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""What a repetition of the run would need to know about the machine, for the manifest."""
+"""Facts about the machine that a repetition of the run needs, for the manifest."""
 
 from __future__ import annotations
 

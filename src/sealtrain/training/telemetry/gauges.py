@@ -1,4 +1,4 @@
-"""What the machine does while a run trains: processor, memory, accelerator, disk, network."""
+"""Use of the machine while a run trains: processor, memory, accelerator, disk, network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 class SystemGauges:
-    """Reads the machine; one reader at a time."""
+    """Reads the gauges of the machine. Not thread-safe."""
 
     def __init__(self) -> None:
         import psutil
@@ -35,7 +35,7 @@ class SystemGauges:
         self._devices = _Devices()
 
     def read(self) -> dict[str, float]:
-        """Values by name (``SYSTEM_METRICS``); those the machine does not tell are left out.
+        """Values by name (``SYSTEM_METRICS``); unreadable ones are left out.
 
         ``cpu_percent`` is of one processor and since the last reading; memory is that of this
         program and its children; bytes on disk and network are the machine's since the start.
@@ -55,7 +55,7 @@ class SystemGauges:
         total = 0
         try:
             family = (self._self, *self._self.children(recursive=True))
-        except self._psutil.Error:  # a child ended while they were listed
+        except self._psutil.Error:  # a child ended during the listing
             family = (self._self,)
         for one in family:
             try:
@@ -83,7 +83,7 @@ class SystemGauges:
 
 
 class _Devices:
-    """NVIDIA accelerators through NVML, where there are any."""
+    """NVIDIA accelerators of the machine, through NVML."""
 
     def __init__(self) -> None:
         self._nvml: Any = None
@@ -92,7 +92,7 @@ class _Devices:
             import pynvml
 
             pynvml.nvmlInit()
-        except Exception:  # no library, no driver, no permission: nothing to read
+        except Exception:  # without library, driver or permission there is nothing to read
             return
         self._nvml = pynvml
         self._found = [

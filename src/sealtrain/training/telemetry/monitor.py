@@ -1,11 +1,11 @@
-"""Watches one training: throughput, the machine, alerts, and the page for Prometheus.
+"""The monitor of a training: throughput, the machine, alerts, and the page for Prometheus.
 
-Nothing here lets a measurement out: the release policy does (``telemetry.released``), and the
-gauges of the machine only where the recipe says ``monitoring.system_metrics``.
+The monitor releases no measurement: the release policy does (``telemetry.released``), and the
+gauges of the machine leave only if the recipe says ``monitoring.system_metrics``.
 
-A full disk or an unreadable machine ends neither training nor the watch: an alert that could not be
-written is written at the next tick, and a tick that could not read the machine is left out. A fault
-of this module's own ends the training at its next step.
+A full disk or an unreadable machine ends neither training nor the watch: the monitor retries a
+failed alert at the next tick, and skips a tick that cannot read the machine. A fault of the monitor
+itself ends the training at its next step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Monitor:
     """See the module. A context manager around training.
 
     Attributes:
-        shown: What the page for Prometheus shows.
+        shown: Content of the page for Prometheus.
     """
 
     def __init__(
@@ -53,7 +53,8 @@ class Monitor:
             monitoring: The recipe's section.
             folder: The run's folder, for alerts that go to a file.
             rows_per_step: Training records used by one optimizer step.
-            port: Loopback port of the page for Prometheus, 0 for any free one; none without.
+            port: Loopback port of the page for Prometheus, 0 for any free port; no page when
+                ``None``.
             lease_left: Seconds until the keys must not be used any longer.
             clock: Seconds, never going back.
         """
@@ -78,7 +79,7 @@ class Monitor:
         self._page: Page | None = None
 
     def __enter__(self) -> Self:
-        """Take the page's port. Nothing is served or watched before ``watch``."""
+        """Bind the page's port. The monitor serves and watches nothing before ``watch``."""
         if self._wanted.system_metrics or "memory-percent" in self.alerts.watched:
             self._gauges = SystemGauges()
         if self._port is not None:
@@ -89,7 +90,7 @@ class Monitor:
     def watch(self) -> None:
         """Serve the page and begin to watch, in threads of their own.
 
-        Called once the process is locked down: threads are bound by what was so before them.
+        Called once the sandbox has closed: its rules bind the threads that start afterwards.
         """
         self._last_step = self._clock()
         if self._page is not None:
@@ -106,10 +107,10 @@ class Monitor:
         self._stack.close()
 
     def step(self, step: int, _values: Mapping[str, Any]) -> None:
-        """An optimizer step has ended; counts stay monotone after a resume, as steps do.
+        """Take the end of an optimizer step; counts stay monotone after a resume, as steps do.
 
         Raises:
-            Exception: What ended the watch, where that is a fault of the watch itself.
+            Exception: The fault of the monitor itself that ended the watch.
         """
         if self._fault is not None:
             raise self._fault
@@ -118,7 +119,7 @@ class Monitor:
         self.shown.samples = step * self._rows_per_step
 
     def measured(self, step: int, values: Mapping[str, float]) -> dict[str, float]:
-        """Look at what training logged, before the release policy; return what there is besides.
+        """Check the logged values before the release policy, and return further measurements.
 
         Returns:
             ``steps_per_second``, ``samples_per_second`` and ``tokens_per_second`` since the last
@@ -140,11 +141,11 @@ class Monitor:
         return found
 
     def released(self, _step: int, values: Mapping[str, float | None]) -> None:
-        """The release policy let these out."""
+        """Take the metrics that the release policy released."""
         self.shown.metrics = {**self.shown.metrics, **values}
 
     def look(self) -> None:
-        """Read the machine and check what no step would show. Called every second.
+        """Read the machine and check the conditions between steps. Called every second.
 
         Raises:
             OSError: The machine cannot be read now.
@@ -172,7 +173,7 @@ class Monitor:
                 self.look()
             except OSError:  # the next tick reads again
                 continue
-            except Exception as fault:  # training raises it: it must not go on unwatched
+            except Exception as fault:  # training raises it: it must not continue unwatched
                 self._fault = fault
                 return
 
@@ -182,7 +183,7 @@ class Monitor:
         self._tell_all()
 
     def _tell_all(self) -> None:
-        """Pass on the alerts that fired, oldest first; those that cannot be now stay."""
+        """Send the fired alerts, oldest first; keep those that fail for the next tick."""
         webhook = self._wanted.webhook
         tell = to_file(self._folder / ALERTS_FILE) if webhook is None else to_webhook(webhook)
         with self._telling:

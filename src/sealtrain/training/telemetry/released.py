@@ -1,4 +1,4 @@
-"""Which numbers may leave the guest: those the release policy names, rounded, when it says."""
+"""The metrics that may leave the guest: those that the release policy names, rounded."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Release = Callable[[int, dict[str, float | None]], None]
 
 
 class MetricGate:
-    """Passes named metrics on and counts what it withholds.
+    """Releases the named metrics and counts the others.
 
     Attributes:
-        withheld: How often each other metric wanted to leave. Names only.
-        besides: Looks at everything that is offered and adds to it; stays inside the guest.
+        withheld: How often each other metric was offered. Names only.
+        besides: Reads every offer and adds measurements to it; stays inside the guest.
     """
 
     def __init__(self, policy: ReleasePolicy, *release: Release) -> None:
@@ -30,14 +30,14 @@ class MetricGate:
         self.besides: Callable[[int, Mapping[str, float]], Mapping[str, float]] | None = None
 
     def offer(self, step: int, values: Mapping[str, float]) -> dict[str, float | None]:
-        """Let out what may leave at this step.
+        """Release the metrics that may leave at this step.
 
         Args:
             step: Optimizer step.
             values: Measurements by name.
 
         Returns:
-            What left. A metric leaves once a step, whatever is offered again.
+            The released metrics. A metric leaves once a step, even if it is offered again.
         """
         if self.besides is not None:
             values = {**self.besides(step, values), **values}
