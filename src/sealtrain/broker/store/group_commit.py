@@ -1,17 +1,17 @@
-"""Transactions that commit together: one sync of the disk for all that came at once.
+"""Group commit: one sync of the disk for all transactions that came at once.
 
 1. Blocks run one after the other, whatever their threads, inside one transaction of the database.
-   Each sees what those before it did. One that raises is undone by itself. Threads queue up here:
-   SQLite would have them sleep and try again, by ever longer.
-2. The last one commits for all when nobody waits for a turn, or when the group is large or old.
-   Nobody returns before that: what a caller was told is on disk.
+   Each sees the changes of those before it. A block that raises is undone alone. Threads queue up
+   here: SQLite would have them sleep and retry with growing delays.
+2. The last block commits for all when no thread waits for a turn, or when the group is large or
+   old. No block returns before that: an answered change is on disk.
 3. Ledger entries of the group are written at its end, in their order, before the database commits:
-   it never holds what the ledger does not. What the ledger then holds and the database does not is
-   recorded before the next group begins (``store.following``).
+   the database never holds a change that is missing from the ledger. If only the ledger commits,
+   its entries are recorded before the next group begins (``store.following``).
 4. If the commit fails, or the database undoes more than one block, the whole group fails.
 5. A block that asks to be alone begins after a commit of all before it and commits by itself. It
-   may read the ledger and finds there what the database says. Only such a block changes what owners
-   handed in: the others read that once for their group.
+   may read the ledger, which then agrees with the database. Only such a block changes owners'
+   submissions: the others read those once for their group.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _COMMIT_SECONDS: Final = 60.0
 _MOST: Final = 64
 """Blocks that wait for one commit."""
 _OLDEST_SECONDS: Final = 0.1
-"""From the first block's begin until no further one joins."""
+"""From the first block's begin until no further block joins."""
 
 
 class Together:
@@ -52,24 +52,25 @@ class Together:
         *,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Of an engine, and a function that begins a transaction that writes."""
+        """Takes an engine, and a function that begins a transaction that writes."""
         self._engine = engine
         self._begin = begin
         self._timer = timer
         self._turns = threading.Condition()
         self._busy = False
         self._waiting = 0
-        self._open: _Group | None = None  # of who has the turn, or of nobody
+        self._open: _Group | None = None  # of the thread that has the turn
         self.ledger: Ledger | None = None
-        """Whose entries commit with the blocks that append them."""
+        """The ledger whose entries commit with the blocks that append them."""
         self.following: Following | None = None
         """Notes how much of the ledger the database reflects."""
 
     @contextmanager
     def block(self, *, alone: bool) -> Iterator[tuple[Connection, Settled | None]]:
-        """A part of a transaction; on disk when it is left, or undone if it raises.
+        """A block of a transaction: on disk when it ends, or undone if it raises.
 
-        Yields the connection, and what was read before of the tables that do not change in it.
+        Yields the connection, and the rows already read from tables that do not change in the
+        group.
 
         Args:
             alone: Begin after all others were committed, and share the commit with none.
@@ -107,7 +108,7 @@ class Together:
             try:
                 if not self._turns.wait_for(lambda: not self._busy, _TURN_SECONDS):
                     raise Unreachable(
-                        "the broker's database is held by another request for too long",
+                        "another request has held the broker's database for too long",
                         check="database",
                         expected=f"a turn within {_TURN_SECONDS:g} s",
                     )
@@ -116,13 +117,13 @@ class Together:
                 self._waiting -= 1
 
     def _pass_turn(self, *, commit_now: bool) -> None:
-        """Let the next one go on with the group, or end the group if there is none."""
+        """Pass the turn to the next waiting thread, or end the group if there is none."""
         group = self._open
         full = group is not None and (
             group.blocks >= _MOST or self._timer() - group.began > _OLDEST_SECONDS
         )
         with self._turns:
-            # Who waits takes the turn: nobody gives up while it is free.
+            # A waiting thread takes the turn: no thread gives up while it is free.
             if group is None or (self._waiting and not full and not commit_now):
                 self._busy = False
                 self._turns.notify()
@@ -135,13 +136,13 @@ class Together:
                 self._turns.notify()
 
     def _commit(self, group: _Group) -> None:
-        """End the open group; whoever is in it learns how."""
+        """End the open group and report the result to its blocks."""
         self._open = None
         group.commit()
 
 
 class _Group:
-    """One transaction, its ledger entries, and who waits for it."""
+    """One transaction, its ledger entries, and the blocks that wait for it."""
 
     def __init__(
         self,
@@ -154,9 +155,9 @@ class _Group:
         self.settled: Settled = {}
         self.began = began
         self.blocks = 0
-        """That are in it and were not undone."""
+        """Number of its blocks that were not undone."""
         self.lost: BaseException | None = None
-        """Why nothing of it happened."""
+        """Why the whole group failed."""
         self._ledger = ledger
         self._following = following
         self._ended = threading.Event()
@@ -170,7 +171,9 @@ class _Group:
         """One block: all of it, or nothing."""
         entries = 0 if self._pending is None else self._pending.count
         try:
-            if self.blocks:  # the newest of its name counts; the commit releases all of them
+            if (
+                self.blocks
+            ):  # the newest savepoint of this name counts; the commit releases all of them
                 self._driver.execute("SAVEPOINT block")
             if self._ledger is None or self._pending is None:
                 yield
@@ -210,8 +213,10 @@ class _Group:
     def _end(self, error: BaseException | None) -> None:
         self.lost = error
         try:
-            with suppress(SQLAlchemyError):  # of a connection that broke: how it ended is known
-                self.connection.close()  # undoes what is not committed
+            with suppress(
+                SQLAlchemyError
+            ):  # the connection may be broken; the result is known already
+                self.connection.close()  # undoes uncommitted changes
             if self._pending is not None and error is None:
                 self._pending.written()
             elif self._pending is not None:
@@ -220,25 +225,25 @@ class _Group:
             self._ended.set()
 
     def wait(self) -> None:
-        """Return when it is on disk.
+        """Return when the group is on disk.
 
         Raises:
-            Unreachable: It is not.
-            LedgerInconsistent: Entries are gone that were there before.
+            Unreachable: It was not committed.
+            LedgerInconsistent: Earlier entries are missing from the ledger.
         """
         if not self._ended.wait(_COMMIT_SECONDS):
             raise Unreachable(
-                "the broker's database does not commit",
+                "the broker's database did not commit in time",
                 check="database",
                 expected=f"a commit within {_COMMIT_SECONDS:g} s",
             )
         if isinstance(self.lost, SealtrainError):
-            # Another one for each thread: raising writes the thread's frames into the object.
+            # A new error for each thread: raising writes the thread's frames into the object.
             raise self.lost.restated(self.lost.message) from self.lost
         if self.lost is not None:
             raise Unreachable(
-                "the broker's database undid the request with others",
+                "the broker's database undid the request together with its group",
                 check="database",
                 got=type(self.lost).__name__,
-                hint="ask again: what the ledger took of it is found there",
+                hint="retry: entries that the ledger took are found there",
             ) from self.lost
