@@ -1,4 +1,4 @@
-"""Where a broker's databases are, as an operator says it. Needs no broker installed."""
+"""Where an operator keeps a broker's databases. Works without the ``broker`` extra."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def database_of(address: str) -> Postgres:
             0600 that holds the address, with its password.
 
     Raises:
-        UsageError: It is no such address, or tells its password to everybody.
+        UsageError: It is no such address, or holds a password that other users could read.
         KeyFileInvalid: The file cannot be read, or others may read it too.
         ExtraMissing: The ``postgres`` extra is not installed.
     """
@@ -41,7 +41,7 @@ def database_of(address: str) -> Postgres:
             return Postgres.parse(data.decode("utf-8"))
         except UnicodeDecodeError:
             raise KeyFileInvalid(
-                f"{rest} holds no address of a database", check="database"
+                f"the file {rest} holds no address of a database", check="database"
             ) from None
     found = Postgres.parse(address)
     if found.has_password:
@@ -54,7 +54,7 @@ def database_of(address: str) -> Postgres:
 
 
 def places(state: Path, address: str | None) -> tuple[Path | Postgres, Path | Postgres]:
-    """Where a broker's tables and where its ledger lie.
+    """Locate a broker's tables and its ledger.
 
     Args:
         state: Folder of its state.

@@ -1,4 +1,4 @@
-"""What a broker is told when it starts. Everything that decides trust must be written."""
+"""A broker's settings. Every setting that decides trust has no default."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ class BrokerLimits:
     Attributes:
         challenge_seconds: Lifetime of a challenge, seconds.
         deciding: Guests whose evidence is verified at a time; the others wait. More threads of one
-            Python do not more, they only keep each other waiting.
+            Python process would only wait for each other.
         posts_per_minute: Requests that may write to the ledger, per minute and broker.
         request_seconds: How long an owner's signed request is good for.
-        request_ahead_seconds: How far ahead of the broker's clock one may be dated.
+        request_ahead_seconds: How far ahead of the broker's clock a request may be dated.
         decisions: Signed decisions the broker keeps: an equal share for each owner, half of it for
             revocations.
         manifests_per_run: Run manifests it records for one run.
         posts_per_address: Requests of one address that may write, or cost a quote, per minute;
             ``None`` for half of all.
-        posts_per_owner: Requests that one owner signed, per minute, whatever others send; ``None``
+        posts_per_owner: Requests signed by one owner, per minute, independent of others; ``None``
             for half of all.
-        posts_per_lease: Renewals that the holder of one lease signed, per minute, whatever others
-            send.
-        connections: Open connections of callers that did not show who they are.
+        posts_per_lease: Renewals signed by the holder of one lease, per minute, independent of
+            others.
+        connections: Open connections of unauthenticated callers.
         connections_per_address: Of these, of one address (of one /64 of IPv6).
         connections_per_account: Open connections of one owner, or of the holder of one lease,
             besides these.
-        body_bytes: Memory for bodies of callers that did not show who they are.
+        body_bytes: Memory for request bodies of unauthenticated callers.
         head_seconds: For the head of a request to arrive.
         body_seconds: For its body to arrive.
     """
@@ -82,7 +82,7 @@ class BrokerConfig:
 
     Attributes:
         consortium: The consortium file.
-        succeeds: The succession by which it took another one's place; ``None`` for the first.
+        succeeds: The succession that made it replace another consortium; ``None`` for the first.
         policy: Appraisal policy for guests, YAML.
         root_secret: URI of the root secret (``file:…`` or ``dstack:…``).
         state: Folder of the database and the ledger; created if absent, mode 0700.
@@ -100,10 +100,10 @@ class BrokerConfig:
         lease_seconds: How long released keys may be used, 60 s to 7 days.
         limits: Caps.
         boot_auth: Whether it answers dstack's KMS from the ledger (spec/boot-authority.md).
-        gateway_app_id: What it tells the KMS of its gateway.
+        gateway_app_id: App id of the gateway, as the broker answers it to the KMS.
         chain: The chain file of a contract that must allow a deployment too (spec/chain.md);
             ``None`` for none.
-        proxies: Addresses of reverse proxies whose word on a caller's address is taken.
+        proxies: Addresses of reverse proxies trusted to state a caller's address.
         public_urls: URLs under which owners reach it; none for the address it listens on.
         metrics_port: Port of the page for Prometheus on 127.0.0.1; ``None`` for none.
         log_format: How the log is written.
@@ -150,4 +150,6 @@ class BrokerConfig:
             )
         for port in (self.port, self.metrics_port or 0):
             if not 0 <= port <= 65535:
-                raise UsageError("no such port", check="port", got=port, expected="0 to 65535")
+                raise UsageError(
+                    "the port is out of range", check="port", got=port, expected="0 to 65535"
+                )

@@ -1,9 +1,9 @@
-"""The broker's log: one line an event, as text or JSON, and never a secret.
+"""The broker's log: one line per event, as text or JSON, and never a secret.
 
-1. An event is one line, whatever stands in it. A request's holds its id, method, path template,
-   status, code and duration; never a body,
-   a query, a key, an address or the name of a record.
-2. Of an exception only its kind is written: its message and its frames may hold values.
+1. An event is one line, even if its values hold line breaks. A request's line holds its id,
+   method, path template, status, code and duration; never a body, a query, a key, an address or the
+   name of a record.
+2. The log names only an exception's kind: its message and frames may hold values.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Lines(logging.Formatter):
 
 def configure(form: LogFormat) -> None:
     """Send the process's log to stderr in one form."""
-    # No line shows where it was written, by which thread or process: nobody needs to look.
+    # No line shows its module, thread or process, so logging need not look them up.
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler()
@@ -64,13 +64,15 @@ def log_format_of(name: str) -> LogFormat:
     """Return ``name``, checked.
 
     Raises:
-        UsageError: Neither ``text`` nor ``json``.
+        UsageError: It is neither ``text`` nor ``json``.
     """
     if name == "text":
         return "text"
     if name == "json":
         return "json"
-    raise UsageError("no such log format", check="log format", got=name, expected="text or json")
+    raise UsageError(
+        "the log format is unknown", check="log format", got=name, expected="text or json"
+    )
 
 
 def request_line(
@@ -79,9 +81,9 @@ def request_line(
     """Log one answered request.
 
     Args:
-        request_id: As the caller was told it.
+        request_id: The id in the answer's header.
         method: HTTP method.
-        path: Template of the path, never what stood in it.
+        path: Template of the path, without the caller's values.
         status: HTTP status.
         code: Code of the refusal, if it was one.
         seconds: From its head to the end of the answer.

@@ -2,8 +2,8 @@
 
 1. Everything it trusts is read and checked before it listens.
 2. The ledger is audited when it is opened: a ledger that was rewritten stops the start.
-3. It listens on loopback unless told otherwise; TLS, where wanted, ends in front of it.
-4. On a signal it stops accepting, answers what it began and closes its databases.
+3. It listens on loopback unless configured otherwise; a reverse proxy in front of it ends TLS.
+4. On a signal it stops accepting, answers the requests it began and closes its databases.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def serve(
         random: Source of challenges and lease ids, and of a new root secret.
 
     Raises:
-        ConfigError: A file it is told of cannot be used.
+        ConfigError: A configured file cannot be used.
         Unreachable: The guest API, the ledger file or the database cannot be reached.
         LedgerInconsistent: The ledger was changed from outside.
         ExtraMissing: The ``broker`` extra is not installed.
@@ -84,7 +84,7 @@ def serve(
 def running(
     config: BrokerConfig, *, clock: Clock = system_clock, random: Random = os.urandom
 ) -> Iterator[str]:
-    """The same in a background thread, for tests and for a broker inside one process.
+    """Serve in a background thread, for tests and for a broker inside one process.
 
     Yields:
         The base URL, answering. Raises as ``serve``.
@@ -101,7 +101,7 @@ def listening(broker: Broker, config: BrokerConfig) -> Iterator[str]:
     """A broker that answers HTTP in a background thread; yields its base URL.
 
     Args:
-        broker: What answers.
+        broker: The broker that answers.
         config: Where to listen, and the caps.
 
     Raises:
@@ -158,7 +158,7 @@ def assembled(
             _chain_gate(config, consortium, clock) as chain,
         ):
             if config.succeeds is not None:
-                with store.transaction():  # of several processes that start, one begins it
+                with store.transaction():  # of several starting processes, the first begins it
                     begin_ledger(ledger, consortium, config.succeeds, now=clock())
             yield Broker(
                 BrokerParts(
@@ -232,7 +232,7 @@ def _app(broker: Broker, config: BrokerConfig) -> Iterator[FastAPI]:
 
 
 def _surroundings(config: BrokerConfig) -> dict[str, Callable[[], object]]:
-    """What a decision needs besides the databases; each raises ``Unreachable`` where it fails."""
+    """Checks of what a decision needs besides the databases; each raises ``Unreachable``."""
     return {
         "disk": partial(_room_on_disk, config),
         "collateral": partial(_collateral_file, config),
@@ -267,7 +267,7 @@ def _collateral_file(config: BrokerConfig) -> None:
 
 
 def require_extra() -> None:
-    """Return if what the broker needs is installed.
+    """Return if the ``broker`` extra is installed.
 
     Raises:
         ExtraMissing: It is not.

@@ -1,4 +1,4 @@
-"""Where a broker is, by its own knowledge: what owners' signatures are made for."""
+"""A broker's own URLs: owners sign requests for them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def public_url(text: str) -> str:
     """A URL under which a broker is reached, without a slash at its end.
 
     Raises:
-        UsageError: Not ``http(s)://host`` with at most a port and a path.
+        UsageError: It is not ``http(s)://host`` with at most a port and a path.
     """
     url = parts_of(text)
     if url is None:
         raise UsageError(
-            "not a URL under which a broker is reached",
+            "the URL is not one under which a broker can be reached",
             check="public URL",
             got=text.rpartition("@")[2][:200],
             expected="http(s)://host[:port][/path]",
@@ -30,21 +30,21 @@ def public_url(text: str) -> str:
 
 
 def asked_url(own: Sequence[str], *, host: str, target: str) -> str:
-    """What was asked, by the broker's own knowledge of where it is.
+    """The URL of a request, under the broker's own address.
 
     Args:
         own: URLs it is reached under.
-        host: The request's ``Host``: it only chooses among ``own``.
+        host: The request's ``Host``, which only selects one of ``own``.
         target: Path and query, as they came.
 
     Raises:
-        SignatureInvalid: It is not reached under that host.
+        SignatureInvalid: The broker has no URL with that host.
     """
     for base in own:
         if httpx.URL(base).netloc.decode("ascii") == host.lower():
             return base + target
     raise SignatureInvalid(
-        "the request is for another broker, or the broker does not know this name of its own",
+        "the request is for another broker, or for a host name unknown to this broker",
         check="request address",
         got=host[:200],
         expected=" or ".join(own),

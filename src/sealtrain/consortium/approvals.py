@@ -13,8 +13,9 @@
 
 The threshold is the highest of the actions that the recipe needs. Where the consortium asks for
 consent on own data, the owners whose data the recipe reads must be among those who count, and a
-revocation by one of them stops it alone. The recipe is *unsealed* when the threshold is met and
-nobody stopped it; otherwise it is *sealed*. Status words are Vault's: threshold, progress, sealed.
+revocation by any of them stops it alone. The recipe is *unsealed* when the threshold is met and no
+revocation stops it; otherwise it is *sealed*. Status words are Vault's: threshold, progress,
+sealed.
 """
 
 from __future__ import annotations
@@ -68,9 +69,9 @@ class Tally:
     threshold: int
     """k: how many must approve."""
     demanded_by: tuple[RecipeAction, ...]
-    """Actions that the recipe needs and that ask for so many."""
+    """Actions of the recipe that demand this threshold."""
     own_data: tuple[str, ...]
-    """Owners who must be among them because their data is read; none where nobody asks for it."""
+    """Owners who must be among them because their data is read, if the consortium asks for it."""
     revoke_threshold: int
     progress: int
     """How many approve."""
@@ -87,13 +88,13 @@ class Tally:
     valid_until: int | None
     """Last second at which the threshold is met without another decision; ``None`` if it is not."""
     elsewhere: Target | None
-    """What the latest approval of another target approved, ``None`` when there is none."""
+    """The target of the latest approval of another target; ``None`` when there is none."""
     approvals: tuple[SignedDecision, ...]
     """The decisions that count, in the order of ``approved_by``."""
 
     @property
     def revoked(self) -> bool:
-        """Enough owners revoked, or one whose own data is read."""
+        """Enough owners revoked, or an owner whose own data is read."""
         return len(self.revoked_by) >= self.revoke_threshold or bool(self.vetoed_by)
 
     @property
@@ -243,7 +244,7 @@ def tally_as_stated(
 ) -> Tally:
     """Count without the recipe, by the needs that approvals state: those that got furthest.
 
-    Of each owner only the latest approval's needs are counted by: nobody makes counting slow.
+    Only the needs of each owner's latest approval are tried, so that no owner makes counting slow.
 
     Good enough to show progress and for what releases no data key. Owners who together meet a
     threshold decide what it is, so where the lock is at hand ``tally`` takes it from there.
@@ -265,17 +266,17 @@ def tally_as_stated(
         tally(known, consortium, target, now, needs=needs)
         for needs in stated or {Needs(actions=("approve",), owners=())}
     ]
-    # The text decides between equals, so that everybody shows the same.
+    # The text decides between equals, so that every party shows the same tally.
     return max(tallies, key=lambda one: (not one.sealed, one.progress, one.needs.to_text()))
 
 
 def require(tally: Tally) -> Tally:
-    """Return a tally that is unsealed; otherwise say precisely who has to do what.
+    """Return a tally that is unsealed; otherwise name the owners who must act, and how.
 
     Raises:
         ApprovalRevoked: Enough owners revoked.
         ApprovalExpired: The threshold was met but approvals have ended.
-        RecipeChanged: Nobody decided on this recipe, but owners approved another one.
+        RecipeChanged: No owner decided on this recipe, but owners approved another.
         ApprovalsMissing: Too few owners approve.
     """
     if tally.revoked:
@@ -330,12 +331,12 @@ def _stopped(tally: Tally) -> ApprovalRevoked:
         owner=_list(tally.revoked_by),
         got=f"{len(tally.revoked_by)} revoked",
         expected=expected,
-        hint="who revoked can lift it: sealtrain approve --lift-revocation; or lock a new recipe",
+        hint="lift each revocation: sealtrain approve --lift-revocation; or lock a new recipe",
     )
 
 
 def _demand(tally: Tally) -> str:
-    """How many owners it takes, and why."""
+    """The number of owners needed, and why."""
     why = "" if tally.demanded_by == ("approve",) else f" for {', '.join(tally.demanded_by)}"
     own = f", {_list(tally.own_data)} among them" if tally.own_data else ""
     return f"{tally.threshold} of {tally.owners} owners{why}{own}"

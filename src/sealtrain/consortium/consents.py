@@ -1,4 +1,4 @@
-"""What an owner signs to have its records' activations trained on (spec/split-cut.md §3).
+"""An owner's consent to training on activations of its records (spec/split-cut.md §3).
 
 A consent is canonical JSON in a DSSE envelope under ``PAYLOAD_TYPE``; ``consortium.owned`` checks
 it. It names one run of one deployment, so it says nothing about any other.
@@ -48,7 +48,7 @@ class Consent(OwnedDocument):
     Attributes:
         run_id: Of the run, as the server's guest said on the attested channel.
         app_id: Of the deployment.
-        compose_hash: What the guest measured.
+        compose_hash: As the guest measured it.
         recipe_hash: Of the lock in it.
         datasets: In the order of their ids, none twice.
     """
@@ -88,7 +88,7 @@ class Consent(OwnedDocument):
             run_id: 32 hex digits.
             target: The deployment and the recipe in it.
             consortium_id: The owner's consortium.
-            owner: Whose datasets they are.
+            owner: The owner of the datasets.
             signed_at: Now, seconds since the epoch.
 
         Raises:
@@ -108,7 +108,7 @@ class Consent(OwnedDocument):
 
 
 SignedConsent = Signed[Consent]
-"""A consent whose signature was verified, and who signed it."""
+"""A consent whose signature was verified, and its signer."""
 
 
 def verify_consent(

@@ -1,4 +1,4 @@
-"""What an owner signs about a sealed dataset: its id, its root and what it is sealed for.
+"""An owner's signed manifest of a sealed dataset: its id, its root and its deployment.
 
 The manifest is canonical JSON in a DSSE envelope under ``PAYLOAD_TYPE`` and lies in the dataset's
 folder as ``dataset.json``. ``verify_dataset`` checks
@@ -100,7 +100,7 @@ def sign_dataset(
     """Sign the manifest of a dataset that was just sealed.
 
     Args:
-        description: What ``sealing.dataset.seal_dataset`` made.
+        description: As ``sealing.dataset.seal_dataset`` returned it.
         signer: The owner's signing key.
         sealed_at: RFC 3339 time.
         publish_counts: ``False`` leaves the numbers of records and tokens out.
@@ -146,7 +146,7 @@ def reissue_dataset(
         app_id: Of the other recipe, 40 hex digits.
         compose_hash: Of the other recipe, 64 hex digits.
         sealed_at: Now, RFC 3339.
-        owner_id: Of the signer, whose keys are others than those before; as it was when ``None``.
+        owner_id: Of the signer, if the owner's keys changed; ``None`` keeps the former id.
 
     Raises:
         StatementInvalid: The values do not make a valid manifest.
@@ -195,7 +195,7 @@ def verify_dataset(
     manifest = load_model(DatasetManifest, document, StatementInvalid, "dataset manifest")
     if (manifest.owner, manifest.owner_id) != (signer.name, signer.owner_id):
         raise DatasetMismatch(
-            "the dataset manifest names another owner than the one who signed it",
+            "the dataset manifest names another owner than its signer",
             check="dataset owner",
             owner=signer.name,
             got=f"{manifest.owner} {manifest.owner_id}",
@@ -208,8 +208,8 @@ def verify_dataset(
 def replaces(manifest: DatasetManifest, before: DatasetManifest, digest: str) -> bool:
     """Whether a manifest may take the place of the one that a broker has registered.
 
-    It names that one; or it is of the same ciphertext and not older, so that a broker which missed
-    one in between, because it was away, takes the next.
+    It names that manifest as previous; or it is of the same ciphertext and not older, so that a
+    broker that missed a manifest in between accepts the next.
 
     Args:
         manifest: The new one, verified.
@@ -225,7 +225,7 @@ def dataset_entry(manifest: DatasetManifest, envelope: dsse.Envelope) -> dict[st
 
     Args:
         manifest: As ``verify_dataset`` returned it.
-        envelope: What it was in.
+        envelope: The envelope it was in.
     """
     return {
         "owner": manifest.owner,
@@ -250,7 +250,7 @@ def read_dataset_envelope(folder: Folder) -> dsse.Envelope:
 
 
 def claimed_manifest(folder: Folder) -> DatasetManifest:
-    """What the manifest of a sealed dataset says; nothing is verified.
+    """Read the manifest of a sealed dataset; nothing is verified.
 
     Raises:
         DataInvalid: There is no such file, or it is no dataset manifest.

@@ -1,4 +1,4 @@
-"""What one owner signs about one recipe: approve or revoke. See ``spec/approvals.md``.
+"""An owner's signed decision on a recipe: approve or revoke. See ``spec/approvals.md``.
 
 A decision is canonical JSON in a DSSE envelope under ``PAYLOAD_TYPE``. ``verify_decision`` checks
 
@@ -53,13 +53,13 @@ CLOCK_SKEW = 300
 MAX_PINS = 1024
 MAX_LIFTS = 64
 KMS_NEEDS = Needs(actions=("approve",), owners=())
-"""What an approval of a dstack KMS states: it runs no recipe and reads no data."""
+"""Needs that an approval of a dstack KMS states: it runs no recipe and reads no data."""
 _KMS_TAG = b"sealtrain/dstack-kms/v1:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What is decided on: the deployment and the recipe inside it."""
+    """The target of a decision: the deployment and the recipe inside it."""
 
     app_id: str
     """40 hex digits."""
@@ -78,7 +78,7 @@ class Target:
 
 
 def kms_target(*, app_id: str, compose_hash: str) -> Target:
-    """What owners approve when they approve a dstack KMS, which runs no recipe.
+    """The target of an approval of a dstack KMS, which runs no recipe.
 
     See spec/boot-authority.md §3.
 
@@ -108,7 +108,7 @@ class Decision(StrictModel):
     datasets: tuple[DatasetPin, ...] = Field(max_length=MAX_PINS)
     """Datasets the owner pins; may be empty. In the order of their ids, none twice."""
     needs: Needs | None
-    """What the recipe needs, as the owner read it; ``None`` in a revocation."""
+    """Needs of the recipe, as the owner read them; ``None`` in a revocation."""
     lifts: tuple[Hex64, ...] = Field(max_length=MAX_LIFTS)
     """Digests of the owner's own revocations of the target that it takes back; in order."""
     decision: Literal["approve", "revoke"]
@@ -233,7 +233,7 @@ class Decision(StrictModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedDecision:
-    """A decision whose signature was verified, and who signed it."""
+    """A decision whose signature was verified, and its signer."""
 
     owner: PublicIdentity
     decision: Decision
@@ -270,7 +270,7 @@ def verify_decision(
     now: int | None = None,
     skew: int = CLOCK_SKEW,
 ) -> SignedDecision:
-    """Return what an owner of ``consortium`` decided, once the module's checks hold.
+    """Return the decision of an owner of ``consortium``, once the module's checks hold.
 
     Args:
         envelope: As received.
@@ -280,7 +280,7 @@ def verify_decision(
 
     Raises:
         SignatureInvalid: Not one signature, another payload type, or it does not verify.
-        ApprovalUnknown: Signed by nobody here, or about another consortium.
+        ApprovalUnknown: No owner here signed it, or it is about another consortium.
         StatementInvalid: Signed by an owner but malformed, or dated in the future.
     """
     owner = consortium.signer_of(envelope, "decision")
@@ -297,7 +297,7 @@ def verify_decision(
             owner=owner.name,
             got=decision.consortium_id,
             expected=consortium.consortium_id,
-            hint="decide again with the present consortium file",
+            hint="decide again with the current consortium file",
         )
     if now is not None and decision.decision == "approve" and decision.signed > now + skew:
         raise StatementInvalid(
@@ -314,7 +314,7 @@ def verify_decision(
 def not_overtaken(signed: SignedDecision, recorded: Iterable[SignedDecision]) -> SignedDecision:
     """Return an approval that its owner signed after every recorded one of the same target.
 
-    What was held back on its way does not replace what came after it.
+    A decision that was held back on its way does not replace a newer one.
 
     Args:
         signed: As received.

@@ -1,4 +1,4 @@
-"""The consortium document: who the owners are and how many must agree. See ``spec/consortium.md``.
+"""The consortium document: the owners and their thresholds. See ``spec/consortium.md``.
 
 A document is accepted when
 
@@ -7,8 +7,9 @@ A document is accepted when
 3. no two owners share a signing, sealing or witness key,
 4. every threshold is written and between 1 and the number of owners.
 
-Its identity is the SHA-256 of its canonical JSON, so whoever pins a ``consortium_id`` pins every
-key and every threshold. A change founds a successor with another id (``consortium.succession``).
+Its identity is the SHA-256 of its canonical JSON, so an owner or guest that pins a
+``consortium_id`` pins every key and every threshold. A change founds a successor with another id
+(``consortium.succession``).
 """
 
 from __future__ import annotations
@@ -208,7 +209,7 @@ class Consortium(StrictModel):
 
         Raises:
             SignatureInvalid: Not one signature.
-            ApprovalUnknown: It names nobody here.
+            ApprovalUnknown: It names no owner of this consortium.
         """
         if len(envelope.signatures) != 1:
             raise SignatureInvalid(
@@ -220,7 +221,7 @@ class Consortium(StrictModel):
         owner = self.owner_by_key_id(envelope.signatures[0].keyid)
         if owner is None:
             raise ApprovalUnknown(
-                f"the {what} is signed by nobody in this consortium",
+                f"no owner of this consortium signed the {what}",
                 check="signer",
                 got=envelope.signatures[0].keyid,
                 expected="the key of " + ", ".join(member.name for member in self.owners),
@@ -229,5 +230,5 @@ class Consortium(StrictModel):
         return owner
 
     def owner_by_key_id(self, key_id: str) -> PublicIdentity | None:
-        """The owner with that signing key, ``None`` when it is nobody's here."""
+        """The owner with that signing key; ``None`` when no owner here has it."""
         return next((owner for owner in self.owners if owner.key_id == key_id), None)

@@ -1,4 +1,4 @@
-"""What one owner signs about what is their own: the checks that all such documents share.
+"""Documents that an owner signs about their own data: the checks that all of them share.
 
 1. the envelope carries exactly one signature,
 2. by the signing key of an owner of this consortium,
@@ -36,7 +36,7 @@ __all__ = ["OwnedDocument", "Signed", "sign_owned", "verify_owned"]
 
 
 class OwnedDocument(StrictModel):
-    """The fields that say whose it is and when it was signed; a subclass adds what it is about."""
+    """The fields that state owner and signing time; a subclass adds the document's subject."""
 
     payload_type: ClassVar[str]
     """Of the envelope."""
@@ -75,7 +75,7 @@ class OwnedDocument(StrictModel):
         Args:
             own: The fields that this kind has besides.
             consortium_id: The owner's consortium.
-            owner: Who signs it.
+            owner: The owner who signs it.
             signed_at: Now, seconds since the epoch.
             random: Source of the nonce.
 
@@ -94,7 +94,7 @@ class OwnedDocument(StrictModel):
         return load_model(cls, document, StatementInvalid, cls.__name__)
 
     def recorded(self) -> dict[str, JsonValue]:
-        """What the ledger's entry says of it besides owner, digest and envelope."""
+        """Fields of the ledger's entry besides owner, digest and envelope."""
         return {}
 
 
@@ -103,7 +103,7 @@ Owned = TypeVar("Owned", bound=OwnedDocument)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signed(Generic[Owned]):
-    """A document whose signature was verified, and who signed it."""
+    """A document whose signature was verified, and its signer."""
 
     owner: PublicIdentity
     document: Owned
@@ -130,7 +130,7 @@ def sign_owned(document: OwnedDocument, signer: dsse.Ed25519Signer) -> dsse.Enve
 def verify_owned(
     cls: type[Owned], envelope: dsse.Envelope, consortium: Consortium
 ) -> Signed[Owned]:
-    """Who signed a document, and the document, once the module's checks hold.
+    """Return a document's signer and the document, once the module's checks hold.
 
     Args:
         cls: Its format.
@@ -139,7 +139,7 @@ def verify_owned(
 
     Raises:
         SignatureInvalid: Not one signature, another payload type, or it does not verify.
-        ApprovalUnknown: Signed by nobody here, or about another consortium.
+        ApprovalUnknown: No owner here signed it, or it is about another consortium.
         StatementInvalid: Signed by an owner but malformed.
         DatasetMismatch: An owner signs for another owner.
     """
@@ -156,15 +156,15 @@ def verify_owned(
             owner=owner.name,
             got=document.consortium_id,
             expected=consortium.consortium_id,
-            hint="sign again with the present consortium file",
+            hint="sign again with the current consortium file",
         )
     if (document.owner, document.owner_id) != (owner.name, owner.owner_id):
         raise DatasetMismatch(
-            f"the {what} names another owner than the one who signed it",
+            f"the {what} names another owner than its signer",
             check="dataset owner",
             owner=owner.name,
             got=f"{document.owner} {document.owner_id}",
             expected=f"{owner.name} {owner.owner_id}",
-            hint="each owner speaks only for their own datasets",
+            hint="name only your own datasets and sign again",
         )
     return Signed(owner=owner, document=document, envelope=envelope, digest=envelope.digest)

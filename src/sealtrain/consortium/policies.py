@@ -1,4 +1,4 @@
-"""What an owner asks of guests that read their data, beyond what the broker asks of all.
+"""An owner's policy for guests that read their data, beyond the broker's policy for all.
 
 See ``spec/approvals.md`` §8. A policy touches only runs whose recipe names data of its owner: such
 a guest must meet it too, and the lease is no longer than it says. Each continues the one before it,
@@ -31,14 +31,14 @@ ENTRY_KIND = "owner-policy"
 
 
 class OwnerPolicy(OwnedDocument):
-    """The signed document. Both null: the owner asks for nothing of their own any more."""
+    """The signed document. If both are null, the owner no longer adds any requirement."""
 
     payload_type = PAYLOAD_TYPE
     what = "policy"
     max_bytes = 512 << 10
 
     appraisal: AppraisalPolicy | None
-    """What guests must show."""
+    """Claims that guests must show."""
     lease_seconds: Annotated[int, Field(ge=60, le=7 * 24 * 3600)] | None
     """Longest lease."""
     previous: Hex64 | None
@@ -59,8 +59,8 @@ class OwnerPolicy(OwnedDocument):
 
         Args:
             consortium_id: The owner's consortium.
-            owner: Whose data it is about.
-            appraisal: What guests must show, ``None`` for what the broker asks of all.
+            owner: The owner of the data.
+            appraisal: Claims that guests must show; ``None`` for only the broker's policy.
             lease_seconds: Longest lease, 60 to 604800; ``None`` for the broker's.
             previous: Digest of the one in force, ``None`` where there is none.
             signed_at: Now, seconds since the epoch.
@@ -91,11 +91,11 @@ def continues(signed: SignedPolicy, before: str | None) -> SignedPolicy:
     """
     if signed.document.previous != before:
         raise StatementInvalid(
-            "the policy does not continue the one in force",
+            "the policy does not continue the policy in force",
             check="previous policy",
             owner=signed.owner.name,
             got=signed.document.previous,
             expected=before,
-            hint="read the one in force and sign again: sealtrain policy set",
+            hint="read the policy in force and sign again: sealtrain policy set",
         )
     return signed

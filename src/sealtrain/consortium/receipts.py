@@ -1,15 +1,15 @@
-"""What a broker signs when it releases keys, and how anyone checks it later.
+"""The receipt that a broker signs when it releases keys, and its verification.
 
 Format: spec/run-manifest.md §4.
 
 A receipt says: at this time this broker gave the keys of these datasets to this run, because this
 evidence appraised well and these owners had approved. It holds no key. The broker writes the
 receipt's digest (``receipt_digest``) into its ledger, so a receipt that is shown to an auditor but
-missing from the ledger is noticed.
+missing from the ledger is detected.
 
 ``verify_receipt`` checks, in order:
 
-1. the envelope is signed by the broker's key and by nobody else;
+1. the envelope carries the signature of the broker's key and no other;
 2. its payload is canonical JSON and a ``ReleaseReceipt`` without unknown fields;
 3. it names that broker;
 4. the lease ends after the release.

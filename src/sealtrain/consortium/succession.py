@@ -82,7 +82,7 @@ class _Predicate(StrictModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One thing in which a successor differs, and what it takes."""
+    """A difference of the successor, and the action whose threshold it needs."""
 
     what: str
     amendment: Amendment
@@ -90,11 +90,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Succession:
-    """A succession that verified, whoever signed so far.
+    """A succession that verified, with the signatures so far.
 
     Attributes:
-        predecessor: Whose owners signed.
-        successor: What takes its place.
+        predecessor: The consortium whose owners signed.
+        successor: The consortium that replaces it.
         ledgers: Checkpoints of the predecessor's ledgers that the signers saw; none where the
             ledgers are lost.
         not_after: Last second at which it may be put in force.
@@ -132,11 +132,11 @@ class Succession:
         """Return it if it may still be put in force.
 
         Raises:
-            StatementInvalid: It is over.
+            StatementInvalid: It expired.
         """
         if now > self.not_after:
             raise StatementInvalid(
-                "the succession is over: it was not put in force in time",
+                "the succession expired before it was put in force",
                 check="not after",
                 got=to_rfc3339(now),
                 expected=f"at most {to_rfc3339(self.not_after)}",
@@ -195,12 +195,12 @@ class SuccessionFile:
         )
 
     def verified(self) -> Succession:
-        """What it says, by as many as it takes. Raises as ``verify_succession``."""
+        """Return the succession if a quorum signed it. Raises as ``verify_succession``."""
         return verify_succession(self.envelope, self.predecessor)
 
 
 def changes_between(predecessor: Consortium, successor: Consortium) -> tuple[Change, ...]:
-    """In what two documents differ, in words without control characters.
+    """Differences of two documents, in words without control characters.
 
     Args:
         predecessor: The one in force.
@@ -252,7 +252,7 @@ def propose(
 
     Args:
         predecessor: The consortium in force.
-        successor: What is to take its place.
+        successor: The consortium to replace it.
         signer: Of an owner of the predecessor.
         ledgers: Newest checkpoint of each of the predecessor's ledgers, signed notes.
         not_after: Last second at which it may be put in force.
@@ -279,14 +279,14 @@ def propose(
 
 
 def with_signature(file: SuccessionFile, signer: dsse.Ed25519Signer) -> SuccessionFile:
-    """The same with one more owner's signature.
+    """Add another owner's signature.
 
     Args:
-        file: As proposed; what it says was read (``read_succession``).
+        file: As proposed; the signer read it (``read_succession``).
         signer: Of an owner of the predecessor who has not signed it yet.
 
     Raises:
-        SignatureInvalid: The owner signed it before, or is none of the predecessor's.
+        SignatureInvalid: The owner signed it before, or is not an owner of the predecessor.
     """
     mine = dsse.sign(file.envelope.payload, PAYLOAD_TYPE, signer).signatures[0]
     envelope = dsse.Envelope(
@@ -299,14 +299,14 @@ def with_signature(file: SuccessionFile, signer: dsse.Ed25519Signer) -> Successi
 
 
 def read_succession(envelope: dsse.Envelope, predecessor: Consortium) -> Succession:
-    """Checks 1-4: what is said, and by whom so far.
+    """Checks 1-4: the succession and its signatures so far.
 
     Args:
         envelope: As received.
-        predecessor: Whose owners may sign.
+        predecessor: The consortium whose owners may sign.
 
     Raises:
-        SignatureInvalid: Another type, or a signature by somebody else or that does not verify.
+        SignatureInvalid: Another type, or a signature that is not an owner's or does not verify.
         StatementInvalid: Signed but malformed, or nothing changes.
         ConsortiumMismatch: It is about another predecessor.
     """
@@ -325,7 +325,7 @@ def read_succession(envelope: dsse.Envelope, predecessor: Consortium) -> Success
     subjects = (Subject(name=_SUBJECT, sha256=said.successor.consortium_id),)
     if statement.subjects != subjects:
         raise StatementInvalid(
-            "the succession is about another document than it holds",
+            "the succession names another predecessor than the document in its file",
             check="subject",
             got=statement.subjects[0].sha256,
             expected=said.successor.consortium_id,

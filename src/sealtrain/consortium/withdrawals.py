@@ -1,4 +1,4 @@
-"""What an owner signs to take datasets back for good. See ``spec/approvals.md`` §6.
+"""An owner's permanent withdrawal of datasets. See ``spec/approvals.md`` §6.
 
 A withdrawal is canonical JSON in a DSSE envelope under ``PAYLOAD_TYPE``; ``consortium.owned``
 checks it. It is never refused for its date: a wrong clock must not keep an owner from withdrawing.
@@ -52,7 +52,7 @@ class Withdrawal(OwnedDocument):
         Args:
             datasets: Ids, in any order.
             consortium_id: The owner's consortium.
-            owner: Whose datasets they are.
+            owner: The owner of the datasets.
             signed_at: Now, seconds since the epoch.
 
         Raises:

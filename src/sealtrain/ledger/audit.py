@@ -1,4 +1,4 @@
-"""Verify a whole ledger again and name everything that does not hold. See ``spec/ledger.md`` §9.
+"""Verify a whole ledger again and report every finding. See ``spec/ledger.md`` §9.
 
 ``Auditor`` takes the entries one after the other, from a file or a broker, and stops at nothing. It
 compares the tree over them with every checkpoint it was given, and leaves what an entry means to
@@ -35,10 +35,10 @@ BACKWARDS_SECONDS: Final = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that does not hold."""
+    """A check that failed."""
 
     index: int | None
-    """Index of the entry; ``None`` for what is about no single entry."""
+    """Index of the entry; ``None`` for a finding about no single entry."""
     check: str
     problem: str
 
@@ -54,7 +54,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
-    """What an audit found."""
+    """The result of an audit."""
 
     origin: str
     size: int
@@ -69,11 +69,11 @@ class AuditReport:
     witnessed: dict[str, int]
     """Owner → entries of the largest checkpoint that the owner cosigned."""
     findings: tuple[Finding, ...]
-    """In the order of the entries, then what is about no single entry."""
+    """In the order of the entries, then findings about no single entry."""
 
     @property
     def holds(self) -> bool:
-        """Nothing was found."""
+        """There are no findings."""
         return not self.findings
 
     def to_dict(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class Auditor:
             consortium: As the auditor holds it.
             public_key: The log's key, 32 bytes, attested or pinned.
             origin: The log's origin.
-            checkpoints: Signed notes, from wherever; cosignatures on them are verified too.
+            checkpoints: Signed notes, from any source; cosignatures on them are verified too.
         """
         self._rules = EntryRules(consortium)
         self._origin = origin
@@ -125,7 +125,7 @@ class Auditor:
         self._public_key = public_key
         self._rotations: list[Rotation] = []
         self._made_with: str | None = None
-        # Which keys the log had, its entries say: its checkpoints are verified after them.
+        # The entries state the log's keys, so checkpoints are verified after the entries.
         self._notes = list(checkpoints)
         self._roots: dict[int, str] = {}
         self._wanted = {size for note in self._notes if (size := _claimed_size(note)) is not None}
@@ -137,7 +137,7 @@ class Auditor:
         return self._tree.size
 
     def found(self, check: str, problem: str, index: int | None = None) -> None:
-        """Add a finding of whoever reads the entries."""
+        """Add a finding of the caller, who reads the entries."""
         self._findings.append(Finding(index=index, check=check, problem=problem))
 
     def entry(self, data: bytes) -> None:
@@ -163,7 +163,7 @@ class Auditor:
         self._stated.entry(index, kind, body)
 
     def made_with(self, key: str | None) -> None:
-        """Take what the log says of the key that it was made with.
+        """Take the key id that the log states it was made with.
 
         Args:
             key: Its key id.
@@ -181,10 +181,10 @@ class Auditor:
         self._see_root()
 
     def finish(self, references: References | None = None) -> AuditReport:
-        """What was found.
+        """Finish the audit and return its result.
 
         Args:
-            references: What the broker's database says of the ledger, where that is read too.
+            references: The broker's database's statements about the ledger, if it is read too.
         """
         self._read_all()
         self._compare_checkpoints()
@@ -283,7 +283,7 @@ class Auditor:
 
 
 def _claimed_size(note: str) -> int | None:
-    """The size that a checkpoint names, whoever signed it."""
+    """The size that a checkpoint names, unverified."""
     size = note.split("\n", 2)[1:2]
     return int(size[0]) if size and _SIZE.fullmatch(size[0]) else None
 

@@ -1,8 +1,8 @@
 """Does an entry of a ledger hold, given the entries before it? See ``spec/ledger.md`` §9.
 
-``EntryRules.problems`` takes the entries in order and answers with what does not hold of each. It
+``EntryRules.problems`` takes the entries in order and yields the problems of each. It
 believes no field that a signature in the entry does not cover: owners' documents are verified anew,
-and what the broker did is judged by the owners' documents before it. An approval that has ended by
+and the broker's acts are judged by the owners' documents before them. An approval that has ended by
 the time of one entry has ended for every later entry, whatever time that one states: otherwise the
 broker's host would revive it by setting the clock back.
 """
@@ -107,7 +107,7 @@ class _Booted(StrictModel):
 
 
 class EntryRules:
-    """What the entries so far allow. Feed it every entry, in order."""
+    """The state after the entries so far. Feed it every entry, in order."""
 
     def __init__(self, consortium: Consortium) -> None:
         self._consortium = consortium
@@ -131,7 +131,7 @@ class EntryRules:
         """Kinds it has no rule for, and how many entries of them there were."""
 
     def problems(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
-        """What does not hold of the next entry; nothing when it holds.
+        """Yield the problems of the next entry; none when it holds.
 
         Args:
             kind: Of the entry.

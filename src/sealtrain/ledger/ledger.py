@@ -1,9 +1,9 @@
-"""The ledger: an append-only Merkle log of what owners and the broker did. See ``spec/ledger.md``.
+"""The ledger: an append-only Merkle log of owners' and the broker's acts. See ``spec/ledger.md``.
 
 An entry is canonical JSON ``{"kind", "at", "body"}``. ``append`` returns once it is on disk. The
 tree is RFC 6962's, heads are signed C2SP checkpoints. On opening, everything is recomputed from the
-entries and compared with what is stored (``audit``); what a consistent rewrite of the whole file
-would hide, a checkpoint kept elsewhere reveals.
+entries and compared with the stored hashes (``audit``); a checkpoint kept elsewhere reveals even a
+consistent rewrite of the whole file.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MAX_ENTRY_BYTES = 256 << 10
 MAX_BATCH = 10_000
 MAX_PAGE = 1000
 MAX_PAGE_BYTES = MAX_ENTRY_BYTES
-"""Of entries that are shown at once: what a page costs is bounded, whatever is in it."""
+"""Longest page of entries, in bytes: it bounds the cost of any page."""
 _ROTATED = b'"kind":"rotation"'
 KIND = re.compile(r"[a-z][a-z0-9-]{0,31}")
 """Spelling of an entry's kind."""
@@ -70,7 +70,7 @@ class Ledger:
     ) -> None:
         self._store = store
         self._here = threading.local()
-        self._head = (-1, "")  # the checkpoint signed last: entries that came together share it
+        self._head = (-1, "")  # the checkpoint signed last: entries of one batch share it
         self._signer = signer
         self._former = tuple(former)
         self._clock = clock
@@ -104,7 +104,7 @@ class Ledger:
             LedgerInconsistent: Of another origin or key, or changed from outside.
             SignatureInvalid: The key was rotated away, or rotations do not lead to it.
             Unreachable: The file or database cannot be opened.
-            ConfigError: The database would not keep what it commits.
+            ConfigError: The database's settings do not make commits durable.
         """
         # Rotations may have led to the signer from the key that the ledger was made with.
         store = _open(where, {"origin": origin, "key_id": signer.key_id})
@@ -176,7 +176,7 @@ class Ledger:
 
     @contextmanager
     def adding_to(self, pending: Pending) -> Iterator[None]:
-        """What this thread appends meanwhile waits there: not on disk, not to be read or proven."""
+        """Entries of this thread wait there meanwhile: not on disk, not readable, not provable."""
         self._here.pending = pending
         try:
             yield
@@ -185,7 +185,7 @@ class Ledger:
 
     @property
     def stored(self) -> StoredTree:
-        """What lies beneath it, to read."""
+        """The store beneath it, to read."""
         return self._store
 
     @property
@@ -311,7 +311,7 @@ class Ledger:
             checkpoints: Signed notes of this ledger that were kept elsewhere.
 
         Returns:
-            The present tree head.
+            The current tree head.
 
         Raises:
             LedgerInconsistent: Stored entries or hashes do not fit together, or a checkpoint does
@@ -328,7 +328,7 @@ class Ledger:
                     check="ledger checkpoint",
                     got=got,
                     expected=f"{kept.root} at size {kept.size}",
-                    hint="entries were rewritten or cut off: restore it from a backup",
+                    hint="restore the ledger from a backup: entries were rewritten or cut off",
                 )
         return Checkpoint(origin=self.origin, size=size, root=self.root(size))
 
@@ -351,7 +351,7 @@ class Ledger:
             return present
         if not 0 <= size <= present:
             raise EntryUnknown(
-                "the ledger has not that many entries",
+                "the ledger has fewer entries than the requested size",
                 check="ledger size",
                 got=size,
                 expected=f"0 to {present}",
@@ -377,7 +377,7 @@ def _entry_bytes(kind: str, at: str, body: dict[str, JsonValue]) -> bytes:
             got=f"{len(data)} bytes",
             expected=f"at most {MAX_ENTRY_BYTES}",
         )
-    # A float beyond 2**53 is written like an integer that nobody may read: refuse it now.
+    # A float beyond 2**53 is written like an integer that readers refuse: refuse it now.
     parse_canonical(data)
     return data
 

@@ -1,10 +1,10 @@
-"""A PostgreSQL database: its address, connections that keep what a ledger promises, its failures.
+"""A PostgreSQL database: its address, connections that are safe for a ledger, its failures.
 
 1. An address never shows its password, in no message, log or traceback.
-2. Over a network the server proves its name (``sslmode=verify-full``): whoever can answer in its
-   place decides what a broker remembers.
-3. A connection is to a server that takes writes and keeps what it committed: no standby, no
-   ``fsync = off``; and no wait is without an end.
+2. Over a network the server proves its name (``sslmode=verify-full``): an impostor could otherwise
+   decide what a broker remembers.
+3. A connection is to a server that takes writes and makes commits durable: no standby, no
+   ``fsync = off``; and every wait has a timeout.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DEFAULTS: Final = {
     "tcp_user_timeout": "30000",
     "target_session_attrs": "read-write",  # of several hosts, the one that takes writes
 }
-# What was read under the lock must be what is there: a snapshot older than the lock is not.
+# A read under the lock must be current: a snapshot older than the lock would be stale.
 _SESSION: Final = """
 SELECT set_config('default_transaction_isolation', 'read committed', false),
        set_config('lock_timeout', '20s', false),
@@ -68,13 +68,13 @@ class Postgres:
                 the settings are libpq's.
 
         Raises:
-            UsageError: It is none, names no database, or is to go unprotected over a network.
+            UsageError: It is no address, names no database, or uses a network without TLS.
             ExtraMissing: The ``postgres`` extra is not installed.
         """
         scheme, separator, rest = address.strip().partition("://")
         if not separator or scheme not in SCHEMES:
             raise UsageError(
-                "this is no address of a PostgreSQL database",
+                "the value is not an address of a PostgreSQL database",
                 check="database",
                 got=f"{scheme[:20]}…" if separator else "no scheme",
                 expected=_FORM,
@@ -113,7 +113,7 @@ class Postgres:
 
         Raises:
             psycopg.OperationalError: The server does not answer, or does not let the broker in.
-            ConfigError: The server would not keep what it commits.
+            ConfigError: The server's settings do not make commits durable.
         """
         connection: Connection = _driver().connect(autocommit=True, **self._settings)
         try:
@@ -146,7 +146,7 @@ def is_unreachable(error: Error) -> bool:
 
 
 def unreachable(name: str, error: BaseException) -> SealtrainError:
-    """Our error for one; the server's own words stay out, they may hold anything."""
+    """Our error for a failure, without the server's own text, which may hold anything."""
     return Unreachable(
         f"the database {name} cannot be read or written",
         check="database",

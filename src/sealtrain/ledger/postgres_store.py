@@ -1,16 +1,16 @@
-"""Where a ledger lives: a schema of its own in a PostgreSQL database.
+"""A ledger's store: a schema of its own in a PostgreSQL database.
 
 - The tables are those of the SQLite file (``ledger_store``), with the same hashes. No migration
   touches them.
 - One advisory lock for every appending transaction: writers in several processes take turns, and
   each reads the size after it has the lock.
 - Triggers refuse to update, delete, truncate or skip anything, also while a server replicates.
-  They stop mistakes, not somebody who owns the database; for that there are ``recompute`` and
-  checkpoints kept elsewhere.
+  They stop mistakes, not the database's administrator; ``recompute`` and checkpoints kept elsewhere
+  detect the latter.
 - A connection that broke is made anew, and then the newest head that was computed here must still
   be there: a server put in the place of another may have lost what that one had acknowledged.
 
-What was used last is kept in memory (``KeptTree``).
+The entries and hashes used last stay in memory (``KeptTree``).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class PostgresLedger:
         Raises:
             LedgerInconsistent: Another structure, or other ``meta``.
             Unreachable: The database cannot be reached.
-            ConfigError: The server would not keep what it commits.
+            ConfigError: The server's settings do not make commits durable.
         """
         self._database = database
         self.name = database.name
@@ -131,7 +131,7 @@ class PostgresLedger:
         return _Pending(self, connection)
 
     def _next(self, connection: psycopg.Connection) -> int:
-        """Index of the next entry, for who holds the ledger's lock."""
+        """Index of the next entry, for the holder of the ledger's lock."""
         first = int(connection.execute(_SIZE).fetchall()[0][0])
         if first < self._seen[0]:
             raise _set_back(self._seen[0], first)
@@ -193,7 +193,7 @@ class PostgresLedger:
         return bytes(rows[0][0])
 
     def _still_there(self, connection: psycopg.Connection) -> None:
-        """Compare the newest head that was computed here with what a new connection shows."""
+        """Compare the newest head computed here with the ledger on a new connection."""
         size, root = self._seen
         if size == 0:
             return
@@ -342,7 +342,7 @@ def _prepare(
 
 
 def meta_of(database: Postgres) -> dict[str, str]:
-    """What the ledger of a database says of itself: origin and key id.
+    """Origin and key id in the metadata of a database's ledger.
 
     Raises:
         ConfigError: There is none.

@@ -1,4 +1,4 @@
-"""What a ledger proves to somebody who does not have it. See ``spec/ledger.md``.
+"""Proofs for readers that do not hold the ledger. See ``spec/ledger.md``.
 
 ``verify_proof`` (is this entry in the log that was signed?) checks
 
@@ -8,8 +8,8 @@
 4. the path leads from the canonical bytes of the entry to the signed root.
 
 ``verify_extension`` (did the log only grow?) checks that both checkpoints are signed and that the
-consistency proof leads from the older root to the newer one. Whoever keeps the last checkpoint they
-saw and calls it on the next one notices a log that was rewritten, truncated or forked.
+consistency proof leads from the older root to the newer one. An owner or auditor who keeps the last
+checkpoint and calls it on the next one detects a log that was rewritten, truncated or forked.
 """
 
 from __future__ import annotations

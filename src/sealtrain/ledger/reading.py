@@ -1,4 +1,4 @@
-"""Read a ledger where it is stored, for an audit: changing nothing, past everything that is wrong.
+"""Read a stored ledger for an audit: change nothing, and read on past every fault.
 
 ``LedgerStore`` refuses a ledger that was touched; an audit has to say where. What is stored besides
 the entries is compared with them here: structure and triggers, what the ledger says about itself,
@@ -24,7 +24,7 @@ from sealtrain.signing import merkle
 __all__ = ["Reading", "audit_stored", "entries_in", "reading"]
 
 _MAX_GAP = 10_000
-"""Missing entries in a row that are counted; a wider gap is not a ledger any more."""
+"""Missing entries in a row that are counted; with a wider gap it is no ledger."""
 _MAX_PRINTED = 200
 
 Rows = Callable[[str, Sequence[Any]], Iterable[Any]]

@@ -435,7 +435,7 @@ DISHONEST: dict[str, tuple[str, Callable[[History], dict[str, Any]], str]] = {
     "a decision of a stranger": (
         "approval",
         lambda h: decision(h, "stranger"),
-        "signed by nobody in this consortium",
+        "no owner of this consortium signed",
     ),
     "a decision twice": ("approval", lambda h: body_of(h, "approval"), "was recorded before"),
     "a decision under another's name": (

@@ -1,11 +1,11 @@
-"""Who asks, told by a request's head alone, before its body is read or anything is done for it.
+"""Authenticates a caller by the request's head alone, before the broker reads its body.
 
 1. An owner by a signature on the request (spec/requests.md §1).
 2. The holder of a lease by an authentication code under the lease's key (spec/key-release.md §5).
-3. Anybody else counts, by address and all together, before a body is read.
+3. Every other caller is counted, by address and in total, before its body is read.
 
-Who is told by 1 or 2 has a slot for its connection, threads and a count of its own: others cannot
-use them up. Called by the event loop's thread; nothing here waits.
+A caller authenticated by 1 or 2 has its own connection slot, threads and count: other callers
+cannot use them up. The event loop's thread calls this module; nothing here waits.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _MOST_RUNS: Final = 256
 
 
 class Admission:
-    """The door of one broker.
+    """Admits requests to one broker.
 
     Args:
-        broker: Whose.
+        broker: The broker that answers.
         public_urls: URLs under which owners reach it; none for the address of the connection.
     """
 
@@ -43,12 +43,12 @@ class Admission:
         self._public_urls = public_urls
 
     def owner(self, request: Request) -> OwnersRequest:
-        """Return which owner signed a request's head.
+        """Return the name of the owner who signed a request's head.
 
         Raises:
-            SignatureInvalid: None did, for this URL.
+            SignatureInvalid: No owner signed it for this URL.
             RequestStale: It was signed too long ago, or ahead.
-            RequestReplayed: It came before, as far as is known here.
+            RequestReplayed: This process saw its nonce before.
         """
         found = self._broker().owners.known(
             method=request.method,
@@ -59,7 +59,7 @@ class Admission:
         return found
 
     def holder(self, request: Request) -> LeaseShown | None:
-        """Return whose lease a request's head shows; ``None`` where it shows none that is."""
+        """Return the lease whose holder authenticated the head; ``None`` if none did."""
         shown = lease_shown(request.headers.get(LEASE_HEADER, ""))
         if shown is None or not self._broker().granted(shown):
             return None
@@ -67,25 +67,25 @@ class Admission:
         return shown
 
     def stranger(self, request: Request) -> None:
-        """Count a request of anybody.
+        """Count a request of an unauthenticated caller.
 
         Raises:
-            TooManyRequests: The address, or all together, asked all they may in this minute.
+            TooManyRequests: The address, or all callers together, reached this minute's cap.
         """
         broker, now = self._broker(), self._broker().now()
         broker.shares.take(account_of(request), now)
         broker.throttle.take(now)
 
     def runs(self, request: Request) -> tuple[str, ...]:
-        """Run ids that a request's query names, as it says itself.
+        """Run ids in a request's query, unverified.
 
         Raises:
-            DataInvalid: None, too many, or what is no run id.
+            DataInvalid: There are none, too many, or a malformed run id.
         """
         named = tuple(dict.fromkeys(request.query_params.getlist("run_id")))
         if not 1 <= len(named) <= _MOST_RUNS or not all(map(_RUN_ID.fullmatch, named)):
             raise DataInvalid(
-                "the request does not name the manifest's runs",
+                "the request's query does not name the manifest's runs",
                 check="query",
                 expected=f"1 to {_MOST_RUNS} times run_id=, 32 hexadecimal digits",
             )
@@ -93,7 +93,7 @@ class Admission:
 
 
 def account_of(request: Request) -> str:
-    """What a request of anybody counts for: its address group."""
+    """The address group that an unauthenticated request counts for."""
     return "" if request.client is None else address_group(request.client.host)
 
 
@@ -104,7 +104,7 @@ def _admit(request: Request, account: str) -> None:
 
 
 def _own_url(request: Request, public_urls: tuple[str, ...]) -> str:
-    """What was asked, at the address the broker knows itself by."""
+    """The request's URL, under the address the operator configured."""
     scope = request.scope
     host, port = scope["server"]
     listening = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

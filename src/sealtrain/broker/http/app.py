@@ -1,14 +1,14 @@
 """The broker over HTTP (spec/key-release.md): bounded bodies in, typed errors out, nothing else.
 
-1. A body is read only of whoever was admitted by the request's head (``http.admission``), up to
-   its cap, and parsed strictly once; FastAPI parses none.
+1. The broker reads a body only after the request's head was admitted (``http.admission``), up to
+   its cap, and parses it strictly, once; FastAPI parses none.
 2. Work runs in threads, apart for each class of callers (``http.lanes``); the event loop moves
    bytes, verifies heads and makes challenges.
 3. A ``SealtrainError`` is answered with its class's status, and with its text where that is below
    500. Any other exception is answered as ``internal`` without a reason; the log names its kind and
    place, never a value.
 4. Answers are never cached.
-5. What is shown to anybody is bounded in bytes and in work.
+5. Answers to unauthenticated callers are bounded in bytes and in work.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def broker_app(broker: Broker, metrics: Metrics, *, public_urls: tuple[str, ...]
     """ASGI application of one broker, without any page: it serves nothing that loads anything.
 
     Args:
-        broker: What answers.
+        broker: The broker that answers.
         metrics: Counts requests.
         public_urls: URLs under which owners reach it; none for the address of the connection.
     """

@@ -26,7 +26,7 @@ __all__ = [
 
 NO_STORE: Final = {"cache-control": "no-store"}
 """Header of every answer."""
-_OUTAGE: Final = "the broker cannot answer this now; its operator sees why"
+_OUTAGE: Final = "the broker cannot answer this now; its log states why"
 _RETRY_SECONDS: Final = 5
 
 
@@ -34,14 +34,14 @@ async def read_body(request: Request, max_bytes: int, seconds: float) -> bytes:
     """The request's body.
 
     Args:
-        request: Its headers were read, and whoever asks was admitted.
+        request: Its headers were read and its caller was admitted.
         max_bytes: Longest body.
         seconds: Until all of it must be here.
 
     Raises:
         RequestTooLarge: It is longer.
         RequestLate: It comes too slowly, or its sender left.
-        TooManyRequests: Bodies that are on their way fill the memory that they may.
+        TooManyRequests: Unfinished bodies fill their share of memory.
     """
     announced = request.headers.get("content-length", "0")
     data = bytearray()
@@ -59,12 +59,12 @@ async def read_body(request: Request, max_bytes: int, seconds: float) -> bytes:
                     return bytes(data)
         except (TimeoutError, ClientDisconnect) as error:
             raise RequestLate(
-                "the request did not arrive in time",
+                "the request's body did not arrive in time",
                 check="body time",
                 expected=f"within {seconds:g} s",
             ) from error
     raise RequestTooLarge(
-        "the request is too large", check="body size", expected=f"at most {max_bytes} bytes"
+        "the request's body is too large", check="body size", expected=f"at most {max_bytes} bytes"
     )
 
 

@@ -23,9 +23,9 @@ def add_boot_routes(
     """Add the three paths that dstack's KMS asks.
 
     Args:
-        app: What answers.
-        authority: Who decides.
-        admission: Counts who asks.
+        app: The application.
+        authority: The boot authority that decides.
+        admission: Counts the callers.
         lanes: Threads to decide in.
     """
 

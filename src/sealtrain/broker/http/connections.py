@@ -1,15 +1,15 @@
-"""Connections of a broker: how far each has come, and which gives way to a new one.
+"""A broker's connections: the stage of each, and which gives way to a new one.
 
 A connection counts for the address group that holds it until its request proves to be an owner's or
-a lease holder's; then it has a slot of its own, which nobody can take from it. When the others
+a lease holder's; then it has a slot of its own, which no other caller can take. When the others
 fill the table, one of the address group that holds most gives way:
 
-1. one whose request's head is unfinished, the oldest first;
-2. else one that is idle between two requests;
-3. else one whose body is unfinished, or whose caller does not read the answer.
+1. a connection whose request's head is unfinished, the oldest first;
+2. else a connection that is idle between two requests;
+3. else a connection whose body is unfinished, or whose caller does not read the answer.
 
-One that waits for its answer is not cut: the lanes bound how many do. The same order holds for the
-memory that unfinished bodies take. Used by the event loop's thread alone.
+A connection that waits for its answer is not cut: the lanes bound their number. The same order
+holds for the memory of unfinished bodies. Only the event loop's thread uses this module.
 """
 
 from __future__ import annotations
@@ -54,24 +54,24 @@ class Connection:
         self.number = number
         self.stage = Stage.HEAD
         self.account: str | None = None
-        """Who its request proved to be of; ``None`` for anybody's."""
+        """The authenticated owner or lease of its request; ``None`` until authenticated."""
         self.held = 0
         """Bytes of its request's body in memory."""
 
     def admit(self, account: str) -> None:
-        """Let it have a slot of its own, if the account has one left: it is nobody's to take."""
+        """Give it a slot of its own, protected from other callers, if the account has one left."""
         self._table.admit(self, account)
 
     def hold(self, size: int) -> None:
         """Account for bytes of a body that are in memory.
 
         Raises:
-            TooManyRequests: Bodies fill what they may, and none gives way.
+            TooManyRequests: Bodies fill their share of memory, and no connection gives way.
         """
         self._table.hold(self, size)
 
     def finished(self) -> None:
-        """Its request was answered: what comes next on it is anybody's again."""
+        """Its request was answered: the next request on it is unauthenticated again."""
         self.held, self.account = 0, None
 
     def cut(self) -> None:
@@ -97,11 +97,11 @@ class Connections:
         return len(self._open)
 
     def open(self, address: str, cut: Callable[[], object]) -> Connection | None:
-        """Take a new connection in, if need be for another one that is cut.
+        """Accept a new connection, cutting another if the table is full.
 
         Args:
-            address: Of its other side.
-            cut: Ends it.
+            address: Of the peer.
+            cut: Ends the connection.
 
         Returns:
             The connection; ``None`` where there is no room for it.
@@ -145,17 +145,17 @@ class Connections:
             if not self._evict(slow):
                 connection.held = 0
                 raise TooManyRequests(
-                    "the broker holds as many unfinished requests as it does",
+                    "the broker holds too many unfinished requests",
                     check="rate",
                     hint="ask again in a moment",
                 )
 
     def _evict(self, among: list[Connection]) -> bool:
-        """Cut one that gives way; whether there was one."""
+        """Cut the connection that gives way; return whether there was any."""
         idle = [one for one in among if one.stage is not Stage.WORK]
         if not idle:
             return False
-        # One that speaks for many weighs as one of them.
+        # A proxy speaks for many callers and weighs as one of them.
         weights = Counter(one.group for one in among)
         victim = min(
             idle,

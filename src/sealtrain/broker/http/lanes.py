@@ -1,8 +1,8 @@
 """Worker threads of a broker, apart for each class of callers, so that none waits for another.
 
 A lane has threads of its own and shares them among accounts in turn: an account with a hundred
-requests waits for itself, not others for it. What would wait too long is refused at once. Lanes are
-used by the event loop's thread alone.
+requests waits for itself, not others for it. A request that would wait too long is refused at once.
+Only the event loop's thread uses lanes.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Lane:
         """Do ``act`` in a thread of the lane, when it is the account's turn.
 
         Args:
-            account: Who asks.
-            act: What to do.
+            account: The caller's owner, lease or address group.
+            act: The work.
 
         Raises:
             TooManyRequests: Too many wait already, of this account or of all.
@@ -114,15 +114,15 @@ def _lane(name: str, **sizes: int) -> Callable[[], Lane]:
 class Lanes:
     """Every lane of a broker.
 
-    Requests that wait at a time are fewer than connections: there is always one to give up for a
-    caller that is new (``http.connections``).
+    Fewer requests wait than there are connections: one can always give way to a new caller
+    (``http.connections``).
 
     Attributes:
-        owners: What owners signed; an account is an owner.
+        owners: Requests that owners signed; an account is an owner.
         holders: Renewals that the holder of a live lease signed; an account is a lease.
         guests: Everything else that asks for a decision; an account is an address.
-        manifests: Run manifests, which cost most to look at.
-        reads: What is shown to anybody.
+        manifests: Run manifests, which cost most to verify.
+        reads: Answers to unauthenticated callers.
     """
 
     owners: Lane = field(

@@ -1,4 +1,4 @@
-"""Numbers about a broker for Prometheus: counts, seconds and sizes; nothing about whom or what."""
+"""A broker's metrics for Prometheus: counts, seconds and sizes, without names or contents."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Metrics:
         self.registry.register(_Sizes(broker))
 
     def text(self) -> bytes:
-        """All of it, as Prometheus reads it."""
+        """Every metric, in Prometheus's text format."""
         return generate_latest(self.registry)
 
     def count(
@@ -87,8 +87,8 @@ class Metrics:
             method: HTTP method.
             path: Template of the path.
             status: HTTP status.
-            code: Code of the error, if it was one.
-            refused: Whether that error is a refusal: somebody may not have what they asked for.
+            code: Code of the error, if the answer is one.
+            refused: Whether that error is a refusal: the caller may not have what it asked for.
             seconds: From its head to the end of the answer.
         """
         self._seconds.labels(method, path, str(status)).observe(seconds)
@@ -105,17 +105,17 @@ class _Sizes:
         self._broker = broker
 
     def collect(self) -> Iterator[Metric]:
-        """What the Prometheus client asks for; without the sizes where they cannot be read."""
+        """Collect metrics for the Prometheus client, without sizes that cannot be read."""
         for name, (text, value) in self._broker.condition.sizes().items():
             yield GaugeMetricFamily(f"sealtrain_broker_{name}", text, value)
 
 
 @contextmanager
 def metrics_page(metrics: Metrics, port: int) -> Iterator[Callable[[], int]]:
-    """Serve ``metrics`` on 127.0.0.1 while the block runs; yields what tells the port in use.
+    """Serve ``metrics`` on 127.0.0.1 while the block runs; yields a function that returns the port.
 
     Args:
-        metrics: What to show.
+        metrics: The metrics.
         port: TCP port, 0 for any free one.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Every ``POST`` under ``/v1``: of guests by evidence, of owners by a signature on the request.
+"""Every ``POST`` under ``/v1``: guests show evidence, owners sign the request.
 
-Each is admitted by its head, then its body is read, then it is parsed and decided on in threads of
-the callers it belongs to (``http.admission``, ``http.lanes``).
+The broker admits each by its head, reads its body, then parses and decides it in the threads of
+that class of callers (``http.admission``, ``http.lanes``).
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from sealtrain.release.messages import (
 __all__ = ["Serving", "add_posts"]
 
 Serving = Callable[[], Broker]
-"""Who answers; asked for with each request, so that the service can be described without one."""
+"""The broker, looked up with each request so that OpenAPI can be described without one."""
 
 Asked = TypeVar("Asked", bound=StrictModel)
 
 
 def add_posts(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes) -> None:
-    """Add them.
+    """Add the paths.
 
     Args:
-        app: What answers.
-        broker: Who does.
-        admission: Tells who asks.
+        app: The application.
+        broker: Returns the broker.
+        admission: Authenticates callers.
         lanes: Threads to work in.
     """
     _add_guests(app, broker, admission, lanes)
@@ -103,9 +103,9 @@ def _add_guests(app: FastAPI, broker: Serving, admission: Admission, lanes: Lane
                 return answer(broker().renew(asked))
             if sha256_hex(data) != shown.digest.hex() or asked.lease_id != shown.lease_id:
                 raise SignatureInvalid(
-                    "the body is not the one that the lease's holder sent",
+                    "the body does not match the digest that the lease's holder authenticated",
                     check="lease",
-                    hint="it was altered or cut on the way: ask again",
+                    hint="the body was altered or cut on the way: ask again",
                 )
             return answer(broker().renew(asked, holder=shown.lease_id))
 
@@ -115,7 +115,7 @@ def _add_guests(app: FastAPI, broker: Serving, admission: Admission, lanes: Lane
 
 
 def _add_owners(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes) -> None:
-    """Paths for what owners hand in: their signature on the request comes first."""
+    """Paths for owners' submissions: the broker verifies the request's signature first."""
 
     def owned(
         path: str,

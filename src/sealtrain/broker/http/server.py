@@ -2,10 +2,10 @@
 
 1. A request's head must arrive within some seconds of its first byte (or of connecting), however
    its bytes are spread; the body has its own limit (``http.bodies``).
-2. Who does not read an answer for ``READ_SECONDS`` is cut off.
+2. A caller that does not read its answer for ``READ_SECONDS`` is cut off.
 3. One address holds at most so many connections. When the table is full, connections whose request
    is unfinished give way to new ones (``http.connections``).
-4. Told to stop, it stops accepting and finishes what it began.
+4. On a signal, the server stops accepting connections and finishes the requests it began.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BACKLOG: Final = 1024
 
 
 class _Bounded(H11Protocol):
-    """Uvicorn's HTTP/1.1 with the limits it has no setting for."""
+    """Uvicorn's HTTP/1.1 protocol with the limits that Uvicorn has no setting for."""
 
     table: ClassVar[Connections]
     """Every connection of the server."""
@@ -63,7 +63,7 @@ class _Bounded(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; more bytes of an unfinished head win no more time."""
+        """Take bytes; further bytes of an unfinished head do not extend its deadline."""
         super().data_received(data)
         if self.cycle is None or self.cycle.response_complete:
             self._reached(Stage.HEAD)
@@ -119,7 +119,7 @@ async def serve_app(
     """Serve ``app`` until told to stop.
 
     Args:
-        app: What answers.
+        app: The application.
         config: Where to listen, and the caps.
         ready: Called with the base URL once it answers.
         quitters: Gets a function that stops it from another thread; ``None`` to stop on SIGTERM and

@@ -1,4 +1,4 @@
-"""What surrounds every request: an id, the date, a bounded head, a log line, a count."""
+"""Surrounds every request: gives it an id and the date, bounds its head, logs and counts it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Watch:
     """Outermost part of the application.
 
     Args:
-        app: The rest of it.
+        app: The application inside.
         now: The broker's time.
         metrics: Counts them.
         random: Makes request ids.
@@ -108,7 +108,7 @@ def _http_date(now: int) -> bytes:
 def _bound_head(scope: Scope) -> None:
     """Hold path, query and headers to their cap.
 
-    The server's own cap is for heads that came in parts; one that came at once is whole.
+    Uvicorn caps only heads that arrive in parts; a head that arrives at once is not checked there.
 
     Raises:
         HeadTooLarge: They are longer.

@@ -1,7 +1,7 @@
 """Answers dstack's KMS from the owners' ledger (spec/boot-authority.md); off unless asked for.
 
-Every decision is on disk in the ledger before it is told. What prevents that, or prevents deciding,
-is raised: HTTP makes a failure of it, and the KMS boots nothing on a failure.
+Every decision is in the ledger on disk before the KMS reads it. An error that prevents deciding or
+recording is raised: the KMS receives a failed request, and boots nothing on a failure.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class BootAuthority:
     """The webhook of one broker. Thread-safe."""
 
     def __init__(self, parts: BrokerParts, counting: Counting) -> None:
-        """Take the rules for dstack guests out of the broker's policy.
+        """Take the rules for dstack guests from the broker's policy.
 
         Raises:
             ConfigError: The policy is for guests of another kind.
         """
         if not isinstance(parts.policy.cpu, DstackPolicy):
             raise ConfigError(
-                "the boot authority decides on dstack guests, the policy is for others",
+                "the broker's policy is not for dstack guests, and the boot authority needs one",
                 check="boot authority",
                 got=parts.policy.cpu.tee,
                 expected="dstack",
@@ -55,7 +55,7 @@ class BootAuthority:
         return self._parts.limits.body_seconds
 
     def service(self) -> BootService:
-        """Who answers, for the KMS's own metadata."""
+        """This broker's identity, for the KMS's own metadata."""
         return BootService.model_validate(
             {
                 "status": "ok",
@@ -71,7 +71,7 @@ class BootAuthority:
         """Decide on one boot and record it.
 
         Args:
-            role: Whose path was asked.
+            role: Of the path, app or KMS.
             body: As received.
 
         Returns:
@@ -102,7 +102,7 @@ class BootAuthority:
         return BootAnswer.model_validate(allowed), None
 
     def _permit(self, role: BootRole, info: BootInfo, now: int) -> None:
-        """Count and record in one transaction: no revocation comes in between."""
+        """Count approvals and record in one transaction: no revocation comes in between."""
         with self._parts.store.transaction() as transaction:
             transaction.successions.require_none()
             counted = decide_boot(

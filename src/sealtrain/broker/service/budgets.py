@@ -1,8 +1,8 @@
-"""What runs have reserved of the owners' privacy, counted from the ledger each time.
+"""Privacy that runs have reserved from owners, counted from the ledger each time.
 
 The ledger is the account: a sum kept in the database could be set back with an old copy of its
 file. The database remembers at which places of the ledger reservations stand, so that setting back
-the ledger alone is noticed here, and setting back both by whoever kept a checkpoint or a receipt.
+the ledger alone is detected here, and setting back both by the holder of a checkpoint or receipt.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def spent_so_far(ledger: Ledger, reserved: Mapping[int, str]) -> dict[tuple[str,
         Sum by (owner, dataset name).
 
     Raises:
-        LedgerInconsistent: A reservation is not in the ledger any more.
+        LedgerInconsistent: A reservation is missing from the ledger.
     """
     total: Counter[tuple[str, str]] = Counter()
     missing = dict(reserved)

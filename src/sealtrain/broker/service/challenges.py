@@ -2,9 +2,9 @@
 
 A challenge says when it expires and is authenticated by a key that only this broker's root secret
 gives, so every process of the broker knows its own challenges and keeps none. Used ones are
-remembered until they have expired by an hour. What was forgotten never serves again, also when the
-clock goes back: a challenge that expires before the newest one forgotten counts as used, and where
-new ones would, a new generation begins.
+remembered until an hour after they expired. A forgotten challenge never serves again, even if the
+clock goes back: a challenge that expires before the newest forgotten one counts as used; if new
+challenges would count as used too, a new generation begins.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def expiry_of(challenge: str, key: Secret) -> int | None:
 
     Args:
         challenge: 64 hex digits.
-        key: Of the purpose it is used for and the present generation.
+        key: Of the purpose it is used for and the current generation.
     """
     data = bytes.fromhex(challenge)
     head, tag = data[:-_TAG_BYTES], data[-_TAG_BYTES:]
@@ -60,7 +60,7 @@ def _tag(key: Secret, head: bytes) -> bytes:
 
 
 class Challenges:
-    """Makes a broker's challenges and burns them. Thread-safe.
+    """Makes and burns a broker's challenges. Thread-safe.
 
     Args:
         key: Keys of challenges.
@@ -76,14 +76,14 @@ class Challenges:
             self._memory = transaction.challenges.memory()
 
     def writes(self, *, expires_at: int) -> bool:
-        """Whether making a challenge that expires then must write first: the clock went back."""
+        """Whether making a challenge that expires then must write first, as the clock went back."""
         return expires_at <= self._memory.forgotten_before
 
     def issue(self, purpose: ChallengePurpose, *, expires_at: int) -> str:
-        """A fresh challenge. Nothing is written, unless the clock went back by an hour.
+        """Make a fresh challenge. Writes only if the clock went back by an hour.
 
         Raises:
-            Unreachable: It did, and the database cannot be written.
+            Unreachable: The clock went back and the database cannot be written.
         """
         memory = self._memory
         if self.writes(expires_at=expires_at):
@@ -98,10 +98,10 @@ class Challenges:
     def burn(
         self, used: UsedChallenges, challenge: str, purpose: ChallengePurpose, *, now: int
     ) -> ChallengeState | None:
-        """Use a challenge up and return what it was before; ``None`` if not made here for this.
+        """Burn a challenge and return its former state; ``None`` if not made here for this purpose.
 
         Args:
-            used: Of a transaction that writes.
+            used: The used challenges, in a transaction that writes.
             challenge: 64 hex digits.
             purpose: What it is used for.
             now: The broker's time, seconds since the epoch.

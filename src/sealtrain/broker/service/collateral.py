@@ -1,7 +1,7 @@
-"""Collateral a broker decides with: its own, never what a guest brings along.
+"""Collateral of the broker's own choosing, never a guest's.
 
-Files are looked at anew for each decision: whoever operates the broker renews them while it runs. A
-service is asked at most once a day for a platform; what it said lies in the state folder.
+The broker reads files anew for each decision: its operator renews them while it runs. It asks a
+service at most once a day for a platform and caches the answer in the state folder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sealtrain.errors import ConfigError, EvidenceRefused, Unreachable
 __all__ = ["gpu_collateral", "guests_collateral"]
 
 _SERVICE_SECONDS: Final = 5.0
-"""For one answer: a guest waits for the decision."""
+"""Timeout of one answer: a guest waits for the decision."""
 
 
 def guests_collateral(
@@ -33,11 +33,11 @@ def guests_collateral(
 ) -> Collateral | None:
     """Collateral for one decision: a file as it is now, or a service behind a cache in the state.
 
-    Nothing is asked for evidence that the policy refuses as it stands.
+    The broker fetches no collateral for evidence that the policy refuses without it.
 
     Raises:
-        EvidenceRefused: The guest shows no quote of a trusted root; the guest is to blame.
-        Unreachable: There is no collateral to decide with; the guest is not.
+        EvidenceRefused: The guest's quote is of no trusted root: the guest is at fault.
+        Unreachable: The broker has no collateral to decide with: the guest is not at fault.
     """
     uri, shown = config.collateral, evidence.cpu
     expected = (policy.platform, policy.cpu.tee)
@@ -60,7 +60,7 @@ def guests_collateral(
             fetch=partial(fetch_collateral, timeout=_SERVICE_SECONDS),
         )
     except (ConfigError, EvidenceRefused) as error:
-        # The asker learns nothing of the broker's files and services.
+        # The guest learns nothing of the broker's files and services.
         raise Unreachable("the broker has no collateral to decide with") from error
 
 
@@ -73,4 +73,4 @@ def gpu_collateral(config: BrokerConfig) -> GpuCollateral | None:
     try:
         return load_gpu_collateral(config.gpu_collateral)
     except (ConfigError, EvidenceRefused) as error:
-        raise Unreachable("the broker's collateral of accelerators cannot be read") from error
+        raise Unreachable("the broker's collateral for accelerators cannot be read") from error

@@ -1,4 +1,4 @@
-"""How a broker is: what it needs to decide, what of that fails now, and how much it holds."""
+"""A broker's health: whether all it needs to decide works, and how much it holds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Condition"]
 
 
 class Condition:
-    """The condition of one broker. Thread-safe."""
+    """The health of one broker. Thread-safe."""
 
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
@@ -28,7 +28,7 @@ class Condition:
             look()
 
     def failing(self) -> dict[str, str]:
-        """What it cannot decide without and what fails of it: name → what was found."""
+        """Everything the broker needs to decide and that fails now: name → the error found."""
         found: dict[str, str] = {}
         for name, look in self._needed().items():
             try:
@@ -38,7 +38,7 @@ class Condition:
         return found
 
     def sizes(self) -> dict[str, tuple[str, int]]:
-        """What its databases hold: name → words about it and a number; only what can be read."""
+        """Sizes of its databases: name → description and number; only those that can be read."""
         found: dict[str, tuple[str, int]] = {}
         with suppress(Unreachable, Refused):
             found["ledger_entries"] = ("Entries of the ledger.", self._measured())
@@ -51,7 +51,7 @@ class Condition:
 
     @property
     def ledger_size(self) -> int:
-        """Entries of the ledger, or as many as there were when it could be read last."""
+        """Entries of the ledger, or the last number read."""
         with suppress(Unreachable, Refused):
             self._measured()
         return self._size

@@ -1,4 +1,4 @@
-"""Count stored decisions: every one is verified again when it is read, or was by this process."""
+"""Count stored decisions: this process verifies each one again once, by its digest."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ class Counting:
         """Where the approval of ``target`` stands.
 
         Args:
-            transaction: What is counted is what it sees.
+            transaction: Reads the decisions to count.
             target: The recipe in question.
             now: The broker's time, seconds since the epoch.
             needs: Of the recipe, as the guest measured it.
 
         Raises:
-            Refused: The database holds a decision that does not verify: somebody wrote into it.
+            Refused: The database holds a decision that does not verify: it was altered from
+                outside.
             LimitExceeded: It holds more decisions than the broker's cap.
         """
         return tally(self.decisions(transaction), self._consortium, target, now, needs=needs)

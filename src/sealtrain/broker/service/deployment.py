@@ -1,4 +1,4 @@
-"""The broker's own deployment document: owners pin the code that will hold their keys by it."""
+"""The broker's own deployment document: with it, owners pin the code that holds their keys."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def broker_deployment(
         image: Container image with a digest; ``None`` only for the simulator.
         key_provider_id: Pin of the KMS root in hex; empty when there is no KMS.
         chain: Bytes of the chain file of a contract it asks too; ``None`` for none.
-        database: It keeps its memory in a database outside; who administers that can withhold
-            what it remembers, so owners see it in what they pin. The address is a secret.
+        database: It keeps its memory in an outside database, whose administrator can withhold that
+            memory, so the document that owners pin says so. The address is a secret.
     """
     command = [
         "sealtrain broker serve --consortium /etc/sealtrain/consortium.json",

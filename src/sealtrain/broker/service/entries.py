@@ -1,4 +1,4 @@
-"""What ledger and receipts say of guests' requests: public facts, never a key (§4.5, §7)."""
+"""Ledger entries and receipts of guests' requests: public facts, never a key (§4.5, §7)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["granted_entry", "is_refusal", "receipt_of", "refusal_entry", "target
 
 
 def is_refusal(error: SealtrainError) -> bool:
-    """Whether an error says no to the caller; else the broker could not say anything."""
+    """Whether an error refuses the caller; otherwise the broker could not decide."""
     return error.http_status < 500 and not isinstance(error, Unreachable)
 
 
 def target_of(request: ReleaseRequest | RenewalRequest) -> Target:
-    """What owners' approvals of a request must be about."""
+    """The target that owners' approvals of a request must name."""
     return Target(
         app_id=request.app_id,
         compose_hash=request.compose_hash,
@@ -39,9 +39,9 @@ def receipt_of(
     """Receipt of a decision, to be signed.
 
     Args:
-        request: What was asked.
-        permit: What was decided.
-        guest: Who asked.
+        request: The guest's request.
+        permit: The broker's decision.
+        guest: The guest's verified evidence.
         lease_id: The lease, 64 hex digits.
         now: The broker's time, seconds since the epoch.
     """
@@ -81,8 +81,8 @@ def granted_entry(
 
     Args:
         request: Of the guest.
-        permit: What was decided.
-        guest: What its evidence showed.
+        permit: The broker's decision.
+        guest: The guest's verified evidence.
         lease_id: The lease, 64 hex digits.
         receipt: Of the decision, signed.
         reserved_at: Index of the entry that holds the run's reservation of privacy, where an

@@ -118,18 +118,18 @@ def appraise_guest(
 def hold_owners_policies(
     guest: Appraised, policies: Iterable[SignedPolicy], limits: Limits
 ) -> Limits:
-    """See that a guest meets what each owner asks whose data its recipe reads.
+    """Check a guest against the policy of each owner whose data its recipe reads.
 
     Args:
         guest: As the broker's own policy found it.
-        policies: In force.
+        policies: The owners' policies in force.
         limits: The broker's own.
 
     Returns:
         The broker's bounds, with the shortest lease that these owners ask for.
 
     Raises:
-        EvidenceRefused: The subclass of the first claim that fails, naming whose policy asks it.
+        EvidenceRefused: The subclass of the first claim that fails, naming the owner of the policy.
     """
     read = {owner for owner, _name in guest.measured.datasets}
     concerned = [one for one in policies if one.owner.name in read]

@@ -43,7 +43,7 @@ from sealtrain.signing.identity import broker_id
 __all__ = ["Keyring"]
 
 _PAIRS = 256
-"""Recipe keys that are kept; deriving one anew gives the same."""
+"""Size of the cache of recipe keys; deriving a key anew gives the same key."""
 _CHALLENGE_KEYS = 16
 _LEASE_KEYS = 1024
 
@@ -58,11 +58,11 @@ class Keyring:
 
         Args:
             root: The root secret.
-            former: Root secrets it had before, newest first: what was sealed to them still opens.
+            former: Former root secrets, newest first: datasets sealed to them still open.
         """
         self.signer: Ed25519Signer = signing_key(root, "broker")
         """Signs receipts and ledger checkpoints."""
-        # A pair takes longer to derive than to use, and each release uses the same few.
+        # Deriving a key pair takes longer than using it, and each release uses the same few.
         self._recipe_key = lru_cache(maxsize=_PAIRS)(partial(recipe_key, root))
         self.challenge_key = lru_cache(maxsize=_CHALLENGE_KEYS)(
             partial(derive, root, "challenge-key")
@@ -76,7 +76,7 @@ class Keyring:
     def public_keys(
         self, consortium: Consortium, *, app_id: str, compose_hash: str
     ) -> tuple[BrokerKey, ...]:
-        """What each owner seals to for one recipe, in the consortium's order."""
+        """The public keys that owners seal to for one recipe, in the consortium's order."""
         return tuple(
             BrokerKey(
                 owner=owner.name,
@@ -110,10 +110,10 @@ class Keyring:
         """Unwrap the keys, or shares, of a request that was decided on and seal them to the guest.
 
         Args:
-            request: The request ``decide`` said yes to.
+            request: The request that ``decide`` permitted.
             manifests: Verified manifest of each dataset in it.
             receipt: Of the decision.
-            signed: The same, signed: the keys are of use beside this envelope only.
+            signed: The signed receipt: the keys are usable only with this envelope.
 
         Returns:
             HPKE ciphertext (spec/key-release.md §4.4).
@@ -121,7 +121,7 @@ class Keyring:
         Raises:
             NoStanza: A stanza is for another recipe, owner or broker.
             WrongKey: A stanza was made for another dataset or key, or altered.
-            DatasetMismatch: A stanza is not a stanza.
+            DatasetMismatch: A stanza is malformed.
             DataInvalid: The guest's public key is malformed.
         """
         guest = HpkePublicKey(from_base64(request.hpke_public_key))
@@ -153,18 +153,18 @@ class Keyring:
         except (NoStanza, WrongKey) as error:
             error.owner = manifest.owner
             error.check = "stanza"
-            error.hint = "give the guest the folder as its owner sealed it for this recipe"
+            error.hint = "give the guest the folder that the owner sealed for this recipe"
             raise
         except (SealRefused, DataInvalid) as error:
             raise DatasetMismatch(
                 "the dataset's stanza is malformed",
                 check="stanza",
                 owner=manifest.owner,
-                hint="give the guest the folder as its owner sealed it for this recipe",
+                hint="give the guest the folder that the owner sealed for this recipe",
             ) from error
 
     def _opened(self, stanza: Stanza, dataset_id: str, binding: RecipeBinding) -> Secret:
-        """By the present root secret, or else by one before it."""
+        """Unwrap by the current root secret, or else by a former one."""
         private = self._recipe_key(
             app_id=binding.app_id, compose_hash=binding.compose_hash, owner_id=binding.owner_id
         )

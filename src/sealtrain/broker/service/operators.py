@@ -1,7 +1,7 @@
-"""Lets in operators who show a token (spec/requests.md §2), also while the database is away.
+"""Admits operators by token (spec/requests.md §2), even while the database is unreachable.
 
-The newest tokens that could be read are remembered: an operator asks for the state exactly when
-something fails. A token that is removed meanwhile is good until the database can be read again.
+The broker remembers the tokens it read last, because an operator asks for its status when something
+fails. A token removed meanwhile is valid until the database can be read again.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Operators:
 
         Args:
             authorization: The header of that name; empty where there is none.
-            scope: What is asked for.
+            scope: The scope that the request needs.
 
         Raises:
-            TokenRefused: None, or one that is not good for this.
+            TokenRefused: The token is missing, unknown, expired or of another scope.
         """
         bearer = authorization[: len(_BEARER)].lower() == _BEARER
         token = authorization[len(_BEARER) :].strip() if bearer else ""

@@ -1,8 +1,8 @@
-"""Lets in what owners signed for this broker, once (spec/requests.md §1).
+"""Admits each request that an owner signed for this broker, once (spec/requests.md §1).
 
 ``known`` looks at a request's head and costs one signature; ``admit`` needs the body and the
-database. A request that came before is refused before anything counts: whoever keeps and repeats a
-signed request takes nothing from the owner.
+database. A replayed request is refused before it is counted: an attacker who replays signed
+requests uses up none of the owner's quota.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class OwnersRequest:
 
 
 class Owners:
-    """The owners of one broker's consortium, as they ask it. Thread-safe."""
+    """Authenticates the owners of one broker's consortium. Thread-safe."""
 
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
@@ -43,7 +43,7 @@ class Owners:
         self._keys = {one.key_id: one.signing_bytes for one in owners}
         self._names = {one.key_id: one.name for one in owners}
         self._ids = parts.ids
-        # Apart from everybody else's: no flood keeps an owner from revoking.
+        # Apart from all other callers: no flood keeps an owner from revoking.
         self._shares = Shares(parts.limits.owner_share, "owner")
         self._spent: dict[tuple[str, str], None] = {}
         self._spending = threading.Lock()
@@ -53,7 +53,7 @@ class Owners:
 
         Args:
             method: HTTP method.
-            url: What is asked, as this broker knows itself.
+            url: The request's URL, under the broker's own address.
             headers: Every header line.
 
         Raises:
@@ -83,17 +83,17 @@ class Owners:
 
         Args:
             asked: What ``known`` returned.
-            body: What came.
+            body: As received.
 
         Raises:
             SignatureInvalid: Not signed for these bytes.
             RequestStale: Signed before this memory began.
-            RequestReplayed: It came before.
-            TooManyRequests: This owner asked all an owner may ask in one minute.
+            RequestReplayed: Its nonce was used before.
+            TooManyRequests: This owner reached the cap of one minute.
         """
         now, limits = self._parts.clock(), self._parts.limits
         signed = asked.head.require_body(body)
-        # Longer than it could be used: a clock that is set back a little revives nothing.
+        # Longer than it is fresh: a clock that is set back a little revives no request.
         over = signed.created + limits.request_seconds + _REMEMBERED_SECONDS
         with self._parts.store.transaction() as transaction:
             self._since_memory_began(transaction.began_at, signed.created)
@@ -103,16 +103,17 @@ class Owners:
         return asked.owner
 
     def _remember(self, key_id: str, nonce: str) -> None:
-        """Keep what was spent last, so that a copy costs no look into the database."""
+        """Keep the nonces used last, so that refusing a replay needs no database query."""
         with self._spending:
             self._spent[key_id, nonce] = None
             for place in list(islice(self._spent, max(0, len(self._spent) - _SPENT))):
                 del self._spent[place]
 
     def _since_memory_began(self, began_at: int, created: int) -> None:
-        """Refuse what may have been used in a memory that was lost.
+        """Refuse a request that may have been used in a memory that was lost.
 
-        Only just before it began: a clock that was ahead then must not keep owners out for long.
+        Only shortly before this memory began: a clock that was ahead then must not keep owners out
+        for long.
         """
         if began_at - self._parts.limits.request_seconds <= created < began_at:
             raise RequestStale(

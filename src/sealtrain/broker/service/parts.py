@@ -1,4 +1,4 @@
-"""What a broker is put together from."""
+"""The parts that make a broker."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ class BrokerParts:
     """``broker.serve.assemble`` makes these from a ``BrokerConfig``.
 
     Attributes:
-        consortium: The one it serves.
+        consortium: The consortium it serves.
         policy: Appraisal policy for guests.
         keyring: Everything secret.
         store: Challenges, decisions, datasets, runs, leases.
         ledger: Append-only log, signed by ``keyring.signer``.
         collect: Makes the broker's own evidence for one conversation.
-        collateral: Evidence → present collateral to verify it with, of the broker's own choosing;
-            what guests send along is not used.
+        collateral: Evidence → current collateral to verify it with, of the broker's own choosing;
+            collateral that guests send is ignored.
         gpu_collateral: The same for their accelerators.
         clock: The broker's time.
         random: Source of challenges and lease ids.
         limits: Caps.
         lease_seconds: Longest lease.
-        gateway_app_id: What dstack's KMS is told of its gateway; ``None`` where the broker does not
-            answer it (spec/boot-authority.md).
-        chain: What must allow a deployment besides its owners; ``None`` where nothing does
+        gateway_app_id: App id of the gateway, for dstack's KMS; ``None`` where the broker does not
+            answer the KMS (spec/boot-authority.md).
+        chain: The contract that must allow a deployment besides its owners; ``None`` for none
             (spec/chain.md).
-        surroundings: What it needs besides its databases and the chain to decide, by name; each
-            raises ``Unreachable`` where it fails.
+        surroundings: Checks of what it needs to decide besides its databases and the chain, by
+            name; each raises ``Unreachable`` where it fails.
     """
 
     consortium: Consortium

@@ -1,4 +1,4 @@
-"""Replace a broker's root secret; what depends on it is spec/ledger.md §10 and spec/keys.md §5."""
+"""Replace a broker's root secret (spec/ledger.md §10, spec/keys.md §5)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["rotate_key"]
 def rotate_key(where: Path | Postgres, origin: str, *, old: Secret, new: Secret, now: int) -> int:
     """Write into the ledger that its key follows from another root secret.
 
-    A broker that runs meanwhile signs with the old key until it is started anew.
+    A broker that runs meanwhile signs with the old key until its operator restarts it.
 
     Args:
         where: The ledger, which must be there.
         origin: Its origin.
-        old: The root secret it is signed by now.
-        new: The one to take its place.
+        old: The root secret that signs it now.
+        new: The root secret to replace it.
         now: Seconds since the epoch.
 
     Returns:

@@ -7,7 +7,7 @@ Contract of a release (spec/key-release.md §4):
    ledger entry are one transaction;
 3. the answer is sealed before that transaction commits and returned after it: a failure anywhere
    means that nothing leaves;
-4. every refusal is a ledger entry; if it cannot be written, the caller is not told the reason.
+4. every refusal is a ledger entry; if it cannot be written, the answer withholds the reason.
 """
 
 from __future__ import annotations
@@ -90,25 +90,25 @@ class Broker:
         self._parts = parts
         missing = parts.store.join(parts.ledger, now=parts.clock())
         if missing:
-            _log.warning("recorded entries=%s that the database lacked", missing)
+            _log.warning("recorded entries=%s that were missing from the database", missing)
         self._counting = Counting(parts.consortium, parts.limits)
         self.registry = Registry(parts, self._counting)
-        """What owners and guests submit."""
+        """Accepts submissions of owners and guests."""
         self.owners = Owners(parts)
-        """Who may hand in what owners hand in."""
+        """Authenticates owners."""
         self.condition = Condition(parts)
-        """How it is."""
+        """The broker's health."""
         self.operators = Operators(parts)
-        """Who may see how it is."""
+        """Authenticates operators."""
         self.throttle = Throttle(parts.limits.posts_per_minute)
         """Counts requests that cost disk or a quote."""
         self.shares = Shares(parts.limits.share, "address")
-        """Counts the same for each address."""
+        """Counts those requests by address."""
         self.manifest_shares = Shares(_MANIFESTS_A_MINUTE, "run")
-        """Counts manifests that are handed in for each run."""
+        """Counts manifests by run."""
         self._lease_shares = Shares(parts.limits.posts_per_lease, "lease")
         self.boot = None if parts.gateway_app_id is None else BootAuthority(parts, self._counting)
-        """Answers dstack's KMS, where that is switched on."""
+        """Answers dstack's KMS; ``None`` where the boot authority is off."""
         self._limits = Limits(
             broker_ids=parts.ids,
             consortium_id=parts.consortium.consortium_id,
@@ -119,7 +119,7 @@ class Broker:
             parts.store,
             parts.random,
         )
-        # No process changes its own key: what there is now is all there will be.
+        # A process never changes its own key, so this list is final.
         self._rotations = LedgerRotations(
             rotations=tuple(
                 LedgerRotation(index=index, rotation=rotation_entry(one.envelope))
@@ -128,7 +128,7 @@ class Broker:
         )
         self._at_work = BoundedSemaphore(parts.limits.deciding)
         self._renewing = BoundedSemaphore(parts.limits.deciding)
-        # Of bytes: what the database holds is verified again as soon as it is anything else.
+        # Cached by bytes: a manifest that changes in the database is verified again.
         self._policy = lru_cache(maxsize=MAX_OWNERS)(
             lambda data: verify_owned(OwnerPolicy, Envelope.from_bytes(data), parts.consortium)
         )
@@ -160,7 +160,7 @@ class Broker:
         return self._parts.clock()
 
     def identity(self, nonce: str) -> BrokerIdentity:
-        """Which broker this is, under fresh evidence of its own (§2.2).
+        """This broker's identity, under its own fresh evidence (§2.2).
 
         Args:
             nonce: 64 hex digits the asker chose; makes the evidence fresh.
@@ -176,7 +176,7 @@ class Broker:
         )
 
     def keys(self, *, app_id: str, compose_hash: str, nonce: str) -> BrokerKeys:
-        """The broker's public keys for one recipe under fresh evidence of its own (§2).
+        """The broker's public keys for one recipe, under its own fresh evidence (§2).
 
         Args:
             app_id: 40 hex digits.
@@ -203,7 +203,7 @@ class Broker:
 
     @property
     def challenge_writes(self) -> bool:
-        """Whether making a challenge waits for the database now; as a rule it waits for nothing."""
+        """Whether making a challenge must wait for the database now, which is rare."""
         return self._challenges.writes(expires_at=self._challenge_ends)
 
     @property
@@ -214,7 +214,7 @@ class Broker:
         """Issue a challenge (§3).
 
         Raises:
-            ConsortiumMismatch: The asker means another consortium.
+            ConsortiumMismatch: The guest names another consortium.
         """
         same_consortium(request.consortium_id, self._limits, "request")
         expires_at = self._challenge_ends
@@ -240,9 +240,9 @@ class Broker:
 
         Args:
             request: The request.
-            holder: Id of the lease whose holder sent it, where that is known already: it is counted
-                for that lease once its challenge is fresh, and for all before, so that a copy takes
-                nothing from the holder.
+            holder: Id of the lease whose holder authenticated the request's head. The request
+                counts for that lease only once its challenge is fresh, so that a replay uses up
+                none of the holder's quota.
         """
         return self._decide(request, "renewal", self._renew, holder)
 
@@ -257,7 +257,7 @@ class Broker:
         grant: Callable[[Asked, ChallengeState | None, Appraised, int], Answered],
         holder: str | None = None,
     ) -> Answered:
-        """Checks 1-7, the chain, then ``grant``; what is refused goes into the ledger."""
+        """Checks 1-7, the chain, then ``grant``; a refusal goes into the ledger."""
         now = self.now()
         try:
             with self._parts.store.transaction(alone=False) as transaction:
@@ -297,7 +297,7 @@ class Broker:
         self, request: ReleaseRequest, challenge: ChallengeState | None, guest: Appraised, now: int
     ) -> ReleaseAnswer:
         private = guest.measured.privacy
-        # What runs spent is read from the ledger: nothing of it may be on its way there.
+        # The ledger states the privacy that runs spent: no entry of it may be uncommitted.
         with self._parts.store.transaction(alone=bool(private)) as transaction:
             transaction.successions.require_none()
             run = transaction.run(request.run_id)

@@ -1,7 +1,7 @@
-"""What owners and guests hand in: decisions, dataset manifests, run manifests (§6).
+"""Submissions of owners and guests: decisions, dataset manifests, run manifests (§6).
 
-Each is verified, then recorded in the database and the ledger in one transaction. Handing in the
-same bytes again changes nothing and answers as the first time.
+Each is verified, then recorded in the database and the ledger in one transaction. Submissions are
+idempotent: the same bytes again change nothing and get the same answer.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Registry:
         """Record an owner's approval or revocation.
 
         Raises:
-            Refused: Not signed by an owner of this consortium, malformed, or over already.
+            Refused: Not signed by an owner of this consortium, malformed, or expired.
             LimitExceeded: The broker holds as many decisions as it keeps.
         """
         envelope = document.envelope()
@@ -92,7 +92,7 @@ class Registry:
             return self._record_dataset(manifest, envelope)
 
     def withdraw(self, document: EnvelopeDocument) -> Accepted:
-        """Record that an owner took datasets back: no release, no renewal, for good.
+        """Record an owner's withdrawal of datasets: no release, no renewal, permanently.
 
         Raises:
             Refused: Not signed by an owner of this consortium, malformed, or of another's data.
@@ -103,11 +103,11 @@ class Registry:
             return self._record_withdrawal(signed)
 
     def set_policy(self, document: EnvelopeDocument) -> Accepted:
-        """Record what an owner asks of guests that read their data.
+        """Record an owner's policy for guests that read their data.
 
         Raises:
-            Refused: Not signed by an owner of this consortium, malformed, or not the continuation
-                of the one in force.
+            Refused: Not signed by an owner of this consortium, malformed, or not the successor of
+                the policy in force.
         """
         envelope = document.envelope()
         with self._refusing(POLICY, envelope.digest):
@@ -124,10 +124,11 @@ class Registry:
         )
 
     def succeed(self, document: EnvelopeDocument) -> Accepted:
-        """Record that enough owners put another consortium in the place of this one.
+        """Record a succession: a quorum of owners replaced this consortium by another.
 
         Raises:
-            Refused: Too few owners signed it, it is over, or another one was recorded before.
+            Refused: Too few owners signed it, it expired, or another succession was recorded
+                before.
         """
         envelope = document.envelope()
         with self._refusing("succession", envelope.digest):
@@ -135,10 +136,10 @@ class Registry:
             return self._record_succession(found.in_time(self._parts.clock()))
 
     def known_run(self, run_ids: Iterable[str]) -> str:
-        """Return the first of these runs that keys were released to here.
+        """Return the first of these runs that this broker released keys to.
 
         Raises:
-            RunMismatch: None was; nothing is recorded of it.
+            RunMismatch: There is none; nothing is recorded.
         """
         named = list(run_ids)
         with self._parts.store.reading() as transaction:
@@ -154,7 +155,7 @@ class Registry:
             data: The manifest file's bytes.
 
         Raises:
-            RunMismatch: No key was ever released to this run here.
+            RunMismatch: This broker never released a key to this run.
             Refused: The manifest does not verify.
             LimitExceeded: Too many manifests for this run.
         """
@@ -176,9 +177,10 @@ class Registry:
         return RegisteredDatasets(dataset_ids=ids)
 
     def tally(self, target: Target) -> TallyAnswer:
-        """Where a target's approval stands now, with the signed decisions on it, oldest first.
+        """The state of a target's approval, with the signed decisions on it, oldest first.
 
-        Counted by the needs that approvals state; a release is decided by the measured recipe's.
+        It is counted by the needs that approvals state; ``release`` counts by the measured
+        recipe's.
         """
         now = self._parts.clock()
         with self._parts.store.reading() as transaction:
@@ -195,7 +197,7 @@ class Registry:
         decision = signed.decision
         if decision.ends is not None and decision.ends < now:
             raise ApprovalExpired(
-                "the approval is over already",
+                "the approval expired before it was submitted",
                 check="not after",
                 owner=signed.owner.name,
                 got=decision.not_after,
@@ -217,18 +219,18 @@ class Registry:
         return record(transaction, self._parts.ledger, kind, body, now=self._parts.clock())
 
     def _room_for(self, signed: SignedDecision, recorded: Iterable[SignedDecision]) -> None:
-        """Each owner has an own share, half of it for stopping: nobody uses up another's."""
+        """Each owner has a share, half of it for revocations: no owner uses up another's."""
         word, owner = signed.decision.decision, signed.owner
         made = sum(one.owner == owner and one.decision.decision == word for one in recorded)
         most = self._parts.limits.decisions // (2 * len(self._parts.consortium.owners))
         if made >= most:
             raise LimitExceeded(
-                f"the broker keeps no more decisions to {word} of this owner",
+                f"the broker has no room for more decisions to {word} of this owner",
                 check="decisions",
                 owner=owner.name,
                 got=made,
                 expected=f"fewer than {most}",
-                hint="have the operator raise the limit, or begin a successor",
+                hint="ask the operator to raise the limit, or begin a successor",
             )
 
     def _record_dataset(self, manifest: DatasetManifest, envelope: Envelope) -> Accepted:
@@ -285,7 +287,7 @@ class Registry:
                     owner=owner,
                     got=owner,
                     expected=before.owner,
-                    hint="a dataset id is random and made by sealing; seal your own data",
+                    hint="seal your own data: sealing makes a new random dataset id",
                 )
 
     def _succeeds(self, manifest: DatasetManifest, known: StoredDocument | None) -> None:
@@ -294,7 +296,7 @@ class Registry:
         before = verify_dataset(Envelope.from_bytes(known[2]), self._parts.consortium)
         if not replaces(manifest, before, known[1]):
             raise DatasetMismatch(
-                "the manifest does not continue the one that is registered",
+                "the manifest does not continue the registered manifest",
                 check="previous manifest",
                 owner=manifest.owner,
                 got=manifest.previous,
@@ -313,7 +315,7 @@ class Registry:
             compose_hash=run.compose_hash,
             app_id=run.app_id,
             brokers=TrustedBrokers(
-                # All of its keys: the run may have begun before the ledger's key was rotated.
+                # All keys of the ledger: the run may have begun before a rotation.
                 signing_keys=tuple(to_base64(key) for key in self._parts.ledger.keys),
                 threshold=1,
                 datasets="theirs",
@@ -347,7 +349,7 @@ class Registry:
 
     @contextmanager
     def _refusing(self, action: str, digest: str) -> Iterator[None]:
-        """Record what the block refuses."""
+        """Record a refusal that the block raises."""
         try:
             yield
         except SealtrainError as error:
@@ -364,7 +366,7 @@ class Registry:
 
 def _no_such_run(run_id: str) -> RunMismatch:
     return RunMismatch(
-        "this broker released no key to such a run",
+        "this broker released no key to this run",
         check="run",
         got=run_id,
         hint="submit the manifest to the broker whose receipts are in it",

@@ -1,4 +1,4 @@
-"""Caps on how often the broker does what costs it disk or a quote: in all, and for each account."""
+"""Caps on requests that cost the broker disk or a quote: in total, and by account."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Shares", "Throttle", "address_group"]
 
 
 class _Minute:
-    """Calls of each account in the present calendar minute of the broker's clock. Thread-safe."""
+    """Calls of each account in the current calendar minute of the broker's clock. Thread-safe."""
 
     def __init__(self, per_minute: int, *, accounts: int, problem: str) -> None:
         self._per_minute = per_minute
@@ -43,7 +43,7 @@ class Throttle:
     """At most so many calls in any calendar minute of the broker's clock. Thread-safe."""
 
     def __init__(self, per_minute: int) -> None:
-        problem = "the broker has answered all it answers in one minute"
+        problem = "the broker has reached its cap of answers in one minute"
         self._calls = _Minute(per_minute, accounts=1, problem=problem)
 
     def take(self, now: int) -> None:
@@ -68,7 +68,7 @@ class Shares:
     """
 
     def __init__(self, per_minute: int, whose: str, *, accounts: int = 65_536) -> None:
-        problem = f"this {whose} has asked all it may ask in one minute"
+        problem = f"this {whose} has reached its cap of requests in one minute"
         self._calls = _Minute(per_minute, accounts=accounts, problem=problem)
 
     def take(self, account: str, now: int) -> None:
@@ -85,7 +85,7 @@ class Shares:
 
 
 def address_group(address: str) -> str:
-    """Addresses that count as one caller: an IPv4 address, also where it is mapped; a /64 of IPv6.
+    """The addresses that count as one caller: an IPv4 address, even if mapped; a /64 of IPv6.
 
     Args:
         address: Of a socket; anything else is of one group.

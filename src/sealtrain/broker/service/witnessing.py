@@ -1,7 +1,7 @@
 """Keeps owners' cosignatures of the ledger's checkpoints and serves them (spec/ledger.md §7).
 
-A cosigned checkpoint is somebody else's word that so many entries were there. One that does not fit
-the ledger means that the ledger's file was set back or replaced: the broker then does not start.
+A cosigned checkpoint is an owner's statement that the ledger had so many entries. If it does not
+fit the ledger, the ledger's file was set back or replaced: the broker then does not start.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Witnessing:
         """Compare the newest cosigned checkpoint with the ledger.
 
         Raises:
-            LedgerInconsistent: The ledger is not the one that owners cosigned.
+            LedgerInconsistent: Owners cosigned another ledger.
         """
         self._parts = parts
         with parts.store.reading() as transaction:
@@ -47,7 +47,7 @@ class Witnessing:
             The checkpoint with every cosignature of it so far.
 
         Raises:
-            SignatureInvalid: Not a checkpoint of this broker, or cosigned by no owner of it.
+            SignatureInvalid: It is not a checkpoint of this broker, or no owner cosigned it.
             LedgerInconsistent: A checkpoint of a history that this ledger does not have.
         """
         checkpoint = self._verify(asked.cosigned)
@@ -57,7 +57,7 @@ class Witnessing:
             for owner, line in witnessed.lines.items():
                 transaction.cosignatures.add(
                     checkpoint.size,
-                    # Signed anew: nothing of the submitted note but the owners' lines is kept.
+                    # Signed anew: the broker keeps only the owners' lines of the submitted note.
                     note=ledger.checkpoint(checkpoint.size),
                     owner=owner,
                     line=line.to_line(),
@@ -88,16 +88,16 @@ class Witnessing:
         got = ledger.root(found.size) if found.size <= ledger.size else f"{ledger.size} entries"
         if got != found.root:
             raise LedgerInconsistent(
-                "the ledger is not the one whose checkpoint was cosigned",
+                "the ledger does not fit the checkpoint that owners cosigned",
                 check="cosigned checkpoint",
                 got=got,
                 expected=f"{found.root} at size {found.size}",
-                hint="the ledger's file was set back or replaced: restore the newest copy",
+                hint="restore the newest copy: the ledger's file was set back or replaced",
             )
         return found
 
     def _witnessed(self, note: str, owners: Iterable[PublicIdentity], *, quorum: int) -> Witnessed:
-        """Under the ledger's present key, or the one that signed it when the note was made."""
+        """The origin under the ledger's current key, or under the key that signed the note."""
         ledger = self._parts.ledger
         key = signed_by(note, ledger.keys, origin=ledger.origin)
         return verify_witnessed(note, key, origin=ledger.origin, witnesses=owners, quorum=quorum)

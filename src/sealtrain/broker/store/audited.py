@@ -1,4 +1,4 @@
-"""What the database beside a ledger holds for an audit, read without changing it."""
+"""Reads the database beside a ledger for an audit, without changing it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _LINES = "SELECT owner, line FROM cosignatures WHERE size = ?"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What a broker's database says of its ledger.
+    """A broker's database's statements about its ledger.
 
     Attributes:
-        references: Which entries it names.
+        references: The entries it names.
         checkpoints: Cosigned checkpoints that it keeps.
-        problem: Why some of it could not be read, ``None`` when all was.
+        problem: Why part of it could not be read; ``None`` when all of it was.
     """
 
     references: References

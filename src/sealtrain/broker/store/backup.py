@@ -5,13 +5,13 @@ databases. No secret is in it: the root secret is kept elsewhere.
 
 1. ``back_up`` holds the database's write lock while it copies, so that both copies are of one
    moment: no release, decision or dataset is in one and not in the other.
-2. ``restore`` believes nothing: names, sizes and hashes, every hash of the ledger, and that the
+2. ``restore`` checks everything: names, sizes and hashes, every hash of the ledger, and that the
    ledger holds what the database says it does. It fills an empty folder, wholly or not at all.
-3. What a restored broker must not take up again is ended (``store.restored``).
+3. ``restore`` ends leases and challenges that must not be used again (``store.restored``).
 
 A broker in PostgreSQL is copied with PostgreSQL's own programs.
 
-An old backup put back is a ledger set back: whoever kept a newer checkpoint notices
+Restoring an old backup sets the ledger back: owners and auditors with a newer checkpoint detect it
 (spec/ledger.md).
 """
 
@@ -67,7 +67,7 @@ class BackupFile(StrictModel):
 
 
 class BackupManifest(StrictModel):
-    """What a backup holds."""
+    """A backup's manifest: sizes and hashes of its contents."""
 
     version: Literal[1]
     made_at: Timestamp
@@ -80,7 +80,7 @@ class BackupManifest(StrictModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What was put back.
+    """A restored backup.
 
     Attributes:
         manifest: Of the backup.
@@ -102,7 +102,7 @@ def back_up(state: Path, out: Path, *, now: int) -> BackupManifest:
     Raises:
         ConfigError: No broker's state lies there.
         AlreadyExists: ``out`` exists.
-        LedgerInconsistent: The ledger was changed from outside; such a copy is worth nothing.
+        LedgerInconsistent: The ledger was changed from outside; a copy of it is worthless.
         Unreachable: Something cannot be read or written; no file is left.
     """
     missing = [name for name in _FILES if not (state / name).is_file()]
@@ -144,7 +144,7 @@ def back_up(state: Path, out: Path, *, now: int) -> BackupManifest:
 
 
 def restore(file: Path, state: Path, *, now: int) -> Restored:
-    """Put a backup back.
+    """Restore a backup.
 
     Args:
         file: The backup.
@@ -154,7 +154,7 @@ def restore(file: Path, state: Path, *, now: int) -> Restored:
     Raises:
         AlreadyExists: ``state`` holds something.
         DataInvalid: ``file`` is not a whole backup.
-        LedgerInconsistent: Its ledger does not hold together, or not with its database.
+        LedgerInconsistent: Its ledger is inconsistent in itself or with its database.
         Unreachable: Something cannot be read or written; ``state`` is as before.
     """
     if state.exists() and (not state.is_dir() or any(state.iterdir())):
@@ -167,7 +167,7 @@ def restore(file: Path, state: Path, *, now: int) -> Restored:
         _, size, root = _audited(folder / LEDGER, meta)
         if (size, root) != (manifest.ledger_size, manifest.ledger_root):
             raise LedgerInconsistent(
-                "the backup's ledger is not the one its manifest names",
+                "the backup's ledger does not match its manifest",
                 check="ledger root",
                 got=f"{root} at size {size}",
                 expected=f"{manifest.ledger_root} at size {manifest.ledger_size}",
@@ -196,7 +196,7 @@ def _copy_both(state: Path, folder: Path) -> None:
 
 
 def _audited(path: Path, meta: dict[str, str] | None = None) -> tuple[dict[str, str], int, str]:
-    """What a ledger file says of itself, its size and root, every hash recomputed."""
+    """A ledger file's metadata, size and root, every hash recomputed."""
     if meta is None:
         with closing(_open(path)) as db:
             meta = dict(db.execute("SELECT name, value FROM meta"))
@@ -212,7 +212,7 @@ def _audited(path: Path, meta: dict[str, str] | None = None) -> tuple[dict[str, 
 
 
 def _ended(folder: Path, now: int, meta: dict[str, str]) -> int:
-    """Check the database against its ledger, then end what must not go on."""
+    """Check the database against its ledger, then end leases and challenges."""
     with closing(_open(folder / DATABASE)) as db:
         if db.execute("PRAGMA integrity_check").fetchone()[0] != "ok":
             raise DataInvalid("the backup's database is damaged", check="database")
@@ -243,7 +243,7 @@ def _unpack(file: Path, folder: Path) -> BackupManifest:
             for one in manifest.files:
                 _extract(_member(archive, one.name, one.size), folder / one.name, one)
             if archive.next() is not None:
-                raise DataInvalid("the backup holds more than a backup does", check="backup")
+                raise DataInvalid("the backup holds unexpected members", check="backup")
     except (tarfile.TarError, EOFError) as error:
         raise DataInvalid("the file is not a backup", check="backup") from error
     except FileNotFoundError as error:
@@ -255,7 +255,7 @@ def _member(archive: tarfile.TarFile, name: str, max_bytes: int) -> IO[bytes]:
     found = archive.next()
     data = None if found is None or not found.isreg() else archive.extractfile(found)
     if found is None or data is None or found.name != name or found.size > max_bytes:
-        raise DataInvalid(f"the backup holds no {name} where it must", check="backup")
+        raise DataInvalid(f"the backup's member {name} is missing or out of place", check="backup")
     return data
 
 
@@ -319,7 +319,7 @@ def _errors(what: str) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         name = getattr(error, "sqlite_errorname", type(error).__name__)
         if name in ("SQLITE_CORRUPT", "SQLITE_NOTADB") or "no such" in str(error):
-            raise DataInvalid(f"{what} holds no database of a broker", check="backup") from error
+            raise DataInvalid(f"{what} is not a broker's database", check="backup") from error
         raise Unreachable(
             f"{what} cannot be read or written",
             check="database file",

@@ -58,5 +58,5 @@ class Cosignatures:
 
     def _lines(self, size: int) -> list[str]:
         found = self._connection.execute(sa.select(cosignatures).filter_by(size=size))
-        # Sorted here: what order a database gives text depends on how it was made.
+        # Sorted here: a database's order of text depends on its collation.
         return [str(row.line) for row in sorted(found, key=lambda row: row.owner)]

@@ -1,8 +1,8 @@
-"""Connections to a broker's database: where it is, how a transaction begins and how it fails.
+"""Connections to a broker's database: its address, its transactions and their failures.
 
-A transaction that writes begins with one lock, so what it read is still true when it commits,
-whatever other threads or processes do: SQLite's write lock, in PostgreSQL an advisory lock. One
-that only reads takes none and sees what was committed when it began.
+A transaction that writes begins with one lock, so its reads are still true when it commits,
+whatever other threads or processes do: SQLite's write lock, in PostgreSQL an advisory lock. A
+transaction that only reads takes no lock and sees everything that was committed when it began.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def begun(engine: Engine) -> Iterator[Connection]:
         Unreachable: The database cannot be read or written. Nothing happened; unless the
             connection to a server broke during the commit, which may have happened.
     """
-    # Closing it undoes what is not committed.
+    # Closing it undoes uncommitted changes.
     with failures(engine), begin(engine) as connection:
         yield connection
         commit(connection)
@@ -71,10 +71,10 @@ def begun(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def failures(engine: Engine) -> Iterator[None]:
-    """Raise ours for what a database reports in the block.
+    """Turn database errors in the block into ours.
 
     Raises:
-        Unreachable: It cannot be read or written.
+        Unreachable: The database cannot be read or written.
     """
     try:
         yield
@@ -86,15 +86,18 @@ def failures(engine: Engine) -> Iterator[None]:
 
 
 def commit(connection: Connection) -> None:
-    """Commit what began with ``begin``.
+    """Commit the transaction that ``begin`` began.
 
     Raises:
-        DBAPIError: The database did not.
-        Unreachable: It had undone the transaction before.
+        DBAPIError: The database did not commit.
+        Unreachable: The database had already undone the transaction.
     """
     # SQLite may end a transaction by itself, when the disk is full; the driver then says nothing.
     if getattr(connection.connection.driver_connection, "in_transaction", True) is False:
-        raise Unreachable("the broker's database undid a transaction", check="database file")
+        raise Unreachable(
+            "the broker's database undid a transaction before it was committed",
+            check="database file",
+        )
     connection.commit()
 
 
@@ -132,7 +135,7 @@ def _postgres(where: Postgres) -> Engine:
         pool_timeout=_BUSY_MILLISECONDS / 1000,
         execution_options={"place": where.name},
     )
-    # The connection is in autocommit: the driver would send its BEGIN as a question of its own.
+    # The connection is in autocommit: the driver would send its BEGIN as a separate round trip.
     _begin_by(
         engine,
         writing=f"BEGIN; SELECT pg_advisory_xact_lock({_LOCK})",
@@ -150,7 +153,7 @@ def _begin_by(engine: Engine, *, writing: str, reading: str) -> None:
 
 
 def _failure(engine: Engine, error: Exception) -> SealtrainError | None:
-    """Our error for a database that does not answer; ``None`` for a mistake of ours."""
+    """Our error for a database that does not answer; ``None`` for a bug of ours."""
     name = engine.get_execution_options().get("place")
     cause: Any = error.orig if isinstance(error, sa.exc.DBAPIError) else error
     if name is not None:

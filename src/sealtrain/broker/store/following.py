@@ -1,10 +1,10 @@
-"""Keeps a broker's database what its ledger says, whichever of the two was written last.
+"""Keeps a broker's database in step with its ledger, whichever was written last.
 
 A ledger in a file commits before the database, so a broker that dies in between, or whose disk is
-full then, leaves entries that the database lacks. A database may also be an old copy, or new. One
-row of it says how many entries it reflects, and the leaf hash of the last of them.
+full then, leaves entries that are missing from the database. A database may also be an old copy, or
+new. One row of it states how many entries it reflects, and the leaf hash of the last of them.
 
-1. Before a transaction does anything, entries that the row does not reach are recorded, in their
+1. Before a transaction does anything, it records the entries that the row does not reach, in
    order, by the change that each states (``store.recording``).
 2. A database that reflects more than the ledger holds, or other entries, stops the broker: the
    ledger was set back or replaced.
@@ -42,10 +42,10 @@ _ADVANCE: Final = (
 
 
 class Following:
-    """How far one database reflects one ledger. Thread-safe: what it knows is in the database.
+    """How far one database reflects one ledger. Thread-safe: its state is in the database.
 
     Args:
-        tree: What the ledger stores.
+        tree: The ledger's entries.
         origin: Of the ledger.
     """
 
@@ -63,14 +63,14 @@ class Following:
         return _reached(connection) >= size
 
     def catch_up(self, connection: Connection) -> int:
-        """Record what the database lacks; returns how many entries that were.
+        """Record the entries missing from the database; returns their number.
 
         Args:
             connection: In a transaction that holds the write lock.
 
         Raises:
-            LedgerInconsistent: The ledger is shorter than what the database reflects, or an entry
-                does not state what its kind must.
+            LedgerInconsistent: The ledger is shorter than the database reflects, or an entry is
+                malformed for its kind.
             Unreachable: The ledger cannot be read.
         """
         before = after = _reached(connection)
@@ -98,7 +98,7 @@ class Following:
             last: The last of them.
 
         Raises:
-            Unreachable: It reflected another number: somebody appends apart from the broker.
+            Unreachable: It reflected another number: another program appends to the ledger.
         """
         said = {"before": before, "after": after, "last": merkle.leaf_hash(last).hex()}
         if run(connection, _ADVANCE, said).rowcount != 1:
@@ -106,15 +106,15 @@ class Following:
                 "another program writes to the broker's ledger",
                 check="ledger",
                 expected=f"a ledger of {before} entries",
-                hint="ask again; nothing of this was recorded",
+                hint="retry: the request was not recorded",
             )
 
     def verify(self, connection: Connection) -> None:
-        """Return if the ledger holds everything that the database says of it.
+        """Return if the ledger holds every entry that the database names.
 
         Raises:
-            LedgerInconsistent: It does not: one of the two was set back or replaced.
-            Unreachable: One of them cannot be read.
+            LedgerInconsistent: An entry is missing: ledger or database was set back or replaced.
+        Unreachable: The ledger or the database cannot be read.
         """
         row = connection.execute(sa.select(reflected)).one()
         if row.entries > (size := self._tree.size()):
@@ -132,10 +132,10 @@ class Following:
         found = self._tree.read(index, 1) if 0 <= index < self._tree.size() else []
         if not found or parse_json(found[0])["body"].get(field) != digest:
             raise LedgerInconsistent(
-                f"the database names an entry of the ledger that is not there ({table})",
+                f"the database names an entry that is missing from the ledger ({table})",
                 check="ledger entry",
                 got=index,
-                hint="the two are not of one broker, or not of one moment: see the operator guide",
+                hint="restore both of one broker and one moment: see the operator guide",
             )
 
     def _record(self, transaction: Transaction, index: int, data: bytes) -> None:
@@ -155,7 +155,7 @@ class Following:
             raise
         except (KeyError, TypeError, ValueError, SealtrainError) as error:
             raise LedgerInconsistent(
-                "an entry of the ledger does not state what the database must hold",
+                "an entry of the ledger is malformed, so the database cannot record it",
                 check="ledger entry",
                 got=index,
                 hint="audit the ledger: sealtrain log audit",
@@ -171,7 +171,7 @@ def _reached(connection: Connection) -> int:
 
 def _set_back(reflects: int, got: object) -> LedgerInconsistent:
     return LedgerInconsistent(
-        "the ledger is not the one that the broker's database reflects",
+        "the ledger does not fit the history that the broker's database reflects",
         check="ledger size",
         got=got,
         expected=f"the history of {reflects} entries that the database has seen",

@@ -1,18 +1,18 @@
-"""Transactions that commit together: one sync of the disk for all that came at once.
+"""Group commit: one sync of the disk for all transactions that came at once.
 
 1. Blocks run one after the other, whatever their threads, inside one transaction of the database.
-   Each sees what those before it did. One that raises is undone by itself. Threads queue up here:
-   SQLite would have them sleep and try again, by ever longer.
-2. The last one commits for all when nobody waits for a turn, or when the group is large or old.
-   Nobody returns before that: what a caller was told is on disk.
+   Each sees the changes of those before it. A block that raises is undone alone. Threads queue up
+   here: SQLite would have them sleep and retry with growing delays.
+2. The last block commits for all when no thread waits for a turn, or when the group is large or
+   old. No block returns before that: an answered change is on disk.
 3. Ledger entries of the group are written at its end, in their order, before the database commits:
    it never holds what the ledger does not. What the ledger then holds and the database does not is
    recorded before the next group begins (``store.following``).
 4. If the commit fails, or the database undoes more than one block, the whole group fails. A group
    is ``OPEN`` until it is ``ON_DISK`` or ``UNDONE``.
 5. A block that asks to be alone begins after a commit of all before it and commits by itself. It
-   may read the ledger and finds there what the database says. Only such a block changes what owners
-   handed in: the others read that once for their group.
+   may read the ledger, which then agrees with the database. Only such a block changes owners'
+   submissions: the others read those once for their group.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class GroupCommit:
         self._waiting = 0
         self._open: _Group | None = None  # only the thread that has the turn touches it
         self.ledger: Ledger | None = None
-        """Whose entries commit with the blocks that append them."""
+        """The ledger whose entries commit with the blocks that append them."""
         self.following: Following | None = None
         """Notes how much of the ledger the database reflects."""
 
@@ -126,9 +126,10 @@ class GroupCommit:
 
     @contextmanager
     def block(self, *, alone: bool) -> Iterator[tuple[Connection, Settled | None]]:
-        """A part of a transaction; on disk when it is left, or undone if it raises.
+        """A block of a transaction: on disk when it ends, or undone if it raises.
 
-        Yields the connection, and what was read before of the tables that do not change in it.
+        Yields the connection, and the rows already read from tables that do not change in the
+        group.
 
         Args:
             alone: Begin after all others were committed, and share the commit with none.
@@ -162,7 +163,7 @@ class GroupCommit:
             try:
                 if not self._turns.wait_for(lambda: not self._busy, self._limits.turn_seconds):
                     raise Unreachable(
-                        "the broker's database is held by another request for too long",
+                        "another request has held the broker's database for too long",
                         check="database",
                         expected=f"a turn within {self._limits.turn_seconds:g} s",
                     )
@@ -237,7 +238,9 @@ class _Group:
         """One block: all of it, or nothing."""
         entries = 0 if self._pending is None else self._pending.count
         try:
-            if self.blocks:  # the newest of its name counts; the commit releases all of them
+            if (
+                self.blocks
+            ):  # the newest savepoint of this name counts; the commit releases all of them
                 self._driver.execute("SAVEPOINT block")
             if self._ledger is None or self._pending is None:
                 yield
@@ -278,8 +281,10 @@ class _Group:
         self.state = GroupState.ON_DISK if error is None else GroupState.UNDONE
         self._lost = error
         try:
-            with suppress(SQLAlchemyError):  # of a connection that broke: how it ended is known
-                self.connection.close()  # undoes what is not committed
+            with suppress(
+                SQLAlchemyError
+            ):  # the connection may be broken; the result is known already
+                self.connection.close()  # undoes uncommitted changes
             if self._pending is not None and error is None:
                 self._pending.written()
             elif self._pending is not None:
@@ -294,12 +299,12 @@ class _Group:
             seconds: Of patience.
 
         Raises:
-            Unreachable: It is not.
-            LedgerInconsistent: Entries are gone that were there before.
+            Unreachable: It was not committed.
+            LedgerInconsistent: Earlier entries are missing from the ledger.
         """
         if not self._ended.wait(seconds):
             raise Unreachable(
-                "the broker's database does not commit",
+                "the broker's database did not commit in time",
                 check="database",
                 expected=f"a commit within {seconds:g} s",
             )
@@ -308,7 +313,7 @@ class _Group:
             raise self._lost.restated(self._lost.message) from self._lost
         if self._lost is not None:
             raise Unreachable(
-                "the broker's database undid the request with others",
+                "the broker's database undid the request together with its group",
                 check="database",
                 got=type(self._lost).__name__,
                 hint="ask again: what the ledger took of it is found there",

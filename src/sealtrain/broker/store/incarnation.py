@@ -1,14 +1,15 @@
-"""Which memory a broker has: what tells it from an older copy, from a new one and from others.
+"""Identifies a broker's memory: tells it from an older copy, from a new one and from others.
 
-The ledger does not hold which challenges and signed requests were used, so a memory that was
-restored or rebuilt has forgotten some. It then begins anew: challenges made before are of another
-generation and serve nowhere, and owners' requests signed before are stale (spec/key-release.md §3,
+The ledger does not state which challenges and signed requests were used, so a memory that was
+restored or rebuilt has forgotten some. It then begins anew: earlier challenges are of another
+generation and are refused, and owners' requests signed before are stale (spec/key-release.md §3,
 spec/requests.md §1).
 
 A copy of a database remembers leases that were replaced since and challenges that were used since.
-So the database notes where it was made, and a broker does not start on one that finds itself
-elsewhere: ``sealtrain broker restored`` checks it first and ends those (``store.restored``). A
-standby that takes over is the same database. A file needs no note: ``store.backup`` puts it back.
+So the database notes where it was made, and a broker does not start on a database that was moved:
+``sealtrain broker restored`` first checks it and ends those leases and challenges
+(``store.restored``). A standby that takes over is the same database. A file needs no note:
+``store.backup`` restores it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def move_in(connection: Connection, *, anew: bool = False) -> None:
             check="database",
             got=here,
             expected=noted,
-            hint="when nothing serves the original any more: sealtrain broker restored",
+            hint="stop every broker on the original, then run: sealtrain broker restored",
         )
 
 
@@ -59,8 +60,8 @@ class Incarnation:
     """One memory of a broker.
 
     Attributes:
-        generation: Of the challenges that serve, 32 hex digits.
-        began_at: When it began without what another one remembered, seconds since the epoch; 0 for
+        generation: Of the challenges that are valid, 32 hex digits.
+        began_at: When it began without an earlier memory's contents, seconds since the epoch; 0 for
             the first memory of a ledger.
     """
 
@@ -69,7 +70,7 @@ class Incarnation:
 
 
 def incarnation_of(connection: Connection) -> Incarnation | None:
-    """The memory that a database is; ``None`` before it is any."""
+    """The memory that a database holds; ``None`` before its first."""
     row = connection.execute(
         sa.select(incarnations.c.generation, incarnations.c.began_at)
     ).one_or_none()
@@ -79,12 +80,12 @@ def incarnation_of(connection: Connection) -> Incarnation | None:
 def begin_anew(
     connection: Connection, random: Random, *, began_at: int | None = None
 ) -> Incarnation:
-    """Make a database another memory; no challenge that was made before serves.
+    """Begin a new memory in a database: every earlier challenge is refused.
 
     Args:
         connection: In a transaction that holds the write lock.
         random: Source of the generation.
-        began_at: As ``Incarnation``; ``None`` for a memory that forgot nothing but challenges.
+        began_at: As ``Incarnation``; ``None`` for a memory that forgot only challenges.
     """
     before = incarnation_of(connection)
     kept = 0 if before is None else before.began_at

@@ -2,10 +2,10 @@
 
 1. Every change is a transaction that begins with the write lock (``store.database``); changes that
    come at once commit together (``store.group_commit``).
-2. The ledger is the truth. Before a transaction does anything, the database holds what the ledger
-   states: entries whose change it lacks are recorded first (``store.following``).
-3. Reading takes no lock and shows no less than the ledger did when it began.
-4. The ledger is another file or schema (``ledger.ledger``): a change of the tables cannot touch
+2. The ledger is the truth. A transaction first records the entries whose change is missing from
+   the database (``store.following``).
+3. Reading takes no lock and shows at least the state of the ledger when it began.
+4. The ledger is another file or schema (``ledger.ledger``): a migration of the tables cannot touch
    it.
 """
 
@@ -71,8 +71,8 @@ class Store:
         """Everything inside happens, or nothing if the block raises.
 
         Args:
-            alone: Commit apart from others. What reads the ledger inside asks for it; what does
-                not may share the sync of the disk.
+            alone: Commit apart from others. A block that reads the ledger asks for it; other blocks
+                may share the sync of the disk.
 
         Raises:
             Unreachable: The database cannot be read or written. Nothing happened; unless the
@@ -84,7 +84,7 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
-        """What is committed, without waiting for writers.
+        """Read the committed state, without waiting for writers.
 
         Raises:
             Unreachable: The database cannot be read.
@@ -94,26 +94,26 @@ class Store:
             if self._following is None or self._following.holds(connection, size):
                 yield Transaction(connection)
                 return
-        # A writer is between its two commits, or failed there: its turn, or ours, ends that.
+        # A writer is between its two commits, or failed there: the next turn completes them.
         with self.transaction(alone=False) as transaction:
             yield transaction
 
     def join(self, ledger: Ledger, *, now: int) -> int:
         """Follow a ledger from now on: entries commit with the transaction that appends them.
 
-        What the database lacks of the ledger is recorded. It may then be an old copy, or a new one:
-        leases in those entries end, and nothing that was used before serves again.
+        Entries missing from the database are recorded. The database may then be an old copy, or
+        new: leases in those entries end, and no earlier challenge or nonce is valid again.
 
         Args:
             ledger: Of the same database; or a file, which commits by itself.
             now: Seconds since the epoch.
 
         Returns:
-            How many entries the database lacked.
+            How many entries were missing from the database.
 
         Raises:
-            LedgerInconsistent: The database holds what this ledger does not: the ledger was set
-                back or replaced, or an entry cannot be recorded.
+            LedgerInconsistent: An entry that the database reflects is missing from this ledger: it
+                was set back or replaced; or an entry cannot be recorded.
             Unreachable: The database cannot be written.
         """
         following = Following(ledger.stored, ledger.origin)
@@ -131,7 +131,7 @@ class Store:
         self._engine.dispose()
 
     def _begin(self) -> Connection:
-        """Begin a transaction on a database that holds what the ledger states."""
+        """Begin a transaction, with the database in step with the ledger."""
         connection = begin(self._engine)
         try:
             while self._following is not None and self._following.catch_up(connection):

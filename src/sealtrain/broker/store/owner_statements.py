@@ -1,4 +1,4 @@
-"""The parts of a transaction that remember withdrawals and owners' policies; newest in force."""
+"""The parts of a transaction that remember withdrawals and owners' policies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Withdrawals:
         return dict(rows.fetchall())
 
     def submitted(self, digest: str) -> int | None:
-        """Ledger index of a withdrawal handed in before, by the digest of its envelope."""
+        """Ledger index of a withdrawal submitted before, by the digest of its envelope."""
         found = self._connection.execute(
             sa.select(withdrawals.c.ledger_index).where(withdrawals.c.digest == digest).limit(1)
         ).scalar_one_or_none()
@@ -78,12 +78,12 @@ class Policies:
         self._settled = settled
 
     def in_force(self) -> dict[str, tuple[str, bytes]]:
-        """Each owner's newest: name → digest and envelope."""
+        """Each owner's newest policy, which is in force: name → digest and envelope."""
         rows = settled_rows(self._connection, _IN_FORCE, {}, self._settled)
         return {owner: (digest, bytes(envelope)) for owner, digest, envelope in rows}
 
     def submitted(self, digest: str) -> int | None:
-        """Ledger index of a policy handed in before, by the digest of its envelope."""
+        """Ledger index of a policy submitted before, by the digest of its envelope."""
         found = self._connection.execute(
             sa.select(owner_policies.c.ledger_index).where(owner_policies.c.digest == digest)
         ).scalar_one_or_none()

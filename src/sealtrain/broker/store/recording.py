@@ -1,12 +1,12 @@
-"""What each entry of the ledger changes in the database, said once for a request and for a replay.
+"""The change that each ledger entry makes in the database, for a request and for a replay.
 
-A request appends its entry and makes the change in one transaction (``record``). Where the database
-lacks the change of an entry, because the broker died between two commits or the database is a copy
-or new, the same change is made from the entry (``change``). Entries of kinds that are not named
-here change nothing: refusals, boots, rotations.
+A request appends its entry and makes the change in one transaction (``record``). If the change of
+an entry is missing from the database, because the broker died between two commits or the database
+is a copy or new, the same change is made from the entry (``change``). Entries of other kinds change
+nothing: refusals, boots, rotations.
 
-What a request knows and no entry states is an argument: the instance that holds a new lease. A
-lease that is made from its entry alone has ended, because nobody can tell whose it was.
+The entry of a lease does not state the instance that holds it, so a request passes it as an
+argument. A lease that is made from its entry alone has ended, because its holder is unknown.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Entry:
 
     Attributes:
         index: From 0.
-        kind: What it is about.
+        kind: Kind of the entry.
         at: Its time, seconds since the epoch.
-        body: What it states.
+        body: Its statement.
         origin: Of its ledger.
         instance_id: Of the guest that gets the lease of a release, at a request; ``None`` at a
             replay.
@@ -73,7 +73,7 @@ def record(
     Args:
         transaction: Commits with the ledger.
         ledger: The broker's.
-        kind: As ``Ledger.append``, which says what is raised.
+        kind: As ``Ledger.append``, with its errors.
         body: As ``Ledger.append``.
         now: The broker's time, seconds since the epoch.
         instance_id: As ``Entry``.

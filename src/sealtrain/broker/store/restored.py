@@ -1,9 +1,9 @@
-"""What every restored broker does before it serves: compare its two halves, end what is over.
+"""Prepares a restored broker to serve: compares ledger and tables, ends its leases.
 
-It records what the ledger states and the tables lack, begins another memory, so that no challenge
-made before serves, and ends leases, because one may have been replaced since. Guests resume with
-fresh evidence. Files are put back by ``store.backup``; in
-PostgreSQL by ``pg_restore``, and a broker there does not start before this was done (``settle``).
+It records the ledger's entries that are missing from the tables, begins a new memory, so that every
+earlier challenge is refused, and ends leases, because a lease may have been replaced since. Guests
+resume with fresh evidence. ``store.backup`` restores files; ``pg_restore`` restores PostgreSQL, and
+a broker there does not start before its operator ran ``sealtrain broker restored`` (``settle``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Settled", "ended", "settle"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """What a restored database holds.
+    """A restored database.
 
     Attributes:
         origin: Of its ledger.
@@ -50,7 +50,7 @@ def settle(database: Postgres, *, now: int) -> Settled:
         now: Seconds since the epoch.
 
     Raises:
-        LedgerInconsistent: Its ledger does not hold together, or not with its tables.
+        LedgerInconsistent: Its ledger is inconsistent in itself or with its tables.
         ConfigError: It was written by another version, or holds no broker's state.
         Unreachable: It cannot be read or written; nothing was changed.
     """
@@ -76,19 +76,19 @@ def settle(database: Postgres, *, now: int) -> Settled:
 
 
 def ended(connection: Connection, ledger: StoredTree, origin: str, now: int) -> int:
-    """Bring the tables and their ledger together, then end what must not go on.
+    """Bring the tables in step with their ledger, then end leases and challenges.
 
     Returns:
         Leases that ended.
 
     Raises:
         ConfigError: The tables are of another version.
-        LedgerInconsistent: They name an entry that the ledger does not have.
+        LedgerInconsistent: They name an entry that is missing from the ledger.
     """
     version = version_of(connection)
     if version != HEAD:
         raise ConfigError(
-            "the backup was made by another version of the broker",
+            "another version of the broker made the backup",
             check="schema version",
             got=version,
             expected=HEAD,

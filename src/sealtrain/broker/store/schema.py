@@ -1,7 +1,7 @@
-"""Which version of the tables a database has, and bringing it to the present one.
+"""Detects the version of a database's tables and migrates it to the current version.
 
-A database is empty, of this version, of an earlier one (``migrate`` brings it on, never by itself:
-the operator makes a backup first), or of one that this code does not know, which is refused.
+A database is empty, of this version, of an earlier version (the operator makes a backup, then runs
+``migrate``; it never runs by itself), or of an unknown version, which is refused.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def version_of(connection: Connection) -> str | None:
     """The version a database says it has; ``None`` for one without tables.
 
     Raises:
-        ConfigError: It has tables of something else.
+        ConfigError: It has tables of another program.
     """
     found = MigrationContext.configure(connection).get_current_revision()
     if found is None and (tables := sa.inspect(connection).get_table_names()):
@@ -63,7 +63,7 @@ def version_of(connection: Connection) -> str | None:
 
 
 def check(connection: Connection) -> None:
-    """Return if the database has the present tables; make them where there is none at all.
+    """Return if the database has the current tables; create them in an empty database.
 
     Raises:
         ConfigError: They are of another version.
@@ -73,7 +73,7 @@ def check(connection: Connection) -> None:
         migrate(connection)
     elif found != HEAD:
         raise ConfigError(
-            "the broker's database was written by another version",
+            "another version of sealtrain wrote the broker's database",
             check="schema version",
             got=found,
             expected=HEAD,
@@ -84,10 +84,10 @@ def check(connection: Connection) -> None:
 
 
 def migrate(connection: Connection) -> tuple[str | None, str]:
-    """Bring the tables to the present version, inside the caller's transaction.
+    """Bring the tables to the current version, inside the caller's transaction.
 
     Returns:
-        The version before, ``None`` for an empty database, and the present one.
+        The version before, ``None`` for an empty database, and the current version.
 
     Raises:
         ConfigError: The database was written by a version this code does not know.
@@ -95,7 +95,7 @@ def migrate(connection: Connection) -> tuple[str | None, str]:
     found = version_of(connection)
     if found is not None and not _known(found):
         raise ConfigError(
-            "the broker's database was written by a newer version",
+            "a newer version of sealtrain wrote the broker's database",
             check="schema version",
             got=found,
             expected=f"at most {HEAD}",
@@ -106,17 +106,18 @@ def migrate(connection: Connection) -> tuple[str | None, str]:
 
 
 def bring_on(where: Path | Postgres) -> tuple[str | None, str]:
-    """Bring a database to the present version; ``migrate`` says what it returns and raises.
+    """Bring a database to the current version. Returns and raises as ``migrate``.
 
     Raises:
-        DataInvalid: A step left rows that do not fit together; nothing was changed.
+        DataInvalid: A step left rows with broken references; nothing was changed.
         Unreachable: It cannot be read or written.
     """
     engine = engine_of(where, migrating=True)
     try:
         with begun(engine) as connection:
             done = migrate(connection)
-            # Not enforced while SQLite replaces tables, so asked for once at the end.
+            # SQLite does not enforce foreign keys while it replaces tables, so they are checked at
+            # the end.
             if isinstance(where, Path):
                 broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
                 if broken:
@@ -124,7 +125,7 @@ def bring_on(where: Path | Postgres) -> tuple[str | None, str]:
                         "the database would not fit together after the migration",
                         check="foreign keys",
                         got=f"{len(broken)} rows",
-                        hint="it is as before; restore it from a backup, or report this",
+                        hint="restore the database from a backup, or report this; it is unchanged",
                     )
     finally:
         engine.dispose()

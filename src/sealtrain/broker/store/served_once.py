@@ -1,4 +1,4 @@
-"""The parts of a transaction that let a challenge, and a signed request's nonce, serve once."""
+"""The parts of a transaction that accept a challenge, and a signed request's nonce, once."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _USE: Final = used_challenges.insert().from_select(
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """Which challenges count.
+    """Which used challenges a database remembers.
 
     Attributes:
-        generation: Of those that serve.
-        forgotten_before: Used ones that expired before it are not remembered any more.
+        generation: Of the valid challenges.
+        forgotten_before: Used challenges that expired before this time are forgotten.
     """
 
     generation: str
@@ -52,11 +52,11 @@ class UsedChallenges:
         self._connection = connection
 
     def memory(self) -> Remembered:
-        """The present generation, and the expiry below which used ones were forgotten."""
+        """The current generation, and the expiry before which used challenges were forgotten."""
         return Remembered(*run(self._connection, _MEMORY, {}).fetchone())
 
     def forget(self, memory: Remembered, *, now: int) -> Remembered:
-        """Forget used challenges that are long over."""
+        """Forget used challenges that expired long ago."""
         before = now - _KEEP_SECONDS
         if before < memory.forgotten_before + _FORGET_EVERY:
             return memory
@@ -65,12 +65,12 @@ class UsedChallenges:
         return Remembered(memory.generation, before)
 
     def use(self, challenge: str, *, expires_at: int) -> bool:
-        """Remember that a challenge served; whether it had not before."""
+        """Mark a challenge as used; return whether it was unused."""
         said = {"key": challenge, "until": expires_at}
         return bool(run(self._connection, _USE, said).rowcount == 1)
 
     def begin_anew(self, random: Random) -> Remembered:
-        """Let no challenge serve that was made before, and forget all."""
+        """Invalidate every earlier challenge, and forget all."""
         self._connection.execute(used_challenges.delete())
         return Remembered(begin_anew(self._connection, random).generation, 0)
 
@@ -82,13 +82,13 @@ class Nonces:
         self._connection = connection
 
     def spend(self, key_id: str, nonce: str, *, now: int, forget_after: int) -> None:
-        """Use a nonce up, and forget those that are over.
+        """Use a nonce up, and forget those that expired.
 
         Args:
-            key_id: Whose nonce it is.
+            key_id: Key that signed the request.
             nonce: As signed.
             now: Seconds since the epoch.
-            forget_after: Last second at which it must be known.
+            forget_after: Last second at which it must be remembered.
 
         Raises:
             RequestReplayed: This key used it before.
@@ -103,9 +103,9 @@ class Nonces:
 
 
 def replayed(nonce: str) -> RequestReplayed:
-    """The error for a request whose nonce served before."""
+    """The error for a request whose nonce was used before."""
     return RequestReplayed(
-        "the request was sent before",
+        "the request is a replay: its nonce was used before",
         check="request nonce",
         got=nonce,
         expected="a nonce that serves once",

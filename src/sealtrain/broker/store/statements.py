@@ -1,7 +1,7 @@
-"""What every challenge and release asks the database: built once, for their cost is in building.
+"""Statements of every challenge and release: built once, because building them is expensive.
 
-A statement written where it is used is assembled and looked up anew each time, which takes several
-times as long as running it. ``run`` hands the driver the finished text; rows are its own tuples.
+SQLAlchemy assembles and looks up a statement anew at each use, which takes several times as long as
+running it. ``run`` hands the driver the finished text; rows are the driver's tuples.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ GRANT_LEASE: Final = leases.insert()
 
 
 def places(names: Sequence[str]) -> dict[str, str]:
-    """Parameters for ``among``: each name in a place, some twice, so that few statements do."""
+    """Parameters for ``among``: some names twice, so that few statements suffice."""
     padded = [*names, *[names[0] if names else ""] * (_room(len(names)) - len(names))]
     return {f"place{number}": name for number, name in enumerate(padded)}
 
@@ -88,7 +88,7 @@ def _room(count: int) -> int:
 
 @lru_cache(maxsize=16)
 def datasets_named(count: int) -> sa.Select[Any]:
-    """Manifests of so many datasets; which ones is told by ``places``."""
+    """Manifests of ``count`` datasets, named by ``places``."""
     return (
         sa.select(
             datasets.c.dataset_id,
@@ -125,7 +125,7 @@ def run(connection: Connection, statement: sa.Executable, values: Mapping[str, A
         The driver's cursor.
 
     Raises:
-        Error: Of the driver; ``database.failures`` knows it.
+        Error: Of the driver; ``database.failures`` translates it.
     """
     names = tuple(values) if isinstance(statement, sa.Insert) else None
     text, constants, order = _compiled(statement, connection.dialect, names)
@@ -140,13 +140,13 @@ def settled_rows(
     values: Mapping[str, Any],
     settled: Settled | None,
 ) -> list[Any]:
-    """Rows of what owners handed in, read once for all blocks that share a transaction.
+    """Rows of owners' submissions, read once for all blocks that share a transaction.
 
     Args:
         connection: In a transaction.
         statement: As for ``run``, on tables that only change in transactions of one block.
         values: Of its parameters.
-        settled: What was read in this transaction before; ``None`` in one that may change it.
+        settled: Rows already read in this transaction; ``None`` in a block that may change them.
 
     Raises:
         Error: As ``run``.

@@ -1,7 +1,8 @@
-"""A broker before and after a succession: how one begins a ledger, how the other ends (§3).
+"""A broker before and after a succession: how the new ledger begins and the old ends (§3).
 
-See ``spec/succession.md``. The successor's broker writes it as its first entry, so that owners'
-memories follow; the predecessor's broker records it and from then on lets nothing run.
+See ``spec/succession.md``. The successor's broker writes the succession as its first entry, so that
+owners' pins follow; the predecessor's broker records it and from then on refuses every release and
+renewal.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Successions:
         self._settled = settled
 
     def recorded(self) -> tuple[str, str, int] | None:
-        """What took this consortium's place: its id, the digest of the envelope, its entry."""
+        """The successor's id, the digest of the succession's envelope, and its entry."""
         for successor, digest, index in settled_rows(
             self._connection, _RECORDED, {}, self._settled
         ):
@@ -44,7 +45,7 @@ class Successions:
         return None
 
     def add(self, successor_id: str, digest: str, *, ledger_index: int) -> None:
-        """Record that the consortium was succeeded; only one succession ever is."""
+        """Record the consortium's succession, of which there is at most one."""
         self._connection.execute(
             successions.insert().values(
                 place=0, successor_id=successor_id, digest=digest, ledger_index=ledger_index
@@ -55,7 +56,7 @@ class Successions:
         """Return if the consortium is still in force.
 
         Raises:
-            ConsortiumMismatch: Its owners put another one in its place.
+            ConsortiumMismatch: Its owners replaced it by a successor.
         """
         found = self.recorded()
         if found is not None:
@@ -77,14 +78,14 @@ def begin_ledger(ledger: Ledger, consortium: Consortium, path: Path, *, now: int
         now: The broker's time, seconds since the epoch.
 
     Raises:
-        Refused: Too few owners of the predecessor signed it, or it is over.
+        Refused: Too few owners of the predecessor signed it, or it expired.
         ConsortiumMismatch: It names another successor.
-        ConfigError: The ledger began with something else.
+        ConfigError: The ledger's first entry is another.
     """
     found = SuccessionFile.load(path).verified()
     if found.successor.consortium_id != consortium.consortium_id:
         raise ConsortiumMismatch(
-            "the succession names another successor than the consortium file",
+            "the succession and the consortium file name different successors",
             check="successor",
             got=consortium.consortium_id,
             expected=found.successor.consortium_id,

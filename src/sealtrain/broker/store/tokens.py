@@ -1,7 +1,7 @@
-"""Operators' tokens: made once, kept as hashes (spec/requests.md §2).
+"""Operators' tokens: shown once, kept as hashes (spec/requests.md §2).
 
 A token is ``sealtrain_`` and 32 random bytes in base64url. The database holds its SHA-256, a name,
-a scope and its end; who reads the database cannot use it.
+a scope and its expiry; a reader of the database cannot use it.
 """
 
 from __future__ import annotations
@@ -45,14 +45,17 @@ def scope_of(name: str) -> Scope:
     """Return ``name``, checked.
 
     Raises:
-        UsageError: No such scope.
+        UsageError: The scope is unknown.
     """
     for scope in get_args(Scope):
         if scope == name:
             found: Scope = scope
             return found
     raise UsageError(
-        "no such scope of a token", check="scope", got=name, expected=" or ".join(get_args(Scope))
+        "the token's scope is unknown",
+        check="scope",
+        got=name,
+        expected=" or ".join(get_args(Scope)),
     )
 
 
@@ -60,10 +63,12 @@ def name_of(name: str) -> str:
     """Return the name of a token, checked.
 
     Raises:
-        UsageError: Not a name.
+        UsageError: The name is malformed.
     """
     if not _NAME.fullmatch(name):
-        raise UsageError("not a name", check="token", got=name[:64], expected=_NAME.pattern)
+        raise UsageError(
+            "the token's name is malformed", check="token", got=name[:64], expected=_NAME.pattern
+        )
     return name
 
 
@@ -78,7 +83,7 @@ def make_token(random: Random) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenState:
-    """A token without what makes it one."""
+    """A token's name, scope and expiry, without its secret."""
 
     name: str
     scope: Scope
@@ -87,7 +92,7 @@ class TokenState:
 
 
 KeptToken = tuple[str, TokenState]
-"""SHA-256 of a token, and what it is for."""
+"""SHA-256 of a token, with its name, scope and expiry."""
 
 
 class Tokens:
@@ -101,20 +106,20 @@ class Tokens:
 
         Raises:
             AlreadyExists: A token has that name.
-            LimitExceeded: There are as many as are kept.
+            LimitExceeded: The database holds the most tokens it keeps.
         """
         names = [one.name for one in self.all()]
         if state.name in names:
             raise AlreadyExists(
-                f"a token is named {state.name}", check="token", hint="remove it first"
+                f"a token named {state.name} exists already", check="token", hint="remove it first"
             )
         if len(names) >= MAX_TOKENS:
             raise LimitExceeded(
-                "there are too many tokens",
+                "the database holds the most tokens it keeps",
                 check="tokens",
                 got=len(names),
                 expected=f"fewer than {MAX_TOKENS}",
-                hint="remove those that nobody uses",
+                hint="remove unused tokens: sealtrain broker token remove NAME",
             )
         self._connection.execute(
             tokens.insert().values(
@@ -127,10 +132,10 @@ class Tokens:
         )
 
     def remove(self, name: str) -> None:
-        """Forget a token: it opens nothing from now on.
+        """Forget a token: the broker refuses it from now on.
 
         Raises:
-            UsageError: None has that name.
+            UsageError: No token has that name.
         """
         if self._connection.execute(tokens.delete().where(tokens.c.name == name)).rowcount != 1:
             raise UsageError("no token has that name", check="token", got=name)
@@ -149,22 +154,22 @@ def admitted(kept: Sequence[KeptToken], token: str, scope: Scope, *, now: int) -
     """Return the token that was shown, if it is good for ``scope``.
 
     Args:
-        kept: The tokens that there are.
-        token: As shown; empty for none.
-        scope: What is asked for.
+        kept: Every stored token.
+        token: As the caller sent it; empty for none.
+        scope: The scope that the request needs.
         now: Seconds since the epoch.
 
     Raises:
-        TokenRefused: Unknown, over, or of another scope.
+        TokenRefused: It is unknown, expired, or of another scope.
     """
     shown = _digest(token[:_MAX_LENGTH])
-    # Every one is compared, each in constant time.
+    # Every token is compared, each in constant time.
     same = [state for digest, state in kept if hmac.compare_digest(digest, shown)]
     for state in same:
         if state.scope == scope and now <= state.not_after:
             return state
     raise TokenRefused(
-        "this is for operators who show a token",
+        "the operator's token is missing or not valid for this request",
         check="token",
         got="none" if not token else "one that is unknown, over or of another scope",
         expected=f"Authorization: Bearer, a token of scope {scope}",

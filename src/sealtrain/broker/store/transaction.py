@@ -1,8 +1,8 @@
 """Reads and writes of one transaction on a broker's database: decisions, datasets, runs, leases.
 
-Contract: a transaction that writes begins with the write lock (``store.database``), so what it
-read is still true when it commits, whatever other threads or processes do. No key is ever stored.
-What the ledger states is written by ``store.recording`` alone.
+Contract: a transaction that writes begins with the write lock (``store.database``), so its reads
+    are still true when it commits, whatever other threads or processes do. No key is ever stored.
+    Only ``store.recording`` writes the changes that the ledger states.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Transaction:
         self._connection = connection
         self._settled = settled
         self.challenges = UsedChallenges(connection)
-        """Challenges that served, and since when they are remembered."""
+        """Used challenges, and since when they are remembered."""
         self.cosignatures = Cosignatures(connection)
         """Owners' cosignatures of the ledger."""
         self.nonces = Nonces(connection)
@@ -60,11 +60,11 @@ class Transaction:
         self.tokens = Tokens(connection)
         """Operators' tokens."""
         self.withdrawals = Withdrawals(connection)
-        """Datasets that owners took back."""
+        """Datasets that owners withdrew."""
         self.policies = Policies(connection, settled)
-        """What owners ask of guests that read their data."""
+        """Owners' policies for guests that read their data."""
         self.successions = Successions(connection, settled)
-        """What took the consortium's place."""
+        """The consortium's succession."""
 
     def _run(self, statement: sa.Executable, values: Mapping[str, Any]) -> Any:
         return statements.run(self._connection, statement, values)
@@ -74,13 +74,13 @@ class Transaction:
 
     @property
     def began_at(self) -> int:
-        """When this memory began without what another one remembered; 0 for a first one."""
+        """When this memory began without an earlier memory's contents; 0 for a first memory."""
         found = incarnation_of(self._connection)
         return 0 if found is None else found.began_at
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """What the block writes goes to a server in one go; its errors may come at the end."""
+        """Send the block's writes to a server in one batch; their errors may come at its end."""
         driver: Any = self._connection.connection.driver_connection
         with getattr(driver, "pipeline", nullcontext)():
             yield
@@ -180,7 +180,7 @@ class Transaction:
     ) -> dict[str, bytes]:
         """Envelopes by dataset id, for this deployment where there is one, else for another.
 
-        Ids nobody registered are absent.
+        Unregistered ids are absent.
         """
         return {
             dataset_id: (known.get((app_id, compose_hash)) or list(known.values())[-1])[2]
@@ -263,11 +263,11 @@ class Transaction:
 
         Args:
             lease_id: 64 hex digits.
-            run_id: Whose it is.
-            not_after: First second at which it is over.
+            run_id: The run that holds it.
+            not_after: First second at which it has expired.
             instance_id: Of the guest that gets it.
             now: Seconds since the epoch.
-            ended: It is over already.
+            ended: It has ended already.
         """
         self._run(statements.END_LEASES, {"key": run_id, "at": now})
         lease = {"lease_id": lease_id, "not_after": not_after, "instance_id": instance_id}

@@ -1,1 +1,1 @@
-"""The steps that bring a broker's database from any earlier version to the present one."""
+"""The steps that bring a broker's database from any earlier version to the current one."""
