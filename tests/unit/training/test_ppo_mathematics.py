@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sealtrain.training.ppo.mathematics import DivergenceWeight
-from sealtrain.training.telemetry.averages import Account
+from sealtrain.training.telemetry.averages import Averages
 
 torch = pytest.importorskip("torch")
 
@@ -161,7 +161,7 @@ def test_a_weight_without_target_stays() -> None:
 
 
 def test_averages_begin_again() -> None:
-    account = Account()
+    account = Averages()
     account.add({"loss": 1.0, "kl": 3.0})
     account.add({"loss": 2.0})
     assert account.close() == {"loss": 1.5, "kl": 3.0}

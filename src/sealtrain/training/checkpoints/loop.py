@@ -20,7 +20,7 @@ from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.lease import stops_here
 from sealtrain.training.checkpoints.randomness import random_states, restore_random_states
 from sealtrain.training.models.weights import load_weights, trainable_state
-from sealtrain.training.telemetry.averages import Account
+from sealtrain.training.telemetry.averages import Averages
 
 if TYPE_CHECKING:
     from sealtrain.recipe.trainers import TrainerArguments
@@ -72,7 +72,7 @@ class SealedLoop:
         self._arguments = arguments
         self._optimizer = optimizer
         self._scheduler = scheduler
-        self._account = Account()
+        self._averages = Averages()
         self._random: dict[str, Any] | None = None
         self.model = model
         self.processing_class = processing_class
@@ -110,7 +110,7 @@ class SealedLoop:
         Args:
             values: Numbers, or tensors that hold one.
         """
-        self._account.add({name: _number(value) for name, value in values.items()})
+        self._averages.add({name: _number(value) for name, value in values.items()})
 
     def _conclude(self) -> None:
         arguments, final = self._arguments, self.steps >= self._arguments.max_steps
@@ -119,7 +119,7 @@ class SealedLoop:
         stops = not final and stops_here(keeper, saver, self.steps)
         # A checkpoint closes the interval of the averages: none of them spans two processes.
         if due or self.steps % arguments.logging_steps == 0:
-            self.last = self._account.close()
+            self.last = self._averages.close()
             self._context.gate.offer(self.steps, self.last)
         for told in self._context.on_step:
             told(self.steps, self.last)
@@ -131,7 +131,7 @@ class SealedLoop:
 
     def _state(self) -> dict[str, Any]:
         return {
-            "loop": {"rows": self.rows, "last": self.last, "account": self._account.state()},
+            "loop": {"rows": self.rows, "last": self.last, "account": self._averages.state()},
             "model": trainable_state(self.model),
             "optimizer": self._optimizer.state_dict(),
             "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
@@ -154,7 +154,7 @@ class SealedLoop:
         if self._scheduler is not None:
             self._scheduler.load_state_dict(kept["scheduler"])
         self.steps, self.rows, self.last = ref.step, kept["loop"]["rows"], kept["loop"]["last"]
-        self._account.restore(kept["loop"]["account"])
+        self._averages.restore(kept["loop"]["account"])
         self._random = kept["random"]
 
 

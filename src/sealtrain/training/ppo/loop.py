@@ -28,7 +28,7 @@ from sealtrain.training.models.weights import load_weights, trainable_state
 from sealtrain.training.ppo.mathematics import DivergenceWeight
 from sealtrain.training.ppo.rollout import roll_out
 from sealtrain.training.ppo.update import learn
-from sealtrain.training.telemetry.averages import Account
+from sealtrain.training.telemetry.averages import Averages
 
 if TYPE_CHECKING:
     from sealtrain.training.context import TrainingContext
@@ -86,7 +86,7 @@ class PpoLoop:
             horizon=self._arguments.kl_horizon,
         )
         self._best = BestSoFar(self._arguments)
-        self._account = Account()
+        self._averages = Averages()
         self.last: dict[str, float] = {}
         self.steps = 0
         self.rows = 0
@@ -138,7 +138,7 @@ class PpoLoop:
         learned = learn(self._trainer, self._sampler, rollout, arguments)
         self._trainer.lr_scheduler.step()
         count = len(prompts)
-        self._account.add(
+        self._averages.add(
             learned
             | {
                 "reward": float(rollout.scores.mean()),
@@ -169,7 +169,7 @@ class PpoLoop:
         over = final or self._best.stopped
         stops = not over and stops_here(keeper, saver, self.steps)
         if due or measured or self.steps == 1 or self.steps % arguments.logging_steps == 0:
-            self.last = self._account.close() | measured
+            self.last = self._averages.close() | measured
             self._context.gate.offer(self.steps, self.last)
         for told in self._context.on_step:
             told(self.steps, self.last)
@@ -197,7 +197,7 @@ class PpoLoop:
             "tokens": self.tokens,
             "kl_coef": self._weight.coefficient,
             "last": self.last,
-            "account": self._account.state(),
+            "account": self._averages.state(),
             "best": self._best.state(),
             "best_kept": None if saver.best is None else asdict(saver.best),
         }
@@ -218,7 +218,7 @@ class PpoLoop:
         self._best.restore(kept["best"])
         self.steps, self.rows, self.tokens = ref.step, kept["rows"], kept["tokens"]
         self.last, self.mark = kept["last"], kept["mark"]
-        self._account.restore(kept["account"])
+        self._averages.restore(kept["account"])
         saver = self._context.saver
         if saver is not None and self._is_best(ref.step):
             saver.best = ref

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.training.ppo.mathematics import moved, policy_losses, value_losses
-from sealtrain.training.telemetry.averages import Account
+from sealtrain.training.telemetry.averages import Averages
 
 if TYPE_CHECKING:
     from sealtrain.training.ppo.rollout import Rollout
@@ -30,7 +30,7 @@ def learn(trainer: Any, sampler: Sampler, rollout: Rollout, arguments: Any) -> d
     """
     import torch
 
-    account = Account()
+    averages = Averages()
     size = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
     for _ in range(arguments.num_ppo_epochs):
         order = torch.randperm(len(rollout.answers)).tolist()
@@ -39,9 +39,9 @@ def learn(trainer: Any, sampler: Sampler, rollout: Rollout, arguments: Any) -> d
             measured = _gradients(trainer, sampler, rollout, rows, arguments)
             if arguments.target_kl is not None and measured["policy_kl"] > arguments.target_kl:
                 trainer.optimizer.zero_grad(set_to_none=True)
-                return account.close() or measured
-            account.add(measured | {"grad_norm": _step(trainer, arguments)})
-    return account.close()
+                return averages.close() or measured
+            averages.add(measured | {"grad_norm": _step(trainer, arguments)})
+    return averages.close()
 
 
 def _gradients(

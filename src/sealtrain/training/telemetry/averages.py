@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Account", "OpenInterval", "mean_since"]
+__all__ = ["Averages", "OpenInterval", "mean_since"]
 
 
-class Account:
+class Averages:
     """Sums and counts by name."""
 
     def __init__(self) -> None:
