@@ -300,5 +300,5 @@ def _same(what: str, got: object, expected: object) -> None:
             check=what,
             got=got,
             expected=expected,
-            hint="it answers another request; ask again over a path nobody alters",
+            hint="retry over another network path: the answer is to another request",
         )

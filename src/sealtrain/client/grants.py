@@ -67,7 +67,7 @@ class Wanted:
                 owner=self.owner,
                 got=f"{got} shares of {self.dataset_id}",
                 expected=f"{needed} of one sealing",
-                hint="the owner seals again; whoever altered a share cannot be told from here",
+                hint="ask the owner to seal again: the guest cannot tell who altered a share",
             )
         return UsageError(
             "too few brokers were asked for a dataset",

@@ -77,7 +77,7 @@ class Quorum:
         random: Random = os.urandom,
         client: Callable[[str], BrokerClient] = BrokerClient,
     ) -> None:
-        """Ask nobody yet.
+        """Prepare a quorum; sends no request yet.
 
         Args:
             pins: What each broker must prove.
@@ -270,7 +270,7 @@ class Quorum:
             }
             if not stanzas and misses:
                 raise _worst(misses)  # who has it is among those that did not answer
-            # Nobody has it: the brokers say why, and their ledgers keep that they were asked.
+            # No broker has it: the brokers say why, and their ledgers record the request.
             for url in stanzas or listed:
                 stanza = stanzas.get(url) or one.stanzas[0]
                 routes.setdefault(url, []).append((one.dataset_id, one.root, stanza))

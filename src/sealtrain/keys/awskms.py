@@ -1,4 +1,4 @@
-"""A root secret that AWS KMS releases to an attested Nitro enclave, and to nobody else.
+"""A root secret that AWS KMS releases only to an attested Nitro enclave.
 
 1. The enclave makes an RSA key that lives for one request and puts it into a fresh document.
 2. KMS decrypts the ciphertext of the named key where the key's policy likes the document, and
@@ -73,7 +73,7 @@ class KmsKey:
     Attributes:
         ciphertext: Path of the encrypted secret, as KMS made it.
         region: AWS region.
-        key: ARN of the key. Without it whoever hands over the ciphertext would choose the key.
+        key: ARN of the key. Without it the provider of the ciphertext would choose the key.
         endpoint: URL of KMS where it is not the region's own.
     """
 

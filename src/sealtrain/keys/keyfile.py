@@ -1,4 +1,4 @@
-"""Files that hold secrets: made once with mode 0600, read only when nobody else can.
+"""Files that hold secrets: made once with mode 0600, read only if no other user can read them.
 
 Reading refuses 1. a symbolic link or anything but a regular file, 2. another user's file, 3. any
 permission for group or others, 4. more than ``max_bytes``. Writing never replaces a file. Windows

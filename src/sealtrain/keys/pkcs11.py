@@ -1,7 +1,7 @@
 """A root secret computed inside a hardware security module, by a key that never leaves it.
 
 The secret is HMAC-SHA-256 by a generic secret key of the token over a fixed label (spec/keys.md
-§4): a token that computes it once for whoever has the PIN gives away this secret, never its key.
+§4): a token that computes it once for a holder of the PIN gives away this secret, never its key.
 Which token, key, library and PIN is told by a PKCS #11 URI (RFC 7512), of which four attributes are
 known and all are needed.
 """

@@ -118,7 +118,7 @@ def join_key(documents: Mapping[str, Secret]) -> Joined:
     1. A share is one that its own list of digests names at its place.
     2. Shares with one list belong together; the largest set is the owner's, because fewer than a
        threshold of brokers cannot outnumber a threshold of honest ones.
-    3. Whoever is not in it is named.
+    3. The brokers whose shares are outside that set are named.
 
     Args:
         documents: By the name of the broker that handed it out.

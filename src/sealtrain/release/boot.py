@@ -94,7 +94,7 @@ class BootAnswer(_Camel):
 
 
 class BootService(_Camel):
-    """Who answers the KMS: not a chain, so the fields of one are empty."""
+    """The broker's answer about itself to the KMS; a chain's fields are empty."""
 
     status: Literal["ok"]
     kms_contract_addr: str

@@ -270,7 +270,7 @@ class BrokerKey(StrictModel):
 
 
 class BrokerKeys(StrictModel):
-    """Who the broker is and which keys it holds for one recipe (§2)."""
+    """The broker's identity and its keys for one recipe (§2)."""
 
     version: Literal[1]
     consortium_id: Hex64

@@ -11,7 +11,7 @@
 
 ``SignedHead.require_body`` then that the signed Content-Digest is that of the body.
 
-That a nonce serves once is for whoever keeps them to see to. The signed bytes begin with a
+The broker, which keeps nonces, ensures that each serves once. The signed bytes begin with a
 quotation mark, so they are never taken for anything else that the same key signs.
 """
 
@@ -62,7 +62,7 @@ _MAX_TIME: Final = 253_402_300_799  # the last second of the year 9999
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedRequest:
-    """Who signed a request, when, and the nonce that serves once."""
+    """The signer of a request, its time, and the nonce that serves once."""
 
     key_id: str
     nonce: str
@@ -229,7 +229,7 @@ def verify_head(
 
     Args:
         method: HTTP method, upper case.
-        url: Absolute URL as whoever is asked knows itself, not as the request says.
+        url: Absolute URL under the receiver's own address, not the request's.
         headers: Every header line.
         keys: Key id → raw Ed25519 key of everybody who may ask.
         brokers: Ids of the broker that is asked: its own and its former ones.

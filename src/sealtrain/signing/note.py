@@ -8,7 +8,7 @@ characters, canonical base64, at most 64 signature lines. ``verify`` then demand
 2. no second one by the same key, and
 3. that its signature over the text verifies.
 
-Lines by other keys are kept as they are and mean nothing until somebody who knows their keys
+Lines by other keys are kept as they are and mean nothing until a reader who knows their keys
 verifies them: that is how witnesses add cosignatures to a checkpoint.
 """
 

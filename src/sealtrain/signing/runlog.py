@@ -86,7 +86,7 @@ class RunLog:
                 "fields": fields,
             }
             data = _entry_bytes(entry)
-            # A float beyond 2**53 is written like an integer that nobody may read: refuse it now.
+            # A float beyond 2**53 is written like an integer that readers refuse: refuse it now.
             kept = parse_canonical(data)
             self._head = hashlib.sha256(self._head + data).digest()
             self._entries.append(kept)

@@ -87,7 +87,7 @@ def _read(document: JsonValue, predicate_type: str) -> Statement:
     fields = {"_type", "subject", "predicateType", "predicate"}
     if not isinstance(document, dict) or set(document) != fields:
         raise StatementInvalid(
-            "in-toto statement lacks a field or has one too many", check="statement"
+            "the in-toto statement has a missing or unknown field", check="statement"
         )
     for field, expected in (("_type", STATEMENT_TYPE), ("predicateType", predicate_type)):
         if document[field] != expected:

@@ -2,6 +2,6 @@
 
 ``address`` reads URLs, ``connect`` opens them, ``http`` and ``s3`` are fsspec filesystems with
 bounded range requests, ``folder`` reads a sealed folder through any filesystem with patience,
-``publish`` writes one. All that comes back is ciphertext nobody vouches for yet: ``sealing`` checks
+``publish`` writes one. All that comes back is unverified ciphertext: ``sealing`` checks
 it as it checks a disk.
 """

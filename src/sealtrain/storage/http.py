@@ -25,7 +25,7 @@ _WRITE_BYTES = 1 << 20
 
 
 class HttpFileSystem(RangeStore):
-    """Files by URL. Whoever asks is patient."""
+    """Files by URL. The caller retries."""
 
     protocol = ("http", "https")
     _client: HttpClient

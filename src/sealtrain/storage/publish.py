@@ -5,7 +5,7 @@
 2. The address holds no other dataset.
 3. A file is sent unless the store already has it with this size and this root in its trailer; then
    it is read back as far as its trailer. With ``audit`` all of it is read back and hashed.
-4. ``dataset.json`` goes last: before it is there, nobody finds a dataset at the address.
+4. ``dataset.json`` goes last: before it is there, readers find no dataset at the address.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def sealed_files(folder: Path) -> tuple[str, ...]:
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise NotSealed(
-            f"the sealed dataset at {folder} lacks {missing[0]}",
+            f"the sealed dataset at {folder} is incomplete: {missing[0]} is missing",
             got=f"{len(names) - len(missing)} files",
             expected=f"{len(names)} files",
             hint="seal it again; sealing continues where it was interrupted",
@@ -176,7 +176,7 @@ def _require_signed(folder: Path, roots: Mapping[str, str]) -> None:
 
 
 def _manifest_at(target: RemoteFolder) -> bytes | None:
-    """``dataset.json`` at the address; ``None`` where the store says that there is none."""
+    """``dataset.json`` at the address; ``None`` where the store reports that it is missing."""
     try:
         return target.read(MANIFEST_NAME, MAX_MANIFEST_BYTES)
     except LimitExceeded as error:

@@ -48,7 +48,7 @@ def storage_error(problem: Problem) -> Exception:
 class RangeStore(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no types
     """A filesystem of its own for each folder. Raises what fsspec's filesystems raise."""
 
-    # One instance has one credential; fsspec would hand it to whoever asks next.
+    # One instance has one credential; fsspec would hand it to the next caller.
     cachable = False
     _client: HttpClient | None = None
 

@@ -159,7 +159,7 @@ def _store(session: botocore.session.Session, client: HttpClient, bounds: Bounds
         "s3",
         region_name=session.region_name or "us-east-1",
         config=Config(
-            retries={"total_max_attempts": 1},  # whoever asks is patient
+            retries={"total_max_attempts": 1},  # the caller retries
             **signature,
         ),
     )
