@@ -42,7 +42,7 @@ def carry_out(
         ChainRefused: The contract refuses: too few, too late, another nonce.
         ChainUnreachable: The node failed, or it is in no block in time.
     """
-    found = [verify_chain_decision(one, chain).vote for one in decisions]
+    found = [verify_chain_decision(decision, chain).vote for decision in decisions]
     same = {(one.kind, one.subject, one.verdict, one.nonce) for one in found}
     if len(same) != 1:
         raise StatementInvalid(
@@ -105,6 +105,6 @@ def execute_proposal(
         0,
         NOBODY,
         NOBODY,
-        b"".join(bytes.fromhex(one.signature) for one in proposal.signatures),
+        b"".join(bytes.fromhex(signature.signature) for signature in proposal.signatures),
     )
     return send(web3, payer, call)

@@ -226,7 +226,7 @@ def deploy(
     """Deploy an OwnersAppAuth; returns its address. Errors as ``send``."""
     made = artefact()
     factory = web3.eth.contract(abi=made["abi"], bytecode=made["bytecode"])
-    ascending = [web3.to_checksum_address(one) for one in sorted(owners)]
+    ascending = [web3.to_checksum_address(owner) for owner in sorted(owners)]
     call = factory.constructor(ascending, approve, revoke, require_tcb_up_to_date, allow_any_device)
     return str(send(web3, payer, call)["contractAddress"]).lower()
 

@@ -72,7 +72,7 @@ class SafeProposal(StrictModel):
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:
-        owners = [one.owner for one in self.signatures]
+        owners = [signature.owner for signature in self.signatures]
         if owners != sorted(set(owners)):
             raise ValueError("signatures stand in the order of their owners, none twice")
         return self
@@ -132,7 +132,7 @@ def joined(copies: Sequence[SafeProposal], chain: ChainFile) -> SafeProposal:
         StatementInvalid: They are of different proposals.
         SignatureInvalid: As ``verify_proposal``.
     """
-    if len({one.model_copy(update={"signatures": ()}) for one in copies}) != 1:
+    if len({copy.model_copy(update={"signatures": ()}) for copy in copies}) != 1:
         raise StatementInvalid(
             "the files are different proposals",
             check="proposal",
@@ -158,6 +158,6 @@ def verify_proposal(proposal: SafeProposal, chain: ChainFile) -> SafeProposal:
             got=f"{proposal.contract} on chain {proposal.chain_id}",
             expected=f"{chain.contract} on chain {chain.chain_id}",
         )
-    for one in proposal.signatures:
-        signed_by(chain, one.owner, proposal.message(), one.signature, what="proposal")
+    for signature in proposal.signatures:
+        signed_by(chain, signature.owner, proposal.message(), signature.signature, what="proposal")
     return proposal

@@ -214,7 +214,9 @@ class BrokerClient:
             Refused: One does not verify.
         """
         answer = self._transport.get("/v1/policies", OwnerPolicies)
-        found = [verify_owned(OwnerPolicy, one.envelope(), consortium) for one in answer.policies]
+        found = [
+            verify_owned(OwnerPolicy, policy.envelope(), consortium) for policy in answer.policies
+        ]
         return {one.owner.name: one for one in found}
 
     def withdraw(self, envelope: Envelope) -> int:
@@ -263,7 +265,7 @@ class BrokerClient:
     def decisions(self, target: Target) -> list[dict[str, JsonValue]]:
         """Signed decisions on a target, oldest first, as DSSE JSON. Nothing is verified yet."""
         answer = self._transport.get("/v1/approvals", TallyAnswer, **target.to_dict())
-        return [one.to_dict() for one in answer.decisions]
+        return [decision.to_dict() for decision in answer.decisions]
 
     def approvals_status(
         self, target: Target, consortium: Consortium, now: int, *, needs: Needs
@@ -284,7 +286,8 @@ class BrokerClient:
     def decided(self, target: Target, consortium: Consortium) -> list[SignedDecision]:
         """Verified decisions on a target, oldest first. Errors as ``approvals_status``."""
         return [
-            verify_decision(Envelope.from_dict(one), consortium) for one in self.decisions(target)
+            verify_decision(Envelope.from_dict(decision), consortium)
+            for decision in self.decisions(target)
         ]
 
     def ledger_checkpoint(self) -> str:
@@ -309,7 +312,7 @@ class BrokerClient:
     def ledger_rotations(self) -> tuple[tuple[int, dict[str, JsonValue]], ...]:
         """Changes of the ledger's key: index and body of each entry; ``client.rotated`` checks."""
         found = self._transport.get("/v1/ledger/rotations", LedgerRotations)
-        return tuple((one.index, one.rotation) for one in found.rotations)
+        return tuple((rotation.index, rotation.rotation) for rotation in found.rotations)
 
     def ledger_cosigned(self, start: int = 0, limit: int = 100) -> tuple[str, ...]:
         """Cosigned checkpoints of at least ``start`` entries, smallest first, at most 100.

@@ -99,7 +99,7 @@ class AttestedBroker:
     @property
     def ids(self) -> tuple[str, ...]:
         """Its id and the former ids that it proved, newest first."""
-        return (self.broker_id, *(broker_id(one.old) for one in self.rotations))
+        return (self.broker_id, *(broker_id(rotation.old) for rotation in self.rotations))
 
     @property
     def since_named(self) -> tuple[Rotation, ...]:
@@ -329,7 +329,7 @@ def _rotated(
     if key == pin.key and (not brokers or broker_id(key) in brokers):
         return ()
     rotations = rotations_to(client, key, origin=ledger_origin(consortium_id))
-    if pin.key not in {key, *(one.old for one in rotations)}:
+    if pin.key not in {key, *(rotation.old for rotation in rotations)}:
         raise BrokerMismatch(
             f"the broker at {pin.url} is another one than its broker file names",
             check="broker",

@@ -75,7 +75,7 @@ class Receipted:
         return {
             "receipt": self.envelope.to_dict(),
             "proof": self.proof.to_dict(),
-            "rotations": [one.envelope.to_dict() for one in self.rotations],
+            "rotations": [rotation.envelope.to_dict() for rotation in self.rotations],
         }
 
 
@@ -260,7 +260,7 @@ def _receipted(
     _same("transcript", receipt.transcript_digest, transcript_digest(request.transcript()))
     _same(
         "datasets",
-        [(one.dataset_id, one.root) for one in receipt.datasets],
+        [(dataset.dataset_id, dataset.root) for dataset in receipt.datasets],
         [(one.dataset_id, one.root) for one in asked],
     )
     proof = LedgerProof.from_dict(answer.proof)  # (3)
@@ -289,7 +289,7 @@ def _open(answer: ReleaseAnswer, request: ReleaseRequest, private: HpkePrivateKe
     except DataInvalid:
         # Never chained: the parser's message must not carry what it could not parse.
         raise AnswerInvalid("the answer is not what the protocol says", check="answer") from None
-    _same("keys", sorted(keys.keys), sorted(one.dataset_id for one in request.datasets))
+    _same("keys", sorted(keys.keys), sorted(dataset.dataset_id for dataset in request.datasets))
     return keys
 
 

@@ -160,7 +160,7 @@ class Quorum:
             UsageError: The brokers asked are too few for a dataset.
         """
         routes, missing = self._routes(datasets)
-        data = {one.dataset_id: one.root for one in datasets}
+        data = {dataset.dataset_id: dataset.root for dataset in datasets}
 
         def asking(resuming: bool) -> Callable[[Seat], Grant]:
             return lambda seat: obtain(
@@ -262,18 +262,18 @@ class Quorum:
         if not listed:
             raise _worst(misses)
         routes: Routes = {}
-        for one in datasets:
+        for dataset in datasets:
             stanzas = {
                 url: stanza
                 for url, (broker, ids) in listed.items()
-                if one.dataset_id in ids and (stanza := one.stanza_for(broker)) is not None
+                if dataset.dataset_id in ids and (stanza := dataset.stanza_for(broker)) is not None
             }
             if not stanzas and misses:
                 raise _worst(misses)  # who has it is among those that did not answer
             # No broker has it: the brokers say why, and their ledgers record the request.
             for url in stanzas or listed:
-                stanza = stanzas.get(url) or one.stanzas[0]
-                routes.setdefault(url, []).append((one.dataset_id, one.root, stanza))
+                stanza = stanzas.get(url) or dataset.stanzas[0]
+                routes.setdefault(url, []).append((dataset.dataset_id, dataset.root, stanza))
         return routes, misses
 
     def _combined(
@@ -286,19 +286,19 @@ class Quorum:
     ) -> Grants:
         data_keys: dict[str, DataKey] = {}
         combined: dict[str, CombinedKey] = {}
-        for one in datasets:
+        for dataset in datasets:
             parts = {
-                url: Part(stanza.kind, answers[url].keys[one.dataset_id])
+                url: Part(stanza.kind, answers[url].keys[dataset.dataset_id])
                 for url in answers
                 for dataset_id, _root, stanza in routes[url]
-                if dataset_id == one.dataset_id
+                if dataset_id == dataset.dataset_id
             }
-            found = combined[one.dataset_id] = combine(parts)
+            found = combined[dataset.dataset_id] = combine(parts)
             for url in found.wrong:
-                misses[url] = self._tell(url, one.wrong_part(url))
+                misses[url] = self._tell(url, dataset.wrong_part(url))
             if found.key is None:
-                raise _worst(misses) if misses else one.too_few_parts(len(parts), found.needed)
-            data_keys[one.dataset_id] = found.key
+                raise _worst(misses) if misses else dataset.too_few_parts(len(parts), found.needed)
+            data_keys[dataset.dataset_id] = found.key
         return Grants(
             data_keys=data_keys,
             run_key=run_key(

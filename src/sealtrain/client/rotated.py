@@ -43,7 +43,7 @@ def present_key(client: BrokerClient, known: bytes, newest: str, *, origin: str)
     """
     own = note_key_id(origin, known)
     lines = SignedNote.from_text(newest).signatures
-    if not any(one.name == origin and one.key_id != own for one in lines):
+    if not any(line.name == origin and line.key_id != own for line in lines):
         return known
     followed: dict[int, Rotation] = {}
     key = known

@@ -30,11 +30,11 @@ def check_brokers(brokers: Sequence[AttestedBroker], threshold: int | None) -> N
         UsageError: No broker, one twice, no threshold for several or one for a single broker, or
             not more than half of them are needed.
     """
-    if len({one.named_as for one in brokers}) != len(brokers) or not brokers:
+    if len({broker.named_as for broker in brokers}) != len(brokers) or not brokers:
         raise UsageError(
             "each broker is named once",
             check="brokers",
-            got=", ".join(one.named_as[:16] for one in brokers) or "none",
+            got=", ".join(broker.named_as[:16] for broker in brokers) or "none",
             hint="two broker files of one broker make no second broker",
         )
     if (threshold is None) != (len(brokers) == 1):
@@ -72,9 +72,9 @@ def wrap_for_brokers(
         ApprovalUnknown: A broker does not serve this owner.
     """
     check_brokers(brokers, threshold)
-    publics = [HpkePublicKey(one.key_of(owner.name)) for one in brokers]
+    publics = [HpkePublicKey(broker.key_of(owner.name)) for broker in brokers]
     recipe = RecipeBinding(brokers[0].app_id, brokers[0].compose_hash, owner.owner_id)
-    bindings = [BrokerBinding.of(recipe, one.broker_id) for one in brokers]
+    bindings = [BrokerBinding.of(recipe, broker.broker_id) for broker in brokers]
     if threshold is None:
         return (
             wrap_for_recipe(key, dataset_id=dataset_id, binding=bindings[0], public=publics[0]),

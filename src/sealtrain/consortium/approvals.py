@@ -115,7 +115,7 @@ class Tally:
     @property
     def pins(self) -> dict[str, dict[str, str]]:
         """Of each owner whose approval counts: dataset id → root."""
-        return {one.owner.name: one.decision.pins() for one in self.approvals}
+        return {approval.owner.name: approval.decision.pins() for approval in self.approvals}
 
     def to_dict(self) -> dict[str, JsonValue]:
         """JSON-ready form, without envelopes."""
@@ -234,7 +234,7 @@ def tally(
 
 def _until(unsealed: Tally) -> int:
     """Last second at which enough approvals stand, those on own data among them."""
-    ends = {one.owner.name: _end(one) for one in unsealed.approvals}
+    ends = {approval.owner.name: _end(approval) for approval in unsealed.approvals}
     enough = sorted(ends.values(), reverse=True)[unsealed.threshold - 1]
     return min([enough, *(ends[owner] for owner in unsealed.own_data)])
 

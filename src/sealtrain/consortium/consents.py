@@ -65,7 +65,7 @@ class Consent(OwnedDocument):
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        ids = [one.dataset_id for one in self.datasets]
+        ids = [dataset.dataset_id for dataset in self.datasets]
         if ids != sorted(set(ids)):
             raise ValueError("datasets must stand in the order of their ids, none twice")
         return self

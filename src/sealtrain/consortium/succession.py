@@ -206,8 +206,8 @@ def changes_between(predecessor: Consortium, successor: Consortium) -> tuple[Cha
         predecessor: The one in force.
         successor: The one proposed.
     """
-    before = {one.name: one for one in predecessor.owners}
-    after = {one.name: one for one in successor.owners}
+    before = {owner.name: owner for owner in predecessor.owners}
+    after = {owner.name: owner for owner in successor.owners}
     changes = [
         Change(what=f"{name} leaves", amendment="amend_members")
         for name in before
@@ -334,14 +334,14 @@ def read_succession(envelope: dsse.Envelope, predecessor: Consortium) -> Success
     if not changes:
         raise StatementInvalid("the successor changes nothing", check="succession")
     thresholds = predecessor.thresholds.to_dict()
-    signers = {one.keyid for one in envelope.signatures}
+    signers = {signature.keyid for signature in envelope.signatures}
     return Succession(
         predecessor=predecessor,
         successor=said.successor,
         ledgers=said.ledgers,
         not_after=from_rfc3339(said.not_after),
         changes=changes,
-        required=max(thresholds[one.amendment] for one in changes),
+        required=max(thresholds[change.amendment] for change in changes),
         signed_by=tuple(owner.name for owner in predecessor.owners if owner.key_id in signers),
         envelope=envelope,
     )
@@ -360,14 +360,14 @@ def verify_succession(envelope: dsse.Envelope, predecessor: Consortium) -> Succe
     """
     found = read_succession(envelope, predecessor)
     if not found.complete:
-        missing = [one.name for one in predecessor.owners if one.name not in found.signed_by]
+        missing = [owner.name for owner in predecessor.owners if owner.name not in found.signed_by]
         raise ApprovalsMissing(
             f"{len(found.signed_by)} of {found.required} needed owners signed the succession",
             check="succession",
             owner=", ".join(missing),
             got=f"signed by {', '.join(found.signed_by)}",
             expected=f"{found.required} of {len(predecessor.owners)} owners for "
-            + ", ".join(sorted({one.amendment for one in found.changes})),
+            + ", ".join(sorted({change.amendment for change in found.changes})),
             hint=f"ask {', '.join(missing)} to review and run: sealtrain consortium sign",
         )
     return found

@@ -213,7 +213,7 @@ def written(
         recipients=[run.consortium.owner(name) for name in recipients],
     )
     subjects = subjects_of(model)
-    run.record("outputs.sealed", {one.name: one.sha256 for one in subjects})
+    run.record("outputs.sealed", {subject.name: subject.sha256 for subject in subjects})
     signer = Ed25519Signer(Ed25519PrivateKey.generate())
     document = _predicate(run, trained, model, signer, held())
     facts = load_model(Predicate, document, ClaimContradicted, "run manifest")

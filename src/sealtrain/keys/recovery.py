@@ -44,7 +44,7 @@ def split_root(root: Secret, *, threshold: int, count: int) -> tuple[Secret, ...
         raise UsageError("secret has the wrong length", got=len(root), expected=KEY_BYTES)
     # Stretching protects a passphrase, and this secret has no passphrase.
     (mnemonics,) = generate_mnemonics(1, [(threshold, count)], root.reveal(), iteration_exponent=0)
-    return tuple(Secret(one.encode()) for one in mnemonics)
+    return tuple(Secret(mnemonic.encode()) for mnemonic in mnemonics)
 
 
 def join_root(shares: Mapping[str, str]) -> Secret:

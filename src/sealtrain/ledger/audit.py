@@ -88,7 +88,7 @@ class AuditReport:
             "checkpoints": self.checkpoints,
             "cosignatures": self.cosignatures,
             "witnessed": self.witnessed,
-            "findings": [one.to_dict() for one in self.findings],
+            "findings": [finding.to_dict() for finding in self.findings],
         }
 
 
@@ -229,13 +229,13 @@ class Auditor:
         """Verify the checkpoints under the keys that rotations connect with the trusted one."""
         known = keys_with(self._public_key, self._rotations)
         order = [one for rotation in self._rotations for one in (rotation.old, rotation.new)]
-        keys = [one for one in dict.fromkeys(order) if one in known] or [self._public_key]
+        keys = [key for key in dict.fromkeys(order) if key in known] or [self._public_key]
         for note in self._notes:
             try:
                 self._read(note, self._consortium, signed_by(note, keys, origin=self._origin))
             except SealtrainError as error:
                 self.found("checkpoint", f"a checkpoint does not verify: {error.message}")
-        if self._made_with is not None and self._made_with not in {key_id(one) for one in keys}:
+        if self._made_with is not None and self._made_with not in {key_id(key) for key in keys}:
             made = f"{self._made_with:.80}"
             self.found("file", f"it says it was made with {made}, not {key_id(keys[0])}")
 

@@ -142,9 +142,9 @@ def key_after(key: bytes, rotations: Sequence[Rotation]) -> bytes:
         key: A trusted one, 32 bytes.
         rotations: In the order of the ledger.
     """
-    for one in rotations:
-        if one.old == key:
-            key = one.new
+    for rotation in rotations:
+        if rotation.old == key:
+            key = rotation.new
     return key
 
 
@@ -171,8 +171,12 @@ def signed_by(note: str, keys: Sequence[bytes], *, origin: str) -> bytes:
     Raises:
         SignatureInvalid: Not a note.
     """
-    lines = {one.key_id for one in SignedNote.from_text(note).signatures if one.name == origin}
-    return next((one for one in reversed(keys) if note_key_id(origin, one) in lines), keys[-1])
+    lines = {
+        signature.key_id
+        for signature in SignedNote.from_text(note).signatures
+        if signature.name == origin
+    }
+    return next((key for key in reversed(keys) if note_key_id(origin, key) in lines), keys[-1])
 
 
 def lineage(first: str, last: str, rotations: Sequence[Rotation]) -> tuple[bytes, ...]:
@@ -187,16 +191,16 @@ def lineage(first: str, last: str, rotations: Sequence[Rotation]) -> tuple[bytes
         SignatureInvalid: Rotations do not lead from one to the other.
     """
     reached, keys = first, []
-    for one in rotations:
-        if key_id(one.old) != reached:
+    for rotation in rotations:
+        if key_id(rotation.old) != reached:
             raise SignatureInvalid(
                 "a rotation in the ledger is not by the key before it",
                 check="ledger key",
-                got=key_id(one.old),
+                got=key_id(rotation.old),
                 expected=reached,
             )
-        keys.append(one.old)
-        reached = key_id(one.new)
+        keys.append(rotation.old)
+        reached = key_id(rotation.new)
     if reached != last:
         raise SignatureInvalid(
             "the ledger is signed by another key now",

@@ -78,7 +78,7 @@ class DatasetUse:
             "owner": self.owner,
             "name": self.name,
             "withdrawn_at": self.withdrawn_at,
-            "runs": [one.to_dict() for one in self.runs],
+            "runs": [run.to_dict() for run in self.runs],
         }
 
 
@@ -86,7 +86,9 @@ class Uses:
     """Feed it every entry of a ledger, in order."""
 
     def __init__(self, dataset_ids: Iterable[str]) -> None:
-        self._datasets = {one: DatasetUse(dataset_id=one) for one in dataset_ids}
+        self._datasets = {
+            dataset_id: DatasetUse(dataset_id=dataset_id) for dataset_id in dataset_ids
+        }
         self._runs: dict[str, RunUse] = {}
 
     def entry(self, index: int, entry: Any) -> None:

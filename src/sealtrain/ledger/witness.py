@@ -365,5 +365,7 @@ def _extended(
 def _own_line_only(note: str, origin: str, public_key: bytes) -> str:
     signed = SignedNote.from_text(note)
     own = (origin, note_key_id(origin, public_key))
-    lines = tuple(one for one in signed.signatures if (one.name, one.key_id) == own)
+    lines = tuple(
+        signature for signature in signed.signatures if (signature.name, signature.key_id) == own
+    )
     return SignedNote(text=signed.text, signatures=lines).to_text()

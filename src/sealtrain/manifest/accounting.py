@@ -114,8 +114,8 @@ def _log_mean_exp(weighted: list[tuple[float, float]]) -> float:
 
 
 def _composed(masses: list[float], rounds: int) -> list[float]:
-    values = _transform([complex(one) for one in masses], -1)
-    powers = [one**rounds for one in values]
+    values = _transform([complex(mass) for mass in masses], -1)
+    powers = [value**rounds for value in values]
     return [max(one.real, 0.0) / _POINTS for one in _transform(powers, 1)]
 
 

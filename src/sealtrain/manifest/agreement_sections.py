@@ -27,7 +27,9 @@ def approvals(predicate: Predicate, facts: Facts) -> Html:
     counted = set() if facts.tally is None else set(facts.tally.approved_by)
     rows: list[tuple[str, ...]] = []
     for owner in consortium.owners:
-        decided = [one.decision for one in facts.decisions if one.owner.name == owner.name]
+        decided = [
+            decision.decision for decision in facts.decisions if decision.owner.name == owner.name
+        ]
         rows += [_decision(owner.name, one, owner.name in counted) for one in decided]
         if not decided:
             rows.append((owner.name, "no decision in this manifest", "", "", ""))
@@ -56,20 +58,20 @@ def datasets(facts: Facts) -> Html:
     heading = tag("h2", "Datasets and owners")
     if facts.datasets is None or facts.lock is None:
         return tag("section", heading, missing())
-    roles = {(one.owner, one.name): one.role for one in facts.lock.recipe.datasets}
+    roles = {(dataset.owner, dataset.name): dataset.role for dataset in facts.lock.recipe.datasets}
     unasked = facts.unasked
     rows = [
         (
-            one.owner,
-            "not established" if unasked is None else "no" if one.owner in unasked else "yes",
-            one.name,
-            roles.get((one.owner, one.name), ""),
-            "withheld" if one.records is None else f"{one.records:,}",
-            "" if one.tokens is None else f"{one.tokens:,}",
-            one.sealed_at,
-            tag("code", one.root),
+            dataset.owner,
+            "not established" if unasked is None else "no" if dataset.owner in unasked else "yes",
+            dataset.name,
+            roles.get((dataset.owner, dataset.name), ""),
+            "withheld" if dataset.records is None else f"{dataset.records:,}",
+            "" if dataset.tokens is None else f"{dataset.tokens:,}",
+            dataset.sealed_at,
+            tag("code", dataset.root),
         )
-        for one in facts.datasets
+        for dataset in facts.datasets
     ]
     columns = (
         "Owner",

@@ -72,7 +72,8 @@ def _refuse_contradictions(
     listed = {limit.id for limit in predicate.limits}
     contradictions = {
         "signer": predicate.signer.public_key != to_base64(signer.public),
-        "outputs": [one.name for one in subjects] != [one.name for one in predicate.outputs.files],
+        "outputs": [subject.name for subject in subjects]
+        != [file.name for file in predicate.outputs.files],
         "simulated": predicate.simulated != simulated
         or predicate.marker != (SIMULATED_MARKER if simulated else None),
         "limits": not listed.issuperset(limits.required(predicate)),

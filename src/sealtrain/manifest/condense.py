@@ -29,7 +29,7 @@ def needed_releases(releases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         releases: ``{"receipt": envelope, "proof": proof}`` in order of time; the guest verified
             each answer when it came.
     """
-    chains = [_chain_of(one["receipt"]) for one in releases]
+    chains = [_chain_of(release["receipt"]) for release in releases]
     kept: list[int] = []
     for chain in dict.fromkeys(chains):
         places = [place for place, one in enumerate(chains) if one == chain]
@@ -44,7 +44,7 @@ def _chain_of(receipt: dict[str, Any]) -> tuple[str, str]:
 
 def _needed(releases: Sequence[dict[str, Any]]) -> list[int]:
     """Indexes of the receipts that show the chain of one broker and run."""
-    receipts = [parse_json(from_base64(one["receipt"]["payload"])) for one in releases]
+    receipts = [parse_json(from_base64(release["receipt"]["payload"])) for release in releases]
     kept = [0] if receipts else []
     while kept and kept[-1] < len(receipts) - 1:
         last = kept[-1]

@@ -25,10 +25,17 @@ def parties(predicate: Predicate, facts: Facts) -> Html | None:
     together = predicate.collaboration
     if together is None:
         return None
-    owned = Counter(one.owner for one in facts.datasets or ())
+    owned = Counter(dataset.owner for dataset in facts.datasets or ())
     rows = [
-        (one.name, one.role, one.begun, one.until, str(owned[one.name]), tag("code", one.run_id))
-        for one in together.parties
+        (
+            party.name,
+            party.role,
+            party.begun,
+            party.until,
+            str(owned[party.name]),
+            tag("code", party.run_id),
+        )
+        for party in together.parties
     ]
     columns = ("Party", "Role", "From", "Until", "Datasets", "Asked for keys as run")
     events = Counter(

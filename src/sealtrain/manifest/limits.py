@@ -212,7 +212,7 @@ def stated(predicate: Predicate, unasked: Sequence[str] | None) -> tuple[str, ..
         unasked: Owners whose data the run used without their approval, as the signed approvals and
             receipts show; ``None`` where these did not verify.
     """
-    texts = {one.id: TEXTS.get(one.id, one.text) for one in predicate.limits}
+    texts = {limit.id: TEXTS.get(limit.id, limit.text) for limit in predicate.limits}
     texts |= {name: TEXTS[name] for name in required(predicate)}
     if unasked is not None and "owners-not-asked" in texts:
         texts["owners-not-asked"] += (

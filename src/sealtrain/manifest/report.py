@@ -138,7 +138,7 @@ def _checks(report: Report) -> Html:
     return tag(
         "section",
         tag("h2", "Every check"),
-        tag("ul", *(_check(one) for one in report.checks), class_="checks"),
+        tag("ul", *(_check(check) for check in report.checks), class_="checks"),
     )
 
 

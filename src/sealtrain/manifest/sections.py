@@ -37,13 +37,15 @@ _UNVERIFIED = "Not shown: the check that establishes it did not pass."
 def summary(predicate: Predicate, facts: Facts) -> Html:
     """The run in numbers."""
     run, compute = predicate.run, predicate.compute
-    records = [one.records for one in facts.datasets or ()]
+    records = [dataset.records for dataset in facts.datasets or ()]
     numbers = [
         *((_number(value), name) for name, value in sorted(run.metrics.items())),
         (f"{run.steps:,}", "steps"),
         (f"{run.tokens:,}" if run.tokens is not None else None, "tokens"),
         (
-            f"{sum(one or 0 for one in records):,}" if records and None not in records else None,
+            f"{sum(record or 0 for record in records):,}"
+            if records and None not in records
+            else None,
             "records",
         ),
         (_duration(compute.wall_s), "wall time"),
@@ -64,7 +66,7 @@ def training(predicate: Predicate, facts: Facts) -> Html | None:
     figures = []
     for name in names[:_MAX_CURVES]:
         points = [(point.step, point.values[name]) for point in run.history if name in point.values]
-        curve = draw_curve(points, label=name, marks=[one.step for one in run.resumes])
+        curve = draw_curve(points, label=name, marks=[resume.step for resume in run.resumes])
         if curve is not None:
             caption = f"{name} by step, as the release policy lets it out"
             if run.resumes:
@@ -85,13 +87,13 @@ def privacy(predicate: Predicate) -> Html | None:
         )
         rows = [
             (
-                one.owner,
-                one.name,
-                f"{one.records:,}",
-                f"{one.sample_rate:.4g}",
-                f"{one.epsilon:.4g}",
+                dataset.owner,
+                dataset.name,
+                f"{dataset.records:,}",
+                f"{dataset.sample_rate:.4g}",
+                f"{dataset.epsilon:.4g}",
             )
-            for one in claimed.datasets
+            for dataset in claimed.datasets
         ]
         columns = ("Owner", "Dataset", "Records", "Chance of a record a step", "Epsilon spent")
         spent = table(columns, rows, numbers=(2, 3, 4))
@@ -114,7 +116,7 @@ def _of_patients(claimed: PatientTraining) -> Html:
         f"{claimed.max_patient_norm:g} and made of {claimed.records_a_patient:,} records at most, "
         f"chance of a patient a round {claimed.sample_rate:.4g}"
     )
-    rows = [(one.name, f"{one.patients:,}") for one in claimed.parties]
+    rows = [(party.name, f"{party.patients:,}") for party in claimed.parties]
     held = table(("Party", "Patients"), rows, numbers=(1,))
     return tag("section", tag("h2", "Differential privacy"), tag("p", lead), held)
 
@@ -195,13 +197,13 @@ def evidence(predicate: Predicate, facts: Facts) -> Html:
         parts.append(_list([(_EAT[key], tag("code", text)) for key, text in submodule.eat.items()]))
         rows = [
             (
-                one.name,
-                tag("code", one.got),
-                one.expected if one.outcome != "equal" else "",
-                one.source,
-                one.outcome,
+                claim.name,
+                tag("code", claim.got),
+                claim.expected if claim.outcome != "equal" else "",
+                claim.source,
+                claim.outcome,
             )
-            for one in submodule.claims
+            for claim in submodule.claims
         ]
         parts.append(table(("Claim", "Measured", "Accepted", "Source", "Outcome"), rows))
     return tag("section", *parts)
@@ -234,10 +236,10 @@ def timeline(predicate: Predicate, facts: Facts) -> Html:
 
 def outputs(manifest: Manifest) -> Html:
     """The sealed files and the recipients that can open them."""
-    sizes = {one.name: one.size for one in manifest.predicate.outputs.files}
+    sizes = {file.name: file.size for file in manifest.predicate.outputs.files}
     rows = [
-        (tag("code", one.name), f"{sizes[one.name]:,}", tag("code", one.sha256))
-        for one in manifest.subjects
+        (tag("code", subject.name), f"{sizes[subject.name]:,}", tag("code", subject.sha256))
+        for subject in manifest.subjects
     ]
     recipients = ", ".join(manifest.predicate.outputs.recipients)
     return tag(

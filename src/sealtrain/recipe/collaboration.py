@@ -139,7 +139,7 @@ def is_shared_out(recipe: Any) -> bool:
 
 def holders_of(recipe: Any) -> tuple[str, ...]:
     """Owners whose records a ``Recipe`` trains on, sorted: the parties that hold data."""
-    return tuple(sorted({one.owner for one in recipe.datasets if one.role == "train"}))
+    return tuple(sorted({dataset.owner for dataset in recipe.datasets if dataset.role == "train"}))
 
 
 def misfit(recipe: Any) -> str | None:
@@ -161,7 +161,7 @@ def misfit(recipe: Any) -> str | None:
             "validation": recipe.validation is not None,
             "monitoring": recipe.monitoring is not None,
             "audit": getattr(recipe, "audit", None) is not None,
-            "datasets.max_records": any(one.max_records for one in recipe.datasets),
+            "datasets.max_records": any(dataset.max_records for dataset in recipe.datasets),
         }
     named = [name for name, wanted in unfit.items() if wanted]
     if named:

@@ -109,7 +109,7 @@ def lock_recipe(
         raise UsageError(
             "a lock names each broker once",
             check="brokers",
-            got=", ".join(one[:16] for one in brokers) or "none",
+            got=", ".join(broker[:16] for broker in brokers) or "none",
             expected=f"1 to {MAX_BROKERS} brokers",
             hint="give --broker once for each broker file",
         )

@@ -58,7 +58,7 @@ class Monitoring(StrictModel):
             raise ValueError("alerts and alert_to belong together")
         if self.alert_to not in (None, "file") and not _URL.fullmatch(self.alert_to or ""):
             raise ValueError("alert_to is file, or http(s)://host[:port]/path without a query")
-        kinds = [(one.when, one.threshold) for one in self.alerts]
+        kinds = [(alert.when, alert.threshold) for alert in self.alerts]
         if len(set(kinds)) != len(kinds):
             raise ValueError("alerts name one twice")
         return self

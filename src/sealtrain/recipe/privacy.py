@@ -156,14 +156,14 @@ def spendings(recipe: Any) -> tuple[Spending, ...]:
     delta = privacy.delta if isinstance(privacy, PrivateSgd) else 0.0
     return tuple(
         Spending(
-            owner=one.owner,
-            name=one.name,
+            owner=dataset.owner,
+            name=dataset.name,
             epsilon=privacy.target_epsilon,
             delta=delta,
-            budget=privacy.budgets.get(one.owner),
+            budget=privacy.budgets.get(dataset.owner),
         )
-        for one in recipe.datasets
-        if one.role == role
+        for dataset in recipe.datasets
+        if dataset.role == role
     )
 
 
@@ -176,7 +176,7 @@ def broken_promise(recipe: Any) -> str | None:
     privacy = recipe.privacy
     if isinstance(privacy, NoPrivacy):
         return None
-    strangers = set(privacy.budgets) - {one.owner for one in spendings(recipe)}
+    strangers = set(privacy.budgets) - {spending.owner for spending in spendings(recipe)}
     if strangers:
         return f"privacy.budgets name {', '.join(sorted(strangers))}, who give no data to protect"
     if any(privacy.target_epsilon > budget for budget in privacy.budgets.values()):
@@ -196,7 +196,7 @@ def _training_breaks(recipe: Any, privacy: PrivateSgd) -> str | None:
         return "privacy dp: sgd trains adapters in phase sft: name peft.method lora"
     if recipe.peft is not None and not is_plain_lora(recipe.peft):
         return "privacy dp: sgd takes peft.method lora in full precision, without use_dora"
-    if any(getattr(one, "max_records", None) is not None for one in recipe.datasets):
+    if any(getattr(dataset, "max_records", None) is not None for dataset in recipe.datasets):
         return "datasets.max_records and privacy dp: sgd do not go together: every record may come"
     if told := told_of_training(recipe.release_policy):
         return f"release_policy.metrics name {', '.join(told)}: of training records, without noise"

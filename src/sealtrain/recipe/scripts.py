@@ -93,7 +93,7 @@ class ScriptProblem:
 
 def misnamed(scripts: Sequence[str], packages: Sequence[str]) -> str | None:
     """Why files and packages cannot be imported as they are named; ``None`` if they can."""
-    names = [re.sub(r"[-_.]+", "-", re.split(r"[\[=]", one)[0]).lower() for one in packages]
+    names = [re.sub(r"[-_.]+", "-", re.split(r"[\[=]", package)[0]).lower() for package in packages]
     if len(set(names)) != len(names):
         return "packages name one twice"
     if packages and not scripts:

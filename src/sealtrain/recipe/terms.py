@@ -64,7 +64,7 @@ def expect_data(datasets: Sequence[Dataset], given: Iterable[str]) -> list[str]:
     Raises:
         UsageError: A dataset is missing, or not of the recipe.
     """
-    wanted = [f"{one.owner}.{one.name}" for one in datasets]
+    wanted = [f"{dataset.owner}.{dataset.name}" for dataset in datasets]
     if set(given) != set(wanted):
         raise UsageError(
             "the data given are not the datasets of the recipe",

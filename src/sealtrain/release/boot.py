@@ -140,7 +140,11 @@ def appraise_boot(info: BootInfo, policy: DstackPolicy) -> BootInfo:
             hint="have the machine's firmware updated",
         )
     accepted = () if policy.advisories == "none" else policy.advisories
-    unknown = [one for one in info.advisory_ids if accepted != "any" and one not in accepted]
+    unknown = [
+        advisory_id
+        for advisory_id in info.advisory_ids
+        if accepted != "any" and advisory_id not in accepted
+    ]
     if unknown:
         raise TcbStatusRefused(
             "advisories apply to the machine that the policy does not accept",
@@ -206,8 +210,16 @@ def _image_fits(info: BootInfo, policy: DstackPolicy) -> None:
         provider = bytes.fromhex(info.key_provider_info)
         last = sha256_hex(provider) if provider else "00" * 32
         systems = {
-            sha256_hex(bytes.fromhex(one.mrtd + one.rtmr0 + one.rtmr1 + one.rtmr2 + last))
-            for one in policy.measurements
+            sha256_hex(
+                bytes.fromhex(
+                    measurement.mrtd
+                    + measurement.rtmr0
+                    + measurement.rtmr1
+                    + measurement.rtmr2
+                    + last
+                )
+            )
+            for measurement in policy.measurements
         }
         if info.mr_system not in systems:
             raise MeasurementMismatch(
@@ -228,7 +240,7 @@ def _image_fits(info: BootInfo, policy: DstackPolicy) -> None:
 
 def _machine_fits(info: BootInfo, policy: DstackPolicy) -> None:
     if policy.platform_ids != "any":
-        devices = {sha256_hex(bytes.fromhex(one)) for one in policy.platform_ids}
+        devices = {sha256_hex(bytes.fromhex(platform_id)) for platform_id in policy.platform_ids}
         if info.device_id not in devices:
             raise PlatformMismatch(
                 "guest runs on a machine that the policy does not list",

@@ -167,7 +167,7 @@ class ReleaseRequest(_Attested):
 
     @model_validator(mode="after")
     def _each_dataset_once(self) -> ReleaseRequest:
-        named = [one.dataset_id for one in self.datasets]
+        named = [dataset.dataset_id for dataset in self.datasets]
         named += [one.dataset_id for one in self.elsewhere]
         if len(set(named)) != len(named):
             raise ValueError("a dataset is named twice")
@@ -178,7 +178,7 @@ class ReleaseRequest(_Attested):
     @property
     def data(self) -> frozenset[tuple[str, str]]:
         """Id and root of all data of the run, at whichever broker its keys are."""
-        here = {(one.dataset_id, one.root) for one in self.datasets}
+        here = {(dataset.dataset_id, dataset.root) for dataset in self.datasets}
         return frozenset(here | {(one.dataset_id, one.root) for one in self.elsewhere})
 
 

@@ -70,7 +70,8 @@ class Envelope:
             "payload": to_base64(self.payload),
             "payloadType": self.payload_type,
             "signatures": [
-                {"keyid": one.keyid, "sig": to_base64(one.sig)} for one in self.signatures
+                {"keyid": signature.keyid, "sig": to_base64(signature.sig)}
+                for signature in self.signatures
             ],
         }
 
@@ -96,7 +97,7 @@ class Envelope:
         return cls(
             payload=_base64(payload, "payload", None),
             payload_type=_text(payload_type, "payloadType", _MAX_TYPE_CHARS),
-            signatures=tuple(_signature(one) for one in signatures),
+            signatures=tuple(_signature(signature) for signature in signatures),
         )
 
     @classmethod
@@ -160,21 +161,21 @@ def verify(
             expected=payload_type,
         )
     trusted = {key_id(public): public for public in public_keys}
-    names = [one.keyid for one in envelope.signatures]
+    names = [signature.keyid for signature in envelope.signatures]
     if not names or len(set(names)) != len(names):
         raise SignatureInvalid("envelope is unsigned or a key signed twice", check="signatures")
     message = pae(envelope.payload_type, envelope.payload)
-    for one in envelope.signatures:
-        public = trusted.get(one.keyid)
+    for signature in envelope.signatures:
+        public = trusted.get(signature.keyid)
         if public is None:
             raise SignatureInvalid(
                 "envelope is signed by a key that is not trusted here",
                 check="signer",
-                got=one.keyid,
+                got=signature.keyid,
                 expected=" or ".join(sorted(trusted)) or "no key",
                 hint="compare the signer's public identity with the one you pinned",
             )
-        verify_signature(public, one.sig, message)
+        verify_signature(public, signature.sig, message)
     if len(names) < threshold:
         raise SignatureInvalid(
             "too few signatures",

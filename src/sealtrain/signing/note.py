@@ -125,12 +125,18 @@ def verify(note: SignedNote, name: str, public: bytes) -> str:
         SignatureInvalid: A check fails.
     """
     wanted = note_key_id(name, public)
-    lines = [one for one in note.signatures if (one.name, one.key_id) == (name, wanted)]
+    lines = [
+        signature
+        for signature in note.signatures
+        if (signature.name, signature.key_id) == (name, wanted)
+    ]
     if len(lines) != 1:
         raise SignatureInvalid(
             "note is not signed by the expected key" if not lines else "a key signed a note twice",
             check="note signer",
-            got=", ".join(f"{one.name}+{one.key_id.hex()}" for one in note.signatures),
+            got=", ".join(
+                f"{signature.name}+{signature.key_id.hex()}" for signature in note.signatures
+            ),
             expected=f"{name}+{wanted.hex()}",
             hint="it belongs to another log, or its key is not the one you pinned",
         )

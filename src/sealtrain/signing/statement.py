@@ -57,7 +57,9 @@ def build(
     """
     document = {
         "_type": STATEMENT_TYPE,
-        "subject": [{"name": one.name, "digest": {"sha256": one.sha256}} for one in subjects],
+        "subject": [
+            {"name": subject.name, "digest": {"sha256": subject.sha256}} for subject in subjects
+        ],
         "predicateType": predicate_type,
         "predicate": predicate,
     }
@@ -101,7 +103,7 @@ def _read(document: JsonValue, predicate_type: str) -> Statement:
     if not isinstance(listed, list) or not 1 <= len(listed) <= MAX_SUBJECTS:
         raise StatementInvalid("in-toto statement names no file", check="subject")
     subjects = tuple(_subject(one) for one in listed)
-    if len({one.name for one in subjects}) != len(subjects):
+    if len({subject.name for subject in subjects}) != len(subjects):
         raise StatementInvalid("in-toto statement names a file twice", check="subject")
     if not isinstance(document["predicate"], dict):
         raise StatementInvalid("in-toto predicate is not an object", check="predicate")

@@ -123,11 +123,11 @@ class Sampler:
         import torch
 
         pad = self._tokenizer.pad_token_id
-        prompts = [torch.tensor(one.prompt) for one in answers]
-        tokens = [torch.tensor(one.tokens) for one in answers]
-        answered = padded([torch.ones_like(one) for one in tokens], 0)
+        prompts = [torch.tensor(answer.prompt) for answer in answers]
+        tokens = [torch.tensor(answer.tokens) for answer in answers]
+        answered = padded([torch.ones_like(token) for token in tokens], 0)
         mask = torch.cat(
-            [padded([torch.ones_like(one) for one in prompts], 0, left=True), answered], 1
+            [padded([torch.ones_like(prompt) for prompt in prompts], 0, left=True), answered], 1
         )
         ids = torch.cat([padded(prompts, pad, left=True), padded(tokens, pad)], 1)
         return Batch(ids=ids.to(device), mask=mask.to(device), answered=answered.to(device))

@@ -142,8 +142,8 @@ def received(entries: Iterable[Mapping[str, Any]], terms: Terms) -> Received:
     Raises:
         ClaimContradicted, RunMismatch, SignatureInvalid, …: The first rule that is broken.
     """
-    ours = [one for one in entries if str(one["event"]).startswith(_PREFIX)]
-    _in_turn([str(one["event"]) for one in ours])
+    ours = [entry for entry in entries if str(entry["event"]).startswith(_PREFIX)]
+    _in_turn([str(our["event"]) for our in ours])
     begun = _said(ours, "cut.begun", _Begun)
     parts = _said(ours, "cut.received", _Received)
     finished = _said(ours, "cut.finished", _Finished)
@@ -154,25 +154,25 @@ def received(entries: Iterable[Mapping[str, Any]], terms: Terms) -> Received:
     consents = _consents(terms, _said(ours, "cut.joined", _Joined))
     _kept(terms, consents, parts)
     return Received(
-        consents=consents, rows=sum(one.rows for one in parts), entries=finished[0].entries
+        consents=consents, rows=sum(part.rows for part in parts), entries=finished[0].entries
     )
 
 
 def _said(entries: Iterable[Mapping[str, Any]], event: str, kind: type[_Word]) -> list[_Word]:
     return [
-        load_model(kind, one["fields"], ClaimContradicted, event)
-        for one in entries
-        if one["event"] == event
+        load_model(kind, entry["fields"], ClaimContradicted, event)
+        for entry in entries
+        if entry["event"] == event
     ]
 
 
 def _in_turn(events: Sequence[str]) -> None:
     """Begun once, then all joined, then all received, then finished once."""
     order = ["cut.begun", "cut.joined", "cut.received", "cut.finished"]
-    unknown = [one for one in events if one not in order]
+    unknown = [event for event in events if event not in order]
     if unknown:
         raise _broken("an event that no cut run has", unknown[0], " or ".join(order))
-    turns = [order.index(one) for one in events]
+    turns = [order.index(event) for event in events]
     if turns != sorted(turns) or [turns.count(0), turns.count(3)] != [1, 1] or not turns.count(1):
         raise _broken("events in another order", ", ".join(events)[:200], " → ".join(order))
 
@@ -214,15 +214,15 @@ def _kept(terms: Terms, consents: Mapping[str, SignedConsent], parts: Sequence[_
     given = {key: (name, one.root) for key, (name, one) in consented.items()}
     if given != {key: (one.owner, one.root) for key, one in listed.items()}:
         raise _broken("consents to other data than the manifest lists", len(given), len(listed))
-    if sorted(one.dataset_id for one in parts) != sorted(listed):
+    if sorted(part.dataset_id for part in parts) != sorted(listed):
         raise _broken("no account of every dataset", len(parts), f"{len(listed)}, each once")
-    for one in parts:
-        (name, agreed), dataset = consented[one.dataset_id], listed[one.dataset_id]
+    for part in parts:
+        (name, agreed), dataset = consented[part.dataset_id], listed[part.dataset_id]
         held = agreed.rows if dataset.records is None else dataset.records
-        if one.party != name or one.rows > agreed.rows or agreed.rows > held:
+        if part.party != name or part.rows > agreed.rows or agreed.rows > held:
             raise _broken(
                 f"more of {dataset.name} than its owner agreed to or has",
-                f"{one.rows} records of {one.party}",
+                f"{part.rows} records of {part.party}",
                 f"at most {min(agreed.rows, held)} of {name}",
             )
 

@@ -286,14 +286,19 @@ class Clients:
             )
         }
         wanted = {one.name for one in self._wanted if one.owner == name}
-        given = {(one.dataset_id, one.name, one.root) for one in consent.document.datasets}
-        signed = {(one.dataset_id, one.name, one.root) for one in manifests.values()}
+        given = {
+            (dataset.dataset_id, dataset.name, dataset.root)
+            for dataset in consent.document.datasets
+        }
+        signed = {
+            (manifest.dataset_id, manifest.name, manifest.root) for manifest in manifests.values()
+        }
         if consent.owner.name != name or set(manifests) != wanted or given != signed:
             raise DatasetMismatch(
                 "an owner consents to other data than the recipe names",
                 check="consent",
                 owner=name,
-                got=", ".join(sorted(one.name for one in consent.document.datasets)),
+                got=", ".join(sorted(dataset.name for dataset in consent.document.datasets)),
                 expected=", ".join(sorted(wanted)),
             )
         with self._changed:

@@ -139,12 +139,12 @@ class Client:
         consent = Consent.of(
             [
                 ConsentedDataset(
-                    dataset_id=one.manifest.dataset_id,
-                    name=one.manifest.name,
-                    root=one.manifest.root,
-                    rows=one.records.num_rows,
+                    dataset_id=dataset.manifest.dataset_id,
+                    name=dataset.manifest.name,
+                    root=dataset.manifest.root,
+                    rows=dataset.records.num_rows,
                 )
-                for one in self.datasets
+                for dataset in self.datasets
             ],
             run_id=run_id,
             target=self.target,
@@ -155,7 +155,7 @@ class Client:
         return Joined(
             owner=self.owner.name,
             consent=sign_owned(consent, self.signer).to_dict(),
-            datasets=tuple(one.envelope for one in self.datasets),
+            datasets=tuple(dataset.envelope for dataset in self.datasets),
         )
 
     def _message(self, dataset_id: str, number: int) -> bytes:
@@ -163,7 +163,12 @@ class Client:
         if key in self._kept:
             return self._kept[key]
         records = next(
-            (one.records for one in self.datasets if one.manifest.dataset_id == dataset_id), None
+            (
+                dataset.records
+                for dataset in self.datasets
+                if dataset.manifest.dataset_id == dataset_id
+            ),
+            None,
         )
         start = number * self.rows
         if records is None or start >= records.num_rows:

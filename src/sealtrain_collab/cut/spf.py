@@ -102,7 +102,7 @@ def _gradients(
     model: Any, found: Mapping[str, nn.Linear], batches: Iterable[Mapping[str, torch.Tensor]]
 ) -> dict[str, torch.Tensor]:
     """Magnitude of the gradient of the batches' summed loss, float32 (outputs, inputs)."""
-    trained = [one for one in model.parameters() if one.requires_grad]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for one in trained:
         one.requires_grad_(False)
     weights = {name: layer.weight.requires_grad_(True) for name, layer in found.items()}

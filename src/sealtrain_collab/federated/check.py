@@ -149,9 +149,10 @@ def rounds_hold(case: Case) -> str:
         rounds=how.rounds,
         min_parties=how.min_parties,
         holders=holders_of(recipe),
-        records={one.name: _records(case, one.name) for one in together.parties},
+        records={party.name: _records(case, party.name) for party in together.parties},
         windows={
-            one.name: (from_rfc3339(one.begun), from_rfc3339(one.until)) for one in together.parties
+            party.name: (from_rfc3339(party.begun), from_rfc3339(party.until))
+            for party in together.parties
         },
         promised=how.patient_privacy,
     )
@@ -166,13 +167,13 @@ def rounds_hold(case: Case) -> str:
 
 def _records(case: Case, party: str) -> int | None:
     """To train on, where all the party's manifests tell how many records they hold."""
-    counts = [one.records for one in case.need_datasets() if one.owner == party]
+    counts = [dataset.records for dataset in case.need_datasets() if dataset.owner == party]
     named = case.need_lock().recipe.datasets
     training = {one.name for one in named if one.owner == party and one.role == "train"}
     trained = [
-        one.records or 0
-        for one in case.need_datasets()
-        if one.owner == party and one.name in training
+        dataset.records or 0
+        for dataset in case.need_datasets()
+        if dataset.owner == party and dataset.name in training
     ]
     return None if None in counts else sum(trained)
 

@@ -119,7 +119,9 @@ class Learner:
     @property
     def records(self) -> int:
         """Of the training data."""
-        return sum(sum(one.dataset.batch_rows) for one in self._sources if one.role == "train")
+        return sum(
+            sum(source.dataset.batch_rows) for source in self._sources if source.role == "train"
+        )
 
     @property
     def form(self) -> dict[str, Tensor]:
@@ -171,7 +173,7 @@ class Learner:
             first=(round_number - 1) * steps, steps=steps, total=terms.rounds * steps
         )
         with self._work(self._of_round(round_number)) as work:
-            work.train_sources = [one for one in self._sources if one.role == "train"]
+            work.train_sources = [source for source in self._sources if source.role == "train"]
             work.stretch = stretch
             *_, callback = self._phase.train(work)
         self._unwrap()
@@ -198,7 +200,7 @@ class Learner:
         from sealtrain.training.privacy.counts import histogram
         from sealtrain.training.scores import softmax
 
-        tested = [one for one in self._sources if one.role == "test"]
+        tested = [source for source in self._sources if source.role == "test"]
         if not tested:
             return {}
         self.load(state)
@@ -285,7 +287,7 @@ def pooled(counts: Sequence[dict[str, Any]]) -> dict[str, float]:
 
     from sealtrain.training.privacy.counts import metrics_of
 
-    told = [one for one in counts if one]
+    told = [count for count in counts if count]
     if any("histogram" in one for one in told):
         tables = [np.asarray(one["histogram"], dtype=np.int64) for one in told]
         return metrics_of(np.stack(tables).sum(axis=0))

@@ -78,7 +78,7 @@ def _check(rule: str, updates: Sequence[Update], rank: int | None) -> None:
         raise UsageError("there is no update to merge")
     if (rule == "exact") != (rank is not None):
         raise UsageError("rank and the rule exact go together", got=f"{rule}, rank {rank}")
-    parties = [one.party for one in updates]
+    parties = [update.party for update in updates]
     twice = sorted({party for party in parties if parties.count(party) > 1})
     if twice:
         raise UpdateRefused(

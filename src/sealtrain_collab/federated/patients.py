@@ -102,6 +102,6 @@ def cannot_hide_patients(recipe: Any, promised: PatientPrivacy) -> str | None:
     for name, field in type(recipe.trainer).model_fields.items():
         if name not in _FOLLOWED and getattr(recipe.trainer, name) != field.default:
             return f"{what} does not follow trainer.{name}"
-    if any(one.weight != 1 for one in recipe.datasets):
+    if any(dataset.weight != 1 for dataset in recipe.datasets):
         return f"{what} draws every patient alike: datasets.weight 1"
     return None

@@ -144,7 +144,7 @@ class PatientRounds:
         self._noise = noise.derive("patients")
         self._encode = text_encoder(recipe, learner.tokenizer)
         by_patient: dict[str, Rows] = {}
-        train = [one for one in sources if one.role == "train"]
+        train = [source for source in sources if source.role == "train"]
         for batch in read_all(train, [*recipe.columns.names, patient]):
             for row in batch.to_pylist():
                 whose = row.pop(patient)

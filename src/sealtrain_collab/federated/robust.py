@@ -53,5 +53,5 @@ def trimmed_mean(tensors: Sequence[Tensor], *, trim: int) -> Tensor:
             got=f"trim {trim} of {len(tensors)} updates",
             expected=f"at least {2 * trim + 1}",
         )
-    ordered = torch.stack([one.double() for one in tensors]).sort(dim=0).values
+    ordered = torch.stack([tensor.double() for tensor in tensors]).sort(dim=0).values
     return ordered[trim : len(tensors) - trim].mean(dim=0)

@@ -43,7 +43,7 @@ def close_joint(lead: LeadRun, trained: Trained, reports: Sequence[PartyReport])
         ClaimContradicted: A report is not of the party it names, or there are two of one party.
         SealtrainError: No broker took the manifest; it lies in the run's folder.
     """
-    for name, times in Counter(one.name for one in reports).items():
+    for name, times in Counter(report.name for report in reports).items():
         if times > 1:
             raise ClaimContradicted(
                 "two reports are of one party", check="parties", owner=name, got=times, expected=1
@@ -57,19 +57,19 @@ def close_joint(lead: LeadRun, trained: Trained, reports: Sequence[PartyReport])
             "kind": getattr(how, "kind", ""),
             "parties": [
                 {
-                    "name": one.name,
-                    "role": one.role,
-                    "run_id": one.run_id,
-                    "from": one.begun,
-                    "until": one.until,
+                    "name": party.name,
+                    "role": party.role,
+                    "run_id": party.run_id,
+                    "from": party.begun,
+                    "until": party.until,
                 }
-                for one in parties
+                for party in parties
             ],
         },
     )
     manifest = written(lead, trained, trained.files, lambda: held)
     if held.releases:  # brokers keep manifests of runs that they released keys to
-        lead.quorum.submit_manifest(manifest, [one.run_id for one in parties], None)
+        lead.quorum.submit_manifest(manifest, [party.run_id for party in parties], None)
     lead.close()
     return outcome_of(lead, trained)
 
@@ -82,7 +82,7 @@ def checked_report(lead: LeadRun, report: PartyReport) -> PartyReport:
             another owner's dataset.
         SignatureInvalid: A dataset's manifest is not signed by its owner.
     """
-    named = {one.owner for one in lead.recipe.datasets}
+    named = {dataset.owner for dataset in lead.recipe.datasets}
     role = role_of(getattr(lead.recipe.collaboration, "kind", ""))
     facts: dict[str, tuple[object, object]] = {
         "run id": (report.run_id, party_run_id(lead.run_id, report.name)),

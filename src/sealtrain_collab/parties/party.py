@@ -242,7 +242,8 @@ class PartyRun(DataGuest):
                 "run_id": self.asked_as,
                 "datasets": tuple(one.envelope for one in self.found),
                 "releases": tuple(
-                    Release.model_validate_json(canonical_json(one)) for one in self._kept.releases
+                    Release.model_validate_json(canonical_json(release))
+                    for release in self._kept.releases
                 ),
                 "from": self._kept.begun,
                 "until": to_rfc3339(until),

@@ -233,6 +233,6 @@ def _code_digest(settings: ProgramSettings) -> str:
     """Digest of the settings and of every source file of the device program, hex."""
     modules = (bounds, capability, fingerprint, program_module, sys.modules[__name__])
     sources: dict[str, JsonValue] = {
-        one.__name__: sha256_hex(inspect.getsource(one).encode()) for one in modules
+        module.__name__: sha256_hex(inspect.getsource(module).encode()) for module in modules
     }
     return sha256_hex(canonical_json({"settings": settings.to_dict(), "sources": sources}))

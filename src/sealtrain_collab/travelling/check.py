@@ -95,7 +95,9 @@ def trips_hold(case: Case) -> str:
     """(18) Trips keep the rules of the module, and the run counts what they came to."""
     together = case.predicate.collaboration
     parties = () if together is None else together.parties
-    windows = {one.name: (from_rfc3339(one.begun), from_rfc3339(one.until)) for one in parties}
+    windows = {
+        party.name: (from_rfc3339(party.begun), from_rfc3339(party.until)) for party in parties
+    }
     came = travelled(case.predicate.run_log.entries, terms_of(case.need_lock().recipe, windows))
     run = case.predicate.run
     facts = {"steps": (run.steps, came.steps), "tokens": (run.tokens, sum(came.tokens.values()))}

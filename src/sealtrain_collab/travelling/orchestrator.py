@@ -192,7 +192,7 @@ class Orchestrator:
                 {
                     "buffer": self.plan.buffer_bytes,
                     "program": self.plan.program.to_dict(),
-                    "holders": {one.name: one.tokens for one in self.plan.holders},
+                    "holders": {holder.name: holder.tokens for holder in self.plan.holders},
                     **self._measured,
                 },
             )

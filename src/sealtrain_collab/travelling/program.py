@@ -208,7 +208,7 @@ class Program:
         rows = self._batches(tokens, sequences=len(tokens) // self.settings.sequence_bytes)[0]
         self._model.train()
         loss = self._backward(rows)
-        flat = torch.cat([one.grad.flatten() for one in self._model.parameters()])
+        flat = torch.cat([parameter.grad.flatten() for parameter in self._model.parameters()])
         self._optimizer.zero_grad(set_to_none=True)
         return flat.cpu().numpy().astype("<f4", copy=False).tobytes(), loss
 

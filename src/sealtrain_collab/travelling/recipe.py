@@ -160,7 +160,7 @@ def _other_training(recipe: Any) -> str | None:
 
 
 def _other_data(recipe: Any) -> str | None:
-    for one in recipe.datasets:
-        if one.role != "train" or one.weight != 1:
+    for dataset in recipe.datasets:
+        if dataset.role != "train" or dataset.weight != 1:
             return "collaboration travelling trains on every dataset alike: role train, weight 1"
     return None

@@ -59,7 +59,7 @@ class Plan(StrictModel):
 
     @model_validator(mode="after")
     def _fits(self) -> Plan:
-        names = [one.name for one in self.holders]
+        names = [holder.name for holder in self.holders]
         if len(set(names)) != len(names):
             raise ValueError("two holders have the same name")
         if self.chunk_bytes < self.program.step_bytes:
@@ -81,7 +81,7 @@ class Plan(StrictModel):
     def steps(self) -> int:
         """Most optimizer steps that the holders' data allow."""
         step = self.program.step_bytes
-        given = sum(one.limit // step for one in self.holders)
+        given = sum(holder.limit // step for holder in self.holders)
         return given if self.max_steps is None else min(given, self.max_steps)
 
     def holder(self, name: str) -> HolderPlan:
@@ -141,10 +141,10 @@ class Rotation:
         after: str | None = None,
     ) -> None:
         self._plan = plan
-        self._given = dict.fromkeys((one.name for one in plan.holders), 0) | dict(given or {})
+        self._given = dict.fromkeys((holder.name for holder in plan.holders), 0) | dict(given or {})
         self._refusals = dict.fromkeys(self._given, 0)
         self._number = number
-        names = [one.name for one in plan.holders]
+        names = [holder.name for holder in plan.holders]
         self._turn = 0 if after is None else names.index(after) + 1
 
     @property

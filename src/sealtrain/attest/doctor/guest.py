@@ -119,7 +119,7 @@ def _tappd() -> Finding:
 
 def _none(flags: set[str]) -> Finding:
     devices = [tee.device for tee in TEES if tee.device is not None]
-    hidden = {one.flag: one.absent for one in devices if one.absent is not None}
+    hidden = {device.flag: device.absent for device in devices if device.absent is not None}
     words = {**hidden, "hypervisor": "an ordinary virtual machine"}
     known = next((flag for flag in words if flag in flags), None)
     return Finding(

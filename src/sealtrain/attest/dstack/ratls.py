@@ -70,7 +70,10 @@ def carries_evidence(der: bytes) -> bool:
         ValueError: Not a certificate that the library reads (``attest.roots.X509_ERRORS``).
     """
     try:
-        names = [one.oid.dotted_string for one in x509.load_der_x509_certificate(der).extensions]
+        names = [
+            extension.oid.dotted_string
+            for extension in x509.load_der_x509_certificate(der).extensions
+        ]
     except (x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
         return True  # malformed either way, and refused as evidence
     return any(name.startswith(f"{_ARC}.") for name in names)

@@ -155,7 +155,7 @@ def reference_part(xml: bytes, rim: Rim, at: Situation) -> Part:
     def verify() -> Vouched:
         rules = _rules(at.policy)
         pins = rules.reference_values if rules is not None else "any"
-        pinned = isinstance(pins, dict) and any(rim.digest in one for one in pins.values())
+        pinned = isinstance(pins, dict) and any(rim.digest in pin for pin in pins.values())
         root = None if rules is None else rules.simulator_rim_root
         verified = verify_rim(xml, simulator_root=root, now=at.now, pinned=pinned)
         groups: list[Group] = []
@@ -233,7 +233,7 @@ def _together(
     return Vouched(
         root=root_name(root is not None, _NVIDIA),
         simulated=root is not None,
-        identity=sha256_hex("".join(one.report.identity for one in devices).encode("ascii")),
+        identity=sha256_hex("".join(device.report.identity for device in devices).encode("ascii")),
         eat={},
         groups=groups,
     )

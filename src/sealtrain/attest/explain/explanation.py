@@ -209,13 +209,15 @@ def _heading(
     if not signed:
         return "NOT VERIFIED (not evidence by itself)"
     if not verified:
-        first = next(one for one in lines if one.name == _SIGNATURE and one.standing == "broken")
+        first = next(
+            line for line in lines if line.name == _SIGNATURE and line.standing == "broken"
+        )
         return f"NOT VERIFIED ({first.part}: {first.message}) [{first.code}]"
-    broken = sum(one.standing == "broken" for one in lines)
+    broken = sum(line.standing == "broken" for line in lines)
     said = f"signature and root verified at {to_rfc3339(at)}"
     if broken:
         said += f"; {broken} of {len(lines)} comparisons fail"
-    elif any(one.policy for one in lines):
+    elif any(line.policy for line in lines):
         said += "; no policy line is broken"
     else:
         said += "; compared with no policy"

@@ -111,8 +111,8 @@ def _image(verified: VerifiedNitro | VerifiedDocument, policy: NitroPolicy) -> C
     got = " ".join(f"pcr{index} {value}" for index, value in enumerate(found))
     if policy.images == "any":
         return unlooked("guest image", got, source=SOURCE)
-    for one in policy.images:
-        if found == (one.pcr0, one.pcr1, one.pcr2):
+    for image in policy.images:
+        if found == (image.pcr0, image.pcr1, image.pcr2):
             return Claim(name="guest image", got=got, expected=got, source=SOURCE, outcome="equal")
     raise MeasurementMismatch(
         "enclave runs another image than any the policy lists",

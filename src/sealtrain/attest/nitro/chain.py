@@ -205,9 +205,11 @@ def _read(certificate: x509.Certificate) -> _Link:
         signs_certificates=usage.key_cert_sign,
         signs_documents=usage.digital_signature,
     )
-    for one in extensions:
-        if one.critical and one.oid not in _LOOKED_AT:
-            raise _invalid(link, f"critical extension {one.oid.dotted_string}", "none unknown")
+    for extension in extensions:
+        if extension.critical and extension.oid not in _LOOKED_AT:
+            raise _invalid(
+                link, f"critical extension {extension.oid.dotted_string}", "none unknown"
+            )
     return link
 
 

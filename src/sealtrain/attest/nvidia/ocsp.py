@@ -122,7 +122,7 @@ def asked_certificates(
     Args:
         certificates: A verified chain as DER, leaf first, root last.
     """
-    chain = [x509.load_der_x509_certificate(one) for one in certificates]
+    chain = [x509.load_der_x509_certificate(certificate) for certificate in certificates]
     return tuple(pairwise(chain[1:]))
 
 

@@ -244,20 +244,27 @@ def _check_chain(chain: list[x509.Certificate], root_sha256: str) -> tuple[int, 
 
 def _check_certificate(certificate: x509.Certificate, place: int) -> None:
     key, extensions = certificate.public_key(), certificate.extensions
-    constraints = [one.value for one in extensions if isinstance(one.value, x509.BasicConstraints)]
+    constraints = [
+        extension.value
+        for extension in extensions
+        if isinstance(extension.value, x509.BasicConstraints)
+    ]
     usage = extensions.get_extension_for_class(x509.KeyUsage).value
     authority = place > 0
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp384r1":
         raise _invalid("a certificate of the signer's chain has another kind of key than P-384")
     if not isinstance(certificate.signature_hash_algorithm, hashes.SHA384):
         raise _invalid("a certificate of the signer's chain is not signed with SHA-384")
-    if any(one.critical and one.oid not in _CRITICAL for one in extensions):
+    if any(extension.critical and extension.oid not in _CRITICAL for extension in extensions):
         raise _invalid("a certificate of the signer's chain has an unknown critical extension")
-    if any(one.ca for one in constraints) is not authority or not (
+    if any(constraint.ca for constraint in constraints) is not authority or not (
         usage.key_cert_sign if authority else usage.digital_signature
     ):
         raise _invalid("a certificate of the signer's chain is used for what it is not made for")
-    if any(one.path_length is not None and one.path_length < place - 1 for one in constraints):
+    if any(
+        constraint.path_length is not None and constraint.path_length < place - 1
+        for constraint in constraints
+    ):
         raise _invalid("signer's chain is longer than one of its certificates allows")
 
 

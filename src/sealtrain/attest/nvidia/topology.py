@@ -206,7 +206,9 @@ def check_distinct(devices: Sequence[VerifiedDevice]) -> tuple[Claim, ...]:
 def _check_nonces(devices: Sequence[VerifiedDevice]) -> Claim:
     """Reports of one conversation, whichever it is: reports of two are not one machine's."""
     first = devices[0].report.nonce.hex()
-    other = next((one.report.nonce.hex() for one in devices if one.report.nonce.hex() != first), "")
+    other = next(
+        (device.report.nonce.hex() for device in devices if device.report.nonce.hex() != first), ""
+    )
     return equal(
         "nonce of the set",
         other or first,
@@ -287,7 +289,7 @@ def mode_of(devices: Sequence[VerifiedDevice], claims: GpuClaims | None) -> GpuM
 
 
 def _check_wiring(devices: Sequence[VerifiedDevice], claims: GpuClaims | None) -> tuple[Claim, ...]:
-    gpus, switches = _gpus(devices), [one for one in devices if one.kind == "switch"]
+    gpus, switches = _gpus(devices), [device for device in devices if device.kind == "switch"]
     if not switches and mode_of(devices, claims) != "protected_pcie":
         return ()
     for switch in switches:

@@ -88,7 +88,7 @@ def _collect(device: Path, report_data: bytes, options: Mapping[str, str]) -> Sh
     return {
         "tee": "snp",
         "report": to_base64(found.report),
-        "certificates": [to_base64(one) for one in found.certificates],
+        "certificates": [to_base64(certificate) for certificate in found.certificates],
         "crl": None if crl is None else to_base64(crl),
     }
 

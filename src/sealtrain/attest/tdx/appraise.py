@@ -162,8 +162,8 @@ def _measurements(signed: VerifiedQuote, policy: QuotePolicy) -> Claim:
     )
     if policy.measurements == "any":
         return unlooked("guest image", got, source=_QUOTE)
-    for one in policy.measurements:
-        if found == (one.mrtd, one.rtmr0, one.rtmr1, one.rtmr2):
+    for measurement in policy.measurements:
+        if found == (measurement.mrtd, measurement.rtmr0, measurement.rtmr1, measurement.rtmr2):
             return Claim(name="guest image", got=got, expected=got, source=_QUOTE, outcome="equal")
     raise MeasurementMismatch(
         "guest booted another image or machine shape than any the policy lists",

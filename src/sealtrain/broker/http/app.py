@@ -325,7 +325,9 @@ def _add_errors(app: FastAPI) -> None:
 
 def _methods(app: FastAPI, path: str) -> list[str]:
     """Every method of a path; the framework names those of its first route only."""
-    routes = [one for one in app.routes if isinstance(one, Route) and one.path_regex.match(path)]
+    routes = [
+        route for route in app.routes if isinstance(route, Route) and route.path_regex.match(path)
+    ]
     return sorted({method for one in routes for method in one.methods or ()})
 
 

@@ -108,7 +108,7 @@ class Connections:
         """
         group = address_group(address)
         strangers = [one for one in self._open.values() if one.account is None]
-        mine = [one for one in strangers if one.group == group]
+        mine = [stranger for stranger in strangers if stranger.group == group]
         crowded = group not in self._exempt and (len(mine) >= self._limits.connections_per_address)
         full = len(strangers) >= self._limits.connections
         if (crowded and not self._evict(mine)) or (
@@ -135,12 +135,12 @@ class Connections:
         connection.held = size
         while connection.account is None:
             strangers = [one for one in self._open.values() if one.account is None]
-            if sum(one.held for one in strangers) <= self._limits.body_bytes:
+            if sum(stranger.held for stranger in strangers) <= self._limits.body_bytes:
                 return
             slow = [
-                one
-                for one in strangers
-                if one.held and one.stage is Stage.BODY and one is not connection
+                stranger
+                for stranger in strangers
+                if stranger.held and stranger.stage is Stage.BODY and stranger is not connection
             ]
             if not self._evict(slow):
                 connection.held = 0

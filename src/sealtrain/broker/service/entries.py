@@ -88,14 +88,16 @@ def granted_entry(
         reserved_at: Index of the entry that holds the run's reservation of privacy, where an
             earlier one does.
     """
-    reserved = [one.to_dict() for one in permit.reserves]
+    reserved = [reserve.to_dict() for reserve in permit.reserves]
     elsewhere = request.elsewhere if isinstance(request, ReleaseRequest) else ()
     return {
         **({"privacy": reserved} if reserved else {}),
         **({} if reserved_at is None else {"reserved_at": reserved_at}),
         "run_id": request.run_id,
         **target_of(request).to_dict(),
-        "datasets": [{"dataset_id": one.dataset_id, "root": one.root} for one in permit.datasets],
+        "datasets": [
+            {"dataset_id": dataset.dataset_id, "root": dataset.root} for dataset in permit.datasets
+        ],
         "elsewhere": [one.to_dict() for one in elsewhere],
         "lease_id": lease_id,
         "not_after": to_rfc3339(permit.not_after),

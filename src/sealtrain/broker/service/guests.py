@@ -132,7 +132,7 @@ def hold_owners_policies(
         EvidenceRefused: The subclass of the first claim that fails, naming the owner of the policy.
     """
     read = {owner for owner, _name in guest.measured.datasets}
-    concerned = [one for one in policies if one.owner.name in read]
+    concerned = [policy for policy in policies if policy.owner.name in read]
     for one in concerned:
         if one.document.appraisal is None:
             continue

@@ -40,8 +40,8 @@ class Owners:
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
         owners = parts.consortium.owners
-        self._keys = {one.key_id: one.signing_bytes for one in owners}
-        self._names = {one.key_id: one.name for one in owners}
+        self._keys = {owner.key_id: owner.signing_bytes for owner in owners}
+        self._names = {owner.key_id: owner.name for owner in owners}
         self._ids = parts.ids
         # Apart from all other callers: no flood keeps an owner from revoking.
         self._shares = Shares(parts.limits.owner_share, "owner")

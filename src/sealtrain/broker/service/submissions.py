@@ -167,7 +167,7 @@ class Registry:
                 known = {one: run for one in asked if (run := transaction.run(one)) is not None}
             trust = self._trust(read.predicate.run.run_id, next(iter(known.values()), None))
             verify_manifest(data, trust, artefacts=None, now=self._parts.clock())
-            outputs = outputs_entry([(one.name, one.sha256) for one in read.subjects])
+            outputs = outputs_entry([(subject.name, subject.sha256) for subject in read.subjects])
             return self._record_manifest(digest, list(known), outputs)
 
     def registered(self, *, app_id: str, compose_hash: str) -> RegisteredDatasets:
@@ -186,7 +186,9 @@ class Registry:
         with self._parts.store.reading() as transaction:
             decisions = self._counting.decisions(transaction)
         counted = tally_as_stated(decisions, self._parts.consortium, target, now)
-        envelopes = [one.envelope for one in decisions if one.decision.target == target]
+        envelopes = [
+            decision.envelope for decision in decisions if decision.decision.target == target
+        ]
         return TallyAnswer(
             version=1,
             tally=counted.to_dict(),

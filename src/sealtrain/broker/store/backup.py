@@ -131,9 +131,9 @@ def back_up(state: Path, out: Path, *, now: int) -> BackupManifest:
         with _private(packed) as target, tarfile.open(fileobj=target, mode="w") as archive:
             head = canonical_json(manifest.to_dict())
             _add(archive, _MANIFEST, BytesIO(head), len(head))
-            for one in manifest.files:
-                with (folder / one.name).open("rb") as source:
-                    _add(archive, one.name, source, one.size)
+            for file in manifest.files:
+                with (folder / file.name).open("rb") as source:
+                    _add(archive, file.name, source, file.size)
         sync(packed)
         try:
             os.link(packed, out)  # unlike a rename, it never replaces anything

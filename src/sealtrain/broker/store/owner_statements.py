@@ -53,8 +53,13 @@ class Withdrawals:
         self._connection.execute(
             withdrawals.insert(),
             [
-                {"dataset_id": one, "owner": owner, "digest": digest, "ledger_index": ledger_index}
-                for one in dataset_ids
+                {
+                    "dataset_id": dataset_id,
+                    "owner": owner,
+                    "digest": digest,
+                    "ledger_index": ledger_index,
+                }
+                for dataset_id in dataset_ids
             ],
         )
 

@@ -45,7 +45,9 @@ def datasets_are_their_owners(case: Case) -> str:
     if len({one.dataset_id for one in found}) != len(found):
         raise DatasetMismatch("the manifest lists a dataset twice", check="datasets")
     named = Counter(
-        (one.owner, one.name) for one in case.need_lock().recipe.datasets if one.owner in took_part
+        (dataset.owner, dataset.name)
+        for dataset in case.need_lock().recipe.datasets
+        if dataset.owner in took_part
     )
     listed = Counter((one.owner, one.name) for one in found)
     if named != listed:
@@ -57,7 +59,7 @@ def datasets_are_their_owners(case: Case) -> str:
         )
     case.datasets = found
     records = [one.records for one in found]
-    total = "" if None in records else f", {sum(one or 0 for one in records)} records"
+    total = "" if None in records else f", {sum(record or 0 for record in records)} records"
     return f"{len(found)} datasets of {len({one.owner for one in found})} owners{total}"
 
 
@@ -78,7 +80,7 @@ def approvals_sufficed(case: Case) -> str:
     standing = None
     unasked: set[str] = set()
     for moment in _moments(case):
-        made = [one for one in decisions if _was_known(one, moment.at)]
+        made = [decision for decision in decisions if _was_known(decision, moment.at)]
         standing = require(tally(made, consortium, target, moment.at, needs=needs))
         unasked |= moment.owners - set(standing.approved_by)
         absent = set(moment.approved_by) - set(standing.approved_by)
@@ -129,7 +131,7 @@ def _moments(case: Case) -> list[_Moment]:
     receipts = case.need_receipts()
     if not keys_were_released(case.predicate):
         return [_Moment(from_rfc3339(case.predicate.run.started_at), (), frozenset())]
-    owner_of = {one.dataset_id: one.owner for one in case.need_datasets()}
+    owner_of = {dataset.dataset_id: dataset.owner for dataset in case.need_datasets()}
     released = {one.dataset_id for receipt in receipts for one in receipt.datasets}
     elsewhere = {owner for one, owner in owner_of.items() if one not in released}
     using: dict[str, frozenset[str]] = {
@@ -138,7 +140,7 @@ def _moments(case: Case) -> list[_Moment]:
     }
     found = []
     for receipt in receipts:
-        using[receipt.run_id] |= {owner_of[one.dataset_id] for one in receipt.datasets}
+        using[receipt.run_id] |= {owner_of[dataset.dataset_id] for dataset in receipt.datasets}
         found.append(
             _Moment(from_rfc3339(receipt.released_at), receipt.approved_by, using[receipt.run_id])
         )

@@ -49,7 +49,7 @@ def windows_of(receipts: Sequence[ReleaseReceipt]) -> tuple[Window, ...]:
         if receipt.kind == "release":
             if windows:  # a resume ends the lease before it
                 windows[-1] = replace(windows[-1], ends=min(windows[-1].ends, moment))
-            lent = frozenset(one.dataset_id for one in receipt.datasets)
+            lent = frozenset(dataset.dataset_id for dataset in receipt.datasets)
             windows.append(Window(begins=moment, ends=ends, datasets=lent))
         else:
             windows[-1] = replace(windows[-1], ends=ends)
@@ -72,7 +72,9 @@ def live_throughout(windows: Iterable[Window], threshold: int, *, until: int, na
         LeaseStale: So many were never live at once, or not until the end.
     """
     # At one moment an end comes before a beginning: a lease is good while now < not_after.
-    moments = sorted([(one.begins, 1) for one in windows] + [(one.ends, -1) for one in windows])
+    moments = sorted(
+        [(window.begins, 1) for window in windows] + [(window.ends, -1) for window in windows]
+    )
     live, last_end = 0, None
     for moment, change in moments:
         if live >= threshold > live + change:

@@ -59,7 +59,7 @@ def simulation_is_said(case: Case) -> str:
 def limits_are_said(case: Case) -> str:
     """(17) The manifest names every limit that its facts require."""
     predicate = case.predicate
-    listed = [one.id for one in predicate.limits]
+    listed = [limit.id for limit in predicate.limits]
     if len(set(listed)) != len(listed):
         raise ClaimContradicted("the manifest lists a limit twice", check="limits")
     missing = [name for name in limits.required(predicate) if name not in listed]

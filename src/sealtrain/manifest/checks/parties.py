@@ -56,12 +56,12 @@ def stays_of(predicate: Predicate) -> tuple[Stay, ...]:
         return (Stay(run_id=run.run_id, party=None, begins=ends[0], until=ends[1]),)
     return tuple(
         Stay(
-            run_id=party_run_id(run.run_id, one.name),
-            party=one.name,
-            begins=from_rfc3339(one.begun),
-            until=from_rfc3339(one.until),
+            run_id=party_run_id(run.run_id, party.name),
+            party=party.name,
+            begins=from_rfc3339(party.begun),
+            until=from_rfc3339(party.until),
         )
-        for one in together.parties
+        for party in together.parties
     )
 
 

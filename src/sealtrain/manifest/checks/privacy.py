@@ -76,11 +76,13 @@ def _refuse_overspending(case: Case, claimed: PrivateTraining, asked: PrivateSgd
         raise _other("epsilon", claimed.epsilon, f"at most {asked.target_epsilon:g}")
     if claimed.steps != case.predicate.run.steps:
         raise _other("number of steps", claimed.steps, case.predicate.run.steps)
-    if claimed.epsilon != max(one.epsilon for one in claimed.datasets):
+    if claimed.epsilon != max(dataset.epsilon for dataset in claimed.datasets):
         raise _other("epsilon", claimed.epsilon, "the largest of its datasets")
-    named = [(one.owner, one.name) for one in claimed.datasets]
+    named = [(dataset.owner, dataset.name) for dataset in claimed.datasets]
     recipe = case.need_lock().recipe
-    expected = [(one.owner, one.name) for one in recipe.datasets if one.role == "train"]
+    expected = [
+        (dataset.owner, dataset.name) for dataset in recipe.datasets if dataset.role == "train"
+    ]
     if sorted(named) != sorted(expected):
         raise _other("set of datasets", len(named), f"{len(expected)}: the recipe's")
 

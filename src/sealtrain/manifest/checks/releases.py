@@ -119,7 +119,11 @@ def events_are_in_order(case: Case) -> str:
     for stay in stays.values():
         _refuse_lease_gaps(case, stay)
     last_release = max(
-        (from_rfc3339(one.released_at) for one in case.need_receipts() if one.kind == "release"),
+        (
+            from_rfc3339(receipt.released_at)
+            for receipt in case.need_receipts()
+            if receipt.kind == "release"
+        ),
         default=finished,
     )
     for dataset in case.need_datasets():
@@ -171,12 +175,14 @@ def _refuse_other_run(case: Case, receipt: ReleaseReceipt, stays: Mapping[str, S
 
 def _counted(case: Case, trusted: dict[str, bytes]) -> Iterator[Counted]:
     """Receipts that name a trusted key, verified under it; those of other brokers count nothing."""
-    for one in case.predicate.releases:
-        envelope = dsse.Envelope.from_dict(one.receipt)
+    for release in case.predicate.releases:
+        envelope = dsse.Envelope.from_dict(release.receipt)
         for named in {signature.keyid for signature in envelope.signatures} & set(trusted):
             key = trusted[named]
             receipt = verify_receipt(envelope, key)
-            yield Counted(broker=_named(case, key, one), key=key, receipt=receipt, listed=one)
+            yield Counted(
+                broker=_named(case, key, release), key=key, receipt=receipt, listed=release
+            )
 
 
 def _named(case: Case, key: bytes, listed: Release) -> str:
@@ -221,9 +227,9 @@ def _origin(case: Case) -> str:
 def _refuse_other_data(case: Case, body: Mapping[str, JsonValue], stay: Stay) -> None:
     """Noise is made from all data of a run: each release of it was for exactly this data."""
     used = {
-        (one.dataset_id, one.root)
-        for one in case.need_datasets()
-        if stay.party in (None, one.owner)
+        (dataset.dataset_id, dataset.root)
+        for dataset in case.need_datasets()
+        if stay.party in (None, dataset.owner)
     }
     released = data_of_entry(body)
     if released != used:
@@ -238,11 +244,13 @@ def _refuse_other_data(case: Case, body: Mapping[str, JsonValue], stay: Stay) ->
 
 def _refuse_other_datasets(case: Case, receipt: ReleaseReceipt, stay: Stay) -> None:
     used = {
-        one.dataset_id: (one.owner_id, one.root, one.name)
-        for one in case.need_datasets()
-        if stay.party in (None, one.owner)
+        dataset.dataset_id: (dataset.owner_id, dataset.root, dataset.name)
+        for dataset in case.need_datasets()
+        if stay.party in (None, dataset.owner)
     }
-    released = {one.dataset_id: (one.owner_id, one.root) for one in receipt.datasets}
+    released = {
+        dataset.dataset_id: (dataset.owner_id, dataset.root) for dataset in receipt.datasets
+    }
     if len(released) != len(receipt.datasets):
         raise ClaimContradicted("a receipt releases a dataset twice", check="releases")
     if (receipt.kind == "renewal") != (not released) or not set(released) <= set(used):

@@ -87,7 +87,7 @@ def account_of(report: Report) -> Account:
     if manifest is None or facts.lock is None or facts.datasets is None or facts.tally is None:
         raise ManifestMalformed("run manifest was not examined", check="form")
     recipe = facts.lock.recipe
-    roles = {(one.owner, one.name): one.role for one in recipe.datasets}
+    roles = {(dataset.owner, dataset.name): dataset.role for dataset in recipe.datasets}
     model = recipe.model
     if isinstance(model, ModelFromConfig):
         base = f"{model.config['model_type']} with random weights, seed {model.init_seed}"
@@ -103,15 +103,15 @@ def account_of(report: Report) -> Account:
         subjects=manifest.subjects,
         datasets=tuple(
             Data(
-                owner=one.owner,
-                name=one.name,
-                role=roles[one.owner, one.name],
-                records=one.records,
-                tokens=one.tokens,
-                root=one.root,
-                sealed_at=one.sealed_at,
+                owner=dataset.owner,
+                name=dataset.name,
+                role=roles[dataset.owner, dataset.name],
+                records=dataset.records,
+                tokens=dataset.tokens,
+                root=dataset.root,
+                sealed_at=dataset.sealed_at,
             )
-            for one in facts.datasets
+            for dataset in facts.datasets
         ),
         base=base,
         privacy=_privacy(manifest.predicate),
@@ -132,7 +132,7 @@ def _together(predicate: Predicate) -> str | None:
     how = predicate.collaboration
     if how is None:
         return None
-    named = ", ".join(one.name for one in how.parties)
+    named = ", ".join(party.name for party in how.parties)
     return summary_of(how.kind) + (f" Parties: {named}." if named else "")
 
 

@@ -46,7 +46,7 @@ def cyclonedx(account: Account, *, version: Literal["1.6", "1.7"] = "1.7") -> by
         version: Version of the specification.
     """
     lock, run = account.lock, account.predicate.run
-    data = [_dataset(one) for one in account.datasets if one.role != "model"]
+    data = [_dataset(dataset) for dataset in account.datasets if dataset.role != "model"]
     models = [_base_model(account), *_further_models(account), *_adapter(account)]
     parts = [
         *models,
@@ -75,11 +75,11 @@ def cyclonedx(account: Account, *, version: Literal["1.6", "1.7"] = "1.7") -> by
         *(
             {
                 "type": "file",
-                "bom-ref": f"output:{one.name}",
-                "name": one.name,
-                "hashes": [{"alg": "SHA-256", "content": one.sha256}],
+                "bom-ref": f"output:{subject.name}",
+                "name": subject.name,
+                "hashes": [{"alg": "SHA-256", "content": subject.sha256}],
             }
-            for one in account.subjects
+            for subject in account.subjects
         ),
     ]
     document = {
@@ -101,13 +101,13 @@ def cyclonedx(account: Account, *, version: Literal["1.6", "1.7"] = "1.7") -> by
             {
                 "ref": "model",
                 "dependsOn": sorted(
-                    one["bom-ref"] for one in parts if not one["bom-ref"].startswith("output:")
+                    part["bom-ref"] for part in parts if not part["bom-ref"].startswith("output:")
                 ),
             },
             *(
-                {"ref": one["bom-ref"], "dependsOn": ["base-model"]}
-                for one in models
-                if one["bom-ref"] == "adapter"
+                {"ref": model["bom-ref"], "dependsOn": ["base-model"]}
+                for model in models
+                if model["bom-ref"] == "adapter"
             ),
         ],
     }

@@ -53,9 +53,9 @@ def model_card(account: Account) -> bytes:
         "| owner | dataset | role | records |",
         "|---|---|---|---|",
         *(
-            f"| {plain(one.owner)} | {plain(one.name)} | {one.role} | "
-            f"{'withheld' if one.records is None else one.records} |"
-            for one in account.datasets
+            f"| {plain(dataset.owner)} | {plain(dataset.name)} | {dataset.role} | "
+            f"{'withheld' if dataset.records is None else dataset.records} |"
+            for dataset in account.datasets
         ),
         "",
         "## Evaluation",

@@ -19,9 +19,9 @@ _MODALITIES = {"image": "Image", "tabular": "Tabular (numbers)", "vlm": "Image, 
 def training_summary(account: Account) -> bytes:
     """The draft, Markdown in UTF-8."""
     recipe, run = account.lock.recipe, account.predicate.run
-    trained = [one for one in account.datasets if one.role == "train"]
+    trained = [dataset for dataset in account.datasets if dataset.role == "train"]
     records = [one.records for one in trained]
-    total = sum(one or 0 for one in records)
+    total = sum(record or 0 for record in records)
     size = "withheld by owners" if None in records else f"{total} records"
     tokens = "not counted" if run.tokens is None else f"{run.tokens} tokens processed"
     lines = [

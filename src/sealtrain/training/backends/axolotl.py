@@ -84,7 +84,7 @@ def train(
     tokenizer = build_tokenizer(recipe, work.base_dir)
     if recipe.columns.kind == "messages":
         check_template(tokenizer)
-    names = {getattr(recipe.columns, one): one for one in _columns(recipe.columns.kind)}
+    names = {getattr(recipe.columns, column): column for column in _columns(recipe.columns.kind)}
     set_seed(recipe.trainer.seed)  # a fresh adapter is random, and Axolotl sets no seed
     with muted():
         config = _validated(work)

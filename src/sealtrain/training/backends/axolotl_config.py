@@ -76,9 +76,9 @@ def axolotl_config(recipe: Any, *, model: str, tokenizer: str, output: str) -> d
         "tokenizer_config": tokenizer,
         "output_dir": output,
         "datasets": [
-            {"path": f"{one.owner}.{one.name}", **_strategy(recipe.columns, trainer)}
-            for one in recipe.datasets
-            if one.role == "train"
+            {"path": f"{dataset.owner}.{dataset.name}", **_strategy(recipe.columns, trainer)}
+            for dataset in recipe.datasets
+            if dataset.role == "train"
         ],
         "chat_template": "tokenizer_default" if recipe.columns.kind == "messages" else None,
         "train_on_inputs": not learned,

@@ -332,7 +332,7 @@ class SealedRun(TrainerCallback):
         if self.steps >= state.max_steps or self.steps % unit:
             return False
         periods = [self._save_steps, max(1, int(state.logging_steps))]
-        rest = [lcm(one, unit) - self.steps % lcm(one, unit) for one in periods]
+        rest = [lcm(period, unit) - self.steps % lcm(period, unit) for period in periods]
         span = min(*rest, state.max_steps - self.steps) // unit
         return stops_here(
             self._context.keeper,

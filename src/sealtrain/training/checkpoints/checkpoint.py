@@ -181,7 +181,7 @@ def _there(store: BlobStore, complete: Collection[int] | None) -> list[Checkpoin
     found = [_NAME.fullmatch(name) for name in store.names()]
     refs = [CheckpointRef(counter=int(one[1]), step=int(one[2])) for one in found if one]
     return sorted(
-        (one for one in refs if complete is None or one.counter in complete),
+        (ref for ref in refs if complete is None or ref.counter in complete),
         key=lambda one: (-one.counter, -one.step),
     )
 

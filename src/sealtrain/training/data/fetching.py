@@ -25,7 +25,7 @@ Answer = TypeVar("Answer")
 
 def far(datasets: Sequence[BatchedRecords]) -> bool:
     """Whether any of them lies elsewhere: a sealed dataset says so of itself."""
-    return any(getattr(one, "local", True) is False for one in datasets)
+    return any(getattr(dataset, "local", True) is False for dataset in datasets)
 
 
 class Fetching(Generic[Question, Answer]):

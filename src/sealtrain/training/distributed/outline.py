@@ -14,9 +14,9 @@ def outline_of(model: Any) -> Any:
     import torch
 
     known: dict[int, Any] = {}
-    for one in model.parameters():
-        nothing = torch.empty_like(one, device="meta")
-        known[id(one)] = torch.nn.Parameter(nothing, one.requires_grad)
+    for parameter in model.parameters():
+        nothing = torch.empty_like(parameter, device="meta")
+        known[id(parameter)] = torch.nn.Parameter(nothing, parameter.requires_grad)
     for module in model.modules():  # settings stay the same, also when they are changed
         known |= {id(kept): kept for kept in [getattr(module, "config", None)] if kept is not None}
     outline = copy.deepcopy(model, known)

@@ -86,7 +86,7 @@ class Ranks:
     @property
     def processes(self) -> tuple[int, ...]:
         """Process ids of all ranks but this one."""
-        return tuple(one.process.pid or 0 for one in self._others)
+        return tuple(other.process.pid or 0 for other in self._others)
 
     @contextmanager
     def together(self, order: Any) -> Iterator[None]:
@@ -99,11 +99,11 @@ class Ranks:
             RankLost: A rank ended without a report.
             SealtrainError: The first error of a rank or of the block.
         """
-        for one in self._others:
+        for other in self._others:
             try:
-                one.answers.send(order)
+                other.answers.send(order)
             except OSError:
-                raise self._lost(one) from None
+                raise self._lost(other) from None
         try:
             yield
         except SealtrainError:
@@ -118,7 +118,7 @@ class Ranks:
 
     def _finish(self) -> None:
         until = time.monotonic() + ANSWER_SECONDS
-        while waiting := [one for one in self._others if not one.ended]:
+        while waiting := [other for other in self._others if not other.ended]:
             self._listen(waiting, until - time.monotonic())
             for one in waiting:
                 if isinstance(one.answer, BaseException):
@@ -132,14 +132,16 @@ class Ranks:
         """The error of another rank, if it reports within the grace period."""
         until = time.monotonic() + GRACE_SECONDS
         while True:
-            for one in self._others:
+            for other in self._others:
                 # A RuntimeError may itself come from a connection to a lost rank.
-                if isinstance(one.answer, Exception) and not isinstance(one.answer, RuntimeError):
-                    return one.answer
-            for one in self._others:
-                if one.ended and one.answer is None:
-                    return self._lost(one)
-            waiting = [one for one in self._others if not one.ended]
+                if isinstance(other.answer, Exception) and not isinstance(
+                    other.answer, RuntimeError
+                ):
+                    return other.answer
+            for other in self._others:
+                if other.ended and other.answer is None:
+                    return self._lost(other)
+            waiting = [other for other in self._others if not other.ended]
             if not waiting or time.monotonic() > until:
                 return None
             self._listen(waiting, until - time.monotonic())
@@ -170,7 +172,7 @@ class Ranks:
     def fork(self, rank: int, world: int, memory: int, first: Any, work: Any) -> None:
         """Add a rank. See ``gathered``."""
         here, there = multiprocessing.Pipe()
-        inherited = [self._lifeline, here, *(one.answers for one in self._others)]
+        inherited = [self._lifeline, here, *(other.answers for other in self._others)]
         process = multiprocessing.get_context("fork").Process(
             target=_serve,
             args=(
@@ -195,13 +197,13 @@ class Ranks:
         """End every other rank."""
         self._lifeline.close()
         self._ends.close()
-        for one in self._others:
-            one.process.join(GRACE_SECONDS)
-            if one.process.is_alive():
+        for other in self._others:
+            other.process.join(GRACE_SECONDS)
+            if other.process.is_alive():
                 with contextlib.suppress(PermissionError):  # then it ends with this process
-                    one.process.kill()
-                    one.process.join()
-            one.answers.close()
+                    other.process.kill()
+                    other.process.join()
+            other.answers.close()
 
 
 @contextmanager

@@ -122,7 +122,7 @@ def _orpo(work: TrainingContext, **given: Any) -> Any:
 
 def _has_answers(row: Batch) -> bool:
     labels = (row["chosen_labels"], row["rejected_labels"])
-    return all(any(token != -100 for token in one) for one in labels)
+    return all(any(token != -100 for token in label) for label in labels)
 
 
 def _counted(collate: Callable[[list[Batch]], Batch]) -> Callable[[list[Batch]], Batch]:

@@ -62,7 +62,7 @@ class Rollout:
     @property
     def tokens(self) -> int:
         """Tokens of all prompts and answers."""
-        return sum(len(one.prompt) + len(one.tokens) for one in self.answers)
+        return sum(len(answer.prompt) + len(answer.tokens) for answer in self.answers)
 
 
 def roll_out(
@@ -94,21 +94,21 @@ def roll_out(
         chunk = [record["prompt"] for record in prompts[at : at + size]]
         answers = sampler.sample(critic.policy, chunk)
         experiences += _looked_at(critic, frozen, sampler, answers)
-    answers = [one.answer for one in experiences]
+    answers = [experience.answer for experience in experiences]
     scores = torch.tensor(
         rewards(
             [record["prompt"] for record in prompts],
-            [one.text for one in answers],
+            [answer.text for answer in answers],
             [record["answer"] for record in prompts] if "answer" in prompts[0] else None,
         )
     )
     if arguments.missing_eos_penalty is not None:
-        cut = torch.tensor([not one.ended for one in answers])
+        cut = torch.tensor([not answer.ended for answer in answers])
         scores = scores - arguments.missing_eos_penalty * cut
-    mask = padded([torch.ones_like(one.chances) for one in experiences], 0)
-    chances = padded([one.chances for one in experiences], 0)
-    values = padded([one.values for one in experiences], 0)
-    log_ratio = chances - padded([one.before for one in experiences], 0)
+    mask = padded([torch.ones_like(experience.chances) for experience in experiences], 0)
+    chances = padded([experience.chances for experience in experiences], 0)
+    values = padded([experience.values for experience in experiences], 0)
+    log_ratio = chances - padded([experience.before for experience in experiences], 0)
     given = token_rewards(scores.to(mask.device), log_ratio, mask, coefficient)
     advantages, returns = estimate_advantages(
         given, values, mask, gamma=arguments.gamma, lam=arguments.lam

@@ -85,7 +85,7 @@ def _gradients(
 def _step(trainer: Any, arguments: Any) -> float:
     import torch
 
-    learning = [one for one in trainer.model.parameters() if one.requires_grad]
+    learning = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
     limit = arguments.max_grad_norm or float("inf")
     norm = float(torch.nn.utils.clip_grad_norm_(learning, limit))
     trainer.optimizer.step()

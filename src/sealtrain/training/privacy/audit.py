@@ -114,8 +114,8 @@ def exposures(recipe: Any, model: Any, tokenizer: Any, noise: NoiseSource) -> li
         rows = [_written(recipe.columns, number, one) for one in (code, *others)]
         losses = _losses(recipe, model, tokenizer, rows)
         # Half of the ties rank ahead of the canary, so that a constant model exposes 1 bit.
-        below = sum(one < losses[0] for one in losses[1:])
-        equal = sum(one == losses[0] for one in losses[1:])
+        below = sum(loss < losses[0] for loss in losses[1:])
+        equal = sum(loss == losses[0] for loss in losses[1:])
         found.append(math.log2(CODES) - math.log2(1 + below + equal / 2))
     return found
 

@@ -29,10 +29,10 @@ def privacy_record(work: Any, steps: int) -> dict[str, Any]:
         return {"dp": "counts", "epsilon": privacy.target_epsilon, "unit": privacy.unit}
     if work.plan is None:
         raise PrivacyBroken("this training was not private, though its recipe says so")
-    costs = [one for one in work.plan.costs(work.train_sources, steps) if one.owner != CANARIES]
+    costs = [cost for cost in work.plan.costs(work.train_sources, steps) if cost.owner != CANARIES]
     return {
         "dp": "sgd",
-        "epsilon": max(one.epsilon for one in costs),
+        "epsilon": max(cost.epsilon for cost in costs),
         "delta": privacy.delta,
         "accountant": privacy.accountant,
         "noise_multiplier": work.plan.noise_multiplier,
@@ -43,12 +43,12 @@ def privacy_record(work: Any, steps: int) -> dict[str, Any]:
         "steps": steps,
         "datasets": [
             {
-                "owner": one.owner,
-                "name": one.name,
-                "records": one.records,
-                "sample_rate": one.sample_rate,
-                "epsilon": one.epsilon,
+                "owner": cost.owner,
+                "name": cost.name,
+                "records": cost.records,
+                "sample_rate": cost.sample_rate,
+                "epsilon": cost.epsilon,
             }
-            for one in costs
+            for cost in costs
         ],
     }

@@ -39,7 +39,7 @@ class Alerts:
     @property
     def watched(self) -> frozenset[str]:
         """Names of the conditions that have an alert."""
-        return frozenset(one.when for one in self._alerts)
+        return frozenset(alert.when for alert in self._alerts)
 
     def loss(self, step: int, loss: float) -> None:
         """Check a logged loss."""

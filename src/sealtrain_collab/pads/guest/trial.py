@@ -141,7 +141,10 @@ def _history(
         run_id=_RUN_ID,
         inputs=Inputs(
             base_dir=base,
-            sources=[_source(one, data[f"{one.owner}.{one.name}"]) for one in recipe.datasets],
+            sources=[
+                _source(dataset, data[f"{dataset.owner}.{dataset.name}"])
+                for dataset in recipe.datasets
+            ],
         ),
         reporting=Reporting(
             on_metrics=lambda step, values: told.append({"step": step, **values}),

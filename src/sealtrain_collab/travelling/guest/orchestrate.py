@@ -352,4 +352,6 @@ class _Work:
 
 def _tokens(log: RunLog) -> int:
     """Trained on so far."""
-    return sum(one["fields"]["tokens"] for one in log.entries if one["event"] == "trip.trained")
+    return sum(
+        entry["fields"]["tokens"] for entry in log.entries if entry["event"] == "trip.trained"
+    )

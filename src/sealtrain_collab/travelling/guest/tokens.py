@@ -95,7 +95,7 @@ class HeldTokens:
 
     def _counted(self, sources: Sequence[Source]) -> int:
         """How many there are: as the owners counted, else by reading all once."""
-        said = [getattr(one.dataset, "tokens", None) for one in sources]
+        said = [getattr(source.dataset, "tokens", None) for source in sources]
         if all(type(count) is int for count in said):
             return sum(count for count in said if count is not None)
         while self._next():
