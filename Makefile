@@ -23,7 +23,7 @@ PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do 
 	&& echo $$candidate && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fuzz newest service tables format clean vm-test
+.PHONY: help demo test check fuzz newest service tables format changelog clean nightly vm-test
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -31,13 +31,13 @@ help: ## list the targets
 demo: $(STAMP) ## three hospitals train one model on records none of them shows (about 3 minutes)
 	@$(BIN)/python examples/three_hospitals/demo.py
 
-test: $(STAMP) ## run the tests; TEST_FLAGS="tests/unit -x" narrows them
+test: $(STAMP) ## run the tests (20 minutes on two cores); TEST_FLAGS="tests/unit -x" narrows them
 	$(BIN)/python -m pytest $(TEST_FLAGS)
 
-newest: $(STAMP) ## the command line's tests on our wheel and the newest libraries that it admits
+newest: $(STAMP) ## the command line's tests on our wheel and the newest libraries that it admits (1 minute)
 	$(BIN)/python tools/newest.py $(VENV)-newest
 
-check: $(STAMP) ## formatting, lint, types, layers: what must hold before a change is looked at
+check: $(STAMP) ## formatting, lint, types, layers: what must hold before a change is looked at (1 minute)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -67,6 +67,13 @@ format: $(STAMP) ## format the code and the generated reference pages
 	$(BIN)/python tools/cli_reference.py
 	$(BIN)/python tools/negative_cases.py
 	$(BIN)/python tools/architecture.py
+
+changelog: $(STAMP) ## collect changes/ into CHANGELOG.md: make changelog VERSION=1.2.3
+	@$(BIN)/python -c 'import towncrier' 2>/dev/null || $(BIN)/python -m pip install -q \
+		--disable-pip-version-check 'towncrier>=25'
+	$(BIN)/python -m towncrier build --yes --version $(VERSION)
+
+nightly: fuzz service vm-test ## what is too long for each change: fuzzing, OpenAPI, other kernels (35 minutes)
 
 clean: ## remove the environment, caches and the demo's output
 	rm -rf $(VENV) $(VENV)-newest $(VENV)-service $(VENV)-vm .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out

@@ -11,9 +11,8 @@ import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import click
 import typer
 
 from sealtrain.cli import app
@@ -38,12 +37,12 @@ person is on stderr. Commands leave with one of six [exit codes](exit-codes.md);
 
 def commands(command: Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Command]]:
     """Every command that does something, with its full name, in the order of ``--help``."""
-    group = command if isinstance(command, click.Group) else None
+    group: Any = command if hasattr(command, "list_commands") else None
     # A group that does something by itself; the root only shows help and version.
     if group is None or (len(path) > 1 and group.invoke_without_command):
         yield " ".join(path), command
     if group is not None:
-        context = click.Context(group)
+        context = typer.Context(group)  # of the click that typer uses
         for name in group.list_commands(context):
             if child := group.get_command(context, name):
                 yield from commands(child, (*path, name))

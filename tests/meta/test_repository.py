@@ -1,4 +1,4 @@
-"""What no linter holds: sizes, names, imports, pins and what must never be written down."""
+"""What no linter holds: names, imports, pins and what must never be written down."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from packaging.utils import canonicalize_name
 import sealtrain
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-MAX_LINES = 600
-LONG_BY_NATURE = {"src/sealtrain/errors.py"}  # the whole tree stands on one page, as it should
 FORBIDDEN_NAMES = {
     "common",
     "handle",
@@ -83,17 +81,7 @@ def project() -> dict[str, object]:
     return tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 
 
-# --- Size and names -----------------------------------------------------------------------------
-
-
-def test_no_module_is_longer_than_a_person_reads_at_once() -> None:
-    long = {
-        name_of(path): lines
-        for path in python_files("src", "tools", "benchmarks", "examples")
-        if (lines := len(path.read_text("utf-8").splitlines())) > MAX_LINES
-        if name_of(path) not in LONG_BY_NATURE
-    }
-    assert long == {}
+# --- Names -----------------------------------------------------------------------------
 
 
 def test_no_module_has_a_name_that_says_nothing() -> None:
