@@ -16,7 +16,7 @@ from warm import Process, started
 
 from sealtrain.base.clock import system_clock
 from sealtrain.base.hostport import host_and_port
-from sealtrain.cli.connection import own_key
+from sealtrain.client.connection import own_key
 from sealtrain.errors import SealtrainError
 from sealtrain.keys.identity import Identity
 from sealtrain.manifest import form

@@ -22,8 +22,8 @@ import yaml
 from warm import CLOSED, WARM, Process, Warm, heavy, light
 
 from sealtrain.base.clock import system_clock
-from sealtrain.cli.connection import deployment_of
 from sealtrain.client.api import BrokerClient
+from sealtrain.client.connection import deployment_of
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.approvals import Decision, sign_decision
 from sealtrain.consortium.datasets import load_dataset_manifest

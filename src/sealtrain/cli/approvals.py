@@ -10,10 +10,10 @@ import typer
 from sealtrain.base.clock import system_clock
 from sealtrain.cli import log
 from sealtrain.cli.brokers import AtEach, BrokerFiles, at_each, own_state
-from sealtrain.cli.connection import brokers_of_lock, deployment_of, lock_of, watched_ledger
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.recipe import change_lines
 from sealtrain.client.api import BrokerClient
+from sealtrain.client.connection import brokers_of_lock, deployment_of, lock_of, watched_ledger
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.datasets import load_dataset_manifest
 from sealtrain.consortium.decisions import DatasetPin, Decision, Target, sign_decision

@@ -9,10 +9,10 @@ from typing import Annotated, Generic, TypeVar
 
 import typer
 
-from sealtrain.cli.connection import lock_of, watched_ledger
 from sealtrain.cli.output import say
 from sealtrain.cli.runoptions import BrokerFiles
 from sealtrain.client.api import BrokerClient
+from sealtrain.client.connection import lock_of, watched_ledger
 from sealtrain.client.pin import load_pin
 from sealtrain.errors import SealtrainError, Unreachable, UsageError
 

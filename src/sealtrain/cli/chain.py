@@ -12,9 +12,9 @@ from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.cli import chain_setup
 from sealtrain.cli.approvals import confirm, review
-from sealtrain.cli.connection import brokers_of_lock, deployment_of, target_of
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.api import BrokerClient
+from sealtrain.client.connection import brokers_of_lock, deployment_of, target_of
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.decisions import Decision
 from sealtrain.consortium.members import Consortium

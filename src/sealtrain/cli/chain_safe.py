@@ -10,8 +10,8 @@ import typer
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.cli import chain_setup
 from sealtrain.cli.approvals import confirm, review
-from sealtrain.cli.connection import deployment_of, target_of
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.client.connection import deployment_of, target_of
 from sealtrain.errors import StatementInvalid, UsageError
 from sealtrain.recipe.needs import needs_of
 from sealtrain_chain.account import load_account

@@ -11,11 +11,11 @@ from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.cli.brokers import AtEach, BrokerFiles, Threshold, own_state, register_dataset
-from sealtrain.cli.connection import attested_brokers, own_key
 from sealtrain.cli.log import StateFile
 from sealtrain.cli.opening import ManifestOptions, model_source
 from sealtrain.cli.output import Json, emit, progress_bytes, say
 from sealtrain.cli.rotation import rotated
+from sealtrain.client.connection import attested_brokers, own_key
 from sealtrain.client.wrapping import check_brokers, wrap_for_brokers
 from sealtrain.consortium.datasets import (
     read_dataset_envelope,

@@ -15,10 +15,10 @@ from sealtrain.base.printable import printable
 from sealtrain.broker.address import DATABASE, database_of, is_address
 from sealtrain.broker.store.audited import read_beside
 from sealtrain.cli.brokers import BrokerFiles, at_each, own_state
-from sealtrain.cli.connection import watched_ledger
 from sealtrain.cli.output import Json, emit, progress_items, say
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import pinned_identity
+from sealtrain.client.connection import watched_ledger
 from sealtrain.client.pin import load_pin
 from sealtrain.client.watch import cosign_newest, witnessed
 from sealtrain.consortium.members import Consortium

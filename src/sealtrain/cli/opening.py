@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sealtrain.base.clock import system_clock
-from sealtrain.cli.connection import own_key
 from sealtrain.cli.manifest import manifest_bytes
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.client.connection import own_key
 from sealtrain.consortium.datasets import load_dataset_manifest
 from sealtrain.errors import NotSealed, UsageError
 from sealtrain.keys.identity import Identity

@@ -11,9 +11,9 @@ from sealtrain.attest.policy import AppraisalPolicy, load_policy
 from sealtrain.base.clock import system_clock
 from sealtrain.cli.approvals import ConsortiumFile, IdentityFile, StateFile, confirm
 from sealtrain.cli.brokers import BrokerFiles, at_each, own_state
-from sealtrain.cli.connection import watched_ledger
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.api import BrokerClient
+from sealtrain.client.connection import watched_ledger
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import sign_owned

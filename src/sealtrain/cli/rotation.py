@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.base.files import atomic_write
-from sealtrain.cli.connection import own_key
+from sealtrain.client.connection import own_key
 from sealtrain.consortium.datasets import (
     load_dataset_manifest,
     read_dataset_envelope,

@@ -11,12 +11,12 @@ import typer
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.base.files import atomic_write
 from sealtrain.cli.approvals import confirm
-from sealtrain.cli.connection import watched_ledger
 from sealtrain.cli.consortium import lines as consortium_lines
 from sealtrain.cli.consortium import shown as consortium_shown
 from sealtrain.cli.log import ConsortiumFile, StateFile
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.api import BrokerClient
+from sealtrain.client.connection import watched_ledger
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.succession import (

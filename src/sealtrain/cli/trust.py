@@ -12,8 +12,8 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.base.files import atomic_write
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.brokers import BrokerFiles
-from sealtrain.cli.connection import attested_brokers, target_of
 from sealtrain.cli.output import Json, emit
+from sealtrain.client.connection import attested_brokers, target_of
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import UsageError
 from sealtrain.manifest.trust import parse_trust

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sealtrain.cli.connection import own_key
 from sealtrain.cli.output import Json, emit
+from sealtrain.client.connection import own_key
 from sealtrain.consortium.datasets import load_dataset_manifest
 from sealtrain.errors import UsageError
 from sealtrain.guest.validating import token_counter

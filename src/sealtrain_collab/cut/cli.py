@@ -91,7 +91,7 @@ def client(
     Your machine runs the front of the model. The guest proves itself first; you sign a consent to
     this one run. Whoever sees activations can guess at the text: they are for that guest alone.
     """
-    from sealtrain.cli.connection import own_key
+    from sealtrain.client.connection import own_key
     from sealtrain.consortium.members import Consortium
     from sealtrain.keys.identity import Identity
     from sealtrain_collab.cut.guest.send import Sending, send
