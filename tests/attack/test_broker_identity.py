@@ -78,7 +78,7 @@ class Asked:
             compose_hash=world.locked.compose_hash,
             brokers=world.locked.lock.brokers,
             clock=world.clock,
-            told=lambda url, error: self.told.append((url, error.code)),
+            on_failure=lambda url, error: self.told.append((url, error.code)),
             client=lambda url: clients[url],
         )
         self.collect = world.collect(world.guest())
@@ -263,7 +263,7 @@ def test_two_urls_of_one_broker_are_one_broker(world: ReleaseWorld) -> None:
         compose_hash=world.locked.compose_hash,
         brokers=world.locked.lock.brokers,
         clock=world.clock,
-        told=lambda _url, error: told.append(error.code),
+        on_failure=lambda _url, error: told.append(error.code),
         client=lambda url: world.wire if url == REAL else again,
     )
     quorum.meet()

@@ -64,7 +64,7 @@ def test_a_second_dataset_that_does_not_open_ends_the_lease_on_the_first(
             at.settings("lets-go"),
             os.urandom(16).hex(),
             resuming=False,
-            told=lambda *_: None,
+            on_failure=lambda *_: None,
             shared_out=True,
             owner=OWNERS[0],
         )

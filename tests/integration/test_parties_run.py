@@ -66,7 +66,7 @@ def untold(_url: str, _error: Exception) -> None:
 
 
 def begun(at: JointSite, name: str, run_id: str, out: str, **changed: Any) -> PartyRun:
-    return PartyRun.begin(at.settings(out), name, run_id, told=untold, **changed)
+    return PartyRun.begin(at.settings(out), name, run_id, on_failure=untold, **changed)
 
 
 def texts(party: PartyRun) -> set[str]:
@@ -88,7 +88,7 @@ def trained(files: dict[str, bytes]) -> Trained:
 
 
 def test_parties_hold_their_own_data_and_one_manifest_says_so(at: JointSite) -> None:
-    lead = LeadRun.begin(at.settings("lead"), told=untold)
+    lead = LeadRun.begin(at.settings("lead"), on_failure=untold)
     parties = [begun(at, name, lead.run_id, f"whole-{name}") for name in OWNERS]
     assert [texts(one) for one in parties] == [{name} for name in OWNERS]
     shares = {one.name: one.share("test-state") for one in parties}
@@ -145,14 +145,18 @@ def test_the_broker_gives_no_guest_data_of_two_owners(at: JointSite) -> None:
     """As a guest would that asks for everybody's data: measured code of ours does not."""
     with pytest.raises(DatasetMismatch) as caught:
         DataGuest(
-            at.settings("all"), os.urandom(16).hex(), resuming=False, told=untold, shared_out=True
+            at.settings("all"),
+            os.urandom(16).hex(),
+            resuming=False,
+            on_failure=untold,
+            shared_out=True,
         )
     assert (caught.value.check, caught.value.expected) == ("dataset owner", "datasets of one")
 
 
 def test_one_guest_does_not_train_what_is_for_several(at: JointSite) -> None:
     with pytest.raises(UsageError, match="several parties"):
-        GuestRun.begin(at.settings("alone"), told=untold)
+        GuestRun.begin(at.settings("alone"), on_failure=untold)
 
 
 def test_a_stranger_is_no_party(at: JointSite) -> None:
@@ -191,13 +195,13 @@ def test_a_party_goes_on_with_the_data_that_it_began_with(at: JointSite) -> None
             )  # fmt: skip
     changed = replace(at.settings("same"), data=(anew,))
     with pytest.raises(RunMismatch) as caught:
-        PartyRun.begin(changed, A, run_id, told=untold, resume=True)
+        PartyRun.begin(changed, A, run_id, on_failure=untold, resume=True)
     assert caught.value.check == "run data"
     begun(at, A, run_id, "same", resume=True).close()
 
 
 def test_the_lead_takes_no_report_but_a_partys_own(at: JointSite) -> None:
-    lead = LeadRun.begin(at.settings("strict"), told=untold)
+    lead = LeadRun.begin(at.settings("strict"), on_failure=untold)
     mine, theirs = (begun(at, name, lead.run_id, f"strict-{name}") for name in (A, B))
     until = system_clock()
     report, other = mine.report(until), theirs.report(until)
@@ -224,7 +228,7 @@ def test_the_lead_takes_no_report_but_a_partys_own(at: JointSite) -> None:
 
 def test_guests_of_another_deployment_are_not_accepted(at: JointSite, tmp_path: Path) -> None:
     """Genuine evidence of a guest of the same hardware that measured something else."""
-    lead = LeadRun.begin(at.settings("chooses"), told=untold)
+    lead = LeadRun.begin(at.settings("chooses"), on_failure=untold)
     binding = Binding("channel-initiator", {"any": "transcript"})
     assert AcceptGuest.of(lead)(ProveGuest.of(lead)(binding), binding).simulated
     other = tmp_path / "app-compose.json"

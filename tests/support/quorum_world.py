@@ -120,7 +120,7 @@ class QuorumWorld:
             compose_hash=self.first.locked.compose_hash,
             brokers=self.first.locked.lock.brokers,
             clock=self.first.clock,
-            told=lambda url, error: self.told.append((url, error.code)),
+            on_failure=lambda url, error: self.told.append((url, error.code)),
             client=lambda url: wires[url],
         )
 

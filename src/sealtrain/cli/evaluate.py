@@ -49,7 +49,7 @@ def evaluate(
         data=data,
         out=out,
     )
-    outcome = start(settings, progress=False, missed=broker_missed, alone=True)
+    outcome = start(settings, progress=False, on_failure=broker_missed, alone=True)
     if outcome.simulated:
         say("SIMULATED — NOT ATTESTED")
     metrics = metric_lines(outcome.metrics)

@@ -63,7 +63,7 @@ def train(
 
     def begin() -> Outcome:
         return start(
-            settings, progress=True, missed=broker_missed, metrics_port=metrics_port, alone=True
+            settings, progress=True, on_failure=broker_missed, metrics_port=metrics_port, alone=True
         )
 
     settings = run_settings(
@@ -105,7 +105,7 @@ def _resumption(out: Path, metrics_port: int | None) -> Callable[[], Outcome]:
     from sealtrain.guest.run import resume as resume_run
 
     return lambda: resume_run(
-        out, progress=True, missed=broker_missed, metrics_port=metrics_port, alone=True
+        out, progress=True, on_failure=broker_missed, metrics_port=metrics_port, alone=True
     )
 
 

@@ -42,9 +42,9 @@ from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.stanza import Stanza
 from sealtrain.signing.dsse import Envelope
 
-__all__ = ["Quorum", "Told"]
+__all__ = ["OnBrokerFailure", "Quorum"]
 
-Told = Callable[[str, SealtrainError], None]
+OnBrokerFailure = Callable[[str, SealtrainError], None]
 """Hears of a broker, by URL, that did not help, and why."""
 
 Routes = dict[str, list[tuple[str, str, Stanza]]]
@@ -73,7 +73,7 @@ class Quorum:
         compose_hash: str,
         brokers: Collection[str],
         clock: Clock,
-        told: Told,
+        on_failure: OnBrokerFailure,
         random: Random = os.urandom,
         client: Callable[[str], BrokerClient] = BrokerClient,
     ) -> None:
@@ -86,7 +86,7 @@ class Quorum:
             compose_hash: The guest's.
             brokers: Ids of the brokers that the measured lock names: no other counts.
             clock: Time at which brokers' evidence is verified.
-            told: Hears of each broker that did not help, once for each reason.
+            on_failure: Called for each broker that did not help, once for each reason.
             random: Source of nonces and ephemeral keys.
             client: Reaches a broker by its URL.
 
@@ -107,7 +107,7 @@ class Quorum:
         self._compose_hash = compose_hash
         self._brokers = frozenset(brokers)
         self._clock = clock
-        self.told = told
+        self.on_failure = on_failure
         self._random = random
         self._clients = {url: client(url) for url in urls}
         self._seats: dict[str, Seat] = {}
@@ -361,7 +361,7 @@ class Quorum:
     def _tell(self, url: str, error: SealtrainError) -> SealtrainError:
         if len(self._pins) > 1 and (url, error.code) not in self._known:
             self._known.add((url, error.code))
-            self.told(url, error)
+            self.on_failure(url, error)
         return error
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sealtrain.attest.evidence import Evidence
     from sealtrain.attest.policy import AppraisalPolicy
     from sealtrain.attest.report_data import Binding
-    from sealtrain.client.quorum import Quorum, Told
+    from sealtrain.client.quorum import OnBrokerFailure, Quorum
     from sealtrain.guest.sandbox.landlock import Held
     from sealtrain.guest.settings import RunSettings
     from sealtrain.recipe.lock import Lock
@@ -149,7 +149,7 @@ class AttestedGuest:
         with self._measuring:
             return self.admitted.guest.evidence(binding)
 
-    def tell(self, told: Told) -> None:
+    def report_failures(self, on_failure: OnBrokerFailure) -> None:
         """From now on, who hears of brokers that did not help. A guest without keys asks none."""
 
     def closed(self, held: Held) -> None:
@@ -158,7 +158,7 @@ class AttestedGuest:
     def close(self) -> None:
         """Release what the guest holds; a guest without keys holds nothing."""
 
-    def _brokers(self, told: Told) -> Quorum:
+    def _brokers(self, on_failure: OnBrokerFailure) -> Quorum:
         """The brokers of the settings, before the first request."""
         from sealtrain.client.pin import load_pin
         from sealtrain.client.quorum import Quorum
@@ -170,7 +170,7 @@ class AttestedGuest:
             compose_hash=self.compose_hash,
             brokers=self.lock.brokers,
             clock=self._clock,
-            told=told,
+            on_failure=on_failure,
             random=self._random,
         )
 
@@ -217,7 +217,7 @@ def secluded(
         sockets=[*platform.sockets, *sockets],
     )
     with enclosed(guest.tally, alone=alone) as room, room.closed(ways):
-        guest.tell(telling(room.terminal))
+        guest.report_failures(telling(room.terminal))
         guest.closed(room.lock(ways))
         return told(
             lambda: work(room.terminal),

@@ -25,7 +25,7 @@ from sealtrain.guest.settings import RunSettings, load_run, save_run
 from sealtrain.manifest.limits import BORDER_CLOSED
 
 if TYPE_CHECKING:
-    from sealtrain.client.quorum import Told
+    from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.guest.sandbox.landlock import Held
     from sealtrain.sealing.store import SealedStore
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
@@ -42,7 +42,7 @@ class GuestRun(DataGuest):
         run_id: str,
         *,
         resuming: bool,
-        told: Told,
+        on_failure: OnBrokerFailure,
         alone: bool = False,
         clock: Clock = system_clock,
         random: Random = os.urandom,
@@ -56,7 +56,7 @@ class GuestRun(DataGuest):
             settings,
             run_id,
             resuming=resuming,
-            told=told,
+            on_failure=on_failure,
             shared_out=False,
             alone=alone,
             clock=clock,
@@ -77,7 +77,7 @@ class GuestRun(DataGuest):
         cls,
         settings: RunSettings,
         *,
-        told: Told,
+        on_failure: OnBrokerFailure,
         alone: bool = False,
         clock: Clock = system_clock,
     ) -> GuestRun:
@@ -92,7 +92,7 @@ class GuestRun(DataGuest):
                 f"{settings.out} is not empty", hint="choose another --out, or resume this run"
             )
         run_id = os.urandom(16).hex()
-        run = cls(settings, run_id, resuming=False, told=told, alone=alone, clock=clock)
+        run = cls(settings, run_id, resuming=False, on_failure=on_failure, alone=alone, clock=clock)
         save_run(settings, run.run_id)
         run.record("run.started", {"platform": settings.platform, "phase": run.recipe.phase})
         run.note_release()
@@ -100,7 +100,12 @@ class GuestRun(DataGuest):
 
     @classmethod
     def again(
-        cls, out: Path, *, told: Told, alone: bool = False, clock: Clock = system_clock
+        cls,
+        out: Path,
+        *,
+        on_failure: OnBrokerFailure,
+        alone: bool = False,
+        clock: Clock = system_clock,
     ) -> GuestRun:
         """Continue the run in ``out`` under its own id.
 
@@ -109,7 +114,7 @@ class GuestRun(DataGuest):
             SealtrainError: As the constructor.
         """
         settings, run_id = load_run(out)
-        return cls(settings, run_id, resuming=True, told=told, alone=alone, clock=clock)
+        return cls(settings, run_id, resuming=True, on_failure=on_failure, alone=alone, clock=clock)
 
     def newest_checkpoint(self) -> CheckpointRef | None:
         """Load the journal of the newest checkpoint and return it; ``None`` to begin again.

@@ -26,7 +26,7 @@ from sealtrain.guest.leasekeeper import LeaseKeeper
 
 if TYPE_CHECKING:
     from sealtrain.client.grants import Grants
-    from sealtrain.client.quorum import Quorum, Told
+    from sealtrain.client.quorum import OnBrokerFailure, Quorum
     from sealtrain.consortium.members import Consortium
     from sealtrain.guest.settings import RunSettings
     from sealtrain.sealing.datakey import DataKey
@@ -58,7 +58,7 @@ class DataGuest(AttestedGuest):
         asked_as: str,
         *,
         resuming: bool,
-        told: Told,
+        on_failure: OnBrokerFailure,
         shared_out: bool,
         owner: str | None = None,
         alone: bool = False,
@@ -71,7 +71,7 @@ class DataGuest(AttestedGuest):
             settings: Where everything is.
             asked_as: 32 hex digits.
             resuming: Continue a run that the brokers know.
-            told: Called for each broker that failed while the others suffice.
+            on_failure: Called for each broker that failed while the others suffice.
             shared_out: As ``AttestedGuest``.
             owner: Ask for the datasets of this owner alone; for all of the recipe when ``None``.
             alone: As ``AttestedGuest``.
@@ -94,7 +94,7 @@ class DataGuest(AttestedGuest):
         self.asked_as = asked_as
         self._renewing = threading.Lock()
         with ExitStack() as undoing:
-            self.quorum: Quorum = self._brokers(told)
+            self.quorum: Quorum = self._brokers(on_failure)
             undoing.callback(self.quorum.close)
             self._open(owner, undoing, resuming=resuming)
             undoing.pop_all()
@@ -164,9 +164,9 @@ class DataGuest(AttestedGuest):
                 raise problem
             self._take_lease(self.grant, asked)
 
-    def tell(self, told: Told) -> None:
+    def report_failures(self, on_failure: OnBrokerFailure) -> None:
         """As ``AttestedGuest``."""
-        self.quorum.told = told
+        self.quorum.on_failure = on_failure
 
     def close(self) -> None:
         """End the use of the keys and close the opened datasets."""

@@ -30,7 +30,7 @@ from sealtrain.training.distributed.chosen import connected
 from sealtrain.training.distributed.ranks import gathered
 
 if TYPE_CHECKING:
-    from sealtrain.client.quorum import Told
+    from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.errors import SealtrainError
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
     from sealtrain.training.distributed.ranks import Ranks
@@ -43,7 +43,7 @@ def start(
     settings: RunSettings,
     *,
     progress: bool,
-    missed: Told,
+    on_failure: OnBrokerFailure,
     metrics_port: int | None = None,
     alone: bool = False,
     clock: Clock = system_clock,
@@ -53,7 +53,7 @@ def start(
     Args:
         settings: Where everything is.
         progress: Show a bar on stderr.
-        missed: Called, until training begins, for each broker that failed while others suffice.
+        on_failure: Called, until training begins, for each broker that failed while others suffice.
         metrics_port: Loopback port of the page for Prometheus; no page when ``None``.
         alone: This process serves only the run: the sandbox lasts until it ends
             (``sandbox.border``).
@@ -63,7 +63,7 @@ def start(
         SealtrainError: A step failed; no plaintext is left anywhere.
     """
     expect_helpers(settings)
-    run = GuestRun.begin(settings, told=missed, alone=alone, clock=clock)
+    run = GuestRun.begin(settings, on_failure=on_failure, alone=alone, clock=clock)
     return _Work(run, resuming=False, progress=progress).done(metrics_port, alone=alone)
 
 
@@ -71,14 +71,14 @@ def resume(
     out: Path,
     *,
     progress: bool,
-    missed: Told,
+    on_failure: OnBrokerFailure,
     metrics_port: int | None = None,
     alone: bool = False,
     clock: Clock = system_clock,
 ) -> Outcome:
     """Continue an interrupted run from its newest sealed checkpoint. As ``start``."""
     expect_helpers(load_run(out)[0])
-    run = GuestRun.again(out, told=missed, alone=alone, clock=clock)
+    run = GuestRun.again(out, on_failure=on_failure, alone=alone, clock=clock)
     return _Work(run, resuming=True, progress=progress).done(metrics_port, alone=alone)
 
 
@@ -104,7 +104,7 @@ class _Work:
             _monitor(run, metrics_port) as monitor,
             room.closed(ways),
         ):
-            run.quorum.told = telling(room.terminal)
+            run.quorum.on_failure = telling(room.terminal)
             try:
                 return told(
                     lambda: self._in_ranks(monitor, room, ways),

@@ -59,7 +59,7 @@ def serve(
         host_and_port(listen),
         wait=wait,
         patience=patience,
-        told=broker_missed,
+        on_failure=broker_missed,
         ready=lambda place: say(f"cut server ready at {place}"),
         progress=True,
         alone=True,

@@ -50,7 +50,7 @@ def lead(
     outcome = lead_run(
         settings,
         relay,
-        told=broker_missed,
+        on_failure=broker_missed,
         begun=lambda run_id: say(f"federation ready, run {run_id}"),
         progress=True,
         alone=True,
@@ -91,7 +91,7 @@ def join(
         party,
         run,
         relay,
-        told=broker_missed,
+        on_failure=broker_missed,
         begun=lambda: say(f"party ready, {party}"),
         progress=True,
         again=again,

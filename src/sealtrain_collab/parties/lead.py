@@ -22,7 +22,7 @@ from sealtrain.keys.derive import joint_key
 from sealtrain.manifest.limits import BORDER_CLOSED
 
 if TYPE_CHECKING:
-    from sealtrain.client.quorum import Quorum, Told
+    from sealtrain.client.quorum import OnBrokerFailure, Quorum
     from sealtrain.consortium.members import Consortium
     from sealtrain.guest.sandbox.landlock import Held
     from sealtrain.guest.settings import RunSettings
@@ -45,7 +45,7 @@ class LeadRun(AttestedGuest):
         settings: RunSettings,
         run_id: str,
         *,
-        told: Told,
+        on_failure: OnBrokerFailure,
         alone: bool = False,
         clock: Clock = system_clock,
         random: Random = os.urandom,
@@ -58,7 +58,7 @@ class LeadRun(AttestedGuest):
         """
         super().__init__(settings, shared_out=True, alone=alone, clock=clock, random=random)
         self.run_id = run_id
-        self.quorum: Quorum = self._brokers(told)
+        self.quorum: Quorum = self._brokers(on_failure)
         try:
             self.consortium: Consortium = self.quorum.meet()
         except BaseException:
@@ -73,7 +73,7 @@ class LeadRun(AttestedGuest):
         cls,
         settings: RunSettings,
         *,
-        told: Told,
+        on_failure: OnBrokerFailure,
         alone: bool = False,
         clock: Clock = system_clock,
         random: Random = os.urandom,
@@ -82,7 +82,7 @@ class LeadRun(AttestedGuest):
 
         Args:
             settings: Where everything is; ``data`` is not read.
-            told: Hears of each broker that did not help while the others suffice.
+            on_failure: Called for each broker that did not help while the others suffice.
             alone: As ``AttestedGuest``.
             clock: Source of the time.
             random: Source of the run id, nonces and ephemeral keys.
@@ -94,7 +94,7 @@ class LeadRun(AttestedGuest):
         if settings.out.exists() and any(settings.out.iterdir()):
             raise AlreadyExists(f"{settings.out} is not empty", hint="choose another --out")
         run_id = random(16).hex()
-        lead = cls(settings, run_id, told=told, alone=alone, clock=clock, random=random)
+        lead = cls(settings, run_id, on_failure=on_failure, alone=alone, clock=clock, random=random)
         settings.out.mkdir(exist_ok=True)
         how = lead.recipe.collaboration
         fields = {"platform": settings.platform, "phase": lead.recipe.phase}
@@ -108,7 +108,7 @@ class LeadRun(AttestedGuest):
         run_id: str,
         journal: Mapping[str, Any],
         *,
-        told: Told,
+        on_failure: OnBrokerFailure,
         clock: Clock = system_clock,
         random: Random = os.urandom,
     ) -> LeadRun:
@@ -118,7 +118,7 @@ class LeadRun(AttestedGuest):
             settings: Where everything is.
             run_id: Of the run.
             journal: What ``journal.to_dict()`` gave, out of a sealed state.
-            told: As for ``begin``.
+            on_failure: As for ``begin``.
             clock: As for ``begin``.
             random: As for ``begin``.
 
@@ -126,7 +126,7 @@ class LeadRun(AttestedGuest):
             RunLogBroken: The journal is of another run, or altered.
             SealtrainError: As the constructor.
         """
-        lead = cls(settings, run_id, told=told, clock=clock, random=random)
+        lead = cls(settings, run_id, on_failure=on_failure, clock=clock, random=random)
         lead.take_up(journal)
         return lead
 
@@ -196,9 +196,9 @@ class LeadRun(AttestedGuest):
         """Seconds of work so far, earlier leads of this run included."""
         return self.journal.wall_s + time.monotonic() - self._began
 
-    def tell(self, told: Told) -> None:
+    def report_failures(self, on_failure: OnBrokerFailure) -> None:
         """As ``AttestedGuest``."""
-        self.quorum.told = told
+        self.quorum.on_failure = on_failure
 
     def close(self) -> None:
         """Close connections to brokers."""

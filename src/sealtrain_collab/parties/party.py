@@ -35,7 +35,7 @@ from sealtrain.manifest.predicate import Release
 from sealtrain.signing.parties import party_run_id
 
 if TYPE_CHECKING:
-    from sealtrain.client.quorum import Told
+    from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.sealing.datakey import DataKey
 
 __all__ = ["MAX_REPORT_BYTES", "PartyReport", "PartyRun"]
@@ -133,7 +133,7 @@ class PartyRun(DataGuest):
         run_id: str,
         *,
         resuming: bool,
-        told: Told,
+        on_failure: OnBrokerFailure,
         alone: bool = False,
         clock: Clock = system_clock,
         random: Random = os.urandom,
@@ -146,7 +146,7 @@ class PartyRun(DataGuest):
             settings,
             party_run_id(run_id, party),
             resuming=resuming,
-            told=told,
+            on_failure=on_failure,
             shared_out=True,
             owner=party,
             alone=alone,
@@ -168,7 +168,7 @@ class PartyRun(DataGuest):
         party: str,
         run_id: str,
         *,
-        told: Told,
+        on_failure: OnBrokerFailure,
         resume: bool = False,
         alone: bool = False,
         clock: Clock = system_clock,
@@ -180,7 +180,7 @@ class PartyRun(DataGuest):
             settings: Where everything is; ``out`` is the party's own folder.
             party: Name of the owner.
             run_id: Of the whole run, 32 hex digits, as its lead made it.
-            told: Hears of each broker that did not help while the others suffice.
+            on_failure: Called for each broker that did not help while the others suffice.
             resume: The brokers know this party already: it was interrupted, or moved. Its folder
                 may be another one; then its report begins with this release.
             alone: As ``AttestedGuest``.
@@ -202,7 +202,7 @@ class PartyRun(DataGuest):
             party,
             run_id,
             resuming=resume,
-            told=told,
+            on_failure=on_failure,
             alone=alone,
             clock=clock,
             random=random,

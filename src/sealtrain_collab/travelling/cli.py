@@ -82,7 +82,7 @@ def hold(
             resume=resume,
         ),
         ready=lambda place: say(f"holder ready at {place}"),
-        told=broker_missed,
+        on_failure=broker_missed,
         alone=True,
     )
     emit(as_json, held.to_dict(), [f"{held.party} gave {held.chunks} chunks, {held.bytes} bytes"])
@@ -197,7 +197,7 @@ def orchestrate(
             device=_device(device),
         ),
         progress=True,
-        missed=broker_missed,
+        on_failure=broker_missed,
         say=say,
         alone=True,
     )

@@ -29,7 +29,7 @@ from sealtrain_collab.parties.lead import LeadRun
 from sealtrain_collab.parties.party import PartyReport
 
 if TYPE_CHECKING:
-    from sealtrain.client.quorum import Told
+    from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.consortium.consents import SignedConsent
     from sealtrain.guest.closing import Outcome
     from sealtrain.guest.settings import RunSettings
@@ -46,7 +46,7 @@ def serve(
     *,
     wait: float,
     patience: float,
-    told: Told,
+    on_failure: OnBrokerFailure,
     ready: Callable[[str], object],
     progress: bool,
     alone: bool = False,
@@ -60,7 +60,7 @@ def serve(
         listen: Host and port; port 0 for any.
         wait: Seconds in which every owner must have joined.
         patience: Seconds an owner may be silent, or gone, before the run fails.
-        told: Hears of each broker that did not help while others suffice.
+        on_failure: Called for each broker that did not help while others suffice.
         ready: Told the address that was bound.
         progress: Show a bar on stderr.
         alone: This process is for the run only: it gives up for good what it gives up
@@ -75,7 +75,9 @@ def serve(
         SealtrainError: Whatever else fails.
     """
     with ExitStack() as stack:
-        run = LeadRun.begin(settings, told=told, alone=alone, clock=clock, random=random)
+        run = LeadRun.begin(
+            settings, on_failure=on_failure, alone=alone, clock=clock, random=random
+        )
         stack.callback(run.close)
         work = _Work(run, of_kind(run.recipe, Cut), wait=wait, patience=patience, random=random)
         listener = stack.enter_context(bound(listen, what="clients"))

@@ -23,7 +23,7 @@ from sealtrain_collab.federated.patients import patient_privacy_of
 from sealtrain_collab.parties.party import PartyRun
 
 if TYPE_CHECKING:
-    from sealtrain.client.quorum import Told
+    from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.guest.settings import RunSettings
     from sealtrain.training.data.sources import Source
     from sealtrain_collab.channel.answers import Done
@@ -41,7 +41,7 @@ def join(
     run_id: str,
     relay: Path,
     *,
-    told: Told,
+    on_failure: OnBrokerFailure,
     begun: Callable[[], None],
     progress: bool,
     again: bool = False,
@@ -54,7 +54,7 @@ def join(
         party: Owner whose data it holds.
         run_id: As the lead told it.
         relay: Unix socket to make, which the relay's ClientApp connects to.
-        told: Hears of each broker that did not help while others suffice.
+        on_failure: Called for each broker that did not help while others suffice.
         begun: Called when a lead may talk to it.
         progress: Tell of each round.
         again: It took part before and was interrupted.
@@ -69,7 +69,7 @@ def join(
         LeaseStale: Its keys must not be used any longer.
         SealtrainError: Whatever else fails.
     """
-    run = PartyRun.begin(settings, party, run_id, told=told, resume=again, alone=alone)
+    run = PartyRun.begin(settings, party, run_id, on_failure=on_failure, resume=again, alone=alone)
     try:
         terms_of(run)
         with Mailbox(relay) as mailbox:

@@ -25,7 +25,7 @@ from sealtrain_collab.parties.joint import close_joint
 from sealtrain_collab.parties.lead import LeadRun
 
 if TYPE_CHECKING:
-    from sealtrain.client.quorum import Told
+    from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.guest.closing import Outcome
     from sealtrain.guest.settings import RunSettings
     from sealtrain.training.trained import Trained
@@ -38,7 +38,7 @@ def lead(
     settings: RunSettings,
     relay: Path,
     *,
-    told: Told,
+    on_failure: OnBrokerFailure,
     begun: Callable[[str], None],
     progress: bool,
     alone: bool = False,
@@ -48,7 +48,7 @@ def lead(
     Args:
         settings: Where everything is; ``data`` is not read.
         relay: Unix socket to make, which the relay's ServerApp connects to.
-        told: Hears of each broker that did not help while others suffice.
+        on_failure: Called for each broker that did not help while others suffice.
         begun: Given the run's id.
         progress: Tell of each round.
         alone: This process is for the run only: it gives up for good what it gives up
@@ -59,7 +59,7 @@ def lead(
         TooFewParties: A round had too few updates in its time.
         SealtrainError: Whatever else fails.
     """
-    run = LeadRun.begin(settings, told=told, alone=alone)
+    run = LeadRun.begin(settings, on_failure=on_failure, alone=alone)
     terms = terms_of(run)
     try:
         with Carrier(relay) as carrier:

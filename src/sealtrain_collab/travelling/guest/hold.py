@@ -42,7 +42,7 @@ from sealtrain_collab.travelling.standby import STANDBY_PURPOSE
 if TYPE_CHECKING:
     import socket
 
-    from sealtrain.client.quorum import Told
+    from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.guest.settings import RunSettings
     from sealtrain_collab.channel.channel import AttestedChannel
 
@@ -101,7 +101,7 @@ def hold(
     how: Holding,
     *,
     ready: Callable[[str], None],
-    told: Told,
+    on_failure: OnBrokerFailure,
     alone: bool = False,
     clock: Clock = system_clock,
     random: Random = os.urandom,
@@ -113,7 +113,7 @@ def hold(
         party: Name of the owner whose data it gives.
         how: Addresses and patience.
         ready: Told where it listens.
-        told: Hears of each broker that did not help while the others suffice.
+        on_failure: Called for each broker that did not help while the others suffice.
         alone: This process is for the run only: lock it down for good.
         clock: Source of the time.
         random: Source of nonces and ephemeral keys.
@@ -141,7 +141,7 @@ def hold(
             settings,
             party,
             run_id,
-            told=told,
+            on_failure=on_failure,
             resume=how.resume,
             alone=alone,
             clock=clock,

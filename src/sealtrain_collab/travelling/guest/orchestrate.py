@@ -50,7 +50,7 @@ from sealtrain_collab.travelling.schedule import HolderPlan, Plan
 from sealtrain_collab.travelling.standby import STANDBY_PURPOSE, Standby
 
 if TYPE_CHECKING:
-    from sealtrain.client.quorum import Told
+    from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.guest.closing import Outcome
     from sealtrain.guest.settings import RunSettings
     from sealtrain.signing.runlog import RunLog
@@ -98,7 +98,7 @@ def orchestrate(
     how: Leading,
     *,
     progress: bool,
-    missed: Told,
+    on_failure: OnBrokerFailure,
     say: Callable[[str], None],
     alone: bool = False,
     clock: Clock = system_clock,
@@ -110,7 +110,7 @@ def orchestrate(
         settings: Where everything is; ``data`` is not read.
         how: With whom, and from where on.
         progress: Show a bar on stderr.
-        missed: Hears of each broker that did not help while others suffice.
+        on_failure: Called for each broker that did not help while others suffice.
         say: Told that a standby waits, and that it takes over.
         alone: This process is for the run only: lock it down for good.
         clock: Source of the time.
@@ -134,7 +134,9 @@ def orchestrate(
                     f"{how.states} holds sealed states of a run",
                     hint="take it over with --take-over, or name another folder",
                 )
-            lead = LeadRun.begin(settings, told=missed, alone=alone, clock=clock, random=random)
+            lead = LeadRun.begin(
+                settings, on_failure=on_failure, alone=alone, clock=clock, random=random
+            )
         elif before is None:
             raise UsageError(f"{how.states} holds no run to take over")
         elif before.finished:
@@ -142,7 +144,12 @@ def orchestrate(
         else:
             say(f"taking over run {before.run_id}")
             lead = LeadRun(
-                settings, before.run_id, told=missed, alone=alone, clock=clock, random=random
+                settings,
+                before.run_id,
+                on_failure=on_failure,
+                alone=alone,
+                clock=clock,
+                random=random,
             )
             settings.out.mkdir(exist_ok=True)
         stack.callback(lead.close)
