@@ -293,7 +293,10 @@ def test_a_state_that_changed_between_two_trips_is_not_trained_on() -> None:
                 assert program is not None
                 next(program._model.parameters()).data.view(-1)[0] += 1e-3
 
-        with world.orchestrator(told=tamper) as orchestrator, pytest.raises(TripBroken) as caught:
+        with (
+            world.orchestrator(on_trip=tamper) as orchestrator,
+            pytest.raises(TripBroken) as caught,
+        ):
             orchestrator.run()
         assert caught.value.check == "model"
         trained = [one for one in orchestrator.log.entries if one["event"] == "trip.trained"]
@@ -344,7 +347,7 @@ def test_another_orchestrator_takes_over_and_ends_with_the_same_model(tmp_path: 
             if trip.number == 6:
                 raise KeyboardInterrupt
 
-        first = world.orchestrator(told=dies)
+        first = world.orchestrator(on_trip=dies)
         first._sealed = lambda state: standby.seal(
             first.plan, {"log": first.log.entries, "kept": [1]}, state
         )

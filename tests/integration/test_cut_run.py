@@ -88,7 +88,7 @@ def test_a_cut_run_ends_in_a_manifest_that_every_owner_holds_and_verifies(tmp_pa
             def serve(owner: str) -> None:
                 try:
                     done[owner] = send(
-                        sending(at, owner, address), ready=lambda: None, told=lambda _size: None
+                        sending(at, owner, address), ready=lambda: None, on_sent=lambda _size: None
                     )
                 except SealtrainError as error:
                     done[owner] = error

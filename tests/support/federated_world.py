@@ -216,7 +216,7 @@ class FederatedWorld:
                     work,
                     may_go_on=may_go_on,
                     patience=changed.get("patience", 60.0),
-                    told=lambda error: refused.append(error.code),
+                    on_refused=lambda error: refused.append(error.code),
                 ).run()
 
         self.ended[place] = thread = threading.Thread(target=serve, daemon=True)

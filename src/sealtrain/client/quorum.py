@@ -45,7 +45,7 @@ from sealtrain.signing.dsse import Envelope
 __all__ = ["OnBrokerFailure", "Quorum"]
 
 OnBrokerFailure = Callable[[str, SealtrainError], None]
-"""Hears of a broker, by URL, that did not help, and why."""
+"""Called with the URL of a broker that failed, and its error."""
 
 Routes = dict[str, list[tuple[str, str, Stanza]]]
 """What each broker, by URL, is asked for: dataset id, root and stanza."""

@@ -127,7 +127,7 @@ def audit_stored(
         where: The file, or the database.
         auditor: Takes entries and findings.
         meta: What the ledger must say about itself beside the key it was made with: its origin.
-        progress: Told of entries as they are read.
+        progress: Called with the number of entries read.
 
     Raises:
         DataInvalid: There is no such file.

@@ -127,7 +127,7 @@ def seal_dataset(
         out: Folder to make, by convention ``X.sealed``.
         new: Whose dataset it is.
         options: How it is laid out; the defaults when ``None``.
-        progress: Told about source bytes.
+        progress: Called with the number of source bytes read.
         random: Source of the data key, the dataset id and the salts.
 
     Raises:

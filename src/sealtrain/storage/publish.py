@@ -71,7 +71,7 @@ def publish(
         folder: ``X.sealed``, complete.
         target: Where to.
         audit: Read every byte back and hash it.
-        progress: Told of bytes that are there now.
+        progress: Called with the number of bytes that the store holds now.
 
     Raises:
         NotSealed: The folder is no sealed dataset.

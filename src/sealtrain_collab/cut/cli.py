@@ -110,7 +110,9 @@ def client(
         wait=wait,
     )
     sent = send(
-        sending, ready=lambda: say("the server proved itself; records are open"), told=_Counting()
+        sending,
+        ready=lambda: say("the server proved itself; records are open"),
+        on_sent=_Counting(),
     )
     emit(
         as_json,

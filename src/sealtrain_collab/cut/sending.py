@@ -67,7 +67,7 @@ class Client:
         reading: Makes them.
         rows: Records in a message.
         clock: Time of the consent, seconds since the epoch.
-        told: Hears of each message that was sent, in bytes.
+        on_sent: Called with the size of each message that was sent, bytes.
     """
 
     owner: PublicIdentity
@@ -78,7 +78,7 @@ class Client:
     reading: Reading
     rows: int
     clock: Callable[[], int]
-    told: Callable[[int], None] = lambda _size: None
+    on_sent: Callable[[int], None] = lambda _size: None
     run_id: str | None = None
     """Of the run consented to, once there is one; the client takes part in no other."""
     sent: int = 0
@@ -115,7 +115,7 @@ class Client:
             message = self._message(str(asked.dataset_id), asked.number)
             channel.send(message)
             self.sent += len(message)
-            self.told(len(message))
+            self.on_sent(len(message))
 
     def _refuse_other(self, begun: Begin) -> None:
         facts = [

@@ -141,7 +141,7 @@ class Federation:
         conversation: How the lead proves itself, and what it accepts; its context is the run's.
         merging: The mathematics.
         record: Appends an event to the run log.
-        told: Told of each round when it is merged: number, and mean loss of its updates.
+        on_merged: Called for each round when it is merged: number, and mean loss of its updates.
         again_after: Seconds before it tries again to talk to a node.
         random: Names of conversations.
     """
@@ -154,7 +154,7 @@ class Federation:
         merging: Merging,
         *,
         record: Callable[[str, dict[str, JsonValue]], None],
-        told: Callable[[int, float | None], None] | None = None,
+        on_merged: Callable[[int, float | None], None] | None = None,
         again_after: float = 3.0,
         random: Random = os.urandom,
     ) -> None:
@@ -163,7 +163,7 @@ class Federation:
         self._conversation = conversation
         self._merging = merging
         self._record = record
-        self._told = told
+        self._on_merged = on_merged
         self._again_after = again_after
         self._random = random
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
@@ -234,8 +234,8 @@ class Federation:
         for learned in this.learned.values():
             self._steps += learned.steps
             losses += [] if learned.loss is None else [learned.loss]
-        if self._told is not None:
-            self._told(number, sum(losses) / len(losses) if losses else None)
+        if self._on_merged is not None:
+            self._on_merged(number, sum(losses) / len(losses) if losses else None)
         return state
 
     def _is_complete(self) -> bool:

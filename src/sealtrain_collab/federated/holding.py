@@ -63,7 +63,7 @@ class Holding:
         work: What it can do.
         may_go_on: Raises when the party must stop, such as when its lease ended.
         patience: Seconds for which no lead that proved itself may say anything.
-        told: Told of each conversation that was refused, by the error.
+        on_refused: Called with the error of each conversation that was refused.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Holding:
         *,
         may_go_on: Callable[[], None],
         patience: float,
-        told: Callable[[SealtrainError], None] | None = None,
+        on_refused: Callable[[SealtrainError], None] | None = None,
     ) -> None:
         self._mailbox = mailbox
         self._conversation = conversation
@@ -83,7 +83,7 @@ class Holding:
         self._work = work
         self._may_go_on = may_go_on
         self._patience = patience
-        self._told = told
+        self._on_refused = on_refused
         self._talks: dict[bytes, _Talk] = {}
         self._lock = threading.Lock()
         self._working = threading.Lock()
@@ -147,8 +147,8 @@ class Holding:
                 channel.send(canonical_json(self._joined.to_dict()))
                 self._attend(channel)
         except SealtrainError as error:
-            if self._told is not None:
-                self._told(error)
+            if self._on_refused is not None:
+                self._on_refused(error)
         finally:
             talk.over = True
             talk.stream.end()

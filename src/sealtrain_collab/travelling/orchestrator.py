@@ -57,7 +57,7 @@ class Orchestrator:
         clock: Of the log, where nobody else writes it.
         random: Of sessions, capabilities and nonces.
         sealed: Called with the model state whenever ``plan.seal_every`` trips have gone by.
-        told: Called after every trained trip, with its loss.
+        on_trip: Called after every trained trip, with its loss.
         reported: Called with each holder's report when it joins and for every chunk it wrote,
             before anything of it is trained on; ``None`` where holders have none.
     """
@@ -74,7 +74,7 @@ class Orchestrator:
         clock: Clock = system_clock,
         random: Random = os.urandom,
         sealed: Callable[[bytes], None] | None = None,
-        told: Callable[[Trip, float], None] | None = None,
+        on_trip: Callable[[Trip, float], None] | None = None,
         reported: Callable[[str, bytes], None] | None = None,
     ) -> None:
         self.plan = plan
@@ -88,7 +88,7 @@ class Orchestrator:
         self._random = random
         self._sealed = sealed
         self._sealed_at = 0
-        self._told = told
+        self._on_trip = on_trip
         self._reported = reported
         self._stack = ExitStack()
         self._ahead = ThreadPoolExecutor(max_workers=1)
@@ -320,8 +320,8 @@ class Orchestrator:
         self.progress.add("measure", done.seconds.get("measure", 0.0))
         self.progress.losses.append(done.loss)
         self._rotation.went_well(trip)
-        if self._told is not None:
-            self._told(trip, done.loss)
+        if self._on_trip is not None:
+            self._on_trip(trip, done.loss)
         return True
 
     def _same_state(self, found: dict[str, str]) -> None:

@@ -85,7 +85,7 @@ class RunContext:
         evaluation: What the phase measures on the test split, set before training starts.
         stream: Training rows that a phase gives to its trainer; ``None`` where a script chooses
             them, whose stream is found under the data of its trainer.
-        on_step: Told of every step and its latest logged values, for a progress bar.
+        on_step: Called after every step with its latest logged values, for a progress bar.
         saver: Seals the checkpoints; made when training begins, by rank 0 only.
         machinery: Knows where the recipe's backend keeps weights and optimizer.
         keeper: Says when to stop for the sake of the lease; ``None`` where nothing is leased.
@@ -118,7 +118,7 @@ class RunContext:
         self.saver = CheckpointSaver(
             self.blobs,
             self.run_id,
-            told=self.on_checkpoint,
+            on_sealed=self.on_checkpoint,
             keep=2 if arguments is None else arguments.save_total_limit,
             last=self.resume,
             anchored=None if keeper is None else lambda: keeper.anchored,

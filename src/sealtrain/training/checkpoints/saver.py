@@ -44,7 +44,7 @@ class CheckpointSaver:
         store: BlobStore,
         run_id: str,
         *,
-        told: Callable[[CheckpointRef], None],
+        on_sealed: Callable[[CheckpointRef], None],
         keep: int = 2,
         last: CheckpointRef | None = None,
         anchored: Callable[[], int] | None = None,
@@ -54,7 +54,7 @@ class CheckpointSaver:
         Args:
             store: Seals what is written.
             run_id: 32 hex digits, bound.
-            told: Called with every complete checkpoint, in the sealing thread; may raise to stop
+            on_sealed: Called with each complete checkpoint in the sealing thread; may raise to stop
                 the run.
             keep: Newest checkpoints that stay, at least one.
             last: The checkpoint that the run continues from.
@@ -63,7 +63,7 @@ class CheckpointSaver:
         """
         self._store = store
         self._run_id = run_id
-        self._told = told
+        self._on_sealed = on_sealed
         self._keep = keep
         self._anchored = anchored
         self._staging = _Staging()
@@ -126,7 +126,7 @@ class CheckpointSaver:
         self.last = ref
         if best:
             self.best = ref
-        self._told(ref)
+        self._on_sealed(ref)
         self.seconds = time.monotonic() - begun
         self._prune(self._keep)
 

@@ -102,7 +102,7 @@ def send(
     how: Sending,
     *,
     ready: Callable[[], object],
-    told: Callable[[int], None],
+    on_sent: Callable[[int], None],
     clock: Clock = system_clock,
     random: Random = os.urandom,
 ) -> Sent:
@@ -111,7 +111,7 @@ def send(
     Args:
         how: What the owner has.
         ready: Called when the server has proved itself and records are open.
-        told: Hears of each message that was sent, in bytes.
+        on_sent: Called with the size of each message that was sent, bytes.
         clock: Time of consent and of appraisal.
         random: Source of ephemeral keys.
 
@@ -151,7 +151,7 @@ def send(
             with connect(how.server, conversation, timeout=how.patience) as channel:
                 proved = True
                 if client is None:
-                    client = _client(how, lock, taken, target, told, clock)
+                    client = _client(how, lock, taken, target, on_sent, clock)
                     ready()
                 manifest = client.serve(channel)
             break
@@ -213,7 +213,7 @@ def _client(
     lock: Lock,
     taken: PrivateFolder,
     target: Target,
-    told: Callable[[int], None],
+    on_sent: Callable[[int], None],
     clock: Clock,
 ) -> Client:
     from sealtrain_collab.cut.front import Reading, expected_of
@@ -233,7 +233,7 @@ def _client(
         reading=reading,
         rows=expected.rows_a_message,
         clock=clock,
-        told=told,
+        on_sent=on_sent,
     )
 
 

@@ -61,7 +61,7 @@ def serve(
         wait: Seconds in which every owner must have joined.
         patience: Seconds an owner may be silent, or gone, before the run fails.
         on_failure: Called for each broker that did not help while others suffice.
-        ready: Told the address that was bound.
+        ready: Called with address that was bound.
         progress: Show a bar on stderr.
         alone: This process is for the run only: it gives up for good what it gives up
             (``sandbox.border``).

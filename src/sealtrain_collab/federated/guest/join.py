@@ -111,7 +111,7 @@ class _Work:
                 self,
                 may_go_on=run.lease.require,
                 patience=float(_SILENT_ROUNDS * terms_of(run).round_seconds),
-                told=lambda error: self._say(f"a conversation ended: {error.code}"),
+                on_refused=lambda error: self._say(f"a conversation ended: {error.code}"),
             ).run()
         return {"party": run.name, "run_id": run.run_id, "rounds": self._rounds}
 

@@ -105,7 +105,7 @@ class _Work:
             conversation_of(run, run.run_id),
             self._merging,
             record=run.record,
-            told=self._merged_once,
+            on_merged=self._merged_once,
         )
         merged = federation.run(learner.initial())
         reports = [report for _party, report in sorted(merged.reports.items())]

@@ -49,7 +49,7 @@ def deal(
         device: Where it multiplies: ``cpu``, ``cuda``.
         exact: Back-end (``pads.exact.backend``).
         threads: It multiplies with, on the CPU.
-        ready: Told the address that was bound.
+        ready: Called with address that was bound.
         alone: This process does nothing else: lock it down for good.
         clock: Verification time of guests.
         random: Source of ephemeral keys and nonces.

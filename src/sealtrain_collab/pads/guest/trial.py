@@ -62,7 +62,7 @@ def tried(
         recipe: Of ``collaboration`` kind ``pads``.
         base: Folder that its paths start from.
         data: ``owner.name`` → file of records, for each of its datasets.
-        say: Told what begins.
+        say: Called with a line for each step that begins.
 
     Raises:
         UsageError: The recipe is of another kind, or data are missing.

@@ -61,7 +61,7 @@ def accelerate(
         settings: Lock, guest and collateral; brokers and data are not asked for.
         ports: Where to listen.
         threads: It computes with, on the CPU.
-        ready: Told the control port and the write port.
+        ready: Called with control port and the write port.
         alone: This process does nothing else: lock it down for good.
         clock: Verification time of guests.
         random: Source of ephemeral keys and nonces.

@@ -112,7 +112,7 @@ def hold(
         settings: Where everything is; ``data`` may hold others' datasets too.
         party: Name of the owner whose data it gives.
         how: Addresses and patience.
-        ready: Told where it listens.
+        ready: Called with the address that the holder listens on.
         on_failure: Called for each broker that did not help while the others suffice.
         alone: This process is for the run only: lock it down for good.
         clock: Source of the time.

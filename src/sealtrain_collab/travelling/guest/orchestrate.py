@@ -111,7 +111,7 @@ def orchestrate(
         how: With whom, and from where on.
         progress: Show a bar on stderr.
         on_failure: Called for each broker that did not help while others suffice.
-        say: Told that a standby waits, and that it takes over.
+        say: Called with a line when a standby waits and when it takes over.
         alone: This process is for the run only: lock it down for good.
         clock: Source of the time.
         random: Source of ids, nonces and ephemeral keys.
@@ -305,7 +305,7 @@ class _Work:
             record=lead.record,
             random=self._random,
             sealed=seal,
-            told=told,
+            on_trip=told,
             reported=self._reported,
         )
 

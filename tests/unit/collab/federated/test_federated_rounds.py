@@ -20,7 +20,7 @@ def test_rounds_merge_what_all_parties_learned_and_the_log_says_so() -> None:
             world.party(name)
         world.works["clinic-c"].records = 20
         told: list[int] = []
-        merged = world.federation(told=lambda number, _loss: told.append(number)).run(START)
+        merged = world.federation(on_merged=lambda number, _loss: told.append(number)).run(START)
         assert values(merged.state) == [4.5] * 4  # (10*1 + 10*2 + 20*3) / 40, twice
         assert merged.counts == {name: {"hits": 4} for name in PARTIES}
         assert merged.reports == {name: {"until": 2} for name in PARTIES}
@@ -97,7 +97,9 @@ def test_a_late_update_does_not_count_and_its_party_takes_part_in_the_next_round
         merged_once = threading.Event()
         world.works["clinic-c"].before = lambda number: number == 1 and merged_once.wait(20)
         plan = rounds(rounds=3, round_seconds=4)
-        merged = world.federation(plan, told=lambda number, _loss: merged_once.set()).run(START)
+        merged = world.federation(plan, on_merged=lambda number, _loss: merged_once.set()).run(
+            START
+        )
         late = {"round": 1, "party": "clinic-c", "code": "update-refused"}
         assert world.events("update.refused") == [late]
         assert world.events("round.merged")[0]["parties"] == list(PARTIES[:2])

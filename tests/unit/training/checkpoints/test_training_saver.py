@@ -32,7 +32,7 @@ def saver_of(
     folder: Path, told: Callable[[CheckpointRef], None] = lambda ref: None, **settings: Any
 ) -> tuple[Any, CheckpointSaver]:
     store = checkpoint_store(folder)
-    return store, CheckpointSaver(store, RUN_ID, told=told, **settings)
+    return store, CheckpointSaver(store, RUN_ID, on_sealed=told, **settings)
 
 
 def weight_in(store: Any, ref: CheckpointRef) -> float:

@@ -34,7 +34,7 @@ def check(
         sources: Opened datasets.
         count_tokens: By the recipe's tokenizer, where there is one.
         publish: Gets the report, whether rules hold or not; it decides whether it leaves.
-        progress: Told of records read.
+        progress: Called with records read.
 
     Raises:
         ValidationFailed: A rule does not hold; names rules in the recipe's words only.

@@ -90,7 +90,7 @@ def measure(
         rules: What to count for.
         sources: Opened datasets.
         count_tokens: By the recipe's tokenizer, where there is one.
-        progress: Told of records read.
+        progress: Called with records read.
 
     Raises:
         SealRefused, RecordInvalid: A dataset is damaged.
