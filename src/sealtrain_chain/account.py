@@ -1,4 +1,4 @@
-"""Ethereum accounts of owners and of whoever pays for a transaction.
+"""Ethereum accounts of owners and of the payer of a transaction.
 
 A key file is one of two, mode 0600 (``keys.keyfile``): 64 hex digits, or a keystore of version 3
 with the password in a file of its own.
@@ -84,7 +84,7 @@ def signed_by(
         what: What was signed, one word.
 
     Raises:
-        SignatureInvalid: Nobody in the chain file has that address, or it did not sign this.
+        SignatureInvalid: The chain file has no owner with that address, or it did not sign.
     """
     owner = chain.owner_of(named)
     if owner is None:

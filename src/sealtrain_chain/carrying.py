@@ -1,4 +1,4 @@
-"""Carry out what owners signed. Whoever sends it needs money for gas and no right of any kind.
+"""Carry out what owners signed. The sender needs money for gas and no right of any kind.
 
 Everything is verified before it is sent, so that a wrong file costs nothing; the contract, and the
 Safe, verify it again.

@@ -153,7 +153,7 @@ class Reader:
     def _require_recent(self, head: Head, now: int) -> None:
         if not now - self.chain.max_age_seconds <= head.time <= now + CLOCK_SKEW:
             raise ChainUnreachable(
-                "the block that the chain's nodes agree on is not of the present",
+                "the block that the chain's nodes agree on is stale",
                 check="block age",
                 got=f"{now - head.time} s old",
                 expected=f"-{CLOCK_SKEW} to {self.chain.max_age_seconds} s",

@@ -33,7 +33,7 @@ FAULTS: tuple[str, ...] = tuple(FAULT_MEANINGS)
 
 
 def check_fault(fault: str | None) -> None:
-    """Refuse a lie that nobody knows.
+    """Refuse an unknown lie.
 
     Raises:
         DataInvalid: Not one of ``FAULTS``.

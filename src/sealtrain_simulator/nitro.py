@@ -103,7 +103,7 @@ class SimulatedNitroPki:
         return _Issued(bundle, leaf, key)
 
     def foreign(self) -> SimulatedNitroPki:
-        """Another vendor of the same name, which nobody trusts."""
+        """Another vendor of the same name, which is not trusted."""
         return SimulatedNitroPki(self._derive("foreign"))
 
     def _derive(self, label: str) -> bytes:

@@ -301,7 +301,7 @@ def _bound(path: Path) -> Iterator[sockets.socket]:
 
 
 def _clear_stale(path: Path) -> None:
-    """Remove a socket that nobody listens on; refuse anything else at that path."""
+    """Remove a socket that no process listens on; refuse anything else at that path."""
     with suppress(FileNotFoundError):
         if stat.S_ISSOCK(path.lstat().st_mode):
             with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:

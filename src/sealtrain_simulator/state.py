@@ -109,7 +109,7 @@ def ensure(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / "seed"
     if not path.exists():
-        # Another guest may create it at the same moment: whoever links first wins.
+        # Another guest may create it at the same moment: the first to link wins.
         with suppress(AlreadyExists):
             atomic_write(path, random(_SEED_BYTES).hex().encode("ascii") + b"\n", mode=0o600)
     seed = _read_seed(path)

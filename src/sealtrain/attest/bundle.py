@@ -2,7 +2,7 @@
 
 A bundle holds the file that was verified, byte for byte, and what lay beside it: collateral,
 certificates, the conversation it was made for, the deployment document, the policy, the time. It
-is no verdict: whoever reads it verifies again, under a policy of their own (spec/evidence.md).
+is not a verdict: each reader verifies again, under a policy of their own (spec/evidence.md).
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Situation:
         policy: ``None`` where only signatures and roots are asked for.
         root: Trusted software root of processors (DER), ``None`` for the vendors'.
         now: Seconds since 1970.
-        nonce: What the part must carry, ``None`` where nobody says.
+        nonce: Nonce that the part must carry, ``None`` if unknown.
         shown_compose: SHA-256 of the deployment document that the evidence itself shows, hex; such
             evidence is bound to it before anything else is compared.
         compose_hashes: What the measured deployment document must hash to; empty for any.

@@ -1,4 +1,4 @@
-"""Verification of evidence: from bytes somebody sent to facts a root of trust signed.
+"""Verification of evidence: from received bytes to facts that a root of trust signed.
 
 1. The evidence is for the platform and the TEE the policy names; simulated evidence never meets a
    policy that asks for hardware.
@@ -38,7 +38,7 @@ class Verified:
     Attributes:
         platform: What the evidence was offered as.
         cpu: What the processor signed.
-        gpus: What accelerators signed; ``None`` where the guest shows none or nobody looks.
+        gpus: What accelerators signed; ``None`` where the guest shows none or none is asked for.
         gpu_digest: What report data must commit to besides the conversation.
         verified_at: Seconds since 1970.
     """

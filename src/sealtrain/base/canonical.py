@@ -3,7 +3,7 @@
 Whatever is signed or hashed is canonical. Whatever arrives is parsed here once: no duplicate keys,
 no NaN or Infinity, no half of a character, no deeper, no longer and of no more values than the
 caller's limits. The limits hold before any value is built, and looking costs time linear in the
-length: memory and time are bounded whatever somebody sends.
+length: memory and time are bounded for any input.
 """
 
 from __future__ import annotations

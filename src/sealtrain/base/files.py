@@ -50,7 +50,7 @@ def atomic_writer(
         path: Final name.
         mode: Permission bits of the new file.
         overwrite: Replace an existing file instead of refusing.
-        over: A file in the same folder that nobody needs any longer: its space is written over,
+        over: A file in the same folder that is no longer needed: its space is written over,
             which costs less than new space. It is gone afterwards, whatever happens.
 
     Raises:
@@ -212,7 +212,7 @@ def parsing_once(parse: Callable[[bytes], Parsed], max_bytes: int) -> Callable[[
     """A reader of small files that parses one again only when it has changed (``stamp_of``).
 
     Args:
-        parse: Makes something nobody changes of the file's bytes.
+        parse: Makes an immutable value of the file's bytes.
         max_bytes: Longest accepted file.
 
     Returns:

@@ -1,7 +1,7 @@
 """A digest of long bytes under a key, about as fast as memory (spec/travelling.md §4).
 
-SHA-256 over the GMACs (NIST SP 800-38D) of the pieces. It shows whoever holds a fresh key what has
-changed; whoever knows the key beforehand can make two chunks with one fingerprint.
+SHA-256 over the GMACs (NIST SP 800-38D) of the pieces. A holder of a fresh key sees what has
+changed; a party that knows the key beforehand can make two chunks with one fingerprint.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 1. An answer is read as it came, up to a cap of bytes. It is asked for without compression, and one
    that is compressed all the same is refused: it could unpack to any size.
 2. An exchange has a total number of seconds, tries and pauses included. No wait for the network
-   goes on longer, be it for a connection, a header or a byte that trickles in.
+   takes longer: for a connection, a header or a byte that trickles in.
 3. It is tried again where no connection was made, so that nothing can have happened yet; an
    idempotent request also where the connection broke or the server said to come back later.
 4. Redirects are not followed. The environment (proxies, certificate files, netrc) has no influence.
@@ -382,7 +382,7 @@ class _Backend(httpcore.NetworkBackend):
     def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Any = None
     ) -> httpcore.NetworkStream:
-        # The library leaks its socket where nobody listens; this one fails first, and is closed.
+        # The library leaks its socket where no server listens; this one fails first, and is closed.
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(self._deadline.rest(timeout))
             try:
@@ -411,7 +411,7 @@ class _Stream(httpcore.NetworkStream):
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         try:
-            # A piece at a time: whoever takes a byte now and then restarts the wait for its rest.
+            # Piece by piece: a server that takes a byte now and then would restart the wait.
             for start in range(0, len(buffer), _PIECE_BYTES):
                 piece = buffer[start : start + _PIECE_BYTES]
                 self._behind.write(piece, self._deadline.rest(timeout))

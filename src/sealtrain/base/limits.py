@@ -7,7 +7,7 @@ from typing import Final
 __all__ = ["MAX_DEPLOYMENT_BYTES", "MAX_MANIFEST_BYTES", "MAX_SETTINGS_BYTES"]
 
 MAX_DEPLOYMENT_BYTES: Final = 4 << 20
-"""Of a deployment document (``app-compose.json``) in a file, whoever made it."""
+"""Of a deployment document (``app-compose.json``) in a file."""
 MAX_MANIFEST_BYTES: Final = 8 << 20
 """Of a run's manifest."""
 MAX_SETTINGS_BYTES: Final = 8 << 20

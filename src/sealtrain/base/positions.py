@@ -1,7 +1,7 @@
 """Read and write at a place in an open file, on systems with and without a call for it.
 
 Where there is none (Windows), the place is set first, and one lock keeps threads that share a
-descriptor apart. The descriptor's own place means nothing to whoever uses these.
+descriptor apart. Callers do not rely on the descriptor's own place.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Words of somebody else, safe for a terminal and a log."""
+"""Text from outside, safe for a terminal and a log."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def split(
     out: Out,
     act: Annotated[
         list[str], typer.Option(help="Play this act only; repeat. All of them without it.")
-    ] = [],  # noqa: B006  # typer reads the default, nobody changes it
+    ] = [],  # noqa: B006  # typer reads the default, no code changes it
     as_json: Json = False,
 ) -> None:
     """Play split fine-tuning on the simulator, from founding to verification; some minutes.

@@ -1,6 +1,6 @@
 """A broker's HTTP interface, typed: one method for each path of spec/key-release.md.
 
-Nothing here needs trust in the broker: what it returns is signed by somebody else, checked by the
+Nothing here needs trust in the broker: what it returns is signed by another party, checked by the
 caller (``client.attested``, ``client.grant``), or counted again from signed decisions.
 """
 

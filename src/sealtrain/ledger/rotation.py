@@ -1,8 +1,8 @@
 """A broker's ledger changes its key: the old one names the new one. See ``spec/ledger.md`` §10.
 
-A rotation is a DSSE envelope that both keys signed, inside an entry of the ledger it is about.
-Whoever pinned either key thereby knows the other: the old one vouches for what comes after it, the
-new one for what it replaced.
+A rotation is a DSSE envelope that both keys signed, inside an entry of the ledger it is about. A
+client that pinned either key thereby knows the other: the old one vouches for what comes after it,
+the new one for what it replaced.
 """
 
 from __future__ import annotations

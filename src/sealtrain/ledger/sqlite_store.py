@@ -1,7 +1,7 @@
 """Where a ledger lives: one SQLite file with the entries and the roots of full subtrees.
 
 - WAL with ``synchronous=FULL``: a commit that returned survives a crash and a power cut.
-- Triggers refuse to update, delete, replace or skip anything. They stop mistakes, not somebody who
+- Triggers refuse to update, delete, replace or skip anything. They stop mistakes, not a person who
   edits the file; for that there are ``recompute`` and checkpoints kept elsewhere.
 - ``BEGIN IMMEDIATE`` before the size is read: writers in several processes queue up.
 - One connection to read and one to append, each behind a lock: any thread may call, and nothing is

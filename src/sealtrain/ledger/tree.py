@@ -86,7 +86,7 @@ def _keep(kept: dict[Any, bytes], more: dict[Any, bytes], most: int) -> None:
 
 
 class Pending(Protocol):
-    """Entries of transactions that commit together; nobody can read or prove them before.
+    """Entries of transactions that commit together; no reader sees or proves them before.
 
     From the first entry until ``written`` or ``dropped`` no other writer appends.
     """

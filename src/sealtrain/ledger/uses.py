@@ -66,7 +66,7 @@ class DatasetUse:
 
     dataset_id: str
     owner: str | None = None
-    """``None`` until somebody registered it."""
+    """``None`` until it is registered."""
     name: str | None = None
     withdrawn_at: str | None = None
     runs: list[RunUse] = field(default_factory=list)

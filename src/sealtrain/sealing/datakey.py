@@ -7,7 +7,7 @@ One derivation everywhere (spec/sealed-file.md §2)::
 
 A data key is uniformly random or itself derived, so HKDF's extract step is not needed.
 
-A key may be lent: then whoever lent it is asked before each use of the key, of every key derived
+A key may be lent: then its lender is asked before each use of the key, of every key derived
 from it and of every cipher made of those (spec/key-release.md §5).
 """
 

@@ -6,7 +6,7 @@
     root   = SHA-256(0x02 ‖ "sealtrain/dataset-root/v1" ‖ dataset id 16 ‖ index root 32
                      ‖ u32 number of shards ‖ top of the RFC 9162 tree over the leaves, by SHA-256)
 
-The root is SHA-256 in every suite, so that whoever checks a manifest needs no other hash. Stanzas
+The root is SHA-256 in every suite, so that a verifier of manifests needs no other hash. Stanzas
 and ``dataset.json`` are not under it: the first may be rewrapped, the second signs it.
 """
 

@@ -23,7 +23,7 @@ __all__ = ["GroupCrew"]
 
 
 class GroupCrew:
-    """Threads that seal groups of one file; whoever calls is one of them."""
+    """Threads that seal groups of one file; the caller is one of them."""
 
     def __init__(self, cipher: ChunkCipher, suite: Suite, descriptor: int, threads: int) -> None:
         """Start nothing yet; threads come with the first work.

@@ -6,8 +6,8 @@
 
 The core is canonical JSON and enters the payload's key and C2SP context, so the payload opens under
 no other core. The MAC, under a key derived from the data key and the core, covers every byte before
-it: nobody without the data key adds, drops or reorders a stanza unseen. Stanzas enter nothing else,
-which is why ``rewrap`` leaves the payload alone.
+it: without the data key no stanza is added, dropped or reordered unseen. Stanzas enter nothing
+else, which is why ``rewrap`` leaves the payload alone.
 
 Checks, in order:
  1. The file starts with the magic (``NotSealed``) and holds its whole header (``FileTruncated``).

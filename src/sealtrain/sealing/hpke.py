@@ -51,7 +51,7 @@ class HpkePublicKey:
         """Encrypt to this key; only the same ``info`` opens it. Output is 1136 bytes longer.
 
         Raises:
-            DataInvalid: The X25519 half is a point of low order: nobody holds such a key.
+            DataInvalid: The X25519 half is a point of low order, which is no valid key.
         """
         try:
             return _SUITE.encrypt(plaintext, self._key, info=info)

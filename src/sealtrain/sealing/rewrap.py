@@ -1,8 +1,8 @@
 """Changing who may open a dataset without touching what was sealed.
 
 ``rewrap`` writes a new header for ``index.sealed`` and copies its payload and trailer byte for
-byte, so every root stays. It stops future releases only: whoever already holds the data key keeps
-it. Real revocation is a new data key, that is, sealing again.
+byte, so every root stays. It stops future releases only: a party that already holds the data key
+keeps it. Real revocation is a new data key, that is, sealing again.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ string for one envelope, so a digest of the file is a digest of what it says. It
 5. at least ``threshold`` keys signed.
 
 A signature that cannot be checked refuses the envelope: a reader never has to ask which of several
-signatures somebody looked at.
+signatures that were looked at.
 """
 
 from __future__ import annotations

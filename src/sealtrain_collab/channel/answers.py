@@ -57,7 +57,7 @@ def answer(
     """Do what was asked, and say so: the answer, and the message that follows it if there is one.
 
     Args:
-        channel: To whoever asked.
+        channel: To the peer that asked.
         act: Does it. A refusal of ours becomes the answer.
         refusal_ends: Raise a refusal, once it was answered.
 

@@ -100,7 +100,7 @@ class AttestedChannel:
         return stepped(key, f"export {label}".encode())
 
     def ratchet(self) -> None:
-        """Move this direction's key on: what was sent before opens for nobody any more."""
+        """Move this direction's key on: the new key opens nothing that was sent before."""
         self._sends.control(RATCHET)
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class AttestedChannel:
         trace: TracebackType | None,
     ) -> None:
         if kind is not None:
-            # Whoever fails in the middle must not tell the other side that all was said.
+            # A sender that fails in the middle must not tell its peer that all was said.
             self._sends.forget()
         self.close()
 
@@ -137,7 +137,7 @@ def connect(address: Address, conversation: Conversation, *, timeout: float) -> 
         timeout: Seconds to connect and between bytes.
 
     Raises:
-        PeerUnreachable: Nobody answers there.
+        PeerUnreachable: No peer answers there.
         Refused: The other side's proof does not hold, or it refused ours (``ChannelBroken``).
     """
     return open_over(dialled(address, timeout=timeout), conversation)

@@ -138,7 +138,7 @@ class AcceptKey:
             for name, length in (("public_key", 32), ("signature", 64))
         )
         if public not in self.public_keys:
-            raise ChannelRefused("the other side signs with a key of nobody here", check="proof")
+            raise ChannelRefused("the peer signs with a key of no party here", check="proof")
         verify_signature(public, signature, _signed(binding))
         return Peer(kind="signature", public_key=public)
 

@@ -264,7 +264,7 @@ class RecordReader:
             check="record",
             got=got,
             expected=expected,
-            hint="somebody on the way altered, dropped or repeated it; open a new channel",
+            hint="the network altered, dropped or repeated it; open a new channel",
         )
 
 

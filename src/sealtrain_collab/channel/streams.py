@@ -81,13 +81,13 @@ def dialled(address: Address, *, timeout: float) -> socket.socket:
         timeout: Seconds to connect and between bytes.
 
     Raises:
-        PeerUnreachable: Nobody answers there.
+        PeerUnreachable: No peer answers there.
     """
     try:
         return prepared(socket.create_connection(address, timeout=timeout), timeout)
     except OSError as error:
         raise PeerUnreachable(
-            "nobody answers at the address of the other side",
+            "no peer answers at this address",
             check="channel",
             got=f"{address[0]}:{address[1]}, {type(error).__name__}",
             hint="see whether it runs and listens there",
@@ -145,7 +145,7 @@ def receive_into(sock: Stream, view: memoryview) -> None:
                 check="record",
                 got=f"{done} bytes",
                 expected=f"{size}",
-                hint="the other side died, or somebody cut the connection",
+                hint="the peer died, or the network cut the connection",
             )
         done += count
 

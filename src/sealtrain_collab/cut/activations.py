@@ -138,7 +138,7 @@ def encode(rows: Sequence[Row]) -> bytes:
 
 
 def decode(message: bytes, expected: Expected, *, rows: int) -> list[Row]:
-    """Read a message of somebody who may send anything.
+    """Read a message of a peer that may send anything.
 
     Args:
         message: As ``encode`` makes it.

@@ -100,7 +100,7 @@ class Clients:
         patience: Seconds to wait for an owner who left to come back, and between bytes.
         clock: Time, seconds since the epoch.
         random: Source of ephemeral keys.
-        kept_bytes: Messages that are kept so that nobody has to send them again.
+        kept_bytes: Messages that are kept so that no client sends them again.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Clients:
         """Wait until every owner has joined; the consents by owner.
 
         Raises:
-            PeerUnreachable: Somebody is missing.
+            PeerUnreachable: A client is missing.
         """
         until = time.monotonic() + within
         with self._changed:

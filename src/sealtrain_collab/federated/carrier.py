@@ -94,7 +94,7 @@ class Carrier:
             seconds: How long it may take.
 
         Raises:
-            PeerUnreachable: Nobody took it or answered in time, or no relay is connected.
+            PeerUnreachable: No party took it or answered in time, or no relay is connected.
         """
         number = next(self._numbers) % (1 << 32)
         answer: Future[bytes] = Future()

@@ -262,7 +262,7 @@ class _Told:
         self.left += 1
 
     def not_let_in(self, said: _NotLetIn, entry: Mapping[str, Any]) -> None:
-        """Whoever was not let in gave nothing."""
+        """A party that was not let in gave nothing."""
 
     def plan(self, said: Plan, entry: Mapping[str, Any]) -> None:
         if self.number:
@@ -294,7 +294,7 @@ class _Told:
 
     def refuse(self, said: _Refused, entry: Mapping[str, Any]) -> None:
         if said.party not in self.there or said.round > self.number:
-            raise _broken("an update was refused that nobody was asked for", entry)
+            raise _broken("an update was refused that no party was asked for", entry)
         self.refused += 1
 
     def merge(self, said: _Merged, entry: Mapping[str, Any]) -> None:

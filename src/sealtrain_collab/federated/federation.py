@@ -75,7 +75,7 @@ class Taken:
 
 
 class Merging(Protocol):
-    """The mathematics of a round. What has a body here is for rounds that hide nobody.
+    """The mathematics of a round. Methods with a body here are for rounds without patient privacy.
 
     Attributes:
         rate: Probability of each patient to take part in a round, once there is a plan.
@@ -243,7 +243,7 @@ class Federation:
         return len(self._round.taken) >= self._rounds.min_parties and not at_it
 
     def _measure(self, state: bytes) -> None:
-        """Have whoever is there measure the last adapter; nobody is waited for in vain."""
+        """Have the parties that are there measure the last adapter; wait for no other."""
         self._round = _Round()
         asked = [party for party in self._present if party not in self._busy]
         last = self._rounds.rounds

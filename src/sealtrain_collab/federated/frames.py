@@ -73,11 +73,11 @@ def receive_frame(sock: socket.socket) -> bytes:
 def bound_socket(path: Path) -> socket.socket:
     """A listening unix socket that only this user reaches.
 
-    What a process that is gone left there is replaced; so nobody removes a socket when it ends,
+    A socket that an ended process left there is replaced; so no process removes its own,
     which may be its successor's by then.
 
     Raises:
-        UsageError: Somebody listens there, or the path is no place for a socket.
+        UsageError: A process listens there, or the path is no place for a socket.
     """
     if len(str(path).encode()) > _MAX_PATH:
         raise UsageError(
@@ -137,7 +137,7 @@ class AskingStream:
         """Receive of this turn's answer; of the next one's, when that is used up."""
         if not len(self._in):
             if not self._out:
-                return 0  # the answer was cut short: nobody will say the rest
+                return 0  # the answer was cut short: no rest will come
             said = HEAD.pack(self._conversation, self._turn) + self._out
             self._out.clear()
             self._turn += 1

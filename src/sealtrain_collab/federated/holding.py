@@ -1,7 +1,7 @@
 """A party of a federation: answers a proven lead, one conversation at a time (spec §3, §4).
 
-Whoever reaches its socket may begin a conversation and gets as far as the handshake. A lead that
-proves itself takes the place of one before, which its party thought alive.
+Any process that reaches its socket may begin a conversation and gets as far as the handshake. A
+lead that proves itself takes the place of one before, which its party thought alive.
 """
 
 from __future__ import annotations

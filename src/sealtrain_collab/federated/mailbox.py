@@ -140,7 +140,7 @@ class AnsweringStream:
         return count
 
     def end(self) -> None:
-        """Let nothing more in; whoever reads finds the stream at its end. From any thread."""
+        """Let nothing more in; a reader finds the stream at its end. From any thread."""
         with self._lock:
             self._open = False
         self._turns.put(None)

@@ -243,7 +243,7 @@ class PrivateMerging:
 
     Args:
         plan: Of all parties.
-        noise: Of this run alone; nobody else may know its secret.
+        noise: Of this run alone; no other process may know its secret.
         learning_rate: Highest; it falls to zero in a line over the plan's rounds.
     """
 
@@ -273,7 +273,7 @@ class PrivateMerging:
         Raises:
             PrivacyBroken: A round that was merged, or one beyond the plan.
             UpdateRefused: A sum that no clipped gradients can have.
-            UsageError: Nobody took part.
+            UsageError: No party took part.
         """
         import torch
 

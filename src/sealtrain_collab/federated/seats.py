@@ -57,7 +57,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """Whoever sat there is gone, or was never let in."""
+    """The party of this seat is gone, or was never let in."""
 
     seat: Seat
     error: SealtrainError

@@ -144,7 +144,7 @@ class UnderPads(OnePlace):
             PadsRefused: There is no pad left.
             AcceleratorUnreachable: No answer.
         """
-        if entries.shape[0] == 0:  # an expert that nobody was sent to
+        if entries.shape[0] == 0:  # an expert that got no tokens
             return entries.new_zeros(0, matrix.widths(direction)[1])
         with self._unfailed():
             spent = self.spent

@@ -26,7 +26,7 @@ class Freivalds:
     """The secret vectors of every matrix and direction, and the checks with them.
 
     Args:
-        secret: 32 bytes that nobody else has.
+        secret: 32 bytes that only this guest has.
         vectors: For each matrix and direction, 1 to 4; a wrong product passes with 2**(-31 n).
     """
 

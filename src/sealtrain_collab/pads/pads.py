@@ -56,7 +56,7 @@ class Supplier(Protocol):
 
 
 class InGuest:
-    """The guest multiplies its masks itself. Trusts nobody and saves nothing.
+    """The guest multiplies its masks itself. Trusts no other machine and saves no work.
 
     Args:
         exact: How it multiplies.

@@ -144,7 +144,7 @@ def write_chunk(address: tuple[str, int], capability: WriteCapability, size: int
     Raises:
         DataInvalid: The chunk is empty or longer than the range.
         CapabilityRefused: The accelerator took something else.
-        ChannelBroken: It refused, or somebody cut the connection.
+        ChannelBroken: It refused, or the network cut the connection.
         PeerUnreachable: It does not answer.
     """
     if not 0 < size <= capability.end - capability.start:
@@ -217,7 +217,7 @@ class Gate:
                 other = loan.capability
                 if capability.start < other.end and other.start < capability.end:
                     raise CapabilityRefused(
-                        "part of the range is lent to somebody else",
+                        "part of the range is lent to another holder",
                         check="capability range",
                         got=f"{capability.start} to {capability.end}",
                         expected=f"nothing of {other.start} to {other.end}",

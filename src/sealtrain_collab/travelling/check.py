@@ -8,7 +8,7 @@ order, the first breach is ``TranscriptInvalid``:
    or refused, and scrubbed last, with the proof that all of it was wiped;
 3. ranges lie in the buffer, no capability is lent twice, no trip is trained on beyond what came;
 4. code stays the same, and each training begins with the model state that the last one left;
-5. nobody gave more than it has, than its limit, or at a time when it took no part;
+5. no holder gave more than it has, than its limit, or at a time when it took no part;
 6. one end, with nothing in the buffer, and the model that was trained;
 7. what bounds the program was given shows: how far each chunk moved it, what privacy was spent.
 """
@@ -230,7 +230,7 @@ class _Reader:
             raise self._broken("a capability was lent twice")
         self.ids.add(fields["id"])
         if self.holders is None or holder not in self.holders:
-            raise self._broken(f"trip {number} went to nobody who takes part")
+            raise self._broken(f"trip {number} went to no holder that takes part")
         if not 0 <= fields["start"] < fields["end"] <= self.terms.buffer_bytes:
             raise self._broken(f"trip {number} lent a range outside the buffer")
         self.trips[number] = _Trip(holder=holder, size=fields["end"] - fields["start"])

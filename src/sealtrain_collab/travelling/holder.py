@@ -166,7 +166,7 @@ class Holder:
                 check="trips",
                 got=f"{missing} trips it has no record of",
                 expected=f"at most {self._forgives}",
-                hint="somebody holds newer sealed states back; use the newest",
+                hint="the store holds newer sealed states back; use the newest",
             )
         for one in lost:
             del self._given[one]

@@ -54,7 +54,7 @@ class Orchestrator:
         holders: Channels to holders that have joined; closed at the end.
         log: The run log, with what another orchestrator wrote before it was taken over.
         record: Writes an event to that log; by itself where ``None``.
-        clock: Of the log, where nobody else writes it.
+        clock: Of the log, if this process alone writes it.
         random: Of sessions, capabilities and nonces.
         sealed: Called with the model state whenever ``plan.seal_every`` trips have gone by.
         on_trip: Called after every trained trip, with its loss.

@@ -46,7 +46,7 @@ class Plan(StrictModel):
         holders: In the order of their turns.
         buffer_bytes: Of the accelerator; each trip fills at most half of it.
         seal_every: Trips between two sealed states for the standby.
-        max_steps: Optimizer steps after which nobody is asked any more; ``None`` for no end but
+        max_steps: Optimizer steps after which no holder is asked any more; ``None`` for no end but
             that of the data.
     """
 

@@ -128,7 +128,7 @@ def host_fields(config: str | None) -> list[Field]:
     """The host's statement about the machine, where there is one."""
     if config is None:
         return []
-    told = "What the host says of the machine; nobody signed it."
+    told = "What the host says of the machine; it is not signed."
     return [Field(part=CPU, name="host's statement", value=config, meaning=told)]
 
 

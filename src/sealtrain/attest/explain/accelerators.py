@@ -62,7 +62,7 @@ def device_parts(
 
     Args:
         devices: Reports with their chains.
-        claims: What the measured guest read from its driver; ``None`` where nobody says.
+        claims: Readings of the measured guest from its driver; ``None`` if unknown.
         collateral: Reference values, revocation answers, a verdict.
         at: ``nonce`` is that of every report.
     """

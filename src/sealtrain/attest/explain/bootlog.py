@@ -20,7 +20,7 @@ def replayed_boot_log(data: bytes) -> dict[int, tuple[int, str]]:
     """Register (0 is RTMR0) → number of events and the SHA-384 they lead to, hex.
 
     Raises:
-        FormatUnknown: An event runs past the end, or uses an algorithm nobody knows.
+        FormatUnknown: An event runs past the end, or uses an unknown algorithm.
     """
     found: dict[int, tuple[int, str]] = {}
     try:

@@ -49,7 +49,7 @@ class Examined:
         bound: Whether it was compared with a conversation.
         simulated: Whether a simulator signed any of it: it proves nothing about hardware.
         compared: Whether a policy was looked at.
-        missing: What nobody could look at, though a broker would.
+        missing: Checks of a broker that could not be made here.
         submods: By part: claims under their RFC 9711 names, and comparisons that held.
     """
 

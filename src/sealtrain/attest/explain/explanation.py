@@ -40,7 +40,7 @@ class Line:
         part: What was compared.
         policy: The policy's line, empty where it is not the policy's.
         name: What was compared, in words.
-        standing: ``any`` where nobody asks; ``not reached`` below a broken signature.
+        standing: ``any`` where the policy asks nothing; ``not reached`` below a broken signature.
         code: The refusal it ends in, where broken.
     """
 

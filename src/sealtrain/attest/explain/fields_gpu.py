@@ -62,7 +62,7 @@ def device_fields(devices: tuple[GpuDevice, ...], claims: GpuClaims | None) -> l
             part=part,
             name="architecture",
             value=device.architecture,
-            meaning="Family, as whoever wrote the file says.",
+            meaning="Family, as the file's author says.",
         )
         found += [architecture, *report_fields(parse_report(device.report_bytes), part)]
         found += certificate_fields(part, _der(device.certificate_chain))
@@ -87,7 +87,7 @@ def report_fields(report: GpuReport, part: str) -> list[Field]:
     flag = report.feature_flag
     rows = [
         ("kind", report.kind, "A GPU, or an NVSwitch between GPUs."),
-        ("nonce", report.nonce.hex(), "What whoever asked wanted to find again."),
+        ("nonce", report.nonce.hex(), "Nonce chosen by the verifier."),
         ("device nonce", report.responder_nonce.hex(), "What the device added by chance."),
         ("driver", report.driver_version or "none", "The driver on the GPU; switches have none."),
         ("VBIOS", report.vbios_version, "The firmware of the board."),
@@ -169,7 +169,7 @@ def token_fields(token: str) -> list[Field]:
 
 
 def claims_fields(claims: dict[str, Any]) -> list[Field]:
-    """Claims that somebody decoded."""
+    """Claims, decoded."""
     return [
         one
         for name, said in claims.items()

@@ -39,7 +39,7 @@ def parts_of(
     *,
     every_line: bool = False,
 ) -> tuple[Part, ...]:
-    """Everything in an exhibit that somebody signed.
+    """Every signed part of an exhibit.
 
     Args:
         exhibit: What the file is; of a bundle, what it holds.

@@ -60,7 +60,7 @@ def checks_of(
             policy.signers,
             source=SOURCE,
             error=MeasurementMismatch,
-            message="enclave image was signed by nobody the policy lists",
+            message="enclave image was signed by no key that the policy lists",
             hint="PCR8 measures the certificate that signed the image",
         ),
         partial(_parent, verified, policy),

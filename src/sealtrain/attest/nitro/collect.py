@@ -2,7 +2,7 @@
 
 A transport (``Nsm``) takes one request in CBOR and returns one answer; ``device_nsm`` is the real
 one, the simulator another. The module puts a register into its documents only once it is locked,
-so whoever finds PCR16 in a document knows that nothing in the enclave could extend it afterwards.
+so a reader of PCR16 in a document knows that nothing in the enclave could extend it afterwards.
 """
 
 from __future__ import annotations

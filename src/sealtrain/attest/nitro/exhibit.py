@@ -146,7 +146,7 @@ def nitro_fields(document: NitroDocument) -> list[Field]:
     for name, data, meaning in (
         ("public key", document.public_key, "A key that the enclave wants answers encrypted to."),
         ("user data", document.user_data, "What the enclave wanted signed; report data in ours."),
-        ("nonce", document.nonce, "What whoever asked wanted to find again."),
+        ("nonce", document.nonce, "Nonce chosen by the verifier."),
     ):
         rows.append((name, "none" if data is None else data.hex() or "(empty)", meaning))
     if document.unknown_fields:

@@ -135,7 +135,7 @@ class VerifiedNitro:
 
     @property
     def key_provider(self) -> str:
-        """Nobody gives such a guest keys."""
+        """No broker gives such a guest keys."""
         return ""
 
 

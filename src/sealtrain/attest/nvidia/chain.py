@@ -6,7 +6,7 @@
 P-384, every signature ECDSA with SHA-384. 4. Each certificate is issued by the next. 5. Those above
 the leaf are authorities that may sign certificates, within their path length; the leaf is not one
 and may sign. 6. ``now`` lies in the validity of each; NVIDIA's end in the year 9999, so revocation
-lives elsewhere (``ocsp``). 7. No critical extension that nobody here understands.
+lives elsewhere (``ocsp``). 7. No critical extension that is not understood here.
 
 What a certificate may do and whom it issued are facts about byte strings, so they are remembered:
 links above the devices are shared by thousands of them, and a lease is renewed by the same ones.

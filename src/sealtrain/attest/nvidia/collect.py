@@ -145,7 +145,7 @@ def devices_of(
     does not see the switches, as in a container, the agent shows both.
 
     Raises:
-        GuestApiUnreachable: Nobody can ask the switches.
+        GuestApiUnreachable: The switches cannot be asked.
     """
     if claims.multi_gpu_mode != "protected_pcie":
         return gpus(nonce)

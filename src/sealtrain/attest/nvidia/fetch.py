@@ -1,6 +1,6 @@
 """Fetch what NVIDIA publishes about devices: reference values, revocation answers, a verdict.
 
-For whoever prepares a bundle, never for a verifier: verification reads the collateral it is given.
+For the author of a bundle, never for a verifier: verification reads the collateral it is given.
 Addresses are arguments, so that a site can put its own cache before the vendor's services. Nothing
 that arrives is trusted here; it is bounded and put in its place.
 """

@@ -1,6 +1,6 @@
 """The GPU part of evidence: reports with their certificates, and what the measured guest read.
 
-Its SHA-256 stands in the CPU's report data, so whoever holds the quote cannot exchange a device, a
+Its SHA-256 stands in the CPU's report data, so a holder of the quote cannot exchange a device, a
 chain or a claim. ``GpuClaims`` is signed by nothing else: a report does not say that confidential
 mode is on, the measured guest does (spec/evidence.md).
 """

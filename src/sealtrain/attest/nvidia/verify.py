@@ -202,7 +202,7 @@ def _before(
 
 
 def check_nonce(device: VerifiedDevice, nonce: bytes | None) -> Claim:
-    """The report was made for a conversation; ``None`` where nobody says for which.
+    """The report was made for a conversation; ``None`` if it is not known for which.
 
     Raises:
         GpuNonceMismatch: It was made for another.

@@ -40,7 +40,7 @@ def claims_of(verified: VerifiedSnp, policy: SnpPolicy, now: int) -> tuple[Claim
         MigratableGuest: A migration agent may move the guest.
         PlatformMismatch: Product, kind of key, chip, privilege level or threads.
         TcbStatusRefused: Firmware below the policy's floor, or not committed.
-        MeasurementMismatch: Another image, or nobody the policy knows authorised it.
+        MeasurementMismatch: Another image, or no author that the policy knows.
         RevocationUnknown: No valid revocation list where the policy requires one.
         CertificateRevoked: A certificate of the chain was revoked.
     """

@@ -159,7 +159,7 @@ class SnpReport:
 
     @property
     def smt_allowed(self) -> bool:
-        """Whether the guest accepts a core's other thread in somebody else's hands."""
+        """Whether the guest accepts that another party uses a core's other thread."""
         return bool(self.policy >> 16 & 1)
 
     @property

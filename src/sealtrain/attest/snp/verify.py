@@ -73,7 +73,7 @@ class VerifiedSnp:
 
     @property
     def key_provider(self) -> str:
-        """Nobody gives such a guest keys."""
+        """No broker gives such a guest keys."""
         return ""
 
 

@@ -157,7 +157,7 @@ _TD_REPORT = (
     ("XFAM", 128, 136, "Processor features that the guest may use."),
     ("MRTD", 136, 184, "Measurement of the guest's firmware as it was loaded."),
     ("MRCONFIGID", 184, 232, "What the host configured: may name the deployment document."),
-    ("MROWNER", 232, 280, "An owner's identity set by the host; nobody vouches for it."),
+    ("MROWNER", 232, 280, "An owner's identity set by the host; no signature covers its choice."),
     ("MROWNERCONFIG", 280, 328, "An owner's configuration set by the host."),
     ("RTMR0", 328, 376, "Hash of what the firmware measured: machine shape and configuration."),
     ("RTMR1", 376, 424, "Hash of the measured kernel."),

@@ -35,7 +35,7 @@ class Measurement(StrictModel):
 
 
 class QuotePolicy(GuestPolicy):
-    """What every TDX quote must show, whoever collected it. An empty list accepts nothing."""
+    """What every TDX quote must show. An empty list accepts nothing."""
 
     tee: Literal["tdx", "dstack"]
     tcb_status: Annotated[tuple[TcbStatus, ...], Field(min_length=1, max_length=8)]

@@ -139,7 +139,7 @@ class VerifiedTdx(QuotedGuest):
 
     @property
     def key_provider(self) -> str:
-        """Nobody gives a bare TDX guest keys."""
+        """No key provider gives a bare TDX guest keys."""
         return ""
 
 

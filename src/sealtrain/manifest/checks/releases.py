@@ -141,7 +141,7 @@ def events_are_in_order(case: Case) -> str:
 
 
 def _none_released(case: Case) -> str:
-    """Clients that keep their data themselves ask nobody for its key."""
+    """Clients that keep their data themselves ask no broker for its key."""
     if case.predicate.releases:
         raise ClaimContradicted(
             "a run whose clients keep their data holds receipts of releases",

@@ -1,4 +1,4 @@
-"""Changes of training records, drawn from seed and row: the same again whoever reads the row.
+"""Changes of training records, drawn from seed and row: the same for every reader of the row.
 
 A row of the stream comes up at one position and no other, so a resumed run, another number of
 readers or an evaluation in between change nothing.

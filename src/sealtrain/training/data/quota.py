@@ -1,4 +1,4 @@
-"""Dividing whole numbers in proportion, so that nobody's part shrinks when there is more to divide.
+"""Dividing whole numbers in proportion, so that no part shrinks when there is more to divide.
 
 Rounding each part by itself misses the sum; correcting the sum makes a part run backwards now and
 then. Webster's method of equal proportions does neither.

@@ -150,7 +150,7 @@ class PatientMerge(Merge):
             patients=sum(self._patients[party] for party in present),
             rounds=rounds,
         )
-        # A key of this run that nobody else ever has: a lead that ends does not go on.
+        # A key that only this run ever has: a lead that ends does not go on.
         noise = NoiseSource(DataKey.generate())
         rate = self._run.recipe.trainer.learning_rate
         self._adding = PrivateMerging(plan, noise, learning_rate=rate)

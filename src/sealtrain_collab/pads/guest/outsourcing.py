@@ -1,4 +1,4 @@
-"""A run whose frozen layers are multiplied by a machine that nobody trusts (recipe kind ``pads``).
+"""A run whose frozen layers are multiplied by an untrusted machine (recipe kind ``pads``).
 
 The guest keeps data, adapters and everything that is trained; ``pads`` hides and checks
 what leaves. Events of the run log, numbers only:

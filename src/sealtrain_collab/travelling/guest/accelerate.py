@@ -75,7 +75,7 @@ def accelerate(
     import torch
     import transformers
 
-    transformers.GPT2LMHeadModel  # noqa: B018  # imported now: nobody's patience pays for it
+    transformers.GPT2LMHeadModel  # noqa: B018  # imported now: so that no trip waits for it
     torch.set_num_threads(threads)
     how = of_kind(guest.recipe, Travelling)
     accelerator = Accelerator(

@@ -2,7 +2,7 @@
 
 Keys are asked for only when an orchestrator has proved itself: its channel says which run it is.
 From then on the process reaches its brokers and the accelerator's write port, nothing else. It ends
-when the orchestrator says that the run is over, when nobody talks to it for too long, or when its
+when the orchestrator says that the run is over, when no peer talks to it for too long, or when its
 lease ends.
 """
 
@@ -59,7 +59,7 @@ class Holding:
     Attributes:
         listen: Host and port; port 0 for any.
         writes: The accelerator's write port, the only one it writes to.
-        wait: Seconds that nobody may talk to it.
+        wait: Seconds without a conversation until it ends.
         timeout: Seconds a write may take.
         resume: It was interrupted in this run.
     """
@@ -187,7 +187,7 @@ def _first(
             break
         try:
             channel = accept(sock, talk, timeout=min(how.timeout, left))
-        except SealtrainError as error:  # whoever that was; the right one may still come
+        except SealtrainError as error:  # of a stranger; the right peer may still come
             refused = error
             continue
         try:

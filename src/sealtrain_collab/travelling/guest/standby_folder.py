@@ -59,7 +59,7 @@ def leading(folder: Path, *, wait: float, waiting: Callable[[], None]) -> Iterat
         waiting: Called once when there is another one.
 
     Raises:
-        AlreadyExists: Another orchestrator leads, and nobody was to wait.
+        AlreadyExists: Another orchestrator leads, and no standby was asked for.
         PeerUnreachable: It led on for all of the time.
         UsageError: The folder cannot be made.
     """
