@@ -18,10 +18,9 @@ from medical_task import LORA, PARTIES, PREFIX, Clock, Data, Plan, Settings, Tas
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.privacy.noise import NoiseSource
 from sealtrain.training.run import Inputs, train
-from sealtrain_collab.cut.activations import Expected, decode, encode
+from sealtrain_collab.cut.activations import Expected, batch_of, decode, encode
 from sealtrain_collab.cut.front import Reading
 from sealtrain_collab.cut.learning import Learning
-from sealtrain_collab.cut.rows import batch_of
 from sealtrain_collab.federated.merging import merge
 from sealtrain_collab.federated.patients import PatientPrivacy
 from sealtrain_collab.federated.private import PatientRounds, PrivateMerging, plan_rounds

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.attest.dstack.keccak import keccak256
 from sealtrain.base.canonical import parse_json
-from sealtrain.base.printable import printable
+from sealtrain.base.encoding import printable
 from sealtrain.errors import ChainRefused, ChainUnreachable, SealtrainError
 from sealtrain_chain.node import Node
 from sealtrain_chain.proof import require_extra

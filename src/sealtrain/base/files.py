@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO, Final, TypeVar
+from threading import Lock
+from typing import Any, BinaryIO, Final, TypeVar
 
 from sealtrain.errors import AlreadyExists, DataInvalid, LimitExceeded, UsageError
 
@@ -28,10 +29,12 @@ __all__ = [
     "parsing_once",
     "private_file",
     "read_bounded",
+    "read_into",
     "read_regular",
     "send_to_disk",
     "stamp_of",
     "sync",
+    "write_from",
 ]
 
 Parsed = TypeVar("Parsed")
@@ -345,3 +348,26 @@ def _called(name: str, *arguments: int | bytes) -> bool:
     if number in _UNSUPPORTED:
         return False
     raise OSError(number, os.strerror(number))
+
+
+_setting = Lock()
+
+
+def read_into(descriptor: int, view: memoryview[Any], offset: int) -> int:
+    """Fill ``view`` from ``offset``; returns how many bytes came, 0 at the end of the file."""
+    if hasattr(os, "preadv"):
+        return os.preadv(descriptor, [view], offset)
+    with _setting:
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        found = os.read(descriptor, len(view))
+    view[: len(found)] = found
+    return len(found)
+
+
+def write_from(descriptor: int, view: memoryview[Any], offset: int) -> int:
+    """Write ``view`` at ``offset``; returns how many bytes were taken."""
+    if hasattr(os, "pwrite"):
+        return os.pwrite(descriptor, view, offset)
+    with _setting:
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        return os.write(descriptor, view)

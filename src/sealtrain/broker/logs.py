@@ -13,7 +13,7 @@ import logging
 from typing import Any, Final, Literal
 
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.base.printable import printable
+from sealtrain.base.encoding import printable
 from sealtrain.errors import UsageError
 
 __all__ = ["REQUEST_LOG", "LogFormat", "configure", "log_format_of", "request_line"]

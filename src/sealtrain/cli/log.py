@@ -10,8 +10,8 @@ import typer
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import system_clock
+from sealtrain.base.encoding import printable
 from sealtrain.base.files import read_bounded
-from sealtrain.base.printable import printable
 from sealtrain.broker.address import DATABASE, database_of, is_address
 from sealtrain.broker.store.audited import read_beside
 from sealtrain.cli.brokers import BrokerFiles, at_each, own_state

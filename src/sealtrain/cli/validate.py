@@ -17,8 +17,7 @@ from sealtrain.recipe.lock import load_lock
 from sealtrain.recipe.schema import Recipe, load_recipe
 from sealtrain.sealing.dataset import SealedDataset
 from sealtrain.training.data.sources import Source
-from sealtrain.training.data.validation.check import check
-from sealtrain.training.data.validation.plaintext import PlainRecords
+from sealtrain.training.data.validation.check import PlainRecords, check
 
 if TYPE_CHECKING:
     from sealtrain.recipe.terms import Dataset

@@ -13,6 +13,7 @@ from pydantic import Field, StringConstraints, model_validator
 from sealtrain.attest.evidence import Evidence
 from sealtrain.base.canonical import MAX_JSON_VALUES, JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
+from sealtrain.base.encoding import printable
 from sealtrain.base.models import (
     Base64,
     Hex32,
@@ -24,7 +25,6 @@ from sealtrain.base.models import (
     load_json,
     load_model,
 )
-from sealtrain.base.printable import printable
 from sealtrain.consortium.receipts import Anchor, Lease
 from sealtrain.errors import DataInvalid, SealtrainError, error_by_code
 from sealtrain.signing.dsse import Envelope

@@ -16,8 +16,7 @@ import threading
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sealtrain.base.files import open_regular
-from sealtrain.base.positions import read_into
+from sealtrain.base.files import open_regular, read_into
 from sealtrain.errors import FileTruncated, RootMismatch
 from sealtrain.sealing.chunked import (
     CHUNK_BYTES,

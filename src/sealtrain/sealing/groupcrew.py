@@ -13,8 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from threading import Lock
 from typing import Any
 
-from sealtrain.base.files import send_to_disk
-from sealtrain.base.positions import write_from
+from sealtrain.base.files import send_to_disk, write_from
 from sealtrain.sealing.chunked import ChunkCipher
 from sealtrain.sealing.groupbuffer import GroupBuffer
 from sealtrain.sealing.hashtree import GROUP_BYTES, Suite

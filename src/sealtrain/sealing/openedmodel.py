@@ -17,7 +17,7 @@ from os import scandir, stat_result
 from pathlib import Path
 from typing import Any
 
-from sealtrain.base.printable import printable
+from sealtrain.base.encoding import printable
 from sealtrain.errors import LimitExceeded, NotSealed, WrongContext
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.file import open_file, read_header, root_of

@@ -12,8 +12,8 @@ from os import scandir
 from pathlib import Path
 from typing import Final
 
+from sealtrain.base.encoding import printable
 from sealtrain.base.filenames import clash, portable_name
-from sealtrain.base.printable import printable
 from sealtrain.sealing.header import FileContext
 
 __all__ = [

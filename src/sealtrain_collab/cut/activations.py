@@ -10,15 +10,32 @@ One message holds some records as a safetensors file with exactly these tensors:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 
 from sealtrain.errors import DataInvalid
 
-__all__ = ["FORMS", "Expected", "Form", "Row", "collate", "decode", "encode", "restored", "rows_of"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "COLUMNS",
+    "FORMS",
+    "Expected",
+    "Form",
+    "Row",
+    "batch_of",
+    "collate",
+    "decode",
+    "encode",
+    "restored",
+    "row_of",
+    "rows_of",
+    "schema",
+]
 
 Form = Literal["float32", "bfloat16", "int8"]
 FORMS: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
@@ -223,3 +240,44 @@ def _invalid(got: Any, expected: str) -> DataInvalid:
         expected=expected,
         hint="both sides must run the same recipe",
     )
+
+
+COLUMNS: Final = ("values", "scales", "labels")
+
+
+def schema() -> pa.Schema:
+    """Of records of activations."""
+    import pyarrow as pa
+
+    return pa.schema([(name, pa.large_binary()) for name in COLUMNS])
+
+
+def batch_of(rows: Sequence[Row]) -> pa.RecordBatch:
+    """Activations as records of a stream; ``row_of`` is the inverse."""
+    import pyarrow as pa
+
+    columns = {
+        "values": [_octets(row.values) for row in rows],
+        "scales": [b"" if row.scales is None else _octets(row.scales) for row in rows],
+        "labels": [_octets(row.labels) for row in rows],
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=schema())
+
+
+def row_of(record: Mapping[str, Any], expected: Expected) -> Row:
+    """A record of a stream as activations."""
+    values = _numbers(record["values"], FORMS[expected.form]).view(-1, expected.width)
+    labels = _numbers(record["labels"], torch.int64)
+    return Row(
+        values=values,
+        scales=_numbers(record["scales"], torch.float32) if record["scales"] else None,
+        labels=labels if expected.per_token else labels[0],
+    )
+
+
+def _octets(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _numbers(octets: bytes, dtype: torch.dtype) -> torch.Tensor:
+    return torch.frombuffer(bytearray(octets), dtype=dtype)

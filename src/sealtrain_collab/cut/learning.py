@@ -21,11 +21,10 @@ from sealtrain.training.data.stream import read_all
 from sealtrain.training.measuring import completion_metrics, train_and_measure
 from sealtrain.training.models.sparse import sparse_files
 from sealtrain.training.scores import measure, softmax
-from sealtrain_collab.cut.activations import Expected, Row, collate
+from sealtrain_collab.cut.activations import COLUMNS, Expected, Row, collate, row_of
 from sealtrain_collab.cut.back import adapted, built_back, merged_whole, with_sparse
 from sealtrain_collab.cut.cut import Back
 from sealtrain_collab.cut.front import expected_of
-from sealtrain_collab.cut.rows import COLUMNS, row_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

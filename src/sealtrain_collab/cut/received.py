@@ -32,7 +32,7 @@ from sealtrain.training.data.sources import Source
 from sealtrain_collab.channel.channel import AttestedChannel, accept
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.proofs import AcceptKey, ProveGuest
-from sealtrain_collab.cut.activations import Expected, Row, decode
+from sealtrain_collab.cut.activations import Expected, Row, batch_of, decode, schema
 from sealtrain_collab.cut.messages import (
     PURPOSE,
     Ask,
@@ -41,7 +41,6 @@ from sealtrain_collab.cut.messages import (
     heard,
     said,
 )
-from sealtrain_collab.cut.rows import batch_of, schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

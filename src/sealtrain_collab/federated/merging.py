@@ -11,6 +11,21 @@
 
 Before any rule the change of each update may be cut to ``max_norm``. Sums are made in float64, in
 the order of the parties' names, so the result does not depend on who was first.
+
+Low-rank merging without the error of averaging factors apart: an adapter adds ``B A`` to a weight.
+The weighted mean of parties' products is
+
+    sum_i w_i B_i A_i  =  [w_1 B_1 … w_k B_k] [A_1; …; A_k]  =  L R
+
+of rank k·r at most. Two QR factorisations leave a core of (k·r)², whose SVD gives the best
+approximation of rank r; the product itself, as large as the weight, is never formed. The mean of
+the ``B_i`` times the mean of the ``A_i`` is another matrix: it misses their covariance.
+
+The rows of ``A`` keep the length they had before, and singular values go to ``B``. So an unused
+direction still learns (with values shared out evenly, both its factors would be zero, and stay so),
+and the learning rate means what it meant.
+
+Robust rules bound what a few poisoned updates can move, and a norm bounds a single update.
 """
 
 from __future__ import annotations
@@ -19,14 +34,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from sealtrain.errors import UpdateRefused, UsageError
-from sealtrain_collab.federated.exact import factor_pairs, merged_factors
-from sealtrain_collab.federated.robust import bounded, median, trimmed_mean
-from sealtrain_collab.federated.update import State, Update
+from sealtrain_collab.federated.update import State, Update, change_norm
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["RULES", "merge"]
+__all__ = ["RULES", "bounded", "factor_pairs", "median", "merge", "merged_factors", "trimmed_mean"]
 
 RULES: Final = ("exact", "fedavg", "ffa", "median", "trimmed-mean")
 
@@ -137,3 +150,91 @@ def _finite(merged: dict[str, Tensor]) -> dict[str, Tensor]:
     if any(not bool(torch.isfinite(one).all()) for one in rounded.values()):
         raise UpdateRefused("the mean of the updates is not finite", check="numbers")
     return rounded
+
+
+_A, _B = ".lora_A.", ".lora_B."
+
+
+def factor_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Names of A and B of every low-rank adapter among ``names``, in their order."""
+    known = set(names)
+    pairs = [(name, name.replace(_A, _B)) for name in names if _A in name]
+    return [(left, right) for left, right in pairs if right in known]
+
+
+def merged_factors(
+    factors: Sequence[tuple[Tensor, Tensor]],
+    weights: Sequence[float],
+    *,
+    rank: int,
+    row_length: float,
+) -> tuple[Tensor, Tensor]:
+    """Factors of the best approximation of rank ``rank`` to the weighted mean of products.
+
+    Args:
+        factors: ``(A, B)`` of each party: (r, inputs) and (outputs, r).
+        weights: Of each party; they sum to 1.
+        rank: Rows of the merged A, at most what the parties' have together.
+        row_length: L2 norm of each row of the merged A, > 0.
+
+    Returns:
+        A (rank, inputs) and B (outputs, rank), float64. Signs are fixed: the entry of the largest
+        size in each row of A is positive.
+    """
+    import torch
+
+    left = torch.cat([w * b.double() for (_, b), w in zip(factors, weights, strict=True)], dim=1)
+    right = torch.cat([a.double() for a, _ in factors])
+    basis_out, upper_out = torch.linalg.qr(left)
+    basis_in, upper_in = torch.linalg.qr(right.T)
+    core, sizes, turned = torch.linalg.svd(upper_out @ upper_in.T, full_matrices=False)
+    rows, columns = turned[:rank] @ basis_in.T, (basis_out @ core * sizes)[:, :rank]
+    # A layer narrower than the rank has fewer directions.
+    rows = torch.nn.functional.pad(rows, (0, 0, 0, rank - len(rows)))
+    columns = torch.nn.functional.pad(columns, (0, rank - columns.shape[1]))
+    largest = rows.gather(1, rows.abs().argmax(dim=1, keepdim=True))
+    signs = torch.where(largest < 0, -1.0, 1.0).to(rows)
+    return rows * signs * row_length, columns * signs.T / row_length
+
+
+def bounded(state: State, previous: State, max_norm: float) -> dict[str, Tensor]:
+    """The update with its change cut to an L2 norm; float64.
+
+    Args:
+        state: The update.
+        previous: What it was learned from.
+        max_norm: Of the change over all tensors, > 0.
+    """
+    norm = change_norm(state, previous)
+    factor = 1.0 if norm <= max_norm else max_norm / norm
+    return {
+        name: before.double() + factor * (state[name].double() - before.double())
+        for name, before in previous.items()
+    }
+
+
+def median(tensors: Sequence[Tensor]) -> Tensor:
+    """Middle of every number over the parties; of an even count the mean of the two; float64."""
+    return trimmed_mean(tensors, trim=(len(tensors) - 1) // 2)
+
+
+def trimmed_mean(tensors: Sequence[Tensor], *, trim: int) -> Tensor:
+    """Mean of every number over the parties without its largest and smallest; float64.
+
+    Args:
+        tensors: One a party, equal shapes.
+        trim: How many are left out at either end.
+
+    Raises:
+        UsageError: It leaves nothing.
+    """
+    import torch
+
+    if not 0 <= 2 * trim < len(tensors):
+        raise UsageError(
+            "a trimmed mean needs more updates",
+            got=f"trim {trim} of {len(tensors)} updates",
+            expected=f"at least {2 * trim + 1}",
+        )
+    ordered = torch.stack([tensor.double() for tensor in tensors]).sort(dim=0).values
+    return ordered[trim : len(tensors) - trim].mean(dim=0)

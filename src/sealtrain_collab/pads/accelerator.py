@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-from sealtrain.base.printable import printable
+from sealtrain.base.encoding import printable
 from sealtrain.errors import (
     AcceleratorUnreachable,
     ChannelCut,

@@ -16,8 +16,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from sealtrain_collab.pads.engine import Engine
-from sealtrain_collab.pads.matrix import BITS, PublicMatrix
-from sealtrain_collab.pads.rows import rounded, stochastically_rounded
+from sealtrain_collab.pads.matrix import BITS, PublicMatrix, rounded, stochastically_rounded
 
 __all__ = ["PadsLinear", "Stack"]
 

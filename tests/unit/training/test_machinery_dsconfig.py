@@ -9,7 +9,7 @@ import pytest
 from language_world import cpt
 
 from sealtrain.errors import RecipeInvalid
-from sealtrain.training.distributed.dsconfig import ds_config
+from sealtrain.training.distributed.zero import ds_config
 
 
 def config(*, trainer: dict[str, Any] | None = None, **backend: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from training_world import (
 
 from sealtrain.errors import ModelInvalid, RecordInvalid, SchemaMismatch
 from sealtrain.training.models.base import adopt_tokens, build_model, byte_tokenizer
-from sealtrain.training.ppo.critic import Critic
+from sealtrain.training.ppo.rollout import Critic
 from sealtrain.training.rewards import rewards_of
 from sealtrain.training.sampling import Sampler, likelihood
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sealtrain.attest.dstack.evidence import DstackEvidence
-from sealtrain.attest.dstack.policy import DstackPolicy
-from sealtrain.attest.dstack.presets import COMMENTS, LINES, PRESETS, SIMULATED
+from sealtrain.attest.dstack.policy import COMMENTS, LINES, PRESETS, SIMULATED, DstackPolicy
 from sealtrain.attest.tdx.tee import pinned_roots
 from sealtrain.attest.tee import Given, Shown, Tee
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sealtrain.attest.nitro.evidence import NitroEvidence
-from sealtrain.attest.nitro.policy import NitroPolicy
-from sealtrain.attest.nitro.presets import COMMENTS, LINES, PRESETS, SIMULATED
+from sealtrain.attest.nitro.policy import COMMENTS, LINES, PRESETS, SIMULATED, NitroPolicy
 from sealtrain.attest.tee import Device, Given, Shown, Tee
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import GuestApiUnreachable

@@ -5,7 +5,7 @@ Every field is written; ``any`` says that a value does not matter (spec/evidence
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -18,6 +18,7 @@ __all__ = [
     "GpuMode",
     "NvidiaPolicy",
     "VbiosFloor",
+    "board",
     "driver_key",
     "vbios_key",
 ]
@@ -153,3 +154,27 @@ def _key(version: str, base: int) -> tuple[int, ...]:
     while numbers and numbers[-1] == 0:
         numbers.pop()
     return tuple(numbers)
+
+
+_DAY = 24 * 3600
+
+
+def board(architectures: list[str], count: int, switches: int, mode: list[str]) -> dict[str, Any]:
+    """Hardware's rules for one kind of board, as parsed YAML."""
+    return {
+        "root": "nvidia",
+        "rim_root": "nvidia",
+        "gpu_count": count,
+        "switch_count": switches,
+        "architectures": architectures,
+        "mode": mode,
+        "cc": "on",
+        "devtools": "off",
+        "devices": "any",
+        "driver_versions": {"minimum": "570.0.0", "denied": []},
+        "vbios_versions": "any",
+        "reference_values": "require",
+        "revocation": "require",
+        "max_ocsp_age_s": _DAY,
+        "nras": "any",
+    }

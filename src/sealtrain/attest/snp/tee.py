@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sealtrain.attest.snp.evidence import SnpEvidence
-from sealtrain.attest.snp.policy import SnpPolicy
-from sealtrain.attest.snp.presets import COMMENTS, LINES, PRESETS, SIMULATED
+from sealtrain.attest.snp.policy import COMMENTS, LINES, PRESETS, SIMULATED, SnpPolicy
 from sealtrain.attest.tee import Device, Given, Shown, Tee
 from sealtrain.base.encoding import to_base64
 

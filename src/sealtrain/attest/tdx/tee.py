@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sealtrain.attest.tdx.evidence import TdxEvidence
-from sealtrain.attest.tdx.policy import TdxPolicy
-from sealtrain.attest.tdx.presets import COMMENTS, LINES, SIMULATED
+from sealtrain.attest.tdx.policy import COMMENTS, LINES, SIMULATED, TdxPolicy
 from sealtrain.attest.tee import Device, Given, Shown, Tee
 from sealtrain.base.encoding import to_base64
 

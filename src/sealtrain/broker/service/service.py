@@ -24,10 +24,9 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.encoding import to_base64
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.service.bootauth import BootAuthority
-from sealtrain.broker.service.budgets import spent_so_far
 from sealtrain.broker.service.challenges import Challenges
 from sealtrain.broker.service.condition import Condition
-from sealtrain.broker.service.counting import Counting
+from sealtrain.broker.service.counting import Counting, spent_so_far
 from sealtrain.broker.service.entries import (
     granted_entry,
     is_refusal,

@@ -7,10 +7,9 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from sealtrain.recipe.audit import Audit
-from sealtrain.recipe.columns import Columns
+from sealtrain.recipe.columns import Columns, Labelled
 from sealtrain.recipe.fields import ColumnName, by_key
 from sealtrain.recipe.images import Augmentation, Preparation
-from sealtrain.recipe.labels import Labelled
 from sealtrain.recipe.modelspec import ModelFromConfig
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.trainers import Length, TrainerArguments

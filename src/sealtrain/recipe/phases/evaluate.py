@@ -6,8 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from sealtrain.recipe.columns import Labelled, label_count
 from sealtrain.recipe.fields import by_key
-from sealtrain.recipe.labels import Labelled, label_count
 from sealtrain.recipe.phases.classify import ClassifyTabularColumns, ClassifyTextColumns
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.trainers import Length, TrainerArguments

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import CheckpointRefused
 from sealtrain.training.distributed.agreement import to_first
-from sealtrain.training.distributed.dsconfig import ds_config
 from sealtrain.training.distributed.outline import filled, outline_of
 from sealtrain.training.distributed.ranks import place
 from sealtrain.training.models.weights import refuse_another_model, trainable_state
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from sealtrain.recipe.backends import DeepSpeed
     from sealtrain.recipe.trainers import TrainerArguments
 
-__all__ = ["Zero", "connect"]
+__all__ = ["Zero", "connect", "ds_config"]
 
 
 def connect() -> None:
@@ -173,3 +172,31 @@ class Zero:
         if leads:
             found |= {name: one for name, one in model.named_buffers() if name in persistent}
         return found
+
+
+_NEVER = 1 << 40
+
+
+def ds_config(backend: DeepSpeed, trainer: TrainerArguments) -> dict[str, Any]:
+    """DeepSpeed's configuration of a recipe.
+
+    Args:
+        backend: Stage of ZeRO, and where to keep the sharded state.
+        trainer: Batch, accumulation and clipping; the optimizer is the trainer's own.
+    """
+    zero: dict[str, Any] = {"stage": backend.zero_stage}
+    if backend.offload == "cpu":
+        zero["offload_optimizer"] = {"device": "cpu"}
+        if backend.zero_stage == 3:
+            zero["offload_param"] = {"device": "cpu"}
+    return {
+        "train_micro_batch_size_per_gpu": trainer.per_device_train_batch_size,
+        "gradient_accumulation_steps": trainer.gradient_accumulation_steps,
+        "gradient_clipping": trainer.max_grad_norm,
+        "zero_optimization": zero,
+        # The recipe's optimizer is PyTorch's. DeepSpeed's own would be compiled when first used.
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "steps_per_print": _NEVER,
+        "wall_clock_breakdown": False,
+    }

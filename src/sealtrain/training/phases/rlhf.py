@@ -142,8 +142,8 @@ def _ppo(
     from transformers import set_seed
     from trl.trainer.utils import disable_dropout_in_model
 
-    from sealtrain.training.ppo.critic import Critic
     from sealtrain.training.ppo.loop import PpoLoop
+    from sealtrain.training.ppo.rollout import Critic
 
     recipe = work.recipe
     policy: Any = trial.policy

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from sealtrain.training.ppo.mathematics import estimate_advantages, token_rewards, whiten
 from sealtrain.training.sampling import Answer, Sampler, likelihood, padded, reference
 
@@ -14,8 +16,9 @@ if TYPE_CHECKING:
 
     from sealtrain.training.inputs.prompts import Prompt
     from sealtrain.training.rewards import Rewards
+    from sealtrain.training.sampling import Batch
 
-__all__ = ["Experience", "Rollout", "roll_out"]
+__all__ = ["Critic", "Experience", "Rollout", "roll_out"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,3 +147,29 @@ def _looked_at(
         )
         for row, answer in enumerate(answers)
     ]
+
+
+class Critic(torch.nn.Module):
+    """Policy and value head, trained together.
+
+    Attributes:
+        policy: A causal language model, with or without an adapter.
+        value_head: Last hidden state → value. It begins at zero, so nothing has to be unlearned.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__()
+        self.policy = policy
+        width = policy.config.get_text_config().hidden_size
+        self.value_head = torch.nn.Linear(width, 1)
+        torch.nn.init.zeros_(self.value_head.weight)
+        torch.nn.init.zeros_(self.value_head.bias)
+
+    def forward(
+        self, batch: Batch, temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Log probabilities, entropies and values of each token, float32 (answers, tokens)."""
+        chances, entropies, states = likelihood(self.policy, batch, temperature, states=True)
+        with torch.autocast(batch.ids.device.type, enabled=False):
+            values = self.value_head(states.float()).squeeze(-1)
+        return chances, entropies, values

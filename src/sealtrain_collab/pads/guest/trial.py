@@ -173,7 +173,7 @@ class _Table:
     """Records in memory, in the batches in which they would be sealed."""
 
     def __init__(self, path: Path) -> None:
-        from sealtrain.training.data.validation.plaintext import PlainRecords
+        from sealtrain.training.data.validation.check import PlainRecords
 
         plain = PlainRecords(path)
         self.dataset_id, self.root = plain.dataset_id, plain.root

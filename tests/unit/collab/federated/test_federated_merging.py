@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from sealtrain.errors import UpdateRefused, UsageError
-from sealtrain_collab.federated.exact import merged_factors
-from sealtrain_collab.federated.merging import RULES, merge
+from sealtrain_collab.federated.merging import RULES, merge, merged_factors
 from sealtrain_collab.federated.update import Update, change_norm, decode_state, encode_state
 
 A, B, HEAD = "model.q.lora_A.default.weight", "model.q.lora_B.default.weight", "model.head.weight"

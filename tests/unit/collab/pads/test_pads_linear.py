@@ -14,9 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from sealtrain.errors import ModelInvalid, UsageError
 from sealtrain_collab.pads.engine import Inside, UnderPads
 from sealtrain_collab.pads.linear import PadsLinear, Stack
-from sealtrain_collab.pads.matrix import PublicMatrix
+from sealtrain_collab.pads.matrix import PublicMatrix, rounded, stochastically_rounded
 from sealtrain_collab.pads.protect import protect, protected_layers, quantise, restore
-from sealtrain_collab.pads.rows import rounded, stochastically_rounded
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 

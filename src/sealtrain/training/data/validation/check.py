@@ -1,20 +1,24 @@
-"""Measure, judge, report."""
+"""Hold records against a recipe's rules: in a guest, and in plaintext at the owner's desk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import ValidationFailed
+from sealtrain.errors import DataInvalid, ValidationFailed
+from sealtrain.sealing.tabular.batches import evenly, open_records
 from sealtrain.training.data.validation.columns import CountTokens
 from sealtrain.training.data.validation.measure import measure
 from sealtrain.training.data.validation.verdict import broken_rules, report
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from sealtrain.recipe.validation import Validation
     from sealtrain.training.data.sources import Source
 
-__all__ = ["check"]
+__all__ = ["PlainRecords", "check"]
 
 _MOST_NAMED = 20
 
@@ -52,3 +56,32 @@ def check(
         got=named,
         hint="each owner runs: sealtrain validate",
     )
+
+
+class PlainRecords:
+    """Records of one file, read once, a batch at a time."""
+
+    dataset_id = ""
+    root = ""
+    batch_rows: tuple[int, ...] = ()
+
+    def __init__(self, path: Path) -> None:
+        """Find the schema.
+
+        Raises:
+            FormatUnknown, SchemaMismatch, RecordInvalid: The records cannot be read.
+            DataInvalid: There is no such file.
+        """
+        if not path.is_file():
+            raise DataInvalid(f"no such file: {path}", hint="name a file of records")
+        schema, self._records = open_records([path], lambda _: None)
+        self.schema: pa.Schema | None = schema
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        """Not offered: records are streamed."""
+        raise IndexError(number)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All record batches in order, once."""
+        if self.schema is not None:
+            yield from evenly(self._records, self.schema)
