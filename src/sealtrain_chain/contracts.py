@@ -152,7 +152,7 @@ def safe(web3: Web3, address: str) -> Contract:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payer:
-    """Who pays for transactions, on which chain, and how much at most."""
+    """The payer of transactions, the chain, and the largest fee."""
 
     account: LocalAccount
     chain_id: int
@@ -168,7 +168,7 @@ def send(web3: Web3, payer: Payer, call: Any) -> dict[str, Any]:
 
     Args:
         web3: Of the node it is handed to.
-        payer: Who pays; it needs no right of any kind.
+        payer: Pays for the transaction; it needs no right of any kind.
         call: A bound function or a constructor.
 
     Returns:

@@ -79,7 +79,7 @@ class ChainDecision(StrictModel):
 
     @property
     def statement(self) -> str:
-        """SHA-256 of the off-chain decision's canonical JSON; zeros where there is none."""
+        """SHA-256 of the off-chain decision's canonical JSON; zeros without one."""
         if self.decision is None:
             return "00" * 32
         return sha256_hex(canonical_json(self.decision.to_dict()))

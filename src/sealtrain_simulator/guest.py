@@ -49,7 +49,7 @@ class SimulatedGuest:
     """A guest that booted with one deployment document.
 
     Args:
-        pki: Who signs its quotes.
+        pki: Signs its quotes.
         seed: Seed of its key provider; guests of one seed and one app share keys, as on dstack.
         compose: Raw bytes of ``app-compose.json``.
         devices: What the machine has besides its dstack agent.

@@ -124,7 +124,7 @@ class SimulatedNsm:
     """One enclave's module; call it with a request as one calls a device (``collect.Nsm``).
 
     Args:
-        pki: Who signs.
+        pki: Signs.
         clock: The module's time.
         image: Name of the image that the enclave started from.
         parent: Instance id of the parent.

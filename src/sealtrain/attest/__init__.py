@@ -1,1 +1,1 @@
-"""Who runs: collect evidence, verify its signature and logs, appraise its claims under a policy."""
+"""Evidence: collect it, verify its signature and logs, appraise its claims under a policy."""

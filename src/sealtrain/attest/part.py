@@ -160,7 +160,7 @@ def compose_groups(
     Args:
         situation: Names the expected hashes.
         got: What was measured, as the platform writes it.
-        source: Who measured it.
+        source: The component that measured it.
         measured: Expected hash → what the platform measures of it.
     """
     name = "compose hash"

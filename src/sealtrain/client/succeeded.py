@@ -8,7 +8,8 @@ the new ledger's first entry is a succession that
 3. was signed by enough of the predecessor's owners and put in force in time, and
 4. does not contradict the checkpoint that was remembered.
 
-Who missed a step gives its file: successions between the remembered consortium and the predecessor.
+An owner who missed a step gives its file: successions between the remembered consortium and its
+successor.
 """
 
 from __future__ import annotations

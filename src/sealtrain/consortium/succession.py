@@ -169,8 +169,8 @@ class SuccessionFile:
         Raises:
             DataInvalid: It cannot be read or is too long.
             StatementInvalid: It is no such file.
-            ConsortiumInvalid: The document in it is none.
-            SignatureInvalid: The envelope in it is none.
+            ConsortiumInvalid: The document in it is not a consortium.
+            SignatureInvalid: The envelope in it is malformed.
         """
         return cls.from_bytes(read_bounded(path, MAX_SUCCESSION_BYTES))
 

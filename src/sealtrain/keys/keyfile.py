@@ -21,7 +21,7 @@ __all__ = ["read_secret_file", "write_secret_file"]
 _FLAGS: Final = os.O_RDONLY | sum(
     getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
 )
-"""Windows lacks the first three and translates line ends without the last."""
+"""Windows does not have the first three, and translates line ends without the last."""
 
 
 def read_secret_file(path: Path, *, max_bytes: int) -> bytes:

@@ -68,7 +68,7 @@ UNION ALL SELECT format('child of %s', relname) FROM pg_inherits JOIN here ON he
 
 
 def structure(connection: Connection) -> set[str]:
-    """Every table, trigger and function of the schema, each in a line; empty where it is none."""
+    """Every table, trigger and function of the schema, each in a line; empty for another schema."""
     return {str(row[0]) for row in connection.execute(_STRUCTURE)}
 
 

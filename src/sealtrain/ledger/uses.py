@@ -1,6 +1,6 @@
 """What became of a dataset: runs that got it, their manifests, the model files these name.
 
-Read from a ledger's entries, in order. Who wants more than the broker's word for them gives the
+Read from a ledger's entries, in order. A caller who does not trust the broker gives the
 same entries to ``ledger.audit`` and compares the tree with a checkpoint.
 """
 

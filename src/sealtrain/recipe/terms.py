@@ -76,7 +76,7 @@ def expect_data(datasets: Sequence[Dataset], given: Iterable[str]) -> list[str]:
 
 
 class ModelRelease(StrictModel):
-    """Who gets the trained model; it is sealed to each of them."""
+    """The recipients of the trained model; it is sealed to each of them."""
 
     recipients: tuple[OwnerName, ...] = Field(min_length=1, max_length=256)
 

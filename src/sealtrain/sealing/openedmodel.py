@@ -73,7 +73,7 @@ def named_model(folder: Path, model: TrainedModel, unwrap: Unwrap) -> dict[str, 
     Raises:
         WrongContext: The first file is of another run, consortium or name.
         NoStanza, WrongKey: It was not sealed to this recipient.
-        NotSealed, DataInvalid: The first file is none, or is missing.
+        NotSealed, DataInvalid: The first file is not sealed, or is missing.
     """
     paths = [folder / name for name in sealed_names(model.names)]
     first = read_header(paths[0])

@@ -72,7 +72,7 @@ class Checkpoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reporting:
-    """Who learns how training goes.
+    """The receivers of a training's progress.
 
     Attributes:
         on_metrics: Called with the metrics that the release policy lets out, by step.

@@ -48,7 +48,7 @@ class AttestedChannel:
         self._receives = receives
         self._export: Secret | None = keys.export
         self.peer: Peer = keys.peer
-        """Who is at the other end."""
+        """The peer."""
         self.context: dict[str, JsonValue] = keys.context
         """What the initiator said it wants to talk about; both proofs cover it."""
 

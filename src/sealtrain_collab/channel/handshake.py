@@ -178,7 +178,7 @@ def derive_keys(
         transcript: T3 of the spec.
         responder: The 32 bytes the responder sent.
         initiator: The 32 bytes the initiator sent.
-        peer: Who is at the other end.
+        peer: The party at the other end.
     """
     salt = hashlib.sha256(canonical_json(transcript)).digest()
     secret = responder.reveal() + initiator.reveal()

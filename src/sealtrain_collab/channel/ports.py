@@ -56,7 +56,7 @@ def listening(
     Args:
         where: Host and port, or what ``bound`` gave; closed at the end.
         handle: Serves one connection to its end; closes it. An error it raises is told by its code,
-            or by its class if it is none of ours: nothing else of it, for it may quote a record.
+            or by its class if it is not one of ours: nothing else of it, for it may quote a record.
         what: Name of the port for the log.
         connections: At a time; one more is closed at once.
         say: Takes a line for each connection that ended with an error.

@@ -24,7 +24,7 @@ __all__ = ["AcceptGuest", "AcceptKey", "Acceptance", "Peer", "Proof", "ProveGues
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Who is at the other end.
+    """The party at the other end.
 
     Attributes:
         kind: How it proved itself.

@@ -64,7 +64,7 @@ def sparsify(
 
     Raises:
         ModelInvalid: A layer is no ``nn.Linear``, such as one in four bits.
-        UsageError: The share is none.
+        UsageError: The share is not between 0 and 1.
     """
     if not 0 < share <= 1:
         raise UsageError("no share of a layer's entries", got=share, expected="above 0, at most 1")

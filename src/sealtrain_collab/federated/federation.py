@@ -46,7 +46,7 @@ class Rounds:
         rounds: How many merges.
         min_parties: Updates that each needs.
         round_seconds: How long it waits for them.
-        parties: Who may take part: owners who give data to train on.
+        parties: Owners who may take part: those who give data to train on.
     """
 
     rule: str
@@ -92,7 +92,7 @@ class Merging(Protocol):
         return None
 
     def take(self, party: str, records: int, update: bytes, state: bytes) -> Taken:
-        """Read an update to ``state``. Raises ``DataInvalid`` or ``Refused`` if it is none."""
+        """Read an update to ``state``. Raises ``DataInvalid`` or ``Refused`` for other bytes."""
 
     def read_report(self, party: str, document: dict[str, Any]) -> Any:
         """What a party says of itself, read. Raises as ``take``."""

@@ -72,7 +72,7 @@ class Mailbox:
         self._listener.close()
 
     def next(self, timeout: float) -> Turn | None:
-        """The next turn; ``None`` when none arrives in time, or what arrives is none.
+        """The next turn; ``None`` when none arrives in time, or another message arrives.
 
         Args:
             timeout: Seconds.

@@ -100,7 +100,7 @@ class Seat:
         self._misses = 0
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.party: str | None = None
-        """Who sits there, once the federation took it in; of the federation's own thread."""
+        """The party of this seat, once the federation took it in; for the federation's thread."""
         self.countable = False
         """Whether a log may say how many records that party has."""
 

@@ -30,7 +30,7 @@ __all__ = ["Accelerator", "LocalAccelerator", "RemoteAccelerator", "expect_diges
 
 
 class Accelerator(Protocol):
-    """Who multiplies."""
+    """A machine that multiplies."""
 
     def admit(self, matrix: PublicMatrix) -> None:
         """Have it know a matrix."""

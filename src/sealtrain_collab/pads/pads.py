@@ -30,7 +30,7 @@ class Pad:
 
 
 class Supplier(Protocol):
-    """Who says what U is. What it says is checked together with the product."""
+    """The source of U. Its answer is checked together with the product."""
 
     def begin(self) -> Secret:
         """The pad secret of a beginning: new, and for this one alone. Called once.

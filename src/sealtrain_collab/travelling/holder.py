@@ -90,7 +90,7 @@ class Holder:
         forgives: Most trips of a run that may be lost with an orchestrator.
         timeout: Seconds the accelerator may take for a write.
         patience: Seconds an orchestrator may be silent.
-        report: What others shall see of how it came by its data; nobody asks where there is none.
+        report: Shows other parties how it came by its data; ``None`` without a report.
         writes: The accelerator's write port, whatever an orchestrator says; ``None`` to believe it.
         timer: Seconds, for timers.
 

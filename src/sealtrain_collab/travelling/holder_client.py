@@ -52,7 +52,7 @@ class HolderLane:
 
     @property
     def peer(self) -> Peer:
-        """Who is at the other end."""
+        """The peer."""
         return self._channel.peer
 
     def join(self, run_id: str, trip: int) -> Joined:

@@ -60,7 +60,7 @@ class Standby:
 
     Args:
         folder: Where they lie.
-        key: Who has it can take over.
+        key: A standby that has it can take over.
         run_id: 32 hex digits.
     """
 

@@ -58,7 +58,7 @@ def show_guest(tee: str, place: Path, report_data: bytes) -> Shown:
 
 
 def find_guest(root: Path) -> tuple[str | None, Path | None, list[Finding]]:
-    """Which TEE, where it is asked, what there is to say about it; ``None`` where there is none."""
+    """The TEE, the place to ask it, and notes about it; ``None`` without a TEE."""
     for name in _SOCKETS:
         if _is_socket(root / name):
             return _found("dstack", root / name, f"--platform dstack --guest /{name}")

@@ -36,7 +36,7 @@ class Seen:
     """A machine that was looked at.
 
     Attributes:
-        tee: What it is a guest of; ``None`` where it is none.
+        tee: The TEE of this guest; ``None`` outside a TEE.
         shown: What its processor showed, ``None`` where it shows nothing.
         driver: What the driver of its accelerators says.
         gpus: What its accelerators showed.

@@ -56,7 +56,7 @@ def fields_of(exhibit: forms.Exhibit, beside: Beside) -> list[Field]:
 
 
 def _published(exhibit: forms.Exhibit) -> list[Field]:
-    """Files that belong to evidence and are none."""
+    """Files that belong to evidence but are not evidence."""
     match exhibit:
         case forms.ReferenceValues(rim=rim):
             return rim_fields(rim)

@@ -213,7 +213,7 @@ def _device(switches: Switches, name: str, nonce: bytes) -> GpuDevice:
 
 
 def _octets(answer: Any) -> bytes:
-    """Octets of a structure; too many are none, which no report is."""
+    """Octets of a structure; too many become no octets, which no report is."""
     return bytes(answer.data)[: answer.size] if answer.size <= len(answer.data) else b""
 
 

@@ -55,8 +55,8 @@ class NvidiaPolicy(StrictModel):
     """What a guest's accelerators must show.
 
     Attributes:
-        root: Who certifies devices: NVIDIA's device identity CA, or a simulator.
-        rim_root: Who signs reference values: NVIDIA's RIM CA, or a simulator.
+        root: The authority that certifies devices: NVIDIA's device identity CA, or a simulator.
+        rim_root: The authority that signs reference values: NVIDIA's RIM CA, or a simulator.
         gpu_count: Exactly so many GPUs.
         switch_count: Exactly so many NVSwitches, or ``any``. Whatever the number, protected GPUs
             must show every switch that they name.

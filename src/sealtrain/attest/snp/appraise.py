@@ -294,7 +294,7 @@ def _flags(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
 
 
 def _authorised(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
-    """Who signed the launch: the ID key, or the author key above it where the guest has one."""
+    """The key that signed the launch: the ID key, or the author key above it."""
     report = platform.report
     found = [report.id_key_digest]
     if report.author_key_enabled:

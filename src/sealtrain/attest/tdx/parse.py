@@ -40,7 +40,7 @@ class TdxQuote:
     rtmr: tuple[str, str, str, str]
     report_data: bytes
     service_td: bytes
-    """Measurement of the service guest bound to this one, 48 bytes; zeros where there is none."""
+    """Measurement of the service guest bound to this one, 48 bytes; zeros without one."""
     certificates: tuple[bytes, ...]
     """DER: PCK leaf, its issuer, the root."""
 

@@ -90,7 +90,7 @@ def change(transaction: Transaction, entry: Entry) -> None:
     """Make the change that an entry states. Making it again changes nothing.
 
     Raises:
-        KeyError: The entry lacks a field.
+        KeyError: A field of the entry is missing.
         SealtrainError: A field of it is malformed.
     """
     act = _CHANGES.get(entry.kind)

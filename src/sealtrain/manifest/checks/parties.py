@@ -1,6 +1,6 @@
-"""Who took part in a run, and when (spec/parties.md §3). One guest is the case of one stay.
+"""The parties of a run, and when each took part (spec/parties.md §3).
 
-Checks 10, 11 and 14 ask it; what the parties did together is check 18's.
+One guest is the case of one stay. Checks 10, 11 and 14 ask it; what the parties did together is check 18's.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Projection:
             names: Recipe's name of a column → its name in the stream.
 
         Raises:
-            SchemaMismatch: A source lacks a column or has another type.
+            SchemaMismatch: A column of a source is missing or has another type.
         """
         import pyarrow as pa
 

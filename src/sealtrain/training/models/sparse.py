@@ -78,7 +78,7 @@ def sparse_layers(model: nn.Module) -> Iterator[tuple[str, SparseLinear]]:
 
 
 def sparse_files(model: nn.Module) -> dict[str, bytes]:
-    """The trained entries as a file; no file where there are none."""
+    """The trained entries as a file; no file without such entries."""
     from safetensors.torch import save
 
     tensors = {}

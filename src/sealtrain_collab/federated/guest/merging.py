@@ -49,7 +49,7 @@ class Merge(Merging):
         self._run, self._terms, self._form = run, terms, form
 
     def take(self, party: str, records: int, update: bytes, state: bytes) -> Taken:
-        """Read an update to ``state``. Raises ``UpdateRefused`` when it is none."""
+        """Read an update to ``state``. Raises ``UpdateRefused`` for other bytes."""
         from sealtrain_collab.federated.update import Update, change_norm, decode_state
 
         previous = decode_state(state, self._form)

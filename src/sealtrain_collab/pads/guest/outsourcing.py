@@ -116,7 +116,7 @@ class Outsourcing:
         restore(model)
 
     def _supplier(self, how: Pads) -> tuple[Supplier | None, dict[str, Any] | None]:
-        """Who makes pads, and what the run log says of a dealer."""
+        """The source of pads, and the run log's entry about a dealer."""
         if how.pads == "own":
             return None, None
         if how.pads == "pool":

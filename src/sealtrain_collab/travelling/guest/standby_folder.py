@@ -1,8 +1,8 @@
 """The folder of a run's sealed states, and which orchestrator leads it.
 
-Who leads holds a lock on a file in it, which the system takes away with the process. Nothing rests
-on that but order: an accelerator serves the newest orchestrator only, and a state opens under the
-joint key of the holders only.
+The orchestrator that leads holds a lock on a file in it, which the system takes away with the
+process. Nothing rests on that but order: an accelerator serves the newest orchestrator only, and a
+state opens under the joint key of the holders only.
 """
 
 from __future__ import annotations
