@@ -1,6 +1,7 @@
 """The parties of a run, and when each took part (spec/parties.md §3).
 
-One guest is the case of one stay. Checks 10, 11 and 14 ask it; what the parties did together is check 18's.
+One guest is the case of one stay. Checks 10, 11 and 14 ask it; what the parties did together is
+check 18's.
 """
 
 from __future__ import annotations
