@@ -102,7 +102,8 @@ class Waiting(Stage):
 def test_a_locked_down_run_asks_the_kernel_for_every_report(tmp_path: Path, tee: str) -> None:
     """From the first request to the last quote, renewals between them, inside the run's border."""
     folder = tmp_path / "tsm"
-    world = Waiting(tmp_path, machine=("--tee", tee), variables={"SERVED_CONFIGFS": str(folder)})
+    variables = {"SERVED_CONFIGFS": str(folder)}
+    world = Waiting(tmp_path, machine=("--tee", tee), variables=variables, warm=False)
     with world.stack:
         world.found()
         world.propose("engineer", SHORT)
