@@ -66,6 +66,7 @@ format: $(STAMP) ## format the code and the generated reference pages
 	$(BIN)/python tools/error_reference.py
 	$(BIN)/python tools/cli_reference.py
 	$(BIN)/python tools/negative_cases.py
+	$(BIN)/python tools/recipe_schema.py
 	$(BIN)/python tools/architecture.py
 
 changelog: $(STAMP) ## collect changes/ into CHANGELOG.md: make changelog VERSION=1.2.3
