@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
     from sealtrain.ledger.postgres import Postgres
 
+# One thread for each worker and for all that it starts: threads of OpenMP spin where they wait for
+# each other, and two workers on two cores spend half of their time so. Read when torch is loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
