@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-import sealtrain
 from sealtrain.errors import DataInvalid
 
 __all__ = ["shipped"]
@@ -25,7 +24,7 @@ def shipped(name: str) -> Path:
     Raises:
         DataInvalid: It is neither installed nor in a checkout.
     """
-    checkout = Path(sealtrain.__file__).resolve().parents[2]
+    checkout = Path(__file__).resolve().parents[3]
     if (checkout / "pyproject.toml").is_file() and (checkout / name).exists():
         return checkout / name
     for folder in _installed():

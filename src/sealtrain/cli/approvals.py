@@ -7,28 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sealtrain.base.clock import system_clock
 from sealtrain.cli import log
-from sealtrain.cli.brokers import AtEach, BrokerFiles, at_each, own_state
+from sealtrain.cli.brokers import BrokerFiles, exit_for, failures
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.recipe import change_lines
-from sealtrain.client.api import BrokerClient
-from sealtrain.client.connection import brokers_of_lock, deployment_of, lock_of, watched_ledger
-from sealtrain.client.pin import load_pin
-from sealtrain.consortium.datasets import load_dataset_manifest
-from sealtrain.consortium.decisions import DatasetPin, Decision, Target, sign_decision
+from sealtrain.client import approving
+from sealtrain.client.connection import brokers_of_lock, deployment_of, lock_of
+from sealtrain.client.owner import Owner
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import UsageError
-from sealtrain.keys.identity import Identity
 from sealtrain.recipe.diff import diff
 from sealtrain.recipe.needs import needs_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from sealtrain.client.owner import AtEach
     from sealtrain.consortium.approvals import Tally
     from sealtrain.recipe.lock import Lock
-    from sealtrain.signing.identity import PublicIdentity
     from sealtrain.signing.needs import Needs
 
 __all__ = ["approve", "confirm", "review", "revoke", "status"]
@@ -67,28 +63,20 @@ def approve(
     gets no approval. A recipe you revoked needs --lift-revocation: the approval then names your
     revocation, and only your approval can do that.
     """
-    lock, target = deployment_of(deployment)
-    needs = needs_of(lock.recipe)
+    read = deployment_of(deployment)
+    lock, _ = read
     before = lock_of(approved_before) if approved_before else None
     known = brokers_of_lock(brokers, lock)
-    review(lock, needs, before, known=known, quiet=as_json)
+    review(lock, needs_of(lock.recipe), before, known=known, quiet=as_json)
     confirm("APPROVE", yes)
-    members = Consortium.load(consortium)
-    owner = Identity.load(identity).public
-    lifts = _own_revocations(brokers, members, owner, target)
-    _check_lift(lift_revocation, revoked=bool(lifts))
-    manifests = [load_dataset_manifest(folder, owner) for folder in dataset or ()]
-    now = system_clock()
-    decision = Decision.approve(
-        consortium_id=members.consortium_id,
-        target=target,
-        needs=needs,
-        datasets=[DatasetPin(dataset_id=found.dataset_id, root=found.root) for found in manifests],
-        lifts=lifts,
-        signed_at=now,
-        not_after=now + days * 86400,
+    answers = approving.approve(
+        Owner(identity=identity, brokers=tuple(brokers), state=state),
+        read,
+        Consortium.load(consortium),
+        datasets=dataset or (),
+        days=days,
+        lift_revocation=lift_revocation,
     )
-    answers = _submit(decision, needs, identity, brokers, members, state)
     _show(answers, as_json)
 
 
@@ -106,12 +94,11 @@ def revoke(
     Keys that a running guest already holds cannot be recalled; its lease is not renewed.
     """
     confirm("REVOKE", yes)
-    members = Consortium.load(consortium)
-    lock, target = deployment_of(deployment)
-    decision = Decision.revoke(
-        consortium_id=members.consortium_id, target=target, signed_at=system_clock()
+    answers = approving.revoke(
+        Owner(identity=identity, brokers=tuple(brokers), state=state),
+        deployment,
+        Consortium.load(consortium),
     )
-    answers = _submit(decision, needs_of(lock.recipe), identity, brokers, members, state)
     say("keys already released stay released; running guests stop when their lease ends")
     _show(answers, as_json)
 
@@ -123,15 +110,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show threshold and progress of a recipe's approval, counted from the signed decisions."""
-    members = Consortium.load(consortium)
-    lock, target = deployment_of(deployment)
-
-    def at(broker: Path) -> Tally:
-        with BrokerClient(load_pin(broker).url) as client:
-            needs = needs_of(lock.recipe)
-            return client.approvals_status(target, members, system_clock(), needs=needs)
-
-    _show(at_each(brokers, at), as_json)
+    _show(approving.tallies(tuple(brokers), deployment, Consortium.load(consortium)), as_json)
 
 
 def review(
@@ -175,71 +154,9 @@ def confirm(word: str, yes: bool) -> None:
         raise UsageError("nothing was signed", got="another word", expected=word)
 
 
-def _own_revocations(
-    brokers: list[Path], consortium: Consortium, owner: PublicIdentity, target: Target
-) -> set[str]:
-    """Digests of an owner's revocations of a recipe, from every broker that answers."""
-
-    def at(broker: Path) -> set[str]:
-        with BrokerClient(load_pin(broker).url) as client:
-            return {
-                signed.digest
-                for signed in client.decided(target, consortium)
-                if signed.owner == owner and signed.decision.decision == "revoke"
-            }
-
-    return set().union(*at_each(brokers, at).done.values())
-
-
-def _check_lift(lift: bool, *, revoked: bool) -> None:
-    """Require that an owner who lifts a revocation says so, and has one to lift.
-
-    Raises:
-        UsageError: It was revoked and is not lifted, or the other way round.
-    """
-    if lift != revoked:
-        raise UsageError(
-            "you revoked this recipe" if revoked else "you did not revoke this recipe",
-            check="--lift-revocation",
-            hint="take the revocation back: --lift-revocation"
-            if revoked
-            else "there is nothing to lift: leave --lift-revocation out",
-        )
-
-
-def _submit(
-    decision: Decision,
-    needs: Needs,
-    identity: Path,
-    brokers: list[Path],
-    consortium: Consortium,
-    state: Path | None,
-) -> AtEach[Tally]:
-    """Sign a decision, hand it to each broker and count again from the signed decisions."""
-    own_state(state, brokers)
-    signer = Identity.load(identity).signer
-    envelope = sign_decision(decision, signer)
-
-    def at(broker: Path) -> Tally:
-        index = None
-        if decision.decision == "revoke":
-            # Nothing keeps an owner from stopping, whatever became of the ledger.
-            pin = load_pin(broker)
-            with BrokerClient(pin.url, signer=signer, broker=pin.broker_id) as client:
-                index = client.submit_decision(envelope)
-        with watched_ledger(broker, consortium, identity, state) as watch:
-            if index is None:
-                index = watch.client.submit_decision(envelope)
-            watch.recorded(index, envelope.to_bytes())
-            return watch.client.approvals_status(
-                decision.target, consortium, system_clock(), needs=needs
-            )
-
-    return at_each(brokers, at)
-
-
 def _show(answers: AtEach[Tally], as_json: bool) -> None:
     """Show the tally that is furthest behind, and each broker's where there are several."""
+    failures(answers)
     furthest = min(answers.done.values(), key=lambda tally: (not tally.sealed, tally.progress))
     each = {url: tally.to_dict() for url, tally in answers.done.items()}
     lines = _tally_lines(furthest)
@@ -248,7 +165,7 @@ def _show(answers: AtEach[Tally], as_json: bool) -> None:
             f"at {url}: {tally.progress}/{tally.threshold}" for url, tally in answers.done.items()
         ]
     emit(as_json, furthest.to_dict() | {"brokers": each, "failed": list(answers.failed)}, lines)
-    answers.finish()
+    exit_for(answers)
 
 
 def _tally_lines(tally: Tally) -> list[str]:

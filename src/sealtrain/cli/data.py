@@ -3,44 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from sealtrain.base.canonical import parse_json
-from sealtrain.base.clock import system_clock, to_rfc3339
-from sealtrain.base.files import atomic_write, read_bounded
-from sealtrain.cli.brokers import AtEach, BrokerFiles, Threshold, own_state, register_dataset
+from sealtrain.base.files import read_bounded
+from sealtrain.cli.brokers import BrokerFiles, Threshold, exit_for, failures
 from sealtrain.cli.log import StateFile
-from sealtrain.cli.opening import ManifestOptions, model_source
+from sealtrain.cli.opening import ManifestOptions, say_doubts
 from sealtrain.cli.output import Json, emit, progress_bytes, say
-from sealtrain.cli.rotation import rotated
-from sealtrain.client.connection import attested_brokers, own_key
-from sealtrain.client.wrapping import check_brokers, wrap_for_brokers
-from sealtrain.consortium.datasets import (
-    read_dataset_envelope,
-    reissue_dataset,
-    sign_dataset,
-    verify_dataset,
-)
+from sealtrain.client import sealing
+from sealtrain.client.handover import hand_over
+from sealtrain.client.opening import model_of_run
+from sealtrain.client.owner import Owner
+from sealtrain.client.sealing import MAX_DATASET_BYTES, Publication
 from sealtrain.errors import UsageError
 from sealtrain.keys.identity import Identity
-from sealtrain.sealing.dataset import (
-    DatasetDescription,
-    NewDataset,
-    SealOptions,
-    read_stanzas,
-    seal_dataset,
-)
-from sealtrain.sealing.dataset import rewrap as rewrap_dataset
+from sealtrain.sealing.dataset import SealOptions, read_stanzas
 from sealtrain.sealing.file import read_header
-from sealtrain.sealing.hpke import HpkePublicKey
-from sealtrain.sealing.stanza import RecipeBinding, Stanza, wrap_for_owner
 from sealtrain.sealing.tabular.tokens import TokenShards
 from sealtrain.signing.dsse import Envelope
-
-if TYPE_CHECKING:
-    from sealtrain.sealing.datakey import DataKey
 
 __all__ = ["inspect", "rewrap", "seal"]
 
@@ -101,99 +84,53 @@ def seal(
 
     Interrupted, it continues when run again: finished shards are not sealed twice.
     """
-    owner = Identity.load(identity)
-    target = out or Path(f"{name}.sealed")
-    if not target.absolute().parent.is_dir():
-        raise UsageError(
-            "there is no folder to seal into",
-            check="--out",
-            got=str(target.parent),
-            hint="make it first, or name another --out",
-        )
-    model = model_source(source, owner, manifest)
-    own_state(state, brokers)
-    attested = attested_brokers(brokers, deployment)
-    check_brokers(attested, threshold)
-    me = owner.public
-    binding = RecipeBinding(
-        app_id=attested[0].app_id, compose_hash=attested[0].compose_hash, owner_id=me.owner_id
-    )
-    owner_key = HpkePublicKey(me.sealing_bytes)
-
-    def stanzas(data_key: DataKey, dataset_id: str) -> tuple[Stanza, ...]:
-        return (
-            wrap_for_owner(data_key, dataset_id=dataset_id, owner_id=me.owner_id, public=owner_key),
-            *wrap_for_brokers(
-                data_key,
-                dataset_id=dataset_id,
-                owner=me,
-                brokers=attested,
-                threshold=threshold,
-            ),
-        )
-
-    def sign(description: DatasetDescription) -> bytes:
-        envelope = sign_dataset(
-            description,
-            owner.signer,
-            sealed_at=to_rfc3339(system_clock()),
-            publish_counts=publish_counts,
-        )
-        return envelope.to_bytes()
-
+    owner = Owner(identity=identity, brokers=tuple(brokers), threshold=threshold, state=state)
+    model = model_of_run(source, owner.keys, manifest.of_run())
     with progress_bytes(f"sealing {name}", _size_of(source), shown=not as_json) as advance:
-        description = seal_dataset(
+        sealed = sealing.seal(
+            owner,
             source if model is None else model.files,
-            target,
-            NewDataset(
-                name=name,
-                owner_id=me.owner_id,
-                owner_name=me.name,
-                binding=binding,
-                stanzas=stanzas,
-                sign=sign,
-                unwrap=owner.unwrap,
-            ),
-            SealOptions(
+            out or Path(f"{name}.sealed"),
+            name=name,
+            deployment=deployment,
+            options=SealOptions(
                 layout=layout,
                 form=form,
                 token_shards=TokenShards(dtype=dtype, row_tokens=row_tokens),
                 padding=padding,
                 commitments=commitments,
             ),
+            publication=Publication(counts=publish_counts, register=register_),
             progress=advance,
         )
-    registered: AtEach[None] = AtEach()
-    if register_:
-        envelope = read_bounded(target / "dataset.json", _MAX_DATASET)
-        registered = register_dataset(envelope, brokers, deployment, identity, state)
-    simulated = any(broker.simulated for broker in attested)
+    failures(sealed.registered)
+    description = sealed.description
     emit(
         as_json,
         {
             "dataset_id": description.dataset_id,
             "name": name,
-            "registered": list(registered.done),
-            "failed": list(registered.failed),
-            "owner": me.name,
+            "registered": list(sealed.registered.done),
+            "failed": list(sealed.registered.failed),
+            "owner": owner.keys.name,
             "root": description.root,
             "records": description.records,
             "shards": len(description.shards),
-            "simulated": simulated,
-            "folder": str(target),
+            "simulated": sealed.simulated,
+            "folder": str(sealed.folder),
         },
         [
-            f"sealed   {target}",
+            f"sealed   {sealed.folder}",
             f"dataset  {description.dataset_id}",
             f"root     {description.root}",
             f"records  {description.records}",
         ],
     )
     if model is not None:
-        model.tell()
-    if simulated:
+        say_doubts(model)
+    if sealed.simulated:
         say("SIMULATED — NOT ATTESTED: the brokers' evidence comes from a simulator")
-    registered.finish()
+    exit_for(sealed.registered)
 
 
 def rewrap(
@@ -221,58 +158,26 @@ def rewrap(
     --former it is yours under your present keys instead of the former ones.
     A recipient that already got the key keeps it: to revoke it, seal again under a new key.
     """
-    if set(drop or ()) - {"recipe", "share"}:
-        raise UsageError(
-            "only brokers' stanzas can be dropped", got=drop, expected="recipe or share",
-            hint="your own stanza stays: without it the data could never be opened again",
-        )  # fmt: skip
     if (deployment is None) != (not brokers):
         raise UsageError("--deployment and --broker belong together")
-    own_state(state, brokers or ())
-    me = Identity.load(identity)
+    owner = Owner(identity=identity, brokers=tuple(brokers or ()), threshold=threshold, state=state)
     if former is not None:
-        rotated(sealed, Identity.load(former), me)
-    envelope = read_dataset_envelope(sealed)
-    verify_dataset(envelope, me.public)  # only the owner's own data is rewrapped
-    key = own_key(sealed, me)
-    dataset_id, stanzas = read_stanzas(sealed)
-    dropped = [stanza for stanza in stanzas if stanza.kind in (drop or ())]
-    added: tuple[Stanza, ...] = ()
-    registered: AtEach[None] = AtEach()
-    if deployment is None or not brokers:
-        rewrap_dataset(sealed, data_key=key, drop=dropped)
-    else:
-        attested = attested_brokers(brokers, deployment)
-        added = wrap_for_brokers(
-            key,
-            dataset_id=dataset_id,
-            owner=me.public,
-            brokers=attested,
-            threshold=threshold,
-        )
-        rewrap_dataset(sealed, data_key=key, add=added, drop=dropped)
-        manifest = reissue_dataset(
-            envelope,
-            me.signer,
-            app_id=attested[0].app_id,
-            compose_hash=attested[0].compose_hash,
-            sealed_at=to_rfc3339(system_clock()),
-        )
-        atomic_write(sealed / "dataset.json", manifest.to_bytes(), overwrite=True)
-        registered = register_dataset(manifest.to_bytes(), brokers, deployment, identity, state)
+        hand_over(sealed, Identity.load(former), owner.keys)
+    done = sealing.rewrap(owner, sealed, drop=drop or (), deployment=deployment)
+    failures(done.registered)
     say("note: keys already released stay released; seal again under a new key to revoke them")
     emit(
         as_json,
         {
-            "dataset_id": dataset_id,
-            "added": len(added),
-            "dropped": len(dropped),
-            "registered": list(registered.done),
-            "failed": list(registered.failed),
+            "dataset_id": done.dataset_id,
+            "added": done.added,
+            "dropped": done.dropped,
+            "registered": list(done.registered.done),
+            "failed": list(done.registered.failed),
         },
-        [f"dataset  {dataset_id}", f"stanzas  +{len(added)} -{len(dropped)}"],
+        [f"dataset  {done.dataset_id}", f"stanzas  +{done.added} -{done.dropped}"],
     )
-    registered.finish()
+    exit_for(done.registered)
 
 
 def inspect(
@@ -282,7 +187,7 @@ def inspect(
     """Show what a sealed dataset or file tells without any key. Nothing here is verified."""
     if sealed.is_dir():
         dataset_id, stanzas = read_stanzas(sealed)
-        envelope = Envelope.from_bytes(read_bounded(sealed / "dataset.json", _MAX_DATASET))
+        envelope = Envelope.from_bytes(read_bounded(sealed / "dataset.json", MAX_DATASET_BYTES))
         claimed = parse_json(envelope.payload)
     else:
         header = read_header(sealed)
@@ -296,9 +201,6 @@ def inspect(
         },
         [f"id       {dataset_id}", *(f"stanza   {s.kind}  {s.recipient}" for s in stanzas)],
     )
-
-
-_MAX_DATASET = 4 << 20
 
 
 def _size_of(source: Path) -> int:

@@ -14,11 +14,12 @@ from sealtrain.base.encoding import printable
 from sealtrain.base.files import read_bounded
 from sealtrain.broker.address import DATABASE, database_of, is_address
 from sealtrain.broker.store.audited import read_beside
-from sealtrain.cli.brokers import BrokerFiles, at_each, own_state
+from sealtrain.cli.brokers import BrokerFiles, at_each, exit_for
 from sealtrain.cli.output import Json, emit, progress_items, say
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import pinned_identity
 from sealtrain.client.connection import watched_ledger
+from sealtrain.client.owner import one_memory
 from sealtrain.client.pin import load_pin
 from sealtrain.client.watch import cosign_newest, witnessed
 from sealtrain.consortium.members import Consortium
@@ -71,7 +72,7 @@ def witness(
     A ledger that is shorter than it was, rewritten or forked is refused, and both signed
     checkpoints are kept beside the state file. Run it daily, and whenever something was approved.
     """
-    own_state(state, brokers)
+    one_memory(state, len(brokers))
     members = Consortium.load(consortium)
     owner = Identity.load(identity)
     members.owner(owner.name)
@@ -105,7 +106,7 @@ def witness(
         ]
     first = next(iter(seen.done.values()))
     emit(as_json, first | {"brokers": seen.done, "failed": list(seen.failed)}, lines)
-    seen.finish()
+    exit_for(seen)
 
 
 def audit(

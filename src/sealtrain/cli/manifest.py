@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from sealtrain.base.clock import system_clock
-from sealtrain.base.files import atomic_write, read_regular
+from sealtrain.base.files import atomic_write
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.manifest.files import examine_file
 from sealtrain.manifest.report import render
-from sealtrain.manifest.trust import load_trust
-from sealtrain.manifest.verify import Report, examine
+from sealtrain.manifest.verify import Report
 
 __all__ = [
     "Artefacts",
@@ -20,7 +19,6 @@ __all__ = [
     "TrustFile",
     "WithoutArtefacts",
     "examined",
-    "manifest_bytes",
     "report",
     "verify",
 ]
@@ -33,8 +31,6 @@ Artefacts = Annotated[
 WithoutArtefacts = Annotated[
     bool, typer.Option("--without-artefacts", help="Do not look at the sealed outputs.")
 ]
-
-_MAX_MANIFEST = 64 << 20
 
 
 def verify(
@@ -90,15 +86,4 @@ def report(
 
 def examined(manifest: Path, trust: Path, artefacts: Path | None, skip: bool) -> Report:
     """Verify a manifest file, and report every check."""
-    folder = None if skip else artefacts or manifest.parent
-    return examine(
-        manifest_bytes(manifest),
-        load_trust(trust),
-        artefacts=folder,
-        now=system_clock(),
-    )
-
-
-def manifest_bytes(path: Path) -> bytes:
-    """Read a file that claims to be a manifest."""
-    return read_regular(path, _MAX_MANIFEST)
+    return examine_file(manifest, trust, artefacts=None if skip else artefacts or "beside")

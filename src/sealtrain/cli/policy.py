@@ -10,10 +10,11 @@ import typer
 from sealtrain.attest.policy import AppraisalPolicy, load_policy
 from sealtrain.base.clock import system_clock
 from sealtrain.cli.approvals import ConsortiumFile, IdentityFile, StateFile, confirm
-from sealtrain.cli.brokers import BrokerFiles, at_each, own_state
+from sealtrain.cli.brokers import BrokerFiles, at_each, exit_for
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.connection import watched_ledger
+from sealtrain.client.owner import one_memory
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import sign_owned
@@ -93,7 +94,7 @@ def show(
         },
         lines,
     )
-    answers.finish()
+    exit_for(answers)
 
 
 def _submit(
@@ -106,7 +107,7 @@ def _submit(
     yes: bool,
     as_json: bool,
 ) -> None:
-    own_state(state, brokers)
+    one_memory(state, len(brokers))
     members, owner = Consortium.load(consortium), Identity.load(identity)
     members.owner(owner.name)
     if not as_json:
@@ -138,7 +139,7 @@ def _submit(
         {"brokers": answers.done, "failed": list(answers.failed)},
         [f"{url}: in force, entry {answer['index']}" for url, answer in answers.done.items()],
     )
-    answers.finish()
+    exit_for(answers)
 
 
 def _line(signed: SignedPolicy) -> str:

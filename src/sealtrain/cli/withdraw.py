@@ -11,7 +11,7 @@ import typer
 from sealtrain.base.clock import system_clock
 from sealtrain.cli import log
 from sealtrain.cli.approvals import confirm
-from sealtrain.cli.brokers import BrokerFiles, at_each
+from sealtrain.cli.brokers import BrokerFiles, at_each, exit_for
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.pin import load_pin
@@ -87,7 +87,7 @@ def withdraw(
     lost = {url: {"index": None, "error": why.to_dict()} for url, why in answers.failed.items()}
     shown = [{"broker": url, **answer} for url, answer in (lost | answers.done).items()]
     emit(as_json, {"digest": envelope.digest, "brokers": shown}, lines)
-    answers.finish()
+    exit_for(answers)
     if any("error" in answer for answer in shown):
         raise typer.Exit(Unreachable.exit_code)
 

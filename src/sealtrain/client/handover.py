@@ -21,10 +21,10 @@ from sealtrain.sealing.stanza import wrap_for_owner
 if TYPE_CHECKING:
     from sealtrain.keys.identity import Identity
 
-__all__ = ["rotated"]
+__all__ = ["hand_over"]
 
 
-def rotated(sealed: Path, former: Identity, me: Identity) -> None:
+def hand_over(sealed: Path, former: Identity, me: Identity) -> None:
     """Give a dataset's owner stanza and signature to another identity of the same owner.
 
     Stanzas for brokers stay: they are for recipes of the consortium before, which knows the owner

@@ -1,0 +1,275 @@
+"""Seal an owner's data for one locked recipe, and tell its brokers of it.
+
+1. Each broker proves itself, and the deployment's lock must name it, before anything is encrypted
+   to it;
+2. the records are sealed under a fresh data key; only ciphertext is written;
+3. the key is wrapped for the owner and for the brokers;
+4. the owner signs the description, and registers it at each broker whose ledger only grew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sealtrain.base.clock import system_clock, to_rfc3339
+from sealtrain.base.files import atomic_write, read_bounded
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.connection import attested_brokers, lock_of, own_key, watched_ledger
+from sealtrain.client.owner import AtEach, Owner, at_each
+from sealtrain.client.pin import load_pin
+from sealtrain.client.wrapping import check_brokers, wrap_for_brokers
+from sealtrain.consortium.datasets import (
+    read_dataset_envelope,
+    reissue_dataset,
+    sign_dataset,
+    verify_dataset,
+)
+from sealtrain.errors import UsageError
+from sealtrain.sealing.dataset import (
+    MANIFEST_NAME,
+    DatasetDescription,
+    NewDataset,
+    SealOptions,
+    read_stanzas,
+    seal_dataset,
+)
+from sealtrain.sealing.dataset import rewrap as rewrap_dataset
+from sealtrain.sealing.hpke import HpkePublicKey
+from sealtrain.sealing.stanza import RecipeBinding, Stanza, wrap_for_owner
+
+if TYPE_CHECKING:
+    from sealtrain.client.attested import AttestedBroker
+    from sealtrain.sealing.datakey import DataKey
+    from sealtrain.sealing.sourcefiles import SourceFile
+
+__all__ = ["MAX_DATASET_BYTES", "Publication", "Rewrapped", "Sealed", "rewrap", "seal"]
+
+MAX_DATASET_BYTES = 4 << 20
+"""Of a ``dataset.json``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """What others learn of a dataset.
+
+    Attributes:
+        counts: The signed manifest says how many records and tokens there are.
+        register: The brokers are told of the dataset.
+    """
+
+    counts: bool = True
+    register: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sealed:
+    """A dataset that was sealed.
+
+    Attributes:
+        folder: Where it lies.
+        description: What the owner signed.
+        registered: At each broker; empty where it was not to be registered.
+        simulated: A broker's evidence comes from a simulator and proves nothing about hardware.
+    """
+
+    folder: Path
+    description: DatasetDescription
+    registered: AtEach[None] = field(default_factory=AtEach)
+    simulated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrapped:
+    """A dataset whose recipients changed.
+
+    Attributes:
+        dataset_id: 32 hex digits.
+        added: Stanzas that were added.
+        dropped: Stanzas that were dropped.
+        registered: At each broker of the other recipe; empty where there is none.
+    """
+
+    dataset_id: str
+    added: int
+    dropped: int
+    registered: AtEach[None] = field(default_factory=AtEach)
+
+
+def seal(
+    owner: Owner,
+    source: Path | Mapping[str, SourceFile],
+    out: Path,
+    *,
+    name: str,
+    deployment: Path,
+    options: SealOptions | None = None,
+    publication: Publication = Publication(),
+    progress: Callable[[int], None] | None = None,
+) -> Sealed:
+    """Seal data for one locked recipe. Interrupted, it continues when called again.
+
+    Args:
+        owner: Whose data it is; its brokers get the key, whole or in shares.
+        source: File or folder with the data, or files by name that are opened in memory.
+        out: Folder to make, by convention ``X.sealed``.
+        name: Name of the dataset, as the recipe calls it.
+        deployment: ``app-compose.json`` of the locked recipe.
+        options: How the records are read and laid out; the defaults when ``None``.
+        publication: What others learn of it.
+        progress: Called with the number of source bytes read.
+
+    Raises:
+        UsageError: There is no folder to seal into, or the brokers and the threshold do not fit.
+        BrokerNotApproved: The lock does not name a broker.
+        EvidenceRefused: A broker's evidence does not verify.
+        AlreadyExists: ``out`` exists.
+        FormatUnknown, SchemaMismatch, RecordInvalid, DataInvalid: The data cannot be read.
+        LedgerInconsistent: No broker took the registration, and one has another ledger than before.
+    """
+    if not out.absolute().parent.is_dir():
+        raise UsageError(
+            "there is no folder to seal into",
+            check="--out",
+            got=str(out.parent),
+            hint="make it first, or name another --out",
+        )
+    attested = attested_brokers(owner.brokers, deployment)
+    check_brokers(attested, owner.threshold)
+    new = _new_dataset(owner, name, attested, counts=publication.counts)
+    description = seal_dataset(source, out, new, options, progress=progress)
+    registered: AtEach[None] = AtEach()
+    if publication.register:
+        envelope = read_bounded(out / MANIFEST_NAME, MAX_DATASET_BYTES)
+        registered = _register(owner, envelope, deployment)
+    return Sealed(
+        folder=out,
+        description=description,
+        registered=registered,
+        simulated=any(broker.simulated for broker in attested),
+    )
+
+
+def rewrap(
+    owner: Owner,
+    folder: Path,
+    *,
+    drop: Iterable[str] = (),
+    deployment: Path | None = None,
+) -> Rewrapped:
+    """Change which recipients may unwrap a data key; the sealed records stay as they are.
+
+    Args:
+        owner: Whose dataset it is.
+        folder: The sealed dataset.
+        drop: Kinds of stanza to drop, ``recipe`` or ``share``.
+        deployment: ``app-compose.json`` of another recipe: the owner's brokers get the key for it,
+            and the dataset is signed and registered for it from now on.
+
+    Raises:
+        UsageError: Another kind is to be dropped.
+        SignatureInvalid: The dataset is not the owner's.
+        SealtrainError: As ``seal``, where there is a deployment.
+    """
+    kinds = set(drop)
+    if kinds - {"recipe", "share"}:
+        raise UsageError(
+            "only brokers' stanzas can be dropped",
+            got=sorted(kinds),
+            expected="recipe or share",
+            hint="your own stanza stays: without it the data could never be opened again",
+        )
+    me = owner.keys
+    envelope = read_dataset_envelope(folder)
+    verify_dataset(envelope, me.public)  # only the owner's own data is rewrapped
+    key = own_key(folder, me)
+    dataset_id, stanzas = read_stanzas(folder)
+    dropped = [stanza for stanza in stanzas if stanza.kind in kinds]
+    added: tuple[Stanza, ...] = ()
+    registered: AtEach[None] = AtEach()
+    if deployment is None:
+        rewrap_dataset(folder, data_key=key, drop=dropped)
+    else:
+        attested = attested_brokers(owner.brokers, deployment)
+        added = wrap_for_brokers(
+            key,
+            dataset_id=dataset_id,
+            owner=me.public,
+            brokers=attested,
+            threshold=owner.threshold,
+        )
+        rewrap_dataset(folder, data_key=key, add=added, drop=dropped)
+        signed = reissue_dataset(
+            envelope,
+            me.signer,
+            app_id=attested[0].app_id,
+            compose_hash=attested[0].compose_hash,
+            sealed_at=to_rfc3339(system_clock()),
+        ).to_bytes()
+        atomic_write(folder / MANIFEST_NAME, signed, overwrite=True)
+        registered = _register(owner, signed, deployment)
+    return Rewrapped(
+        dataset_id=dataset_id, added=len(added), dropped=len(dropped), registered=registered
+    )
+
+
+def _new_dataset(
+    owner: Owner, name: str, attested: list[AttestedBroker], *, counts: bool
+) -> NewDataset:
+    me = owner.keys
+    public = me.public
+
+    def stanzas(data_key: DataKey, dataset_id: str) -> tuple[Stanza, ...]:
+        return (
+            wrap_for_owner(
+                data_key,
+                dataset_id=dataset_id,
+                owner_id=public.owner_id,
+                public=HpkePublicKey(public.sealing_bytes),
+            ),
+            *wrap_for_brokers(
+                data_key,
+                dataset_id=dataset_id,
+                owner=public,
+                brokers=attested,
+                threshold=owner.threshold,
+            ),
+        )
+
+    def sign(description: DatasetDescription) -> bytes:
+        envelope = sign_dataset(
+            description,
+            me.signer,
+            sealed_at=to_rfc3339(system_clock()),
+            publish_counts=counts,
+        )
+        return envelope.to_bytes()
+
+    return NewDataset(
+        name=name,
+        owner_id=public.owner_id,
+        owner_name=public.name,
+        binding=RecipeBinding(
+            app_id=attested[0].app_id,
+            compose_hash=attested[0].compose_hash,
+            owner_id=public.owner_id,
+        ),
+        stanzas=stanzas,
+        sign=sign,
+        unwrap=me.unwrap,
+    )
+
+
+def _register(owner: Owner, envelope: bytes, deployment: Path) -> AtEach[None]:
+    """Register a dataset at brokers whose ledgers extend those seen last. Errors as ``at_each``."""
+    consortium_id = lock_of(deployment).consortium_id
+
+    def at(broker: Path) -> None:
+        with BrokerClient(load_pin(broker).url) as client:
+            members = client.consortium(consortium_id)
+        with watched_ledger(broker, members, owner.identity, owner.state) as watch:
+            watch.recorded(watch.client.register_dataset(envelope), envelope)
+
+    return at_each(owner.brokers, at)
