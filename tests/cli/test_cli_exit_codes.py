@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +46,8 @@ def leave(monkeypatch: pytest.MonkeyPatch, error: BaseException, *words: str) ->
         (BrokerUnreachable("no answer"), 4),
         (NotSealed("no seal"), 5),
         (KeyboardInterrupt(), 130),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "out"), 4),
+        (OSError("a fault of our own"), 1),
         (ZeroDivisionError(), 1),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
@@ -161,3 +165,28 @@ def test_a_missing_extra_is_named(
         absent,
     )
     assert f"sealtrain[{extra}]" in error["hint"]
+
+
+PLACES = {
+    "under a file": "file/out",
+    "over a file": "file",
+    "where nothing can be made": "/proc/out",
+    "too long a name": "n" * 300,
+}
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+def test_a_folder_that_cannot_be_made_is_no_bug(place: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    program = f"import sys; sys.argv = {['sealtrain', 'keygen', 'a', '--out', place, '--json']!r}\n"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}from sealtrain.cli import main; main()"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode in (2, 4)
+    assert json.loads(done.stdout)["error"]["code"] != "internal"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "kept"

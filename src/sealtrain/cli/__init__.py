@@ -22,7 +22,7 @@ from sealtrain.base.extras import extra_missing, extra_of
 from sealtrain.base.version import VERSION
 from sealtrain.cli.commands import COMMANDS
 from sealtrain.cli.lazy import LazyGroup
-from sealtrain.cli.output import report_bug, report_error
+from sealtrain.cli.output import report_bug, report_error, report_system, say
 from sealtrain.errors import SealtrainError
 
 __all__ = ["app", "main"]
@@ -78,7 +78,10 @@ def main() -> None:
     except ModuleNotFoundError as error:
         sys.exit(_report_absent(error))
     except KeyboardInterrupt:
+        say("interrupted: the same command begins again; a run goes on with `sealtrain resume`")
         sys.exit(130)
+    except OSError as error:
+        sys.exit(report_system(error))
     except Exception as bug:  # the last resort: a bug never shows a traceback with data in it
         sys.exit(report_bug(bug))
 

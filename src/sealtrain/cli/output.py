@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sealtrain.errors import StorageFailed
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -27,6 +29,7 @@ __all__ = [
     "progress_items",
     "report_bug",
     "report_error",
+    "report_system",
     "say",
     "table",
 ]
@@ -72,6 +75,21 @@ def report_error(error: SealtrainError) -> int:
         if value is not None:
             say(f"  {name}: {value}")
     return error.exit_code
+
+
+def report_system(fault: OSError) -> int:
+    """Show what the system refused, such as a full disk; a fault without a number is a bug."""
+    if fault.errno is None:
+        return report_bug(fault)
+    names = [str(name) for name in (fault.filename, fault.filename2) if name is not None]
+    return report_error(
+        StorageFailed(
+            f"the system refused a file or a connection: {os.strerror(fault.errno)}",
+            check="system",
+            got=", ".join(names) or None,
+            hint="mend that, then run the command again",
+        )
+    )
 
 
 def report_bug(bug: Exception) -> int:
