@@ -16,7 +16,7 @@ __all__ = [
     "among",
     "equal",
     "held",
-    "held_together",
+    "require_all",
     "single",
     "unlooked",
 ]
@@ -73,7 +73,7 @@ def held(checks: Iterable[Check]) -> tuple[Claim, ...]:
     return tuple(check() for check in checks)
 
 
-def held_together(groups: Iterable[Group]) -> tuple[Claim, ...]:
+def require_all(groups: Iterable[Group]) -> tuple[Claim, ...]:
     """Make groups of comparisons in order.
 
     Raises:

@@ -86,8 +86,8 @@ def run_key(
     if not data_keys:
         raise UsageError("a run without data has no key", got="no data key", expected="one or more")
     ids = sorted(data_keys)
-    together = b"".join(data_keys[dataset_id].reveal() for dataset_id in ids)
-    return DataKey(_expanded(together, "run-key", (app_id, compose_hash, run_id, *ids)))
+    joined = b"".join(data_keys[dataset_id].reveal() for dataset_id in ids)
+    return DataKey(_expanded(joined, "run-key", (app_id, compose_hash, run_id, *ids)))
 
 
 def joint_key(
@@ -109,8 +109,8 @@ def joint_key(
     names = sorted(shares)
     if not names or any(len(shares[name]) != KEY_BYTES for name in names):
         raise UsageError("a joint key is of one share of 32 bytes or more", got=len(names))
-    together = b"".join(shares[name] for name in names)
-    return DataKey(_expanded(together, "joint-key", (purpose, compose_hash, run_id, *names)))
+    joined = b"".join(shares[name] for name in names)
+    return DataKey(_expanded(joined, "joint-key", (purpose, compose_hash, run_id, *names)))
 
 
 def signing_key(root: Secret, purpose: str) -> Ed25519Signer:

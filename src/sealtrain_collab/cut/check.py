@@ -107,7 +107,7 @@ class Received:
 def cut_holds(case: Case) -> str:
     """(18) Owners' consents and what came of their data, by the module's rules."""
     how, predicate = case.need_lock().recipe.collaboration, case.predicate
-    together = predicate.collaboration
+    collaboration = predicate.collaboration
     if not isinstance(how, Cut):
         raise _broken("another kind of collaboration", getattr(how, "kind", "none"), "cut")
     terms = Terms(
@@ -122,7 +122,7 @@ def cut_holds(case: Case) -> str:
         owners=tuple(sorted(set(case.need_lock().recipe.owners))),
         parties={
             one.name: from_rfc3339(one.until)
-            for one in (() if together is None else together.parties)
+            for one in (() if collaboration is None else collaboration.parties)
         },
         started=from_rfc3339(predicate.run.started_at),
         datasets=case.need_datasets(),

@@ -122,8 +122,8 @@ def privacy_is(predicate: Predicate, hiding: Hiding) -> str:
     promised, plan, claimed = hiding.promised, hiding.plan, predicate.privacy
     if promised is None or plan is None:
         return ""
-    together = predicate.collaboration
-    parties = () if together is None else together.parties
+    collaboration = predicate.collaboration
+    parties = () if collaboration is None else collaboration.parties
     came: Mapping[str, Any] = {
         "dp": "patients",
         "epsilon": plan.epsilon,

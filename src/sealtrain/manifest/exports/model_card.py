@@ -41,7 +41,7 @@ def model_card(account: Account) -> bytes:
             "settings need not be those it used"
             for name, digest in account.scripts.items()
         ),
-        *([f"- Together: {plain(account.together)}"] if account.together else []),
+        *([f"- Together: {plain(account.collaboration)}"] if account.collaboration else []),
         f"- Privacy: {plain(account.privacy)}",
         f"- Approved by: {plain(', '.join(account.approved_by))}",
         f"- Finished: {run.finished_at}",

@@ -110,7 +110,7 @@ def training_summary(account: Account) -> bytes:
             f"- Trained by the script {plain(name)}, SHA-256 `{digest}`."
             for name, digest in account.scripts.items()
         ),
-        *([f"- {plain(account.together)}"] if account.together else []),
+        *([f"- {plain(account.collaboration)}"] if account.collaboration else []),
         *(f"- Limit: {plain(limit)}" for limit in account.limits),
         "",
         f"Manifest SHA-256 `{account.digest}`; recipe `{account.predicate.recipe.recipe_hash}`.",
