@@ -47,15 +47,15 @@ def parties(predicate: Predicate, facts: Facts) -> Html | None:
         tag("h2", "Training together"),
         tag("p", summary_of(collaboration.kind)),
         table(columns, rows, numbers=(4,)) if rows else None,
-        _account(predicate, facts),
+        _summary(predicate, facts),
         tag("p", f"Events in the run log: {recorded}.", class_="soft"),
     )
 
 
-def _account(predicate: Predicate, facts: Facts) -> Html | None:
+def _summary(predicate: Predicate, facts: Facts) -> Html | None:
     """What the kind tells of the run log; ``None`` if it tells nothing, or its check refused."""
     how = None if facts.lock is None else facts.lock.recipe.collaboration
-    place = None if how is None else KINDS[how.kind].account
+    place = None if how is None else KINDS[how.kind].summary
     if place is None:
         return None
     try:

@@ -215,7 +215,7 @@ def _kept(terms: Terms, consents: Mapping[str, SignedConsent], parts: Sequence[_
     if given != {key: (one.owner, one.root) for key, one in listed.items()}:
         raise _broken("consents to other data than the manifest lists", len(given), len(listed))
     if sorted(part.dataset_id for part in parts) != sorted(listed):
-        raise _broken("no account of every dataset", len(parts), f"{len(listed)}, each once")
+        raise _broken("another set of datasets", len(parts), f"{len(listed)}, each once")
     for part in parts:
         (name, agreed), dataset = consented[part.dataset_id], listed[part.dataset_id]
         held = agreed.rows if dataset.records is None else dataset.records

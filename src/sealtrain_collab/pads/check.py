@@ -22,7 +22,7 @@ from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import Case
 from sealtrain_collab.pads.recipe import Pads
 
-__all__ = ["Outsourced", "account", "outsourced", "pads_hold"]
+__all__ = ["Outsourced", "outsourced", "pads_hold", "sum_up"]
 
 _Count = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
 _STARTS: Final = frozenset({"run.started", "run.restarted", "run.resumed"})
@@ -85,7 +85,7 @@ def pads_hold(case: Case) -> str:
     )
 
 
-def account(entries: Iterable[Mapping[str, Any]], how: Pads) -> str:
+def sum_up(entries: Iterable[Mapping[str, Any]], how: Pads) -> str:
     """What left under pads, in numbers, for a report. Arguments and errors: ``outsourced``."""
     found = outsourced(entries, how)
     layers = ", ".join(f"{name} {count:,}" for name, count in found.layers.items())

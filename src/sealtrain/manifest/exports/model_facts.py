@@ -19,7 +19,7 @@ from sealtrain.recipe.lockfile import Lock
 from sealtrain.recipe.modelspec import ModelFromConfig, SealedModel
 from sealtrain.signing.statement import Subject
 
-__all__ = ["Account", "Data", "account_of", "plain"]
+__all__ = ["Data", "ModelFacts", "model_facts_of", "plain"]
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>~$&@-])")
 
@@ -38,7 +38,7 @@ class Data:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class ModelFacts:
     """The facts of a verified run.
 
     Attributes:
@@ -72,7 +72,7 @@ class Account:
         return self.lock.recipe.name
 
 
-def account_of(report: Report) -> Account:
+def model_facts_of(report: Report) -> ModelFacts:
     """Gather the facts of a report.
 
     Args:
@@ -95,7 +95,7 @@ def account_of(report: Report) -> Account:
         base = f"the sealed model {model.sealed}"
     else:
         base = f"{model.path}, SHA-256 {facts.lock.model.sha256}"
-    return Account(
+    return ModelFacts(
         digest=report.digest,
         marker=SIMULATED_MARKER if report.simulated else None,
         lock=facts.lock,
