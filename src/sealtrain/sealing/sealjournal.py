@@ -34,7 +34,7 @@ from sealtrain.errors import (
 )
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.description import MANIFEST_NAME
-from sealtrain.sealing.file import audit_file, open_file, read_header
+from sealtrain.sealing.file import open_file, read_header, verify_ciphertext
 from sealtrain.sealing.header import FileContext
 from sealtrain.sealing.stanza import Stanza
 from sealtrain.sealing.writer import SealedWriter
@@ -177,7 +177,7 @@ class SealJournal:
             return None
         try:
             entry: dict[str, Any] = self._read(path, number + 1)
-            audit_file(self._folder / entry["name"], root=entry["root"])
+            verify_ciphertext(self._folder / entry["name"], root=entry["root"])
         except (SealRefused, DataInvalid, KeyError, TypeError):
             path.unlink()
             return None
