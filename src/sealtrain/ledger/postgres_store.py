@@ -5,7 +5,7 @@
 - One advisory lock for every appending transaction: writers in several processes take turns, and
   each reads the size after it has the lock.
 - Triggers refuse to update, delete, truncate or skip anything, also while a server replicates.
-  They stop mistakes, not the database's administrator; ``recompute`` and checkpoints kept elsewhere
+  They stop mistakes, not the database's administrator; ``recompute`` and tree heads kept elsewhere
   detect the latter.
 - A connection that broke is made anew, and then the newest head that was computed here must still
   be there: a server put in the place of another may have lost what that one had acknowledged.

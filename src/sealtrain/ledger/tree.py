@@ -254,7 +254,7 @@ def tampered(why: str) -> LedgerInconsistent:
     return LedgerInconsistent(
         f"the ledger was changed from outside: {why}",
         check="stored ledger",
-        hint="compare with the last checkpoint an owner kept, and restore it from a backup",
+        hint="compare with the last tree head an owner kept, and restore it from a backup",
     )
 
 

@@ -1,7 +1,7 @@
 """What became of a dataset: runs that got it, their manifests, the model files these name.
 
 Read from a ledger's entries, in order. A caller who does not trust the broker gives the
-same entries to ``ledger.audit`` and compares the tree with a checkpoint.
+same entries to ``ledger.audit`` and compares the tree with a tree head.
 """
 
 from __future__ import annotations

@@ -221,12 +221,12 @@ def _add_ledger(app: FastAPI, broker: Serving, lanes: Lanes) -> None:
 
     @read("/v1/ledger/cosigned", CosignedPage)
     def cosigned(start: _Index = 0, limit: _CosignedLimit = MAX_COSIGNED_PAGE) -> Response:
-        """Checkpoints that owners cosigned, smallest first, fewer where they are long."""
+        """Tree heads that owners cosigned, smallest first, fewer where they are long."""
         return answer(broker().registry.witnessing.page(start, limit))
 
     @read("/v1/ledger/cosigned/latest", CosignedPage)
     def latest(quorum: Annotated[int, Query(ge=1, le=MAX_OWNERS)] = 1) -> Response:
-        """The newest checkpoint that so many owners cosigned."""
+        """The newest tree head that so many owners cosigned."""
         return answer(broker().registry.witnessing.newest(quorum))
 
 
