@@ -49,7 +49,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         settings="sealtrain_collab.pads.recipe:Pads",
         rule="sealtrain_collab.pads.check:pads_hold",
         summary="sealtrain_collab.pads.check:sum_up",
-        stand_ins="sealtrain_collab.pads.guest.outsourcing:Outsourcing",
+        stand_ins="sealtrain_collab.pads.guest.stand_ins:PadStandIns",
     ),
     "cut": Kind(
         settings="sealtrain_collab.cut.recipe:Cut",
