@@ -8,8 +8,8 @@ A part is what one device signed. Its checks are made in this order by either dr
 4. the comparisons that follow from what it signed (``Vouched.groups``), of a part that comes
    ``last`` after those of all others: report data commit to the accelerators.
 
-``decide`` raises what the first failing check raises. ``show`` goes on; only below a signature that
-does not hold nothing is compared, because nothing there can be trusted. The first failure that
+``decide`` raises what the first failing check raises. ``show`` goes on; but it compares nothing
+below a signature that does not hold, because nothing there can be trusted. The first failure that
 ``show`` yields is therefore the one that ``decide`` raises.
 """
 
@@ -67,7 +67,7 @@ def decide(parts: Iterable[Part]) -> dict[str, tuple[Vouched, tuple[Claim, ...]]
 
 
 def show(parts: Iterable[Part]) -> Iterator[Outcome]:
-    """Make every check of every part in order, whether the one before held or not."""
+    """Make every check of every part in order, past failures."""
     postponed: list[tuple[str, Vouched]] = []
     for part in parts:
         yield from _compared(part.name, part.before)

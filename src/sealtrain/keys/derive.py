@@ -71,7 +71,7 @@ def recipe_key(root: Secret, *, app_id: str, compose_hash: str, owner_id: str) -
 def run_key(
     data_keys: Mapping[str, DataKey], *, app_id: str, compose_hash: str, run_id: str
 ) -> DataKey:
-    """The key of one run's sealed checkpoints: only who has every data key of the run has it.
+    """The key of one run's sealed checkpoints, which takes every data key of the run.
 
     Args:
         data_keys: By dataset id, at least one.
@@ -93,7 +93,7 @@ def run_key(
 def joint_key(
     shares: Mapping[str, bytes], *, compose_hash: str, run_id: str, purpose: str
 ) -> DataKey:
-    """A key of a run of several parties that only who has every share has.
+    """A key of a run of several parties, which takes every party's share.
 
     Args:
         shares: 32 bytes by party's name, at least one; each derived from that party's run key.

@@ -30,7 +30,7 @@ from sealtrain.signing.tree_head import TreeHead, verify_tree_head
 __all__ = ["BACKWARDS_SECONDS", "AuditReport", "Auditor", "Finding"]
 
 BACKWARDS_SECONDS: Final = 60
-"""An entry may state a time so much earlier than one before it: writers wait for their turn."""
+"""Seconds by which an entry may be dated before an earlier one: writers wait for their turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +207,7 @@ class Auditor:
         )
 
     def _follow_time(self, at: int, index: int) -> None:
-        """Name an entry whose time goes back; the entries after it are compared with its time."""
+        """Report an entry whose time goes back; later entries are compared with its time."""
         back = self._latest - at
         if back > BACKWARDS_SECONDS:
             self.found("time", f"its time goes back by {back} s: the broker's clock was set", index)
@@ -221,7 +221,7 @@ class Auditor:
             self.found(ROTATION, error.message, index)
             return
         if self._rotations and self._rotations[-1].new != found.old:
-            self.found(ROTATION, "it is not by the key that the ledger was rotated to", index)
+            self.found(ROTATION, "the ledger was rotated to another key than its signer", index)
             return
         self._rotations.append(found)
 

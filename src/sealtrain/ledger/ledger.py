@@ -289,7 +289,7 @@ class Ledger:
         return found
 
     def _follow_rotations(self) -> None:
-        """Find the keys from the one the ledger was made with to the signer's, or refuse."""
+        """Find the keys that lead from the ledger's first key to the signer's, or refuse."""
         made_with = self._store.made_with
         rotations = [rotation for _, rotation in self.rotations()]
         if not rotations and made_with != self._signer.key_id:
@@ -300,7 +300,7 @@ class Ledger:
                 "a former root secret is not one that this ledger's key followed",
                 check="ledger key",
                 got=", ".join(strange),
-                expected=", ".join(key_id(key) for key in before) or "none: it was never rotated",
+                expected=", ".join(key_id(key) for key in before) or "none: no rotation",
             )
         self.keys = (*before, self._signer.public)
 

@@ -120,7 +120,7 @@ def read_rotation(body: Any, *, origin: str) -> Rotation:
     dsse.verify(envelope, [old, new], payload_type=PAYLOAD_TYPE, threshold=2)
     if said.origin != origin:
         raise StatementInvalid(
-            "the rotation is of another ledger",
+            "the rotation is about another ledger",
             check="ledger origin",
             got=said.origin,
             expected=origin,

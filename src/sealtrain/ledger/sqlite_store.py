@@ -227,7 +227,7 @@ class LedgerStore:
                 self._end()
 
     def _begin(self) -> sqlite3.Connection:
-        """Take the one turn to append, of all threads and processes; ``_end`` gives it back."""
+        """Lock the file for appending, against all threads and processes; ``_end`` unlocks it."""
         if not self._turn.acquire(timeout=_BUSY_SECONDS):
             raise TimeoutError
         try:

@@ -147,8 +147,8 @@ def device_groups(
         device: Output of ``verify_device``.
         collateral: Archived reference values and revocation answers.
         policy: What must hold.
-        nonce: The 32 bytes that its report must carry; ``None`` only for a file that nobody says
-            the conversation of.
+        nonce: The 32 bytes that its report must carry; ``None`` only for a file of an unknown
+            conversation.
         now: Verification time, seconds since 1970.
 
     The groups raise leaves of ``EvidenceRefused``.
