@@ -49,7 +49,7 @@ def carry_out(
             "the files do not decide on the same thing",
             check="chain decision",
             got=f"{len(same)} different decisions",
-            expected="one subject, verdict and nonce",
+            expected="one subject, decision and nonce",
             hint="a nonce is used up by each decision carried out: sign again with the present one",
         )
     if len({one.owner for one in found}) != len(found):

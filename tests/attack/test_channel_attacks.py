@@ -40,9 +40,9 @@ from sealtrain.errors import (
     SignatureInvalid,
 )
 from sealtrain_collab.channel import channel as channels
+from sealtrain_collab.channel.frames import MAX_PLAINTEXT, FrameReader, FrameWriter
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
-from sealtrain_collab.channel.records import MAX_PLAINTEXT, RecordReader, RecordWriter
 
 pytestmark = pytest.mark.claim("C70")
 
@@ -52,12 +52,12 @@ def through(data: bytes) -> bytes:
 
 
 class Frames:
-    """A relay that lets the handshake pass and hands later records of one direction to a test."""
+    """A relay that lets the handshake pass and hands later frames of one direction to a test."""
 
     def __init__(self, handshakes: int, alter: Callable[[list[bytes]], list[bytes]]) -> None:
         self.handshakes, self.alter = handshakes, alter
         self.rest = b""
-        self.records: list[bytes] = []
+        self.frames: list[bytes] = []
 
     def __call__(self, data: bytes) -> bytes:
         self.rest += data
@@ -67,8 +67,8 @@ class Frames:
                 self.handshakes -= 1
                 out += frame
                 continue
-            self.records.append(frame)
-            out += b"".join(self.alter(self.records))
+            self.frames.append(frame)
+            out += b"".join(self.alter(self.frames))
         return out
 
     def _frame(self) -> bytes | None:
@@ -225,7 +225,7 @@ def test_nothing_but_what_was_sent_next_is_received(
     with talking(relay=(frames, through)) as (mine, theirs):
         mine.send(b"first")
         mine.send(b"second")
-        mine.close()  # so that a swallowed record ends in the end of the stream
+        mine.close()  # so that a swallowed frame ends in the end of the stream
         received: list[bytes] = []
         with pytest.raises((ChannelBroken, PeerUnreachable)):
             _drain(theirs, received)
@@ -237,9 +237,9 @@ def test_nothing_but_what_was_sent_next_is_received(
 def test_a_record_sent_back_to_its_sender_is_refused() -> None:
     sent: list[bytes] = []
 
-    def keep(records: list[bytes]) -> list[bytes]:
-        sent.append(records[-1])
-        return [records[-1]]
+    def keep(frames: list[bytes]) -> list[bytes]:
+        sent.append(frames[-1])
+        return [frames[-1]]
 
     def reflect(_records: list[bytes]) -> list[bytes]:
         return [sent[0]]
@@ -295,8 +295,8 @@ def test_records_before_a_ratchet_do_not_open_with_the_key_after_it() -> None:
 
     near, far = socket.socketpair()
     with near, far:
-        writer = RecordWriter(near, Secret(bytes(32)))
-        reader = RecordReader(far, Secret(bytes(32)))
+        writer = FrameWriter(near, Secret(bytes(32)))
+        reader = FrameReader(far, Secret(bytes(32)))
         writer.send(b"yesterday")
         recorded = far.recv(100)
         near.sendall(recorded)
@@ -306,7 +306,7 @@ def test_records_before_a_ratchet_do_not_open_with_the_key_after_it() -> None:
         assert reader.receive(max_bytes=100) == b"today"
         stolen = reader._direction
         assert stolen._key is not None
-        replay = RecordReader(far, stolen._key)
+        replay = FrameReader(far, stolen._key)
         near.sendall(recorded)
         with pytest.raises(ChannelBroken):
             replay.receive(max_bytes=100)

@@ -145,7 +145,7 @@ def test_a_consistent_rewrite_is_noticed_by_whoever_kept_a_checkpoint(
 ) -> None:
     kept = checkpoint_of(path)
     with open_ledger(rewritten(path, change)) as forged:
-        with pytest.raises(LedgerInconsistent, match="checkpoint was signed before"):
+        with pytest.raises(LedgerInconsistent, match="tree head was signed before"):
             forged.audit([kept])
         proof = forged.consistency(ENTRIES) if forged.size >= ENTRIES else ()
         with pytest.raises(LedgerInconsistent):

@@ -21,8 +21,8 @@ from sealtrain.consortium.approvals import Decision, sign_decision
 from sealtrain.errors import LedgerInconsistent, SignatureInvalid
 from sealtrain.ledger.witness import memory, verify_witnessed
 from sealtrain.release.messages import ledger_origin
-from sealtrain.signing.checkpoint import Checkpoint, verify_checkpoint
 from sealtrain.signing.note import SignedNote
+from sealtrain.signing.tree_head import TreeHead, verify_tree_head
 
 pytestmark = pytest.mark.claim("C13")
 
@@ -35,7 +35,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerSite]:
 
 def watch(
     site: BrokerSite, client: BrokerClient, owner: str, state: str, *, quorum: int = 1
-) -> tuple[Checkpoint, set[str]]:
+) -> tuple[TreeHead, set[str]]:
     """What ``sealtrain log witness`` does."""
     with memory(site.folder / state) as kept, site.owner(client, owner) as client:
         now = system_clock()
@@ -70,7 +70,7 @@ def test_a_witness_that_saw_one_fork_refuses_the_other(site: BrokerSite) -> None
             watch(site, right, a, "a.json")
         (told,) = evidence(site, "a.json")
         heads = [
-            verify_checkpoint(told[name], from_base64(told["public_key"]), origin=told["origin"])
+            verify_tree_head(told[name], from_base64(told["public_key"]), origin=told["origin"])
             for name in ("older", "newer")
         ]
         assert heads[0].size == heads[1].size
@@ -95,7 +95,7 @@ def test_a_witness_that_saw_one_fork_refuses_the_other(site: BrokerSite) -> None
         assert (later, by) == (seen, {a, b})
         assert watch(site, left, a, "a.json", quorum=2)[1] == {a, b}
     with memory(site.folder / "a.json") as kept:
-        assert kept.checkpoint == seen
+        assert kept.head == seen
     assert forked.size > seen.size
 
 
@@ -206,9 +206,9 @@ def test_what_is_asked_of_a_witness_over_the_network(site: BrokerSite) -> None:
 
 
 def _cosigned(note: SignedNote, owner: str, signer: Any, *, at: int | None = None) -> str:
-    from sealtrain.ledger.witness import cosign_checkpoint
+    from sealtrain.ledger.witness import cosign_tree_head
 
-    line = cosign_checkpoint(note.to_text(), owner, signer, at=at or system_clock())
+    line = cosign_tree_head(note.to_text(), owner, signer, at=at or system_clock())
     return note.with_signature(line).to_text()
 
 
@@ -261,7 +261,7 @@ LIES: dict[str, tuple[str, Any, str]] = {
     ),
     "an entry left out": ("ledger_entries", lambda entries: entries[:1], "serves no such entry"),
     "no entries": ("ledger_entries", lambda _entries: [], "entry 0: entry missing"),
-    "nonsense cosigned": ("ledger_cosigned", lambda _notes: ("x",), "a checkpoint does not verify"),
+    "nonsense cosigned": ("ledger_cosigned", lambda _notes: ("x",), "does not verify"),
     "endless cosigned": ("ledger_cosigned", lambda _notes: ("a\n9\n",), "does not verify"),
 }
 

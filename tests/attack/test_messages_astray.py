@@ -27,7 +27,7 @@ from sealtrain.errors import (
     SignatureInvalid,
     StatementInvalid,
 )
-from sealtrain.ledger.witness import cosign_checkpoint
+from sealtrain.ledger.witness import cosign_tree_head
 from sealtrain.release.messages import ReleaseRequest
 from sealtrain.signing import dsse
 from sealtrain.signing.dsse import Envelope
@@ -160,7 +160,7 @@ def test_a_cosignature_of_an_older_checkpoint_is_no_step_back(served: Served) ->
     world, _ = served
 
     def cosigned(note: str) -> str:
-        line = cosign_checkpoint(note, C, identity(C).signer, at=NOW)
+        line = cosign_tree_head(note, C, identity(C).signer, at=NOW)
         return SignedNote.from_text(note).with_signature(line).to_text()
 
     older = world.ledger.checkpoint()
@@ -193,7 +193,7 @@ def test_what_owners_sign_in_one_consortium_counts_in_no_other(
         foreign = decision(there, C, here.target, revoke=revoke)
         refused(lambda mine, letter=foreign: mine.submit_decision(letter), ApprovalUnknown)
     note = there.ledger.checkpoint()
-    line = cosign_checkpoint(note, C, identity(C).signer, at=NOW)
+    line = cosign_tree_head(note, C, identity(C).signer, at=NOW)
     cosigned = SignedNote.from_text(note).with_signature(line).to_text()
     refused(lambda mine: mine.submit_cosignature(cosigned), SignatureInvalid)
     tally = here.broker.registry.tally(here.target).tally

@@ -19,7 +19,7 @@ from sealtrain.client.api import BrokerClient
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ConsortiumInvalid, KeyFileInvalid, SignatureInvalid
 from sealtrain.keys.identity import Identity
-from sealtrain.ledger.witness import cosign_checkpoint
+from sealtrain.ledger.witness import cosign_tree_head
 from sealtrain.signing.identity import PublicIdentity
 from sealtrain.signing.ml_dsa import MlDsa44Signer
 from sealtrain.signing.note import SignedNote
@@ -79,15 +79,15 @@ def test_a_forged_signing_key_is_no_witness(site: BrokerSite) -> None:
     ):
         note = broker.ledger_checkpoint()
         now = system_clock()
-        by_ed25519 = cosign_checkpoint(note, QUANTUM, stolen, at=now)
-        by_another = cosign_checkpoint(note, QUANTUM, MlDsa44Signer(Secret(bytes(32))), at=now)
-        for_another = cosign_checkpoint(note, PLAIN, owner(QUANTUM).witness, at=now)
+        by_ed25519 = cosign_tree_head(note, QUANTUM, stolen, at=now)
+        by_another = cosign_tree_head(note, QUANTUM, MlDsa44Signer(Secret(bytes(32))), at=now)
+        for_another = cosign_tree_head(note, PLAIN, owner(QUANTUM).witness, at=now)
         signed = SignedNote.from_text(note)
         for line in (by_ed25519, by_another, for_another):
             with pytest.raises(SignatureInvalid):
                 broker.submit_cosignature(signed.with_signature(line).to_text())
         assert broker.ledger_cosigned() == ()
-        good = cosign_checkpoint(note, QUANTUM, owner(QUANTUM).witness, at=now)
+        good = cosign_tree_head(note, QUANTUM, owner(QUANTUM).witness, at=now)
         for place in (0, 8, 9, 2000, 2427):
             altered = bytearray(good.signature)
             altered[place] ^= 1

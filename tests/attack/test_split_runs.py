@@ -22,7 +22,7 @@ from sealtrain.errors import EgressRefused, UsageError
 from sealtrain.guest.helper_machines import addresses, expect_helpers
 from sealtrain.guest.sandbox.network import confined_to
 from sealtrain.guest.settings import RunSettings
-from sealtrain_collab.pads.check import outsourced
+from sealtrain_collab.pads.check import read_pad_use
 from sealtrain_collab.pads.field import HALF, PRIME
 from sealtrain_collab.pads.recipe import Pads
 from sealtrain_collab.pads.wire import MATRIX, PRODUCT
@@ -104,7 +104,7 @@ def test_an_altered_product_ends_the_run_and_an_honest_machine_goes_on(
     predicate = statement_of(played.run)["predicate"]
     entries = predicate["run_log"]["entries"]
     assert [one["event"] for one in entries].count("run.resumed") == 1
-    found = outsourced(entries, Pads.model_validate(PADS))
+    found = read_pad_use(entries, Pads.model_validate(PADS))
     assert found.beginnings == 2
     assert found.layers["q_proj"] == found.layers["down_proj"] == 1
     limits = {one["id"] for one in predicate["limits"]}

@@ -30,7 +30,7 @@ from training_world import source_of
 from sealtrain.errors import FileTruncated, RootMismatch
 from sealtrain.sealing.chunked import CHUNK_BYTES, HEADER_BYTES
 from sealtrain.sealing.dataset import SealedDataset
-from sealtrain.sealing.file import Suite, audit_file, open_file
+from sealtrain.sealing.file import Suite, open_file, verify_ciphertext
 from sealtrain.sealing.hashtree import GROUP_CHUNKS
 from sealtrain.sealing.store import SealedStore
 from sealtrain.training.data.stream import RecordStream
@@ -163,7 +163,7 @@ def test_a_checkpoint_altered_between_two_reads_is_refused(tmp_path: Path) -> No
         writer.write(state)
     path = store.path("one")
     genuine = path.read_bytes()
-    with store.read("one", {"step": 1}, root=store.audit("one")) as file:
+    with store.read("one", {"step": 1}, root=store.verify("one")) as file:
         assert file.read(200_000) == state[:200_000]
         for place in (0, 190_000, GROUP + 7):  # read before, before, and never
             key = KEY.derive("store", "checkpoint")
@@ -247,5 +247,5 @@ def test_an_audit_of_a_file_that_becomes_shorter_is_refused() -> None:
 
     store = Ending(genuine)
     with pytest.raises(FileTruncated):
-        audit_file(store)
-    assert audit_file(Changing(genuine)) == root_of(genuine)
+        verify_ciphertext(store)
+    assert verify_ciphertext(Changing(genuine)) == root_of(genuine)

@@ -34,8 +34,8 @@ from sealtrain.errors import (
 )
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.signing.runlog import RunLog
+from sealtrain_collab.channel.frames import FrameWriter
 from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
-from sealtrain_collab.channel.records import RecordWriter
 from sealtrain_collab.travelling import accelerator as accelerators
 from sealtrain_collab.travelling import holder as holders
 from sealtrain_collab.travelling.capability import Gate, WriteCapability, Written, write_chunk
@@ -95,11 +95,11 @@ def port() -> Iterator[Port]:
 
 def raw_writer(
     port: Port, capability: WriteCapability, key: Secret | None = None
-) -> tuple[socket.socket, RecordWriter]:
+) -> tuple[socket.socket, FrameWriter]:
     """A holder with a program of its own."""
     sock = socket.create_connection(port.address, timeout=3.0)
     sock.sendall(bytes.fromhex(capability.id))
-    return sock, RecordWriter(sock, key or capability.key("write"))
+    return sock, FrameWriter(sock, key or capability.key("write"))
 
 
 def hung_up(sock: socket.socket) -> bool:

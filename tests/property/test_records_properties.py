@@ -23,12 +23,12 @@ from sealtrain.errors import ProofInvalid, Refused, RunLogBroken, SignatureInval
 from sealtrain.ledger.proofs import LedgerProof, verify_proof
 from sealtrain.sealing.hpke import HpkePrivateKey
 from sealtrain.signing import dsse, merkle, runlog
-from sealtrain.signing.checkpoint import Checkpoint, sign_checkpoint, verify_checkpoint
 from sealtrain.signing.dsse import Ed25519Signer, Envelope
 from sealtrain.signing.identity import PublicIdentity
 from sealtrain.signing.needs import Needs
 from sealtrain.signing.note import SignedNote
 from sealtrain.signing.runlog import RunLog
+from sealtrain.signing.tree_head import TreeHead, sign_tree_head, verify_tree_head
 
 BOUNDED = settings(max_examples=50, deadline=None)
 FEW = settings(max_examples=20, deadline=None)
@@ -180,7 +180,7 @@ def test_consistency_is_transitive_with_inclusion(data: st.DataObject) -> None:
         merkle.verify_inclusion(LEAVES[index], index, size, path, merkle.root_of(LEAVES[:size]))
 
 
-NOTE = sign_checkpoint(Checkpoint(origin="log.example/1", size=5, root="ab" * 32), SIGNERS[0])
+NOTE = sign_tree_head(TreeHead(origin="log.example/1", size=5, root="ab" * 32), SIGNERS[0])
 
 
 @BOUNDED
@@ -191,10 +191,10 @@ def test_a_changed_checkpoint_never_says_something_else(data: st.DataObject) -> 
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     text = bytes(raw).decode("utf-8", errors="replace")
     try:
-        read = verify_checkpoint(text, KEYS[0], origin="log.example/1")
+        read = verify_tree_head(text, KEYS[0], origin="log.example/1")
     except SignatureInvalid:
         return
-    assert read == Checkpoint(origin="log.example/1", size=5, root="ab" * 32)
+    assert read == TreeHead(origin="log.example/1", size=5, root="ab" * 32)
 
 
 @BOUNDED

@@ -136,7 +136,7 @@ def main() -> None:
 
         try:
             resume = newest(store, None)
-            with ranks.together(resume):
+            with ranks.lead(resume):
                 if JOB in ATTACKS:
                     waits_for_the_others()
                 trained = train(

@@ -14,9 +14,9 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.secret import Secret
 from sealtrain.errors import ChannelBroken
 from sealtrain_collab.channel.channel import AttestedChannel
+from sealtrain_collab.channel.frames import FrameReader, FrameWriter
 from sealtrain_collab.channel.handshake import answer_info, derive_keys, finish_info
 from sealtrain_collab.channel.proofs import Peer
-from sealtrain_collab.channel.records import RecordReader, RecordWriter
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "channel"
 
@@ -48,8 +48,8 @@ def test_keys_are_the_vectors(vector: dict[str, Any]) -> None:
         with near, far:
             channel = AttestedChannel(
                 near,
-                sends=RecordWriter(near, keys.initiator),
-                receives=RecordReader(near, keys.responder),
+                sends=FrameWriter(near, keys.initiator),
+                receives=FrameReader(near, keys.responder),
                 keys=keys,
             )
             assert channel.export(label).reveal().hex() == exported
@@ -61,7 +61,7 @@ def receive(vector: dict[str, Any], received: list[str], count: int) -> None:
         far.settimeout(5.0)
         near.sendall(bytes.fromhex(vector["wire"]))
         near.shutdown(socket.SHUT_WR)
-        reader = RecordReader(far, Secret(bytes.fromhex(vector["key"])))
+        reader = FrameReader(far, Secret(bytes.fromhex(vector["key"])))
         for _ in range(count):
             message = reader.receive(max_bytes=100)
             assert message is not None

@@ -29,9 +29,9 @@ from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.ledger.proofs import LedgerProof, verify_extension, verify_proof
 from sealtrain.signing import merkle, runlog
-from sealtrain.signing.checkpoint import verify_checkpoint
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.needs import Needs
+from sealtrain.signing.tree_head import verify_tree_head
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 Case = dict[str, Any]
@@ -165,7 +165,7 @@ def test_the_tree_is_the_rfcs() -> None:
 def test_a_checkpoint_is_accepted_or_refused_by_its_rule(case: Case) -> None:
     made = load("ledger/checkpoints")
     key, origin = base64.b64decode(made["public_key"]), made["origin"]
-    code, result = outcome(lambda: verify_checkpoint(case["checkpoint"], key, origin=origin))
+    code, result = outcome(lambda: verify_tree_head(case["checkpoint"], key, origin=origin))
     assert code == case["outcome"], result
     if code == "ok":
         assert result.size == case["size"]

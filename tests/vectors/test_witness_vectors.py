@@ -40,7 +40,7 @@ def test_cosignatures_are_counted_or_refused_by_their_rule(case: dict[str, Any])
 
     if case["outcome"] == "ok":
         witnessed = verify()
-        assert witnessed.checkpoint.size == case["size"]
+        assert witnessed.head.size == case["size"]
         assert witnessed.times == case["times"]
     else:
         with pytest.raises(SealtrainError) as caught:

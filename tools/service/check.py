@@ -71,7 +71,7 @@ def _given(world: Any, url: str) -> dict[str, Any]:
     from sealtrain.consortium.approvals import Decision, sign_decision
     from sealtrain.consortium.owned import sign_owned
     from sealtrain.consortium.policies import OwnerPolicy
-    from sealtrain.ledger.witness import cosign_checkpoint
+    from sealtrain.ledger.witness import cosign_tree_head
     from sealtrain.signing.note import SignedNote
 
     owner, now, target = "hospital-a", world.clock(), world.target
@@ -98,7 +98,7 @@ def _given(world: Any, url: str) -> dict[str, Any]:
         signed_at=now,
     )
     note = world.ledger.checkpoint()
-    line = cosign_checkpoint(note, owner, identity(owner).signer, at=now)
+    line = cosign_tree_head(note, owner, identity(owner).signer, at=now)
     challenge = {"version": 1, "consortium_id": world.consortium.consortium_id}
     boot = boot_info(world)
     return {

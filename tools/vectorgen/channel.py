@@ -112,11 +112,11 @@ def handshake(name: str) -> dict[str, Any]:
     }
 
 
-def stream(comment: str, records: list[tuple[int, bytes]], messages: list[str]) -> dict[str, Any]:
-    """What one direction carries, record by record, and the messages it comes to."""
+def stream(comment: str, frames: list[tuple[int, bytes]], messages: list[str]) -> dict[str, Any]:
+    """What one direction carries, frame by frame, and the messages it comes to."""
     key, number, wire = seed(f"{comment} key"), 0, b""
     first = key.hex()
-    for kind, plain in records:
+    for kind, plain in frames:
         head = struct.pack(">BI", kind, len(plain) + 16)
         wire += head + AESGCM(key).encrypt(number.to_bytes(12, "big"), plain, head)
         number += 1
@@ -140,7 +140,7 @@ def streams() -> list[dict[str, Any]]:
 
 
 def broken() -> list[dict[str, Any]]:
-    """Streams whose last record is out of place: the messages before it arrive."""
+    """Streams whose last frame is out of place: the messages before it arrive."""
     return [
         stream("an end in a message", [(PART, b"half"), (END, b"")], []),
         stream("a ratchet in a message", [(PART, b"half"), (RATCHET, b""), (WHOLE, b"x")], []),

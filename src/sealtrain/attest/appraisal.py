@@ -8,8 +8,8 @@ A part is what one device signed. Its checks are made in this order by either dr
 4. the comparisons that follow from what it signed (``Vouched.groups``), of a part that comes
    ``last`` after those of all others: report data commit to the accelerators.
 
-``decide`` raises what the first failing check raises. ``show`` goes on; only below a signature that
-does not hold nothing is compared, because nothing there can be trusted. The first failure that
+``decide`` raises what the first failing check raises. ``show`` goes on; but it compares nothing
+below a signature that does not hold, because nothing there can be trusted. The first failure that
 ``show`` yields is therefore the one that ``decide`` raises.
 """
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from sealtrain.attest.claims import Claim, Group, held_together
+from sealtrain.attest.claims import Claim, Group, require_all
 from sealtrain.attest.part import Part, Vouched
 from sealtrain.errors import EvidenceRefused
 
@@ -53,21 +53,21 @@ def decide(parts: Iterable[Part]) -> dict[str, tuple[Vouched, tuple[Claim, ...]]
     found: dict[str, tuple[Vouched, tuple[Claim, ...]]] = {}
     postponed: list[tuple[str, Vouched]] = []
     for part in parts:
-        claims = held_together(part.before)
+        claims = require_all(part.before)
         vouched = part.verify()
-        claims += held_together(vouched.bound)
+        claims += require_all(vouched.bound)
         if part.last:
             postponed.append((part.name, vouched))
         else:
-            claims += held_together(vouched.groups)
+            claims += require_all(vouched.groups)
         found[part.name] = (vouched, claims)
     for name, vouched in postponed:
-        found[name] = (vouched, found[name][1] + held_together(vouched.groups))
+        found[name] = (vouched, found[name][1] + require_all(vouched.groups))
     return found
 
 
 def show(parts: Iterable[Part]) -> Iterator[Outcome]:
-    """Make every check of every part in order, whether the one before held or not."""
+    """Make every check of every part in order, past failures."""
     postponed: list[tuple[str, Vouched]] = []
     for part in parts:
         yield from _compared(part.name, part.before)

@@ -72,7 +72,7 @@ class Verdict:
 
     @property
     def label(self) -> str:
-        """One line for people."""
+        """One line for a reader."""
         return SIMULATED_LABEL if self.simulated else f"ATTESTED — {self.platform}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def appraise(
             app_id,
             source=source,
             error=AppIdMismatch,
-            message="guest is another app",
+            message="guest runs another app",
         ),
         committed(
             "report data", binding.report_data(verified.gpu_digest), verified.report_data, "quote"

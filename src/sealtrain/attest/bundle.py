@@ -134,7 +134,7 @@ class Bundle(StrictModel):
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> Bundle:
-        """What this kind is not compared with must not look as if it had been."""
+        """Refuse values that this kind is not compared with, lest they look compared."""
         own = self.kind == "evidence"
         if (self.nonce if own else self.conversation) is not None:
             raise ValueError("evidence has a conversation, every other kind a nonce")
@@ -208,10 +208,10 @@ class Bundle(StrictModel):
         policy: AppraisalPolicy | None,
         verified_at: int,
     ) -> Bundle:
-        """A bundle from its parts. That it verifies is the caller's to make sure of.
+        """A bundle from its parts. The caller ensures that it verifies.
 
         Raises:
-            EvidenceMalformed: A part is over its limit, or the deployment document is no text.
+            EvidenceMalformed: A part is over its limit, or the deployment document is not text.
         """
         said = beside.binding
         try:

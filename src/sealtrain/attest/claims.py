@@ -16,7 +16,7 @@ __all__ = [
     "among",
     "equal",
     "held",
-    "held_together",
+    "require_all",
     "single",
     "unlooked",
 ]
@@ -57,8 +57,9 @@ class Claim:
 
 
 Check = Callable[[], Claim]
-"""One comparison to be made: returns the claim that holds or raises. Whoever decides makes them in
-order and stops at the first breach; whoever explains makes all of them."""
+"""One comparison to be made: returns the claim that holds or raises. A decision makes comparisons
+in order and stops at the first breach; an explanation makes all of them.
+"""
 
 Group = Callable[[], tuple[Claim, ...]]
 """Comparisons made together: the claims that hold, or the first breach."""
@@ -73,7 +74,7 @@ def held(checks: Iterable[Check]) -> tuple[Claim, ...]:
     return tuple(check() for check in checks)
 
 
-def held_together(groups: Iterable[Group]) -> tuple[Claim, ...]:
+def require_all(groups: Iterable[Group]) -> tuple[Claim, ...]:
     """Make groups of comparisons in order.
 
     Raises:

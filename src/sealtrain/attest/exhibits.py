@@ -1,11 +1,11 @@
-"""Exhibits: what a file is, found out from its bytes alone. Nothing in it is trusted yet.
+"""Exhibits: recognise a file's form from its bytes alone. Nothing in it is trusted yet.
 
-A person has a file and wants to know what it says. Binary forms may also come as hexadecimal or
+A reader has a file and asks what it says. Binary forms may also come as hexadecimal or
 base64 text; the zeros with which platforms pad quotes are cut. ``raw`` is the file in the form that
 is recognised as the same thing again.
 
-Whoever made the file chose every byte of it. What is recognised by is therefore as little as tells
-the forms apart, and never a field that a verifier decides by, such as an algorithm or a version: a
+The maker of the file chose every byte of it. Recognition therefore uses as few bytes as tell the
+forms apart, and never a field that a verifier decides by, such as an algorithm or a version: a
 known form with another value in such a field is refused as evidence, like any other forgery.
 """
 
@@ -72,7 +72,7 @@ _BOOT_LOG = b"Spec ID Event03\0"
 
 
 def recognise(data: bytes) -> Exhibit:
-    """Find out what a file is.
+    """Recognise a file.
 
     Args:
         data: The whole file, at most ``MAX_FILE_BYTES``.
@@ -157,7 +157,7 @@ def _json(data: bytes) -> Exhibit:
         return _verdict(data, value["detached_eat"])
     if names & _SECRETS:
         raise DataInvalid(
-            "this file holds secret keys; it is no evidence, and nothing of it is shown",
+            "this file holds secret keys and is not evidence; its content is not shown",
             hint="keep it where only its guest reads it",
         )
     if "manifest_version" in names and names & {"docker_compose_file", "runner"}:
@@ -221,7 +221,7 @@ def _rim(data: bytes) -> Exhibit:
 
 def _pem(data: bytes) -> Exhibit:
     if b"PRIVATE KEY-----" in data:
-        raise DataInvalid("this file holds a private key; nothing of it is shown")
+        raise DataInvalid("this file holds a private key; its content is not shown")
     if b"-----BEGIN X509 CRL-----" in data:
         return RevocationList(raw=data, crl=crl_der(data))
     count = data.count(b"-----BEGIN ")
@@ -289,7 +289,7 @@ def _hex_field(value: Any) -> bytes:
 
 def _unknown() -> FormatUnknown:
     return FormatUnknown(
-        "no form of evidence that this release knows",
+        "not a form of evidence that this release knows",
         hint="TDX quote, dstack answer, Nitro document, SEV-SNP report, NVIDIA evidence, or what "
         "belongs to them",
     )

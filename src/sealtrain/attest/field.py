@@ -111,7 +111,7 @@ def _certificate(der: bytes) -> tuple[str, str]:
     if digest in _pinned():
         meaning = f"This is {_pinned()[digest]}."
     elif subject == issuer:
-        meaning = "It issued itself and is no root this release trusts by itself."
+        meaning = "It issued itself and is not a root that this release pins."
     else:
         meaning = f"Says that it was issued by {issuer}."
     return f"{subject}, valid {dates}, sha256 {digest}", meaning

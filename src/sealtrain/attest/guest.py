@@ -160,7 +160,8 @@ def open_guest(
         attest, device, document = _device(tee, rest)
         compose = partial(_document, document)
         note, sockets = _unnoted, ()
-        # Devices below /dev need no leave; a report through configfs is a folder that is made.
+        # Devices below /dev need no write access; a configfs report is a folder that the guest
+        # makes.
         writable = (device,) if device.is_dir() else ()
     if collateral is None and tee in DCAP_TEES:
         raise UsageError(
@@ -292,7 +293,7 @@ def agents_devices(client: DstackClient) -> Asked | None:
 def _collateral(
     uri: str | None,
 ) -> tuple[tuple[str, ...], Callable[[Shown], Collateral | None]]:
-    """Services that are asked, and how collateral of what was attested is come by."""
+    """URLs of collateral services, and the function that gets collateral for evidence."""
     if uri is None:
         return (), lambda shown: None
     from sealtrain.attest.tdx.collect import CollateralSource
@@ -302,7 +303,7 @@ def _collateral(
 
 
 def _device(tee: str, rest: str) -> tuple[Callable[[bytes], Shown], Path, Path]:
-    """How to collect from a device, which it is, and where the deployment document is."""
+    """The collector for a device, the device, and the path of the deployment document."""
     name, _, query = rest.partition("?")
     place = Path(name)
     options = dict(parse_qsl(query, keep_blank_values=True))

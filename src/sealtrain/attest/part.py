@@ -70,7 +70,7 @@ class Vouched:
         identity: SHA-256 of what the signature covers, hex.
         eat: Claims under their RFC 9711 names; true once every comparison held.
         groups: What it is compared with, in order.
-        bound: What ties it to the document that the evidence shows; compared before ``groups``.
+        bound: Comparisons with the document that the evidence shows, made before ``groups``.
     """
 
     root: str

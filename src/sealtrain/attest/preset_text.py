@@ -56,7 +56,9 @@ def preset_yaml(name: str) -> str:
     policy = PRESETS[name]
     told = tee_of(policy["cpu"]["tee"]).comments
     comments = _COMMENTS | {f"cpu.{line}": comment for line, comment in told.items()}
-    stands = "accepts nobody" if name == "deny-all" else "accepts nobody until its lists are filled"
+    stands = (
+        "accepts nobody" if name == "deny-all" else "accepts no guest until its lists are filled"
+    )
     return _HEAD.format(name=name, stands=stands) + "\n".join(_lines(policy, "", comments)) + "\n"
 
 

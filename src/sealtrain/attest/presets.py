@@ -1,7 +1,7 @@
 """Named policies to begin from (spec/evidence.md §6).
 
-Every preset but the simulator's accepts no image until its owner lists some: which images are good
-is for the owners to say, and a policy that guesses would be one that nobody read.
+Every preset but the simulator's accepts no image until its owner lists some: only the owners can
+say which images are good, and a preset that guessed would be adopted unread.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class VerifiedGuest(Protocol):
 
     @property
     def key_provider(self) -> str:
-        """Id of who gave the guest its keys, hex; empty where the platform has no such thing."""
+        """Id of the guest's key provider, hex; empty where the platform has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class Device:
         reports: Whether Linux's configfs-tsm asks for evidence, too.
         alone: Whether the device answers without configfs-tsm.
         options: Names of further options of its address.
-        absent: What a guest is told whose processor has the flag and that has no such device.
+        absent: Message for a guest whose processor has the flag while the device is missing.
     """
 
     path: str

@@ -1,7 +1,8 @@
 """Reports through Linux's configfs-tsm (kernel 6.7): one interface to whichever TEE the guest has.
 
-A report is a folder: write up to 64 bytes to ``inblob``, read ``outblob``. Whoever may write to the
-same folder could exchange the input in between, so each report has a folder of its own with an
+A report is a folder: write up to 64 bytes to ``inblob``, read ``outblob``. A process that may write
+    to the same folder could exchange the input in between, so each report has a folder of its own
+    with an
 unguessable name, and ``generation`` must have moved by exactly our one write.
 """
 
@@ -122,7 +123,7 @@ def tsm_report(
         if report is not None:
             return report
     raise GuestApiUnreachable(
-        "something else writes to this guest's reports",
+        "another process writes to this guest's reports",
         check="TEE device",
         got=f"{_TRIES} reports were overwritten",
         hint="only the guest's own agent may write below " + str(base),

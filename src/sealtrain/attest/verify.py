@@ -33,7 +33,7 @@ __all__ = ["Verified", "check_platform", "check_shown", "verify"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """Facts about a guest that were signed by hardware, or by a simulator where ``simulated``.
+    """Facts about a guest that hardware signed, or a simulator where ``simulated``.
 
     Attributes:
         platform: What the evidence was offered as.
@@ -81,7 +81,7 @@ class Verified:
 
     @property
     def key_provider(self) -> str:
-        """Id of who gave the guest its keys, hex; empty where the platform has no such thing."""
+        """Id of the guest's key provider, hex; empty where the platform has none."""
         return self.cpu.key_provider
 
     @property

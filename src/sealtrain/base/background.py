@@ -89,10 +89,10 @@ def in_background(
             the second what stops it (``_stop_by``).
 
     Yields:
-        What it said when it answered.
+        Yields:
 
     Raises:
-        Unreachable: It ended before it answered, and raised nothing.
+        Unreachable: ``serve`` returned before it answered.
     """
     started = threading.Event()
     answers: list[Told] = []

@@ -1,9 +1,9 @@
 """JSON in and out: canonical bytes (RFC 8785) out, strict and bounded parsing in.
 
-Whatever is signed or hashed is canonical. Whatever arrives is parsed here once: no duplicate keys,
-no NaN or Infinity, no half of a character, no deeper, no longer and of no more values than the
-caller's limits. The limits hold before any value is built, and looking costs time linear in the
-length: memory and time are bounded for any input.
+Signed and hashed documents are canonical. Every document from outside is parsed here once: the
+parser refuses duplicate keys, NaN, Infinity, lone surrogates, and more depth, bytes or values than
+the caller allows. It checks the limits before it builds a value, in time linear in the length, so
+memory and time are bounded for any input.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_INTEGER = 2**53 - 1
 MAX_JSON_BYTES = 16 << 20
 MAX_JSON_DEPTH = 64
 MAX_JSON_VALUES = 1 << 20
-"""Arrays, objects and what stands in them: about a hundred bytes of memory each."""
+"""Values in a document, arrays and objects included; each takes about a hundred bytes of memory."""
 
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
@@ -100,7 +100,7 @@ def parse_json(
 def require_bounded(
     data: bytes, *, max_depth: int = MAX_JSON_DEPTH, max_values: int = MAX_JSON_VALUES
 ) -> None:
-    """Return if no parser goes deeper into a text, or makes more values of it, than allowed.
+    """Refuse a text that is nested deeper, or holds more values, than allowed.
 
     Counts commas and brackets outside strings. Past a backslash outside a string the count may err,
     but a parser stops there.
@@ -133,7 +133,7 @@ def require_bounded(
                 expected=f"at most {max_depth}",
             )
         if depth < 0:
-            return  # and there
+            return  # the next character may be escaped too
 
 
 def parse_canonical(
@@ -177,11 +177,11 @@ def _is_plain(value: JsonValue) -> bool:
 
 
 def _refuse_halves(value: JsonValue) -> None:
-    """A text with half of a surrogate pair has no UTF-8: nothing could be shown or signed."""
+    """Refuse a lone surrogate: it has no UTF-8, so the text could not be shown or signed."""
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:
-        raise DataInvalid("JSON text holds half of a character") from error
+        raise DataInvalid("JSON text holds a lone surrogate") from error
 
 
 def _unique(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:

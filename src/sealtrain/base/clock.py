@@ -20,13 +20,13 @@ def system_clock() -> int:
     return int(time.time())
 
 
-@lru_cache(maxsize=16)  # everything in the same second says it
+@lru_cache(maxsize=16)  # many texts name the same second
 def to_rfc3339(seconds: int) -> str:
     """``1760000000`` → ``"2025-10-09T08:53:20Z"``."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-@lru_cache(maxsize=4096)  # the same approvals are counted for every release
+@lru_cache(maxsize=4096)  # every release parses the same approvals
 def from_rfc3339(text: str) -> int:
     """Inverse of ``to_rfc3339``; no other spelling is accepted.
 

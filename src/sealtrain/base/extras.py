@@ -1,4 +1,4 @@
-"""What is said where an extra of sealtrain is not installed."""
+"""Errors that name the extra of sealtrain whose packages are missing."""
 
 from __future__ import annotations
 

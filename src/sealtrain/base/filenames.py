@@ -38,14 +38,14 @@ def portable_name(name: str) -> str:
     """
     parts = name.split("/")
     if len(name) > MAX_NAME_CHARS or not all(_PART.fullmatch(part) for part in parts):
-        raise ValueError("is no relative path of letters, digits, '_', '.' and '-'")
+        raise ValueError("is not a relative path of letters, digits, '_', '.' and '-'")
     if any(_DEVICE.fullmatch(part) for part in parts):
         raise ValueError("is the name of a device on Windows")
     return name
 
 
 def clash(names: Iterable[str]) -> str | None:
-    """A name that cannot lie in one folder with the others, upper and lower case alike.
+    """Find a name that collides with another in one folder, ignoring case.
 
     Args:
         names: Portable names.

@@ -58,10 +58,10 @@ def atomic_writer(
 
     Raises:
         AlreadyExists: ``path`` exists and ``overwrite`` is false.
-        UsageError: The folder it shall lie in does not exist.
+        UsageError: Its folder does not exist.
     """
     _check_place(path, overwrite)
-    # Absolute: it stays where it was meant to be when the working directory changes.
+    # An absolute path stays valid when the working directory changes.
     path = path.absolute()
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
     if over is None:
@@ -106,7 +106,7 @@ def atomic_folder(path: Path, *, mode: int = 0o700, overwrite: bool = False) -> 
 
     Raises:
         AlreadyExists: ``path`` exists and ``overwrite`` is false.
-        UsageError: The folder it shall lie in does not exist.
+        UsageError: Its folder does not exist.
     """
     replaced = path.with_name(f".{path.name}.replaced")
     if not path.exists() and replaced.is_dir():
@@ -130,7 +130,7 @@ def atomic_folder(path: Path, *, mode: int = 0o700, overwrite: bool = False) -> 
 
 
 def private_file(path: Path) -> BinaryIO:
-    """Open a new file for writing that only its user can read. Missing folders are made alike.
+    """Open a new file that only its user can read. Missing folders are made with the same mode.
 
     Raises:
         FileExistsError: ``path`` exists.
@@ -169,7 +169,7 @@ def open_regular(path: Path) -> int:
         raise DataInvalid(f"cannot read {path}: {error.strerror}", hint="check the path") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise DataInvalid(f"{path} is no regular file", hint="check the path")
+        raise DataInvalid(f"{path} is not a regular file", hint="check the path")
     return descriptor
 
 
@@ -185,7 +185,7 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
 
 
 def stamp_of(path: Path, *, clock: Callable[[], int] = time.time_ns) -> tuple[int, ...]:
-    """Numbers of which one changes whenever a file is written or another takes its place.
+    """Stamp of a file: at least one number changes when the file is written or replaced.
 
     A file system tells two moments apart only if they are some milliseconds apart: a file that has
     just changed has another stamp each time it is asked for.
@@ -250,7 +250,7 @@ def send_to_disk(descriptor: int, offset: int, length: int) -> None:
     Only a hint: where the system takes none, everything is left to the sync.
     """
     if hasattr(os, "posix_fadvise"):
-        # What is still to be written is sent off by this, and kept in memory until it is there.
+        # Starts writeback of dirty pages; they stay in the page cache until they are written.
         os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)
 
 
@@ -274,7 +274,7 @@ def _readable(path: Path) -> Iterator[None]:
 def _check_place(path: Path, overwrite: bool) -> None:
     if not path.parent.is_dir():
         raise UsageError(
-            f"there is no folder {path.parent}", hint="make it first, or choose another output"
+            f"the folder {path.parent} does not exist", hint="create it, or choose another output"
         )
     if path.exists() and not overwrite:
         raise _taken(path)
@@ -290,7 +290,7 @@ def _claim(temporary: Path, path: Path) -> None:
 
 def _claim_folder(temporary: Path, path: Path) -> None:
     try:
-        # A folder takes the place of an empty one at most.
+        # rename replaces a folder only if it is empty.
         temporary.rename(path)
     except OSError as error:
         if path.exists():
@@ -299,7 +299,7 @@ def _claim_folder(temporary: Path, path: Path) -> None:
 
 
 def _replace(temporary: Path, path: Path, replaced: Path) -> None:
-    if exchanged(temporary, path):  # and what was there goes with the temporary folder
+    if exchanged(temporary, path):  # the replaced folder is deleted with the temporary one
         return
     shutil.rmtree(replaced, ignore_errors=True)
     path.rename(replaced)
@@ -312,7 +312,7 @@ def _replace(temporary: Path, path: Path, replaced: Path) -> None:
 
 
 def _taken(path: Path) -> AlreadyExists:
-    return AlreadyExists(f"{path} already exists", hint="choose another output or remove it first")
+    return AlreadyExists(f"{path} already exists", hint="choose another output, or remove it")
 
 
 _AT_FDCWD: Final = -100
@@ -325,7 +325,7 @@ def exchanged(one: Path, other: Path) -> bool:
     """Exchange two names of one file system, both of which exist.
 
     Returns:
-        Whether it was done. Not every system and file system can; then nothing was changed.
+        ``False`` where the system or file system cannot exchange names; nothing was changed then.
 
     Raises:
         OSError: The names cannot be exchanged for another reason.

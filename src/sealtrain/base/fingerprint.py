@@ -15,7 +15,7 @@ __all__ = ["PIECE_BYTES", "ZEROS", "Fingerprint", "pieces"]
 
 PIECE_BYTES: Final = 1 << 18
 ZEROS: Final = bytes(PIECE_BYTES)
-"""A piece that was wiped."""
+"""An all-zero piece."""
 
 
 class Fingerprint:

@@ -1,4 +1,4 @@
-"""``HOST:PORT``, as people write where something listens."""
+"""Addresses of servers, written ``HOST:PORT``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def host_and_port(text: str) -> tuple[str, int]:
     """
     found = _FORM.fullmatch(text)
     if found is None or int(found[3]) > _MAX_PORT:
-        raise UsageError("no address of a server", got=text[:80], expected="HOST:PORT")
+        raise UsageError("not the address of a server", got=text[:80], expected="HOST:PORT")
     return found[1] or found[2], int(found[3])
 
 

@@ -1,4 +1,4 @@
-"""The one HTTP client: whatever a server does, an exchange ends and stays within its bounds.
+"""The one HTTP client: every exchange ends within its bounds, whatever a server does.
 
 1. An answer is read as it came, up to a cap of bytes. It is asked for without compression, and one
    that is compressed all the same is refused: it could unpack to any size.
@@ -74,7 +74,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why there is no answer.
+    """Why an exchange gave no answer.
 
     Attributes:
         kind: ``url``: not one; ``connect``: no connection was made; ``broken``: one was, and it

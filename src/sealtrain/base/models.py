@@ -62,7 +62,7 @@ class StrictModel(BaseModel):
 Model = TypeVar("Model", bound=BaseModel)
 
 _LOOKED_AT = 16
-"""Problems of a document: a sender may make any number, and looking at one costs more than it."""
+"""Problems of a document that are examined: a sender may cause any number, each costing time."""
 
 
 def load_model(cls: type[Model], data: JsonValue, error: type[SealtrainError], what: str) -> Model:
@@ -122,7 +122,7 @@ def _validated(cls: type[Model], data: bytes, error: type[SealtrainError], what:
             hint = f"did you mean {near!r}?" if near else hint
         elif first["type"] == "missing":
             message = f"{what} lacks the field {where!r}"
-            hint = "every field must be written; nothing is assumed"
+            hint = "write every field; there are no defaults"
         else:
             reason = first["msg"].removeprefix("Value error, ")
             message = f"{what}: {where}: {reason}" if first["loc"] else f"{what}: {reason}"

@@ -1,4 +1,4 @@
-"""What a guest may run on: one vocabulary for recipes, policies, evidence and manifests."""
+"""Names of platforms for recipes, policies, evidence and manifests."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def remove_left_behind(where: Path, prefix: str) -> None:
     import fcntl
 
     for folder in where.glob(f"{prefix}*"):
-        with contextlib.suppress(OSError):  # another user's, or another run removes it, too
+        with contextlib.suppress(OSError):  # it is another user's, or another run is removing it
             if folder.lstat().st_uid != os.geteuid():
                 continue
             held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -38,7 +38,7 @@ def forked() -> int:
 
 
 def packed(value: Any) -> bytes:
-    """A value for ``answer_of``."""
+    """Pack a value for ``answer_of``."""
     return pickle.dumps(value)
 
 
@@ -46,7 +46,7 @@ def packed_error(error: BaseException) -> bytes:
     """An error for ``answer_of``, with its attributes; of one that cannot be told, its kind."""
     try:
         return pickle.dumps(_Raised(type(error), error.args, vars(error)))
-    except Exception:  # what cannot be told stays in its process
+    except Exception:  # an error that cannot be pickled stays in its process
         return pickle.dumps(_Raised(RuntimeError, (type(error).__name__,), {}))
 
 

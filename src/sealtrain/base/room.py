@@ -1,4 +1,4 @@
-"""Bytes that several threads may fill together, and no more of them."""
+"""A cap on the bytes that several threads hold at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Room:
         self._lock = threading.Lock()
 
     def take(self, size: int) -> bool:
-        """Take so many bytes, or none of them; whether they were there."""
+        """Take ``size`` bytes; ``False``, taking none, where fewer are left."""
         with self._lock:
             if size > self._left:
                 return False

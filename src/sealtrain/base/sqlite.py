@@ -1,4 +1,4 @@
-"""What every SQLite file of ours needs and SQLite leaves to its callers."""
+"""Switch a SQLite file to its write-ahead log, waiting for other users of the file."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class BrokerLimits:
             others.
         connections: Open connections of unauthenticated callers.
         connections_per_address: Of these, of one address (of one /64 of IPv6).
-        connections_per_account: Open connections of one owner, or of the holder of one lease,
+        connections_per_caller: Open connections of one owner, or of the holder of one lease,
             besides these.
         body_bytes: Memory for request bodies of unauthenticated callers.
         head_seconds: For the head of a request to arrive.
@@ -56,7 +56,7 @@ class BrokerLimits:
     posts_per_lease: int = 60
     connections: int = 256
     connections_per_address: int = 128
-    connections_per_account: int = 4
+    connections_per_caller: int = 4
     body_bytes: int = 64 << 20
     head_seconds: float = 10.0
     body_seconds: float = 30.0

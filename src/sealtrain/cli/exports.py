@@ -12,9 +12,9 @@ from sealtrain.cli.manifest import Artefacts, ManifestFile, TrustFile, WithoutAr
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.errors import UsageError
 from sealtrain.keys.identity import Identity
-from sealtrain.manifest.exports.account import Account, account_of
 from sealtrain.manifest.exports.cyclonedx import cyclonedx
 from sealtrain.manifest.exports.model_card import model_card
+from sealtrain.manifest.exports.model_facts import ModelFacts, model_facts_of
 from sealtrain.manifest.exports.model_signing import load_signing_key, model_signature, opened_files
 from sealtrain.manifest.exports.training_summary import training_summary
 from sealtrain.manifest.opening import opened_digests
@@ -58,30 +58,30 @@ def export(
     """Write what other tools read about a model; only of a manifest that verifies."""
     if format_ not in _NAMES:
         raise UsageError("unknown export", got=format_, expected=", ".join(_NAMES))
-    account = account_of(examined(manifest, trust, artefacts, without_artefacts))
+    facts = model_facts_of(examined(manifest, trust, artefacts, without_artefacts))
     if format_ == "model-signing":
-        data = _signature(account, artefacts or manifest.parent, model, identity, key)
+        data = _signature(facts, artefacts or manifest.parent, model, identity, key)
     else:
-        data = _document(account, format_, spec)
+        data = _document(facts, format_, spec)
     target = out or Path(_NAMES[format_])
     atomic_write(target, data)
-    if account.marker is not None:
-        say(account.marker)
+    if facts.marker is not None:
+        say(facts.marker)
     emit(as_json, {"export": str(target), "format": format_}, [f"export   {target}"])
 
 
-def _document(account: Account, format_: str, spec: str) -> bytes:
+def _document(facts: ModelFacts, format_: str, spec: str) -> bytes:
     if format_ == "cyclonedx":
         if spec not in ("1.6", "1.7"):
             raise UsageError("unknown version of CycloneDX", got=spec, expected="1.6 or 1.7")
-        return cyclonedx(account, version="1.6" if spec == "1.6" else "1.7")
+        return cyclonedx(facts, version="1.6" if spec == "1.6" else "1.7")
     if format_ == "model-card":
-        return model_card(account)
-    return training_summary(account)
+        return model_card(facts)
+    return training_summary(facts)
 
 
 def _signature(
-    account: Account, artefacts: Path, model: Path | None, identity: Path | None, key: Path | None
+    facts: ModelFacts, artefacts: Path, model: Path | None, identity: Path | None, key: Path | None
 ) -> bytes:
     if model is None or identity is None or key is None:
         raise UsageError(
@@ -89,8 +89,8 @@ def _signature(
             hint="open the outputs first: sealtrain open run/model --identity … --out opened",
         )
     signing = load_signing_key(key)
-    made = model_of(account.predicate, account.subjects)
+    made = model_of(facts.predicate, facts.subjects)
     sealed = opened_digests(artefacts / MODEL_FOLDER, made, Identity.load(identity))
     # A marker has no place in this format but the model's name.
-    name = account.name if account.marker is None else f"{account.name} ({account.marker})"
+    name = facts.name if facts.marker is None else f"{facts.name} ({facts.marker})"
     return model_signature(name, opened_files(model, sealed), signing)

@@ -30,8 +30,8 @@ from sealtrain.ledger.reading import audit_stored, entries_in
 from sealtrain.ledger.witness import read_memory
 from sealtrain.manifest.trust import load_trust
 from sealtrain.release.messages import ledger_origin
-from sealtrain.signing.checkpoint import verify_checkpoint
 from sealtrain.signing.note import MAX_NOTE_BYTES
+from sealtrain.signing.tree_head import verify_tree_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,7 +82,7 @@ def witness(
             cosign_newest(
                 watch.client, watch.kept, owner=owner.name, signer=owner.witness, now=system_clock()
             )
-            own, before = watch.kept.checkpoint, watch.before
+            own, before = watch.kept.head, watch.before
             found = witnessed(watch.client, watch.kept, members, quorum=max(1, quorum))
         if own is None:
             raise AssertionError("a watched ledger has a checkpoint")
@@ -90,7 +90,7 @@ def witness(
             "size": own.size,
             "root": own.root,
             "before": None if before is None else before.size,
-            "witnessed": {"size": found.checkpoint.size, "by": sorted(found.times)},
+            "witnessed": {"size": found.head.size, "by": sorted(found.times)},
         }
 
     seen = at_each(brokers, at)
@@ -130,7 +130,7 @@ def audit(
     ] = None,
     kept: Annotated[
         list[Path] | None,
-        typer.Option("--from", help="Checkpoint that was kept elsewhere (a signed note); repeat."),
+        typer.Option("--from", help="Tree head that was kept elsewhere (a signed note); repeat."),
     ] = None,
     quorum: Annotated[
         int, typer.Option(min=0, help="Demand that so many owners cosigned a checkpoint.")
@@ -189,7 +189,7 @@ def audit_broker(
             found = pinned_identity(client, pin, members.consortium_id, now=system_clock())
             key = found.signing_key
         head = client.ledger_checkpoint()
-        size = verify_checkpoint(head, key, origin=origin).size
+        size = verify_tree_head(head, key, origin=origin).size
         auditor = _auditor(members, key, [*notes, *_cosigned(client, size), head])
         with progress_items("auditing", size, shown=shown) as advance:
             while auditor.size < size:

@@ -36,7 +36,7 @@ def publish(
         token = read_bounded(token_file, _MAX_TOKEN_BYTES).decode().strip()
     total = sum((sealed / name).stat().st_size for name in sealed_files(sealed))
     with progress_bytes(f"publishing {sealed.name}", total, shown=not as_json) as advance:
-        done = send(sealed, open_folder(url, token=token), audit=audit, progress=advance)
+        done = send(sealed, open_folder(url, token=token), read_back=audit, progress=advance)
     emit(
         as_json,
         {"url": url, "files": done.files, "sent": done.sent, "bytes": done.size},

@@ -36,8 +36,8 @@ from sealtrain.errors import (
 )
 from sealtrain.keys.identity import Identity
 from sealtrain.ledger.ledger import verify_extension
-from sealtrain.signing.checkpoint import verify_checkpoint
 from sealtrain.signing.identity import PublicIdentity
+from sealtrain.signing.tree_head import verify_tree_head
 
 __all__ = ["follow", "propose", "sign", "succeed", "verify"]
 
@@ -215,7 +215,7 @@ def follow(
     members = Consortium.load(consortium)
     files = [SuccessionFile.load(path) for path in succession]
     with watched_ledger(broker, members, identity, state, between=files) as watch:
-        own = watch.kept.checkpoint
+        own = watch.kept.head
     if own is None:
         raise AssertionError("a watched ledger has a checkpoint")
     emit(
@@ -278,12 +278,12 @@ def _saw(
 ) -> None:
     """Verify that the proposal names a checkpoint of the ledger that this owner remembers."""
     with watched_ledger(broker, members, identity, state) as watch:
-        key, own, note = watch.kept.public_key, watch.kept.checkpoint, watch.kept.note
+        key, own, note = watch.kept.public_key, watch.kept.head, watch.kept.note
         if key is None or own is None or note is None:
             raise AssertionError("a watched ledger has a checkpoint")
         for checkpoint in found.ledgers:
             try:
-                seen = verify_checkpoint(checkpoint, key, origin=own.origin)
+                seen = verify_tree_head(checkpoint, key, origin=own.origin)
             except SignatureInvalid:
                 continue  # of another broker
             path: tuple[str, ...] = ()

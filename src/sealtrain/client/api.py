@@ -315,7 +315,7 @@ class BrokerClient:
         return tuple((rotation.index, rotation.rotation) for rotation in found.rotations)
 
     def ledger_cosigned(self, start: int = 0, limit: int = 100) -> tuple[str, ...]:
-        """Cosigned checkpoints of at least ``start`` entries, smallest first, at most 100.
+        """Cosigned tree heads of at least ``start`` entries, smallest first, at most 100.
 
         ``ledger.witness.verify_witnessed`` checks one.
         """
@@ -324,14 +324,14 @@ class BrokerClient:
         ).checkpoints
 
     def ledger_witnessed(self, quorum: int) -> str | None:
-        """The newest checkpoint that claims ``quorum`` cosignatures; unverified."""
+        """The newest tree head that claims ``quorum`` cosignatures; unverified."""
         found = self._transport.get(
             "/v1/ledger/cosigned/latest", CosignedPage, quorum=quorum
         ).checkpoints
         return found[0] if found else None
 
     def submit_cosignature(self, cosigned: str) -> tuple[str, ...]:
-        """Hand in a cosigned checkpoint; returns it with all cosignatures so far.
+        """Hand in a cosigned tree head; returns it with all cosignatures so far.
 
         Raises:
             LedgerInconsistent: The broker no longer has the history it showed.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium
     from sealtrain.consortium.succession import SuccessionFile
     from sealtrain.sealing.datakey import DataKey
-    from sealtrain.signing.checkpoint import Checkpoint
+    from sealtrain.signing.tree_head import TreeHead
 
 __all__ = [
     "Watch",
@@ -121,8 +121,8 @@ class Watch:
     client: BrokerClient
     kept: LedgerMemory
     consortium: Consortium
-    before: Checkpoint | None
-    """The checkpoint that was remembered before."""
+    before: TreeHead | None
+    """The tree head that was remembered before."""
 
     def recorded(self, index: int, submitted: bytes) -> None:
         """Verify that the ledger holds a submission, and remember that ledger."""
@@ -164,7 +164,7 @@ def watched_ledger(
         BrokerClient(pin.url, signer=signer, broker=pin.broker_id) as client,
         memory(state) as kept,
     ):
-        before = kept.checkpoint
+        before = kept.head
         now = system_clock()
 
         def attest() -> bytes:

@@ -3,7 +3,7 @@
 ``present_key`` believes another key than the remembered one only when
 
 1. rotations lead to it from the key remembered, each signed by the key before,
-2. the newest checkpoint is signed by it, and
+2. the newest tree head is signed by it, and
 3. the ledger holds each of those rotations.
 
 ``rotations_to`` says the same backwards, of a key that a broker attested.
@@ -18,8 +18,8 @@ from sealtrain.client.api import BrokerClient
 from sealtrain.errors import AnswerInvalid
 from sealtrain.ledger.ledger import verify_proof
 from sealtrain.ledger.rotation import KIND, Rotation, key_after, read_rotation
-from sealtrain.signing.checkpoint import verify_checkpoint
 from sealtrain.signing.note import SignedNote, note_key_id
+from sealtrain.signing.tree_head import verify_tree_head
 
 __all__ = ["present_key", "rotations_to"]
 
@@ -30,14 +30,14 @@ def present_key(client: BrokerClient, known: bytes, newest: str, *, origin: str)
     Args:
         client: Of the broker.
         known: The key remembered, 32 bytes.
-        newest: The newest checkpoint, as received.
+        newest: The newest tree head, as received.
         origin: The ledger's origin.
 
     Returns:
         ``known``, unless the ledger's key was rotated from it.
 
     Raises:
-        SignatureInvalid: The checkpoint is no note, or not signed by the key that was rotated to.
+        SignatureInvalid: The tree head is no note, or not signed by the key that was rotated to.
         ProofInvalid: The ledger does not hold a rotation.
         Refused: A rotation does not hold.
     """
@@ -53,7 +53,7 @@ def present_key(client: BrokerClient, known: bytes, newest: str, *, origin: str)
             followed[index] = rotation
     if key == known:
         return known
-    verify_checkpoint(newest, key, origin=origin)
+    verify_tree_head(newest, key, origin=origin)
     _held(client, followed, key, origin=origin)
     return key
 

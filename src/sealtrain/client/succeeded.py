@@ -6,7 +6,7 @@ the new ledger's first entry is a succession that
 1. is in the ledger whose key the broker attested,
 2. names the consortium the owner holds as successor, and the remembered one as predecessor,
 3. was signed by enough of the predecessor's owners and put in force in time, and
-4. does not contradict the checkpoint that was remembered.
+4. does not contradict the tree head that was remembered.
 
 An owner who missed a step gives its file: successions between the remembered consortium and its
 successor.
@@ -24,8 +24,8 @@ from sealtrain.errors import LedgerInconsistent, SignatureInvalid
 from sealtrain.ledger.ledger import verify_extension, verify_proof
 from sealtrain.ledger.witness import LedgerMemory
 from sealtrain.release.messages import ledger_origin
-from sealtrain.signing.checkpoint import Checkpoint, verify_checkpoint
 from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.tree_head import TreeHead, verify_tree_head
 
 __all__ = ["follow", "saw_the_same"]
 
@@ -37,7 +37,7 @@ def follow(
     *,
     attest: Callable[[], bytes],
     between: Sequence[SuccessionFile] = (),
-) -> Checkpoint:
+) -> TreeHead:
     """Remember the successor's ledger in the place of the one remembered.
 
     Args:
@@ -49,15 +49,15 @@ def follow(
 
     Raises:
         SignatureInvalid: The ledger follows no other, or another one than the remembered.
-        LedgerInconsistent: What the owners signed contradicts the remembered checkpoint.
+        LedgerInconsistent: What the owners signed contradicts the remembered tree head.
         Refused: The succession does not hold.
     """
-    before = kept.checkpoint
+    before = kept.head
     if before is None:
         raise ValueError("there is nothing to follow from")
     origin, key = ledger_origin(consortium.consortium_id), attest()
     newer = client.ledger_checkpoint()
-    after = verify_checkpoint(newer, key, origin=origin)
+    after = verify_tree_head(newer, key, origin=origin)
     if after.size == 0:
         raise _stranger(before.origin, origin)
     proof = client.ledger_proof(0)
@@ -88,7 +88,7 @@ def follow(
     return after
 
 
-def saw_the_same(found: Succession, before: Checkpoint, public_key: bytes) -> None:
+def saw_the_same(found: Succession, before: TreeHead, public_key: bytes) -> None:
     """See that the signers of a succession saw the history that was remembered.
 
     Args:
@@ -101,7 +101,7 @@ def saw_the_same(found: Succession, before: Checkpoint, public_key: bytes) -> No
     """
     for note in found.ledgers:
         try:
-            seen = verify_checkpoint(note, public_key, origin=before.origin)
+            seen = verify_tree_head(note, public_key, origin=before.origin)
         except SignatureInvalid:
             continue  # of another broker
         if seen.size == before.size and seen.root != before.root:
@@ -110,7 +110,7 @@ def saw_the_same(found: Succession, before: Checkpoint, public_key: bytes) -> No
                 check="succession",
                 got=f"{seen.root} at size {seen.size}",
                 expected=before.root,
-                hint="follow it only when the owners know why; both checkpoints are signed",
+                hint="follow it only when the owners know why; both tree heads are signed",
             )
 
 

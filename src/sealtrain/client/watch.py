@@ -26,14 +26,14 @@ from sealtrain.ledger.ledger import verify_extension, verify_proof
 from sealtrain.ledger.witness import (
     LedgerMemory,
     Witnessed,
-    cosign_checkpoint,
+    cosign_tree_head,
     verify_witnessed,
 )
 from sealtrain.release.messages import ledger_origin
-from sealtrain.signing.checkpoint import Checkpoint, verify_checkpoint
 from sealtrain.signing.cosignature import CosignSigner
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.note import SignedNote
+from sealtrain.signing.tree_head import TreeHead, verify_tree_head
 
 __all__ = ["cosign_newest", "observe", "recorded", "witnessed"]
 
@@ -46,8 +46,8 @@ def observe(
     attest: Callable[[], bytes],
     now: int,
     between: Sequence[SuccessionFile] = (),
-) -> Checkpoint:
-    """Fetch the newest checkpoint and remember it, once it extends the one remembered.
+) -> TreeHead:
+    """Fetch the newest tree head and remember it, once it extends the one remembered.
 
     Args:
         client: Of the broker.
@@ -59,11 +59,11 @@ def observe(
 
     Raises:
         LedgerInconsistent: The ledger is shorter than it was, rewritten or forked.
-        SignatureInvalid: The checkpoint is by another key than the one remembered or attested.
+        SignatureInvalid: The tree head is by another key than the one remembered or attested.
         BrokerUnreachable: No answer.
     """
     origin = ledger_origin(consortium.consortium_id)
-    before = kept.checkpoint
+    before = kept.head
     if before is not None and before.origin != origin:
         return follow(client, kept, consortium, attest=attest, between=between)
     key = known = kept.public_key or attest()
@@ -71,14 +71,14 @@ def observe(
     if before is not None:
         key = present_key(client, known, newer, origin=origin)
     try:
-        after = verify_checkpoint(newer, key, origin=origin)
+        after = verify_tree_head(newer, key, origin=origin)
     except SignatureInvalid as error:
         if before is None:
             raise
         raise SignatureInvalid(
             "the broker's ledger is not signed by the key it had before",
             check="ledger key",
-            got=error.got or "a checkpoint that does not verify",
+            got=error.got or "a tree head that does not verify",
             expected=f"{origin} by the key in the state file",
             hint="ask the operator and the other owners why; a broker that lost its root secret "
             "begins a new ledger, and what it says needs a new state file",
@@ -90,7 +90,7 @@ def observe(
         except Unreachable:
             raise
         except SealtrainError:
-            path = None  # it showed a checkpoint that it cannot connect to the one before
+            path = None  # it showed a tree head that it cannot connect to the one before
     rotated_from = None if key == known else known
     return kept.advance(newer, path, key, origin=origin, now=now, rotated_from=rotated_from)
 
@@ -98,7 +98,7 @@ def observe(
 def cosign_newest(
     client: BrokerClient, kept: LedgerMemory, *, owner: str, signer: CosignSigner, now: int
 ) -> str:
-    """Cosign the checkpoint that ``observe`` remembered and hand it to the broker.
+    """Cosign the tree head that ``observe`` remembered and hand it to the broker.
 
     Args:
         client: Of the broker.
@@ -116,7 +116,7 @@ def cosign_newest(
     """
     if kept.note is None:
         raise ValueError("observe first: nothing unseen is cosigned")
-    line = cosign_checkpoint(kept.note, owner, signer, at=now)
+    line = cosign_tree_head(kept.note, owner, signer, at=now)
     note = SignedNote.from_text(kept.note).with_signature(line).to_text()
     client.submit_cosignature(note)
     return note
@@ -125,7 +125,7 @@ def cosign_newest(
 def witnessed(
     client: BrokerClient, kept: LedgerMemory, consortium: Consortium, *, quorum: int
 ) -> Witnessed:
-    """The newest checkpoint that ``quorum`` owners cosigned, on the history remembered.
+    """The newest tree head that ``quorum`` owners cosigned, on the history remembered.
 
     Args:
         client: Of the broker.
@@ -134,19 +134,19 @@ def witnessed(
         quorum: How many are needed, at least 1.
 
     Raises:
-        SignatureInvalid: No checkpoint has so many cosignatures, or one does not verify.
+        SignatureInvalid: No tree head has so many cosignatures, or one does not verify.
         LedgerInconsistent: The others cosigned another history.
     """
-    if kept.note is None or kept.public_key is None or kept.checkpoint is None:
+    if kept.note is None or kept.public_key is None or kept.head is None:
         raise ValueError("observe first: there is nothing to compare with")
-    origin, own = kept.checkpoint.origin, kept.checkpoint
+    origin, own = kept.head.origin, kept.head
     # Without a note of its own the present one shows the usual refusal, and who is missing.
     note = client.ledger_witnessed(quorum) or kept.note
     found = verify_witnessed(
         note, kept.public_key, origin=origin, witnesses=consortium.owners, quorum=quorum
     )
     (small, first), (large, second) = sorted(
-        [(found.checkpoint.size, note), (own.size, kept.note)], key=lambda one: one[0]
+        [(found.head.size, note), (own.size, kept.note)], key=lambda one: one[0]
     )
     path = client.ledger_consistency(small, large) if 0 < small < large else ()
     verify_extension(first, second, path, kept.public_key, origin=origin)
@@ -167,9 +167,9 @@ def recorded(client: BrokerClient, kept: LedgerMemory, index: int, submitted: by
         AnswerInvalid: The entry is another one.
         LedgerInconsistent: The proof is for another history.
     """
-    if kept.note is None or kept.public_key is None or kept.checkpoint is None:
+    if kept.note is None or kept.public_key is None or kept.head is None:
         raise ValueError("observe first: there is nothing to compare with")
-    origin, own = kept.checkpoint.origin, kept.checkpoint
+    origin, own = kept.head.origin, kept.head
     proof = client.ledger_proof(index)
     entry = verify_proof(proof, kept.public_key, origin=origin)
     if proof.size < own.size:

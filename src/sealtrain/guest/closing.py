@@ -88,12 +88,12 @@ class Held:
     Attributes:
         datasets: Manifests of the datasets (DSSE envelopes).
         releases: Receipts with their proofs, in order of time.
-        together: Field ``collaboration`` of the predicate, ``None`` for one guest by itself.
+        collaboration: Field ``collaboration`` of the predicate, ``None`` for one guest by itself.
     """
 
     datasets: list[dict[str, Any]]
     releases: list[dict[str, Any]]
-    together: dict[str, Any] | None
+    collaboration: dict[str, Any] | None
 
 
 class LoggedRun(Protocol):
@@ -174,7 +174,7 @@ def close_run(run: GuestRun, trained: Trained) -> Outcome:
         return Held(
             datasets=[one.envelope for one in run.found],
             releases=needed_releases(run.journal.releases),
-            together=None if how is None else {"kind": how.kind, "parties": []},
+            collaboration=None if how is None else {"kind": how.kind, "parties": []},
         )
 
     manifest = written(run, trained, files, held)
@@ -257,8 +257,8 @@ def _predicate(
 ) -> dict[str, Any]:
     """The predicate as JSON, without its limits; ``manifest.predicate`` validates it."""
     lock = run.admitted.lock
-    together = {} if held.together is None else {"collaboration": held.together}
-    return together | {
+    stated = {} if held.collaboration is None else {"collaboration": held.collaboration}
+    return stated | {
         "version": 2,
         "simulated": run.simulated,
         "marker": SIMULATED_MARKER if run.simulated else None,

@@ -18,7 +18,7 @@ from sealtrain.base.encoding import from_base64
 from sealtrain.base.files import read_bounded
 from sealtrain.errors import DataInvalid, SealRefused
 from sealtrain.guest.settings import load_run
-from sealtrain.sealing.file import audit_file, read_header, root_of
+from sealtrain.sealing.file import read_header, root_of, verify_ciphertext
 
 __all__ = ["ANCHOR_FILE", "FoundCheckpoint", "checkpoints_in"]
 
@@ -91,7 +91,7 @@ def _looked_at(path: Path, run_id: str, *, whole: bool) -> FoundCheckpoint:
     )
     try:
         binding = read_header(path).context.binding
-        digest = audit_file(path) if whole else root_of(path)
+        digest = verify_ciphertext(path) if whole else root_of(path)
     except (SealRefused, DataInvalid):
         return found
     counter, step = binding.get("counter"), binding.get("step")

@@ -172,7 +172,7 @@ class _Work:
             # Relative names that the rank writes to lie in memory, and end with the run.
             with chdir(room.scratch.folder):
                 return run_script(run, checkpoint, monitor)
-        with ranks.together(checkpoint), stand_ins(run) as standins:
+        with ranks.lead(checkpoint), stand_ins(run) as standins:
             trained = train(
                 run.recipe,
                 run_id=run.run_id,

@@ -193,7 +193,7 @@ def open_answer(wrapped: bytes, key: rsa.RSAPrivateKey) -> Secret:
     try:
         content_key = key.decrypt(encrypted_key, _OAEP)
         if len(content_key) != 32 or len(vector) != 16:
-            raise ValueError  # noqa: TRY301  # one message for whatever does not open
+            raise ValueError  # noqa: TRY301  # one message for every answer that does not open
         cipher = Cipher(algorithms.AES256(content_key), modes.CBC(vector)).decryptor()
         padded = cipher.update(content) + cipher.finalize()
         unpadder = padding.PKCS7(128).unpadder()

@@ -71,7 +71,7 @@ def recipe_key(root: Secret, *, app_id: str, compose_hash: str, owner_id: str) -
 def run_key(
     data_keys: Mapping[str, DataKey], *, app_id: str, compose_hash: str, run_id: str
 ) -> DataKey:
-    """The key of one run's sealed checkpoints: only who has every data key of the run has it.
+    """The key of one run's sealed checkpoints, which takes every data key of the run.
 
     Args:
         data_keys: By dataset id, at least one.
@@ -86,14 +86,14 @@ def run_key(
     if not data_keys:
         raise UsageError("a run without data has no key", got="no data key", expected="one or more")
     ids = sorted(data_keys)
-    together = b"".join(data_keys[dataset_id].reveal() for dataset_id in ids)
-    return DataKey(_expanded(together, "run-key", (app_id, compose_hash, run_id, *ids)))
+    joined = b"".join(data_keys[dataset_id].reveal() for dataset_id in ids)
+    return DataKey(_expanded(joined, "run-key", (app_id, compose_hash, run_id, *ids)))
 
 
 def joint_key(
     shares: Mapping[str, bytes], *, compose_hash: str, run_id: str, purpose: str
 ) -> DataKey:
-    """A key of a run of several parties that only who has every share has.
+    """A key of a run of several parties, which takes every party's share.
 
     Args:
         shares: 32 bytes by party's name, at least one; each derived from that party's run key.
@@ -109,8 +109,8 @@ def joint_key(
     names = sorted(shares)
     if not names or any(len(shares[name]) != KEY_BYTES for name in names):
         raise UsageError("a joint key is of one share of 32 bytes or more", got=len(names))
-    together = b"".join(shares[name] for name in names)
-    return DataKey(_expanded(together, "joint-key", (purpose, compose_hash, run_id, *names)))
+    joined = b"".join(shares[name] for name in names)
+    return DataKey(_expanded(joined, "joint-key", (purpose, compose_hash, run_id, *names)))
 
 
 def signing_key(root: Secret, purpose: str) -> Ed25519Signer:

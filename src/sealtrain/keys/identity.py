@@ -1,4 +1,4 @@
-"""An owner's identity file: one seed that gives the key that signs and the key one seals to.
+"""An owner's identity file: one seed that gives the signing key and the sealing key.
 
 ``{"name": …, "seed": base64 of 32 bytes, "type": "sealtrain/identity/v1"}``, canonical JSON, mode
 0600; with ``"witness": "ml-dsa-44"`` a third key cosigns ledgers. Format: spec/keys.md.

@@ -112,7 +112,7 @@ def compute(address: TokenKey) -> Secret:
         raise KeyFileInvalid(
             "the token refuses the PIN",
             check="root secret",
-            hint="a token locks itself after a few wrong ones: look before you try again",
+            hint="check the PIN file: a token locks itself after a few wrong PINs",
         ) from None
     except exceptions.PinLocked:
         raise KeyFileInvalid("the token is locked", check="root secret") from None
@@ -142,7 +142,7 @@ def _hmac(session: Any, label: str) -> bytes:
     keys = list(session.get_objects(wanted))
     if len(keys) != 1:
         raise KmsAnswerInvalid(
-            "the token has not exactly one such key",
+            "the token has no such key, or several",
             check="root secret",
             got=f"{len(keys)}",
             expected=f"one secret key labelled {label}",

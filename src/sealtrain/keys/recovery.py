@@ -61,7 +61,7 @@ def join_root(shares: Mapping[str, str]) -> Secret:
     """
     read = {name: _read(name, words) for name, words in shares.items()}
     if not read:
-        raise KeyFileInvalid("there are no shares of a root secret", check="share")
+        raise KeyFileInvalid("no shares of a root secret were given", check="share")
     _one_split(read)
     try:
         root = combine_mnemonics([one.mnemonic() for one in read.values()])

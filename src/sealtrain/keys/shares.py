@@ -124,10 +124,10 @@ def join_key(documents: Mapping[str, Secret]) -> Joined:
         documents: By the name of the broker that handed it out.
     """
     held = [one for name, text in documents.items() if (one := _held(name, text)) is not None]
-    together: dict[tuple[str, ...], list[_Held]] = {}
+    by_list: dict[tuple[str, ...], list[_Held]] = {}
     for one in held:
-        together.setdefault(one.digests, []).append(one)
-    chosen = max(together.values(), key=len, default=[])
+        by_list.setdefault(one.digests, []).append(one)
+    chosen = max(by_list.values(), key=len, default=[])
     threshold = chosen[0].share.member_threshold if chosen else 0
     key = _recovered([one.share for one in chosen], threshold)
     fitting = {one.name for one in (held if key is None else chosen)}

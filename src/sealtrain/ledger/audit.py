@@ -1,7 +1,7 @@
 """Verify a whole ledger again and report every finding. See ``spec/ledger.md`` §9.
 
 ``Auditor`` takes the entries one after the other, from a file or a broker, and stops at nothing. It
-compares the tree over them with every checkpoint it was given, and leaves what an entry means to
+compares the tree over them with every tree head it was given, and leaves what an entry means to
 ``audit_entries``. It trusts the consortium document and the log's key, and nothing in the log.
 """
 
@@ -24,13 +24,13 @@ from sealtrain.ledger.rotation import KIND as ROTATION
 from sealtrain.ledger.rotation import Rotation, keys_with, read_rotation, signed_by
 from sealtrain.ledger.witness import verify_witnessed
 from sealtrain.signing import merkle
-from sealtrain.signing.checkpoint import Checkpoint, verify_checkpoint
 from sealtrain.signing.ed25519 import key_id
+from sealtrain.signing.tree_head import TreeHead, verify_tree_head
 
 __all__ = ["BACKWARDS_SECONDS", "AuditReport", "Auditor", "Finding"]
 
 BACKWARDS_SECONDS: Final = 60
-"""An entry may state a time so much earlier than one before it: writers wait for their turn."""
+"""Seconds by which an entry may be dated before an earlier one: writers wait for their turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class AuditReport:
     cosignatures: int
     """Cosignatures of them that verify."""
     witnessed: dict[str, int]
-    """Owner → entries of the largest checkpoint that the owner cosigned."""
+    """Owner → entries of the largest tree head that the owner cosigned."""
     findings: tuple[Finding, ...]
     """In the order of the entries, then findings about no single entry."""
 
@@ -118,14 +118,14 @@ class Auditor:
         self._kinds: Counter[str] = Counter()
         self._latest = 0
         self._stated = Stated()
-        self._checkpoints: list[Checkpoint] = []
+        self._heads: list[TreeHead] = []
         self._cosignatures: set[tuple[int, str, str]] = set()
         self._witnessed: dict[str, int] = {}
         self._consortium = consortium
         self._public_key = public_key
         self._rotations: list[Rotation] = []
         self._made_with: str | None = None
-        # The entries state the log's keys, so checkpoints are verified after the entries.
+        # The entries state the log's keys, so tree heads are verified after the entries.
         self._notes = list(checkpoints)
         self._roots: dict[int, str] = {}
         self._wanted = {size for note in self._notes if (size := _claimed_size(note)) is not None}
@@ -187,7 +187,7 @@ class Auditor:
             references: The broker's database's statements about the ledger, if it is read too.
         """
         self._read_all()
-        self._compare_checkpoints()
+        self._compare_heads()
         if references is not None:
             for index, problem in self._stated.differences(references):
                 self.found("database", problem, index)
@@ -198,7 +198,7 @@ class Auditor:
             root=self._tree.root().hex(),
             kinds=dict(sorted(self._kinds.items())),
             unknown=dict(sorted(self._rules.unknown.items())),
-            checkpoints=len(self._checkpoints),
+            checkpoints=len(self._heads),
             cosignatures=len(self._cosignatures),
             witnessed=dict(sorted(self._witnessed.items())),
             findings=tuple(
@@ -207,7 +207,7 @@ class Auditor:
         )
 
     def _follow_time(self, at: int, index: int) -> None:
-        """Name an entry whose time goes back; the entries after it are compared with its time."""
+        """Report an entry whose time goes back; later entries are compared with its time."""
         back = self._latest - at
         if back > BACKWARDS_SECONDS:
             self.found("time", f"its time goes back by {back} s: the broker's clock was set", index)
@@ -221,12 +221,12 @@ class Auditor:
             self.found(ROTATION, error.message, index)
             return
         if self._rotations and self._rotations[-1].new != found.old:
-            self.found(ROTATION, "it is not by the key that the ledger was rotated to", index)
+            self.found(ROTATION, "the ledger was rotated to another key than its signer", index)
             return
         self._rotations.append(found)
 
     def _read_all(self) -> None:
-        """Verify the checkpoints under the keys that rotations connect with the trusted one."""
+        """Verify the tree heads under the keys that rotations connect with the trusted one."""
         known = keys_with(self._public_key, self._rotations)
         order = [one for rotation in self._rotations for one in (rotation.old, rotation.new)]
         keys = [key for key in dict.fromkeys(order) if key in known] or [self._public_key]
@@ -234,42 +234,42 @@ class Auditor:
             try:
                 self._read(note, self._consortium, signed_by(note, keys, origin=self._origin))
             except SealtrainError as error:
-                self.found("checkpoint", f"a checkpoint does not verify: {error.message}")
+                self.found("checkpoint", f"a tree head does not verify: {error.message}")
         if self._made_with is not None and self._made_with not in {key_id(key) for key in keys}:
             made = f"{self._made_with:.80}"
             self.found("file", f"it says it was made with {made}, not {key_id(keys[0])}")
 
     def _read(self, note: str, consortium: Consortium, public_key: bytes) -> None:
         try:
-            checkpoint = verify_checkpoint(note, public_key, origin=self._origin)
+            head = verify_tree_head(note, public_key, origin=self._origin)
         except SealtrainError as error:
-            self.found("checkpoint", f"a checkpoint does not verify: {error.message}")
+            self.found("checkpoint", f"a tree head does not verify: {error.message}")
             return
-        self._checkpoints.append(checkpoint)
+        self._heads.append(head)
         try:
             found = verify_witnessed(
                 note, public_key, origin=self._origin, witnesses=consortium.owners, quorum=0
             )
         except SealtrainError as error:
-            problem = f"a cosignature at size {checkpoint.size} does not verify: {error.message}"
+            problem = f"a cosignature at size {head.size} does not verify: {error.message}"
             self.found("cosignature", problem)
             return
         for owner in found.times:
-            self._cosignatures.add((checkpoint.size, checkpoint.root, owner))
-            self._witnessed[owner] = max(self._witnessed.get(owner, 0), checkpoint.size)
+            self._cosignatures.add((head.size, head.root, owner))
+            self._witnessed[owner] = max(self._witnessed.get(owner, 0), head.size)
 
     def _see_root(self) -> None:
         if self._tree.size in self._wanted:
             self._roots[self._tree.size] = self._tree.root().hex()
 
-    def _compare_checkpoints(self) -> None:
+    def _compare_heads(self) -> None:
         good = 0
-        for one in sorted(self._checkpoints, key=lambda one: one.size):
+        for one in sorted(self._heads, key=lambda one: one.size):
             got = self._roots.get(one.size)
             if got is None:
                 self.found(
                     "checkpoint",
-                    f"the ledger has {self._tree.size} entries, and a checkpoint was signed when "
+                    f"the ledger has {self._tree.size} entries, and a tree head was signed when "
                     f"it had {one.size}: entries are gone",
                 )
             elif got != one.root:
@@ -283,7 +283,7 @@ class Auditor:
 
 
 def _claimed_size(note: str) -> int | None:
-    """The size that a checkpoint names, unverified."""
+    """The size that a tree head names, unverified."""
     size = note.split("\n", 2)[1:2]
     return int(size[0]) if size and _SIZE.fullmatch(size[0]) else None
 

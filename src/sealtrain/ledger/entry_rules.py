@@ -36,9 +36,9 @@ from sealtrain.signing.needs import Needs
 __all__ = ["DECISION_SECONDS", "EntryRules"]
 
 DECISION_SECONDS = 60
-"""A broker decides with the time a request came; the entry is written this much later at most."""
+"""Longest time between a decision, which counts at the time of the request, and its entry."""
 _NEED_A_CONSORTIUM = ("approval", "dataset", "release", "renewal", "boot")
-# Sums of decimal fractions miss by less than this.
+# Rounding error of sums of decimal fractions is smaller.
 _ROUNDING = 1e-9
 
 
@@ -112,7 +112,7 @@ class EntryRules:
     def __init__(self, consortium: Consortium) -> None:
         self._consortium = consortium
         self._decisions: list[SignedDecision] = []
-        self._ends: list[tuple[int, str]] = []  # of approvals that have not ended, first to last
+        self._ends: list[tuple[int, str]] = []  # ids of approvals that have not ended, oldest first
         self._over: set[str] = set()
         self._tallies: dict[tuple[Target, Needs], tuple[int, int, Tally]] = {}
         self._datasets: dict[tuple[str, str, str], tuple[str, DatasetManifest]] = {}
@@ -128,10 +128,10 @@ class EntryRules:
         self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._once: set[tuple[str, str]] = set()
         self.unknown: Counter[str] = Counter()
-        """Kinds it has no rule for, and how many entries of them there were."""
+        """Number of entries by kind, for kinds without a rule."""
 
     def problems(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
-        """Yield the problems of the next entry; none when it holds.
+        """Yield the problems of the next entry; a valid entry has none.
 
         Args:
             kind: Of the entry.
@@ -160,7 +160,7 @@ class EntryRules:
             return
         try:
             if self._ended and kind in _NEED_A_CONSORTIUM:
-                yield "the owners had put another consortium in the place of this one"
+                yield "the owners had replaced this consortium by another"
             yield from rule(kind, at, body)
         except SealtrainError as error:
             told = "; ".join(
@@ -227,7 +227,7 @@ class EntryRules:
         found = verify_succession(envelope, predecessor)
         yield from self._repeated("succession", envelope.digest)
         if at > found.not_after:
-            yield "it was over when it was put in force"
+            yield "it had ended before it came into force"
         mine = self._consortium.consortium_id
         if found.successor.consortium_id == mine:
             if self._entries != 1:
@@ -275,10 +275,10 @@ class EntryRules:
         yield from self._reserved(grant)
 
     def _anchored(self, grant: _Granted) -> Iterator[str]:
-        """The newest checkpoint of a run never goes back, nor is it another one."""
+        """Yield a problem if the newest checkpoint of a run goes back or changes."""
         before, now = self._anchors.get(grant.run_id), grant.checkpoint
         if before is not None and now != before and (now is None or now.counter <= before.counter):
-            yield f"run {grant.run_id} was taken back behind its checkpoint {before.counter}"
+            yield f"run {grant.run_id} was rolled back behind its checkpoint {before.counter}"
         if now is not None:
             self._anchors[grant.run_id] = now
 

@@ -1,9 +1,9 @@
 """The ledger: an append-only Merkle log of owners' and the broker's acts. See ``spec/ledger.md``.
 
 An entry is canonical JSON ``{"kind", "at", "body"}``. ``append`` returns once it is on disk. The
-tree is RFC 6962's, heads are signed C2SP checkpoints. On opening, everything is recomputed from the
-entries and compared with the stored hashes (``audit``); a checkpoint kept elsewhere reveals even a
-consistent rewrite of the whole file.
+tree is RFC 6962's, and signed heads are C2SP checkpoints. On opening, everything is recomputed from
+the entries and compared with the stored hashes (``audit``); a tree head kept elsewhere reveals even
+a consistent rewrite of the whole file.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from sealtrain.ledger.rotation import Rotation, lineage, read_rotation
 from sealtrain.ledger.sqlite_store import LedgerStore
 from sealtrain.ledger.tree import Pending, StoredTree, another_meta
 from sealtrain.signing import merkle
-from sealtrain.signing.checkpoint import Checkpoint, sign_checkpoint, verify_checkpoint
 from sealtrain.signing.ed25519 import Ed25519Signer, key_id
 from sealtrain.signing.note import SignedNote
+from sealtrain.signing.tree_head import TreeHead, sign_tree_head, verify_tree_head
 
 __all__ = [
     "KIND",
@@ -70,7 +70,7 @@ class Ledger:
     ) -> None:
         self._store = store
         self._here = threading.local()
-        self._head = (-1, "")  # the checkpoint signed last: entries of one batch share it
+        self._head = (-1, "")  # the tree head signed last: entries of one batch share it
         self._signer = signer
         self._former = tuple(former)
         self._clock = clock
@@ -98,7 +98,7 @@ class Ledger:
                 rotations in it lead to.
             clock: Time of new entries.
             audit: Recompute everything first.
-            former: Keys it had before, which sign its checkpoints too.
+            former: Keys it had before, which sign its tree heads too.
 
         Raises:
             LedgerInconsistent: Of another origin or key, or changed from outside.
@@ -241,7 +241,7 @@ class Ledger:
         return self._sign(self._within(size))
 
     def proof(self, index: int) -> LedgerProof:
-        """Entry, inclusion proof and checkpoint; enough for ``verify_proof``.
+        """Entry, inclusion proof and tree head; enough for ``verify_proof``.
 
         Raises:
             EntryUnknown: There is no such entry.
@@ -289,7 +289,7 @@ class Ledger:
         return found
 
     def _follow_rotations(self) -> None:
-        """Find the keys from the one the ledger was made with to the signer's, or refuse."""
+        """Find the keys that lead from the ledger's first key to the signer's, or refuse."""
         made_with = self._store.made_with
         rotations = [rotation for _, rotation in self.rotations()]
         if not rotations and made_with != self._signer.key_id:
@@ -300,11 +300,11 @@ class Ledger:
                 "a former root secret is not one that this ledger's key followed",
                 check="ledger key",
                 got=", ".join(strange),
-                expected=", ".join(key_id(key) for key in before) or "none: it was never rotated",
+                expected=", ".join(key_id(key) for key in before) or "none: no rotation",
             )
         self.keys = (*before, self._signer.public)
 
-    def audit(self, checkpoints: Iterable[str] = ()) -> Checkpoint:
+    def audit(self, checkpoints: Iterable[str] = ()) -> TreeHead:
         """Recompute the whole ledger from its entries.
 
         Args:
@@ -314,33 +314,33 @@ class Ledger:
             The current tree head.
 
         Raises:
-            LedgerInconsistent: Stored entries or hashes do not fit together, or a checkpoint does
+            LedgerInconsistent: Stored entries or hashes do not fit together, or a tree head does
                 not fit them.
-            SignatureInvalid: A checkpoint is not of this ledger.
+            SignatureInvalid: A tree head is not of this ledger.
         """
         size = self._store.recompute()
         for text in checkpoints:
-            kept = verify_checkpoint(text, self._signer.public, origin=self.origin)
+            kept = verify_tree_head(text, self._signer.public, origin=self.origin)
             got = self.root(kept.size) if kept.size <= size else f"only {size} entries"
             if got != kept.root:
                 raise LedgerInconsistent(
-                    "the ledger is not the one whose checkpoint was signed before",
+                    "the ledger is not the one whose tree head was signed before",
                     check="ledger checkpoint",
                     got=got,
                     expected=f"{kept.root} at size {kept.size}",
                     hint="restore the ledger from a backup: entries were rewritten or cut off",
                 )
-        return Checkpoint(origin=self.origin, size=size, root=self.root(size))
+        return TreeHead(origin=self.origin, size=size, root=self.root(size))
 
     def _sign(self, size: int) -> str:
         known, signed = self._head
         if known == size:
             return signed
         root = self._store.subtree(0, size).hex()
-        head = Checkpoint(origin=self.origin, size=size, root=root)
-        signed = sign_checkpoint(head, self._signer)
+        head = TreeHead(origin=self.origin, size=size, root=root)
+        signed = sign_tree_head(head, self._signer)
         for former in self._former:  # readers who have not learned of a rotation know only this key
-            (line,) = SignedNote.from_text(sign_checkpoint(head, former)).signatures
+            (line,) = SignedNote.from_text(sign_tree_head(head, former)).signatures
             signed = SignedNote.from_text(signed).with_signature(line).to_text()
         self._head = (size, signed)
         return signed

@@ -139,7 +139,7 @@ class Postgres:
 
 
 def is_unreachable(error: Error) -> bool:
-    """Whether a failure says nothing of what is stored: gone, busy, full, a standby."""
+    """Whether a failure leaves open what is stored: server gone, busy, full, or a standby."""
     if isinstance(error, _driver().OperationalError):
         return True
     return error.sqlstate == _READ_ONLY or not error.sqlstate
@@ -151,7 +151,7 @@ def unreachable(name: str, error: BaseException) -> SealtrainError:
         f"the database {name} cannot be read or written",
         check="database",
         got=type(error).__name__,
-        hint="check that the server runs, has room, and lets the broker in; then ask again",
+        hint="check that the server runs, has disk space and admits the broker; then retry",
     )
 
 

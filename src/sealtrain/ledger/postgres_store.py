@@ -5,7 +5,7 @@
 - One advisory lock for every appending transaction: writers in several processes take turns, and
   each reads the size after it has the lock.
 - Triggers refuse to update, delete, truncate or skip anything, also while a server replicates.
-  They stop mistakes, not the database's administrator; ``recompute`` and checkpoints kept elsewhere
+  They stop mistakes, not the database's administrator; ``recompute`` and tree heads kept elsewhere
   detect the latter.
 - A connection that broke is made anew, and then the newest head that was computed here must still
   be there: a server put in the place of another may have lost what that one had acknowledged.
@@ -244,10 +244,10 @@ class _Pending:
     def undo(self, count: int) -> None:
         del self._entries[count:]
         if not self._entries:
-            self._first = None  # a transaction that goes back behind the lock has let go of it
+            self._first = None  # rolling back to before the lock released it
 
     def write(self) -> None:
-        """Write them in the transaction.
+        """Write the entries in the transaction.
 
         Raises:
             Unreachable: The database does not answer.
@@ -299,7 +299,7 @@ class _Line:
                 raise
 
     def _first(self, query: LiteralString, parameters: Sequence[Any] = ()) -> psycopg.Cursor[Any]:
-        """The first statement of something: on a broken connection nothing happened yet."""
+        """Run a first statement, on a new connection where the last one was broken before."""
         connection = self._connection
         if connection is not None:
             try:
@@ -382,5 +382,5 @@ def _set_back(size: int, got: object) -> LedgerInconsistent:
         check="ledger size",
         got=got,
         expected=f"the history of {size} entries that this broker has seen",
-        hint="a standby that lagged, or an old copy, was put in its place: see the operator guide",
+        hint="the server was replaced by a lagging standby or an old copy: see the operator guide",
     )

@@ -3,13 +3,13 @@
 ``verify_proof`` (is this entry in the log that was signed?) checks
 
 1. the proof follows its format,
-2. its checkpoint is signed by the pinned key for the pinned origin,
-3. the checkpoint has the size the proof is for, and
+2. its tree head is signed by the pinned key for the pinned origin,
+3. the tree head has the size the proof is for, and
 4. the path leads from the canonical bytes of the entry to the signed root.
 
-``verify_extension`` (did the log only grow?) checks that both checkpoints are signed and that the
+``verify_extension`` (did the log only grow?) checks that both tree heads are signed and that the
 consistency proof leads from the older root to the newer one. An owner or auditor who keeps the last
-checkpoint and calls it on the next one detects a log that was rewritten, truncated or forked.
+tree head and calls it on the next one detects a log that was rewritten, truncated or forked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sealtrain.base.encoding import from_hex
 from sealtrain.base.models import Hex64, StrictModel, load_model
 from sealtrain.errors import DataInvalid, LedgerInconsistent, ProofInvalid
 from sealtrain.signing import merkle
-from sealtrain.signing.checkpoint import Checkpoint, verify_checkpoint
+from sealtrain.signing.tree_head import TreeHead, verify_tree_head
 
 __all__ = ["LedgerProof", "verify_extension", "verify_proof"]
 
@@ -56,16 +56,16 @@ def verify_proof(proof: LedgerProof, public_key: bytes, *, origin: str) -> dict[
         origin: The ledger's pinned origin.
 
     Raises:
-        SignatureInvalid: The checkpoint is of another key or origin.
+        SignatureInvalid: The tree head is of another key or origin.
         ProofInvalid: Another of the module's checks fails.
     """
-    checkpoint = verify_checkpoint(proof.checkpoint, public_key, origin=origin)
-    if checkpoint.size != proof.size:
+    head = verify_tree_head(proof.checkpoint, public_key, origin=origin)
+    if head.size != proof.size:
         raise ProofInvalid(
-            "ledger proof is for another size than its checkpoint",
+            "ledger proof is for another size than its tree head",
             check="ledger size",
             got=proof.size,
-            expected=checkpoint.size,
+            expected=head.size,
         )
     if set(proof.entry) != {"kind", "at", "body"}:
         raise ProofInvalid("ledger entry is not {kind, at, body}", check="ledger entry")
@@ -74,7 +74,7 @@ def verify_proof(proof: LedgerProof, public_key: bytes, *, origin: str) -> dict[
     except DataInvalid as error:
         raise ProofInvalid(f"ledger entry: {error}", check="ledger entry") from error
     path = [bytes.fromhex(one) for one in proof.path]
-    root = bytes.fromhex(checkpoint.root)
+    root = bytes.fromhex(head.root)
     merkle.verify_inclusion(leaf, proof.index, proof.size, path, root)
     return proof.entry
 
@@ -87,12 +87,12 @@ def verify_extension(
     *,
     origin: str,
     rotated_from: bytes | None = None,
-) -> Checkpoint:
-    """Return the newer checkpoint when the log only grew since the older one.
+) -> TreeHead:
+    """Return the newer tree head when the log only grew since the older one.
 
     Args:
-        older: Checkpoint kept from before.
-        newer: Checkpoint received now.
+        older: Tree head kept from before.
+        newer: Tree head received now.
         path: Consistency proof between their sizes, hex hashes; empty when the sizes are equal or
             the older log was empty.
         public_key: The ledger's pinned Ed25519 key, 32 bytes.
@@ -100,12 +100,12 @@ def verify_extension(
         rotated_from: The key that signed the older one, where the ledger has another key since.
 
     Raises:
-        SignatureInvalid: A checkpoint is of another key or origin.
+        SignatureInvalid: A tree head is of another key or origin.
         LedgerInconsistent: The log was rewritten, truncated or forked.
     """
-    before = verify_checkpoint(older, rotated_from or public_key, origin=origin)
-    after = verify_checkpoint(newer, public_key, origin=origin)
-    hint = "keep both checkpoints: together they prove that the log was rewritten"
+    before = verify_tree_head(older, rotated_from or public_key, origin=origin)
+    after = verify_tree_head(newer, public_key, origin=origin)
+    hint = "keep both tree heads: together they prove that the log was rewritten"
     if after.size < before.size:
         raise LedgerInconsistent(
             "the ledger is shorter than it was",
@@ -127,7 +127,7 @@ def verify_extension(
     return after
 
 
-def _extends(before: Checkpoint, after: Checkpoint, path: Sequence[bytes]) -> None:
+def _extends(before: TreeHead, after: TreeHead, path: Sequence[bytes]) -> None:
     if before.size:
         older, newer = bytes.fromhex(before.root), bytes.fromhex(after.root)
         merkle.verify_consistency(before.size, after.size, path, older, newer)

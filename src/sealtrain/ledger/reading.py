@@ -24,7 +24,7 @@ from sealtrain.signing import merkle
 __all__ = ["Reading", "audit_stored", "entries_in", "reading"]
 
 _MAX_GAP = 10_000
-"""Missing entries in a row that are counted; with a wider gap it is no ledger."""
+"""Most missing entries in a row; a file with a wider gap is not a ledger."""
 _MAX_PRINTED = 200
 
 Rows = Callable[[str, Sequence[Any]], Iterable[Any]]
@@ -85,8 +85,8 @@ def _server(where: Postgres) -> Iterator[Reading]:
 
     def form() -> Iterable[str]:
         found = structure(connection)
-        yield from (f"its schema has another or more: {line}" for line in found - STRUCTURE)
-        yield from (f"its schema lacks: {line}" for line in STRUCTURE - found)
+        yield from (f"its schema has an unexpected part: {line}" for line in found - STRUCTURE)
+        yield from (f"its schema has no: {line}" for line in STRUCTURE - found)
 
     numbers = count()
     try:
@@ -167,7 +167,7 @@ def _file_form(db: sqlite3.Connection) -> Iterator[str]:
         if sql not in SCHEMA:
             yield f"its schema has another {name}"
     for sql in sorted(set(SCHEMA) - {sql for _, sql in rows}):
-        yield f"its schema lacks: {sql}"
+        yield f"its schema has no: {sql}"
 
 
 def _entries(db: Rows, auditor: Auditor, progress: Callable[[int], None]) -> None:
@@ -212,15 +212,16 @@ def _hashes(db: Rows, auditor: Auditor) -> None:
             count += 1
             if not _follows(own, left, right):
                 auditor.found("stored hash", f"hash {(level, position)} does not follow")
-        if count != size >> level:
-            auditor.found("stored hash", f"{(size >> level) - count} hashes of level {level} lack")
+        missing = (size >> level) - count
+        if missing:
+            auditor.found("stored hash", f"{missing} hashes of level {level} are missing")
         level += 1
     [[extra]] = db(
         "SELECT count(*) FROM node WHERE level < 0 OR level >= ? OR i < 0 OR i >= (? >> level)",
         (level, size),
     )
     if extra:
-        auditor.found("stored hash", f"{extra} hashes are of no entry here")
+        auditor.found("stored hash", f"{extra} hashes belong to no entry")
 
 
 def _follows(own: Any, left: Any, right: Any) -> bool:

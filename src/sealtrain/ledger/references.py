@@ -1,4 +1,4 @@
-"""A ledger beside the broker's database: what each says of the other. See ``spec/ledger.md`` §9."""
+"""Compare a ledger with the broker's database. See ``spec/ledger.md`` §9."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Stated:
             self._kept[index] = kind
 
     def differences(self, references: References) -> Iterator[tuple[int, str]]:
-        """Index and problem of each entry that one has and the other lacks."""
+        """Index and problem of each entry that only one of the two has."""
         expected: list[tuple[tuple[str, ...], Mapping[int, str]]] = [
             (_DECISIONS, references.decisions),
             (("dataset",), references.datasets),

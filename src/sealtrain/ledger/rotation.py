@@ -120,7 +120,7 @@ def read_rotation(body: Any, *, origin: str) -> Rotation:
     dsse.verify(envelope, [old, new], payload_type=PAYLOAD_TYPE, threshold=2)
     if said.origin != origin:
         raise StatementInvalid(
-            "the rotation is of another ledger",
+            "the rotation is about another ledger",
             check="ledger origin",
             got=said.origin,
             expected=origin,
@@ -161,10 +161,10 @@ def keys_with(key: bytes, rotations: Iterable[Rotation]) -> frozenset[bytes]:
 
 
 def signed_by(note: str, keys: Sequence[bytes], *, origin: str) -> bytes:
-    """The newest of a ledger's keys that a checkpoint has a line of, the newest of all if none has.
+    """The newest of a ledger's keys that a tree head has a line of, the newest of all if none has.
 
     Args:
-        note: A signed checkpoint; nothing is verified here.
+        note: A signed tree head; nothing is verified here.
         keys: Oldest first.
         origin: Of the ledger.
 

@@ -2,7 +2,7 @@
 
 - WAL with ``synchronous=FULL``: a commit that returned survives a crash and a power cut.
 - Triggers refuse to update, delete, replace or skip anything. They stop mistakes, not a person who
-  edits the file; for that there are ``recompute`` and checkpoints kept elsewhere.
+  edits the file; for that there are ``recompute`` and tree heads kept elsewhere.
 - ``BEGIN IMMEDIATE`` before the size is read: writers in several processes queue up.
 - One connection to read and one to append, each behind a lock: any thread may call, and nothing is
   read that is not on disk. What was used last is kept in memory (``KeptTree``).
@@ -227,7 +227,7 @@ class LedgerStore:
                 self._end()
 
     def _begin(self) -> sqlite3.Connection:
-        """Take the one turn to append, of all threads and processes; ``_end`` gives it back."""
+        """Lock the file for appending, against all threads and processes; ``_end`` unlocks it."""
         if not self._turn.acquire(timeout=_BUSY_SECONDS):
             raise TimeoutError
         try:

@@ -118,7 +118,7 @@ class StoredTree(Protocol):
     """Entries by index and hashes by range, durable once ``append`` returns."""
 
     kept: KeptTree
-    """What of it is in memory."""
+    """The part of it in memory."""
     made_with: str
     """Id of the key that the ledger was made with; rotations may have led to another since."""
 
@@ -217,7 +217,7 @@ def recomputed(
     def compare(level: int, position: int, value: bytes) -> None:
         found = next(stored, None)
         if found is None or (found[0], found[1]) != (level, position):
-            raise tampered(f"stored hash {(level, position)} is missing, or another is too much")
+            raise tampered(f"stored hash {(level, position)} is missing or superfluous")
         if found[2] != value:
             raise tampered(f"stored hash {(level, position)} does not follow from the entries")
 
@@ -254,7 +254,7 @@ def tampered(why: str) -> LedgerInconsistent:
     return LedgerInconsistent(
         f"the ledger was changed from outside: {why}",
         check="stored ledger",
-        hint="compare with the last checkpoint an owner kept, and restore it from a backup",
+        hint="compare with the last tree head an owner kept, and restore it from a backup",
     )
 
 

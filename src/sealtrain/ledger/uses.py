@@ -1,7 +1,7 @@
-"""What became of a dataset: runs that got it, their manifests, the model files these name.
+"""Uses of a dataset: runs that got it, their manifests, and the model files in these.
 
 Read from a ledger's entries, in order. A caller who does not trust the broker gives the
-same entries to ``ledger.audit`` and compares the tree with a checkpoint.
+same entries to ``ledger.audit`` and compares the tree with a tree head.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Uses:
         try:
             self._take(index, entry["kind"], entry["at"], entry["body"])
         except (KeyError, TypeError, AttributeError):
-            return  # an audit names it
+            return  # an audit reports it
 
     def found(self) -> tuple[DatasetUse, ...]:
         """The datasets in the order they were asked for."""

@@ -2,12 +2,12 @@
 
 See ``spec/ledger.md`` §7 and §8. ``verify_witnessed`` checks, in this order, that
 
-1. the checkpoint is signed by the log's key for the pinned origin,
+1. the tree head is signed by the log's key for the pinned origin,
 2. every line with the name and key id of an owner is a cosignature of it that verifies,
 3. no owner has two lines, and
 4. at least ``quorum`` owners have one.
 
-``LedgerMemory`` is one file with the newest checkpoint an owner saw. It changes only through
+``LedgerMemory`` is one file with the newest tree head an owner saw. It changes only through
 ``advance``, which verifies that the log grew, so it never goes back; what contradicts it is kept as
 evidence before the refusal is raised.
 """
@@ -31,7 +31,6 @@ from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.models import Base64, StrictModel, load_model
 from sealtrain.errors import ConfigError, DataInvalid, LedgerInconsistent, SignatureInvalid
 from sealtrain.ledger.proofs import verify_extension
-from sealtrain.signing.checkpoint import Checkpoint, verify_checkpoint
 from sealtrain.signing.cosignature import (
     CosignSigner,
     cosign,
@@ -40,12 +39,13 @@ from sealtrain.signing.cosignature import (
 )
 from sealtrain.signing.identity import PublicIdentity
 from sealtrain.signing.note import NoteSignature, SignedNote, note_key_id
+from sealtrain.signing.tree_head import TreeHead, verify_tree_head
 
 __all__ = [
     "MAX_COSIGNATURES",
     "LedgerMemory",
     "Witnessed",
-    "cosign_checkpoint",
+    "cosign_tree_head",
     "memory",
     "read_memory",
     "verify_witnessed",
@@ -66,11 +66,11 @@ def witness_name(owner: str) -> str:
     return f"sealtrain/witness/{owner}"
 
 
-def cosign_checkpoint(note: str, owner: str, signer: CosignSigner, *, at: int) -> NoteSignature:
-    """An owner's cosignature of a checkpoint that ``LedgerMemory.advance`` returned.
+def cosign_tree_head(note: str, owner: str, signer: CosignSigner, *, at: int) -> NoteSignature:
+    """An owner's cosignature of a tree head that ``LedgerMemory.advance`` returned.
 
     Args:
-        note: The signed checkpoint.
+        note: The signed tree head.
         owner: Name of the owner.
         signer: The owner's witness key (``Identity.witness``).
         at: Now, seconds since the epoch.
@@ -80,9 +80,9 @@ def cosign_checkpoint(note: str, owner: str, signer: CosignSigner, *, at: int) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Witnessed:
-    """A checkpoint and the owners that cosigned it."""
+    """A tree head and the owners that cosigned it."""
 
-    checkpoint: Checkpoint
+    head: TreeHead
     times: dict[str, int]
     """Owner → time of the cosignature, in the order of the lines."""
     lines: dict[str, NoteSignature]
@@ -97,10 +97,10 @@ def verify_witnessed(
     witnesses: Iterable[PublicIdentity],
     quorum: int,
 ) -> Witnessed:
-    """Return a checkpoint that enough owners cosigned.
+    """Return a tree head that enough owners cosigned.
 
     Args:
-        note: The signed checkpoint with its cosignatures.
+        note: The signed tree head with its cosignatures.
         public_key: The log's raw Ed25519 key, 32 bytes.
         origin: The log's pinned origin.
         witnesses: Whose cosignatures count.
@@ -109,7 +109,7 @@ def verify_witnessed(
     Raises:
         SignatureInvalid: A check of the module's list fails.
     """
-    checkpoint = verify_checkpoint(note, public_key, origin=origin)
+    head = verify_tree_head(note, public_key, origin=origin)
     signed = SignedNote.from_text(note)
     known = {
         (name, cosignature_key_id(name, one.witness_bytes)): one
@@ -130,13 +130,13 @@ def verify_witnessed(
         lines[owner.name] = line
     if len(times) < quorum:
         raise SignatureInvalid(
-            "too few owners cosigned the ledger's checkpoint",
+            "too few owners cosigned the ledger's tree head",
             check="witness quorum",
             got=f"{len(times)} ({', '.join(times) or 'nobody'})",
             expected=f"at least {quorum}",
             hint="have the other owners run: sealtrain log witness",
         )
-    return Witnessed(checkpoint=checkpoint, times=times, lines=lines)
+    return Witnessed(head=head, times=times, lines=lines)
 
 
 class _MemoryFile(StrictModel):
@@ -147,7 +147,7 @@ class _MemoryFile(StrictModel):
 
 
 class LedgerMemory:
-    """The newest checkpoint of one log that an owner saw. Get it from ``memory``."""
+    """The newest tree head of one log that an owner saw. Get it from ``memory``."""
 
     def __init__(self, path: Path, kept: _MemoryFile | None) -> None:
         self._path = path
@@ -155,17 +155,17 @@ class LedgerMemory:
 
     @property
     def public_key(self) -> bytes | None:
-        """The log's key; ``None`` before the first checkpoint."""
+        """The log's key; ``None`` before the first tree head."""
         return None if self._kept is None else from_base64(self._kept.public_key, length=32)
 
     @property
     def note(self) -> str | None:
-        """The signed checkpoint; ``None`` before the first."""
+        """The signed tree head; ``None`` before the first."""
         return None if self._kept is None else self._kept.checkpoint
 
     @property
-    def checkpoint(self) -> Checkpoint | None:
-        """The checkpoint; ``None`` before the first.
+    def head(self) -> TreeHead | None:
+        """The tree head; ``None`` before the first.
 
         Raises:
             SignatureInvalid: The file was edited.
@@ -173,7 +173,7 @@ class LedgerMemory:
         if self._kept is None:
             return None
         key = from_base64(self._kept.public_key, length=32)
-        return verify_checkpoint(self._kept.checkpoint, key, origin=self._kept.origin)
+        return verify_tree_head(self._kept.checkpoint, key, origin=self._kept.origin)
 
     def advance(
         self,
@@ -184,24 +184,24 @@ class LedgerMemory:
         origin: str,
         now: int,
         rotated_from: bytes | None = None,
-    ) -> Checkpoint:
-        """Remember a newer checkpoint, once it is shown to extend the one remembered.
+    ) -> TreeHead:
+        """Remember a newer tree head, once it is shown to extend the one remembered.
 
         Args:
             newer: As received.
             path: Consistency proof from the remembered size to the newer one, as hex hashes; empty
-                at the first checkpoint; ``None`` when the broker gave none.
+                at the first tree head; ``None`` when the broker gave none.
             public_key: The log's key, 32 bytes.
             origin: The log's origin.
             now: Seconds since the epoch, for the evidence.
             rotated_from: The key remembered, where the log is known to have another one since.
 
         Raises:
-            SignatureInvalid: The checkpoint, or the one remembered, is not of this log and key.
+            SignatureInvalid: The tree head, or the one remembered, is not of this log and key.
             LedgerInconsistent: The log is shorter, or was rewritten or forked; evidence is kept.
         """
         if self._kept is None:
-            after = verify_checkpoint(newer, public_key, origin=origin)
+            after = verify_tree_head(newer, public_key, origin=origin)
         else:
             older = self._kept.checkpoint
             try:
@@ -212,28 +212,28 @@ class LedgerMemory:
             self._keep(after, newer, public_key)
         return after
 
-    def succeed(self, note: str, public_key: bytes, *, origin: str) -> Checkpoint:
+    def succeed(self, note: str, public_key: bytes, *, origin: str) -> TreeHead:
         """Remember another ledger instead; the caller verified that it follows this one.
 
         Args:
-            note: Its newest checkpoint.
+            note: Its newest tree head.
             public_key: Its key, 32 bytes.
             origin: Its origin.
 
         Raises:
-            SignatureInvalid: The checkpoint is not of that ledger and key.
+            SignatureInvalid: The tree head is not of that ledger and key.
         """
-        checkpoint = verify_checkpoint(note, public_key, origin=origin)
-        self._keep(checkpoint, note, public_key)
-        return checkpoint
+        head = verify_tree_head(note, public_key, origin=origin)
+        self._keep(head, note, public_key)
+        return head
 
-    def _keep(self, checkpoint: Checkpoint, note: str, public_key: bytes) -> None:
+    def _keep(self, head: TreeHead, note: str, public_key: bytes) -> None:
         document = _MemoryFile(
             version=1,
-            origin=checkpoint.origin,
+            origin=head.origin,
             public_key=to_base64(public_key),
             # Without cosignatures: the file stays small, and what it says is the log's own word.
-            checkpoint=_own_line_only(note, checkpoint.origin, public_key),
+            checkpoint=_own_line_only(note, head.origin, public_key),
         )
         atomic_write(self._path, canonical_json(document.to_dict()), mode=0o600, overwrite=True)
         self._kept = document
@@ -278,7 +278,7 @@ def read_memory(path: Path) -> LedgerMemory:
         SignatureInvalid: It was edited.
     """
     kept = LedgerMemory(path, _read(path))
-    if kept.checkpoint is None:
+    if kept.head is None:
         raise ConfigError(
             f"there is no memory of a ledger at {path}",
             check="state file",
@@ -305,14 +305,14 @@ def memory(path: Path) -> Iterator[LedgerMemory]:
         lock.acquire()
     except OSError as error:
         raise ConfigError(
-            f"cannot keep the ledger's checkpoint in {path.parent}",
+            f"cannot keep the ledger's tree head in {path.parent}",
             check="state file",
             got=error.strerror,
             hint="give a writable place with --state",
         ) from error
     try:
         kept = LedgerMemory(path, _read(path))
-        _ = kept.checkpoint
+        _ = kept.head
         yield kept
     finally:
         lock.release()
@@ -343,13 +343,13 @@ def _extended(
     public_key: bytes,
     origin: str,
     rotated_from: bytes | None,
-) -> Checkpoint:
+) -> TreeHead:
     if path is not None:
         return verify_extension(
             older, newer, path, public_key, origin=origin, rotated_from=rotated_from
         )
-    before = verify_checkpoint(older, rotated_from or public_key, origin=origin)
-    after = verify_checkpoint(newer, public_key, origin=origin)
+    before = verify_tree_head(older, rotated_from or public_key, origin=origin)
+    after = verify_tree_head(newer, public_key, origin=origin)
     if after.size <= before.size:
         return verify_extension(
             older, newer, [], public_key, origin=origin, rotated_from=rotated_from

@@ -22,8 +22,8 @@ def summary_of(kind: str) -> str:
 
 def parties(predicate: Predicate, facts: Facts) -> Html | None:
     """The parties and the times of their parts; ``None`` where one guest trained by itself."""
-    together = predicate.collaboration
-    if together is None:
+    collaboration = predicate.collaboration
+    if collaboration is None:
         return None
     owned = Counter(dataset.owner for dataset in facts.datasets or ())
     rows = [
@@ -35,7 +35,7 @@ def parties(predicate: Predicate, facts: Facts) -> Html | None:
             str(owned[party.name]),
             tag("code", party.run_id),
         )
-        for party in together.parties
+        for party in collaboration.parties
     ]
     columns = ("Party", "Role", "From", "Until", "Datasets", "Asked for keys as run")
     events = Counter(
@@ -45,17 +45,17 @@ def parties(predicate: Predicate, facts: Facts) -> Html | None:
     return tag(
         "section",
         tag("h2", "Training together"),
-        tag("p", summary_of(together.kind)),
+        tag("p", summary_of(collaboration.kind)),
         table(columns, rows, numbers=(4,)) if rows else None,
-        _account(predicate, facts),
+        _summary(predicate, facts),
         tag("p", f"Events in the run log: {recorded}.", class_="soft"),
     )
 
 
-def _account(predicate: Predicate, facts: Facts) -> Html | None:
+def _summary(predicate: Predicate, facts: Facts) -> Html | None:
     """What the kind tells of the run log; ``None`` if it tells nothing, or its check refused."""
     how = None if facts.lock is None else facts.lock.recipe.collaboration
-    place = None if how is None else KINDS[how.kind].account
+    place = None if how is None else KINDS[how.kind].summary
     if place is None:
         return None
     try:

@@ -177,7 +177,7 @@ def required(predicate: Predicate) -> tuple[str, ...]:
     Args:
         predicate: The function does not read its ``limits``.
     """
-    privacy, together = predicate.privacy, predicate.collaboration
+    privacy, collaboration = predicate.privacy, predicate.collaboration
     ids = ["simulated" if predicate.simulated else "hardware"]
     if not border_held(predicate.run_log.entries):
         ids.append("border-in-software")
@@ -193,7 +193,7 @@ def required(predicate: Predicate) -> tuple[str, ...]:
         ids.append("patient-scope" if privacy.dp == "patients" else "privacy-scope")
     if getattr(privacy, "accountant", None) == "gdp":
         ids.append("accountant-approximate")
-    settings = None if together is None else settings_of(together.kind)
+    settings = None if collaboration is None else settings_of(collaboration.kind)
     if settings is not None:
         ids += settings.limits
     return (*ids, *_ALWAYS)

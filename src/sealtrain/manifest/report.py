@@ -43,7 +43,7 @@ def render(report: Report) -> str:
     body: list[Part] = [tag("p", "sealtrain run report", class_="kicker"), _heading(report)]
     if report.simulated:
         body.append(_simulated())
-    body.append(_verdict(report))
+    body.append(_outcome(report))
     if report.manifest is not None:
         predicate, facts = report.manifest.predicate, report.facts
         body += [
@@ -105,7 +105,7 @@ def _simulated() -> Html:
     )
 
 
-def _verdict(report: Report) -> Html:
+def _outcome(report: Report) -> Html:
     passed = sum(check.outcome == "passed" for check in report.checks)
     if report.refusal is None:
         undone = len(report.checks) - passed

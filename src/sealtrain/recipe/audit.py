@@ -1,4 +1,4 @@
-"""The audit of a recipe: attacks that test whether the trained model remembers single records."""
+"""The privacy audit of a recipe: attacks that test whether a model remembers single records."""
 
 from __future__ import annotations
 

@@ -26,13 +26,13 @@ class Kind:
     Attributes:
         settings: Class of its settings in a recipe (``CollaborationSettings``).
         rule: Check 18 for its runs (``manifest.checks.collaboration``).
-        account: What a report tells of its run log (``manifest.joint_sections``), or ``None``.
+        summary: Sums up its run log for a report (``manifest.joint_sections``), or ``None``.
         stand_ins: Makes the ``StandIns`` of a run, for a kind with helpers.
     """
 
     settings: str
     rule: str
-    account: str | None = None
+    summary: str | None = None
     stand_ins: str | None = None
 
 
@@ -48,8 +48,8 @@ KINDS: Final[Mapping[str, Kind]] = {
     "pads": Kind(
         settings="sealtrain_collab.pads.recipe:Pads",
         rule="sealtrain_collab.pads.check:pads_hold",
-        account="sealtrain_collab.pads.check:account",
-        stand_ins="sealtrain_collab.pads.guest.outsourcing:Outsourcing",
+        summary="sealtrain_collab.pads.check:sum_up",
+        stand_ins="sealtrain_collab.pads.guest.stand_ins:PadStandIns",
     ),
     "cut": Kind(
         settings="sealtrain_collab.cut.recipe:Cut",

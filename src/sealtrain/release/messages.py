@@ -322,14 +322,14 @@ class LedgerCheckpoint(StrictModel):
 
 
 class CosignedCheckpoint(StrictModel):
-    """A checkpoint of the ledger with an owner's cosignature (spec/ledger.md §7)."""
+    """A tree head of the ledger with an owner's cosignature (spec/ledger.md §7)."""
 
     version: Literal[1]
     cosigned: str = Field(max_length=MAX_NOTE_BYTES)
 
 
 class CosignedPage(StrictModel):
-    """Checkpoints with their cosignatures (spec/ledger.md §7)."""
+    """Tree heads with their cosignatures (spec/ledger.md §7)."""
 
     checkpoints: tuple[str, ...] = Field(max_length=100)
 
@@ -462,5 +462,5 @@ def answer_info(digest: str) -> bytes:
 
 
 def ledger_origin(consortium_id: str) -> str:
-    """Origin line of the checkpoints of a consortium's ledger."""
+    """Origin line of the tree heads of a consortium's ledger."""
     return f"sealtrain/ledger/{consortium_id}"

@@ -1,4 +1,4 @@
-"""Keyed record commitments: "was my record in?", answerable only by who holds the data key.
+"""Keyed record commitments: a holder of the data key can tell whether a record is in.
 
 ::
 

@@ -43,7 +43,7 @@ class DataKey(Secret):
 
         Args:
             value: 32 uniformly random or derived bytes.
-            permit: Asked before each use; ``None`` for a key that is one's own.
+            permit: Asked before each use; ``None`` for a key that was not lent.
 
         Raises:
             DataInvalid: Not 32 bytes.

@@ -34,11 +34,11 @@ __all__ = [
     "SealedFileInfo",
     "SealedWriter",
     "Suite",
-    "audit_file",
     "open_file",
     "read_header",
     "root_of",
     "seal_file",
+    "verify_ciphertext",
 ]
 
 BLOCK_BYTES = 1 << 20
@@ -156,7 +156,7 @@ def root_of(source: Path | BinaryIO | Ranges) -> str:
         ciphertext.close()
 
 
-def audit_file(source: Path | BinaryIO | Ranges, *, root: str | None = None) -> str:
+def verify_ciphertext(source: Path | BinaryIO | Ranges, *, root: str | None = None) -> str:
     """Hash the whole ciphertext without a key and return the file root.
 
     Args:

@@ -39,7 +39,7 @@ class GroupBuffer:
         """
         self._cipher = cipher
         self._suite = suite
-        self._chunk = memoryview(bytearray(CHUNK_BYTES))  # plaintext that fills no chunk yet
+        self._chunk = memoryview(bytearray(CHUNK_BYTES))  # plaintext of an incomplete chunk
         self._held = 0
         self._sealed = memoryview(bytearray(GROUP_BYTES))
         self._size = 0

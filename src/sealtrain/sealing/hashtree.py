@@ -2,7 +2,7 @@
 
 Leaves are groups of 64 chunks (about 1 MiB). The tree has the shape of RFC 9162; leaf, node and
 root preimages start with different bytes, and the root binds the payload's length, its C2SP header
-and the file's core (spec/sealed-file.md §5). No key is needed to compute or to audit it.
+and the file's core (spec/sealed-file.md §5). No key is needed to compute or to verify it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Marks of ciphertext that was found good: how a reader knows the same bytes again.
+"""Marks of verified ciphertext, by which a reader recognises the same bytes.
 
 A group of chunks is hashed against its file's root when it is first read. A store may answer
 the next read with other bytes, and an owner that runs it and knows the data key can give them tags

@@ -121,7 +121,7 @@ class SealedDataset:
 
     @property
     def file_names(self) -> tuple[str, ...]:
-        """Names to give ``open_file``: original files, or Arrow shards."""
+        """Names that ``open_file`` takes: original files, or Arrow shards."""
         return tuple(shard.file for shard in self._index.shards if shard.kind != "commitments")
 
     def batch(self, number: int) -> pa.RecordBatch:
@@ -234,7 +234,7 @@ class SealedDataset:
 
     def _open_shard(self, number: int, *, keep_open: bool) -> SealedFile:
         shard = self._index.shards[number]
-        # A file elsewhere is not asked for its size: at another one its trailer is not found.
+        # A remote store is not asked for the size: with a wrong size the trailer is not found.
         path = file_in(self._folder, shard.info.name, size=shard.info.size)
         size: int | None = shard.info.size
         if isinstance(path, Path):

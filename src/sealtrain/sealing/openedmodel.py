@@ -131,7 +131,7 @@ def _sealed_in(folder: Path) -> dict[str, Path]:
         sealed_names(sorted(found))
     except ValueError as error:
         raise NotSealed(
-            f"this is no model that a run left: {printable(shown, 200)} {error}",
+            f"this is not the model of a run: {printable(shown, 200)} {error}",
             hint="open it with the manifest of its run",
         ) from error
     return {name: found[name] for name in sorted(found)}
@@ -139,7 +139,7 @@ def _sealed_in(folder: Path) -> dict[str, Path]:
 
 def _regular(path: Path) -> Path:
     if path.is_symlink() or not path.is_file():
-        raise ValueError("is no regular file")
+        raise ValueError("is not a regular file")
     return path
 
 

@@ -71,7 +71,7 @@ def rewrap(
     stanzas = [*kept, *add]
     if not stanzas:
         raise UsageError(
-            "nobody could open the dataset any more", hint="keep at least the owner's stanza"
+            "the dataset would have no recipient left", hint="keep at least the owner's stanza"
         )
     renewed = encode_header(header.core, stanzas, keys)
     with path.open("rb") as old, atomic_writer(path, overwrite=True) as new:

@@ -34,7 +34,7 @@ from sealtrain.errors import (
 )
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.description import MANIFEST_NAME
-from sealtrain.sealing.file import audit_file, open_file, read_header
+from sealtrain.sealing.file import open_file, read_header, verify_ciphertext
 from sealtrain.sealing.header import FileContext
 from sealtrain.sealing.stanza import Stanza
 from sealtrain.sealing.writer import SealedWriter
@@ -62,14 +62,14 @@ def resumable_folder(path: Path) -> Iterator[Path]:
     """
     if not path.parent.is_dir():
         raise UsageError(
-            f"there is no folder {path.parent}", hint="make it first, or choose another output"
+            f"the folder {path.parent} does not exist", hint="create it, or choose another output"
         )
     lock = FileLock(path.with_name(f".{path.name}.lock"), blocking=False, mode=0o600)
     try:
         lock.acquire()
     except Timeout:
         raise UsageError(
-            f"another process is sealing to {path}", hint="wait for it, or end it"
+            f"another process is sealing to {path}", hint="wait for that process, or end it"
         ) from None
     try:
         yield from _filled(path, path.with_name(f".{path.name}.sealing"))
@@ -83,7 +83,7 @@ def resumable_folder(path: Path) -> Iterator[Path]:
 def _filled(path: Path, folder: Path) -> Iterator[Path]:
     """What ``resumable_folder`` does while it holds the lock."""
     if not path.exists() and (folder / MANIFEST_NAME).is_file() and not (folder / _HEAD).exists():
-        _finish(folder, path)  # killed when nothing but its name was missing
+        _finish(folder, path)  # killed before the last step, the renaming
     if path.exists():
         raise AlreadyExists(f"{path} already exists", hint="choose another output or remove it")
     folder.mkdir(exist_ok=True)
@@ -168,7 +168,7 @@ class SealJournal:
         return blake3(key=self._digest_key)
 
     def entry(self, number: int) -> dict[str, Any] | None:
-        """What was noted of a complete shard; ``None`` if there is no such shard.
+        """The journal's entry of a complete shard; ``None`` if there is none.
 
         An entry or shard that does not open is deleted: the shard is sealed again.
         """
@@ -177,7 +177,7 @@ class SealJournal:
             return None
         try:
             entry: dict[str, Any] = self._read(path, number + 1)
-            audit_file(self._folder / entry["name"], root=entry["root"])
+            verify_ciphertext(self._folder / entry["name"], root=entry["root"])
         except (SealRefused, DataInvalid, KeyError, TypeError):
             path.unlink()
             return None

@@ -1,4 +1,4 @@
-"""Which files are sealed, in which order and layout."""
+"""Find the files to seal, their order and their layout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["SourceFile", "layout_of", "source_files", "state_of"]
 
 
 class SourceFile(Protocol):
-    """What is sealed as it is: a path, or a file that is opened in memory."""
+    """A raw source: a path, or a file that is opened in memory."""
 
     def open(self, mode: Literal["rb"], /) -> Any:
         """Read it from its beginning."""

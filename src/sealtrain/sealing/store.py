@@ -18,7 +18,7 @@ from sealtrain.base.files import TEMPORARY_SUFFIX, atomic_writer
 from sealtrain.base.secret import Random
 from sealtrain.errors import StorageFailed, UsageError
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.file import audit_file, open_file, read_header, root_of
+from sealtrain.sealing.file import open_file, read_header, root_of, verify_ciphertext
 from sealtrain.sealing.hashtree import Suite
 from sealtrain.sealing.header import FileContext
 from sealtrain.sealing.reader import SealedFile
@@ -116,7 +116,7 @@ class SealedStore:
         )
 
     def root(self, name: str) -> str:
-        """File root of a blob as its end says, 64 hex digits; ``audit`` and ``read`` prove it.
+        """File root of a blob as its end says, 64 hex digits; ``verify`` and ``read`` prove it.
 
         Raises:
             DataInvalid: There is no such blob.
@@ -133,14 +133,14 @@ class SealedStore:
         """
         return dict(read_header(self.path(name)).context.binding)
 
-    def audit(self, name: str) -> str:
+    def verify(self, name: str) -> str:
         """Hash every byte of a blob's ciphertext; returns its file root, 64 hex digits.
 
         Raises:
             DataInvalid: There is no such blob.
             NotSealed, SealRefused, LimitExceeded: It is not complete, or altered.
         """
-        return audit_file(self.path(name))
+        return verify_ciphertext(self.path(name))
 
     def names(self) -> tuple[str, ...]:
         """Names of all complete blobs, sorted."""

@@ -4,7 +4,7 @@
 
     group hashes 32 each | u64 payload size | MAC 32 | "SEALEND" 0x01
 
-The hashes let a reader check a group the first time it is touched and let anyone audit the file
+The hashes let a reader check a group the first time it is touched and let anyone verify the file
 without a key. The MAC, under a key of this file, covers the file root, hence every hash, the
 length, the payload header and the core.
 
@@ -74,7 +74,7 @@ def read_trailer(
         read_at: Returns up to that many bytes at an offset of the file.
         file_size: Bytes of the file.
         header: The file's header.
-        keys: Keys of the file, or ``None`` to audit without a key.
+        keys: Keys of the file, or ``None`` to verify without a key.
         root: Expected file root, 32 bytes, or ``None``.
 
     Raises:

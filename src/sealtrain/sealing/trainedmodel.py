@@ -1,4 +1,4 @@
-"""What a run leaves, sealed to its recipients: which files it has, and what their folder may hold.
+"""The files of a trained model, sealed to its recipients, and the rules for their folder.
 
 Format: spec/sealed-file.md §9. Every file lies under its own header and names in its core the run,
 the consortium, itself, its position and how many there are. ``sealing.openedmodel`` opens them.

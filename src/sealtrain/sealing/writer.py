@@ -38,7 +38,7 @@ PAYLOAD_CONTEXT = b"sealtrain/sealed-file/v1:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedFileInfo:
-    """What sealing made.
+    """A sealed file's root and sizes.
 
     Attributes:
         root: File root, 64 hex digits.
@@ -215,7 +215,7 @@ class SealedWriter(io.RawIOBase):
             return
         missing = padded_size(self._context.padding, self._written) - self._written - LENGTH_BYTES
         zeros = memoryview(bytes(GROUP_PLAIN_BYTES))
-        # Not through ``write``: padding is no content, and is not counted as such.
+        # Not through ``write``, which would count padding as content.
         while missing:
             step = min(missing, len(zeros))
             self._absorb((zeros[:step],))

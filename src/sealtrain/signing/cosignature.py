@@ -1,4 +1,4 @@
-"""Cosignatures of checkpoints (C2SP tlog-cosignature v1.1, both kinds). See ``spec/ledger.md`` §7.
+"""Cosignatures of tree heads (C2SP tlog-cosignature v1.1, both kinds). See ``spec/ledger.md`` §7.
 
 A cosignature is a signature line of a note whose signature is ``time ‖ signature``, the time 8
 bytes big-endian. Its key id is ``SHA-256(name ‖ 0x0A ‖ kind ‖ public key)[:4]``, so it is never
@@ -53,17 +53,17 @@ def cosignature_key_id(name: str, public: bytes) -> bytes:
 
 
 def cosign(text: str, name: str, signer: CosignSigner, *, at: int) -> NoteSignature:
-    """Cosign a checkpoint that was found to extend every one seen before.
+    """Cosign a tree head that was found to extend every one seen before.
 
     Args:
-        text: Text of the checkpoint's note.
+        text: Text of the tree head's note.
         name: The witness's key name.
         signer: The witness's key.
         at: Now, seconds since the epoch.
 
     Raises:
         ValueError: The time is out of range.
-        SignatureInvalid: The text is not a checkpoint's.
+        SignatureInvalid: The text is not a tree head's.
     """
     if not 1 <= at <= _MAX_TIME:
         raise ValueError("a cosignature has a time from 1 to 2**53 - 1")
@@ -79,7 +79,7 @@ def verify_cosignature(text: str, line: NoteSignature, public: bytes) -> int:
     """Return the time of a cosignature of ``text`` that passes the module's checks.
 
     Args:
-        text: Text of the checkpoint's note.
+        text: Text of the tree head's note.
         line: The signature line; the caller chose it by name and key id.
         public: The witness's raw key, 32 or 1312 bytes.
 
@@ -117,7 +117,7 @@ def _signed(text: str, name: str, public: bytes, at: int) -> bytes:
             )
         )
     except (ValueError, struct.error, DataInvalid) as error:
-        raise SignatureInvalid("what is cosigned is no checkpoint", check="cosignature") from error
+        raise SignatureInvalid("what is cosigned is no tree head", check="cosignature") from error
 
 
 def _named(name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The public half of an owner: a name, a key that signs and a key one seals to.
+"""The public half of an owner: a name, a signing key and a sealing key.
 
 An identity is accepted when
 

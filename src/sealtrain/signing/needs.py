@@ -28,9 +28,9 @@ class Needs(StrictModel):
     def _in_order(self) -> Self:
         for field, given in (("actions", self.actions), ("owners", self.owners)):
             if list(given) != sorted(set(given)):
-                raise ValueError(f"{field} must stand in the order of their names, none twice")
+                raise ValueError(f"{field} must be sorted by name, without repetition")
         if "approve" not in self.actions:
-            raise ValueError("actions lack approve, which every recipe needs")
+            raise ValueError("actions must hold approve, which every recipe needs")
         return self
 
     def to_text(self) -> str:

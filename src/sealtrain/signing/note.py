@@ -9,7 +9,7 @@ characters, canonical base64, at most 64 signature lines. ``verify`` then demand
 3. that its signature over the text verifies.
 
 Lines by other keys are kept as they are and mean nothing until a reader who knows their keys
-verifies them: that is how witnesses add cosignatures to a checkpoint.
+verifies them: that is how witnesses add cosignatures to a tree head.
 """
 
 from __future__ import annotations

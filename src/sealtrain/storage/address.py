@@ -38,7 +38,7 @@ class Address:
 
 
 def is_url(text: str) -> bool:
-    """Whether this names a place elsewhere and no path."""
+    """Whether the text is a URL and not a path."""
     return _URL.match(text) is not None
 
 

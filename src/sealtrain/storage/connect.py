@@ -12,7 +12,7 @@ __all__ = ["open_folder"]
 
 
 def open_folder(url: str, *, token: str | None = None) -> RemoteFolder:
-    """The folder at a URL; nothing is asked of it yet.
+    """The folder at a URL, without a request to its store.
 
     Args:
         url: ``https://``, ``http://``, ``s3://`` or another scheme that fsspec knows.

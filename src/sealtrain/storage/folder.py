@@ -1,4 +1,4 @@
-"""A sealed folder behind any fsspec filesystem: range requests, patience, and a little memory.
+"""A sealed folder behind any fsspec filesystem: range requests, retries, and a small cache.
 
 A group of the hash tree is read with one request. What was read last is kept, up to a bound for the
 whole folder, because the next batch begins in the group where this one ended. Small reads (headers,
@@ -158,7 +158,7 @@ class RemoteFolder:
         return asked.result()[start - low : end - low]
 
     def _request(self, asked: Future[bytes], name: str, low: int, high: int) -> None:
-        """Get a range for everyone who asked for it meanwhile."""
+        """Fetch a range once for all threads that asked for it meanwhile."""
         try:
             data: bytes = self._patience.ask(
                 lambda: self._filesystem.cat_file(self.address.of(name), start=low, end=high),

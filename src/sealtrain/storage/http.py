@@ -2,7 +2,7 @@
 
 fsspec's own reads an answer to its end whatever was asked for; a server may not make this process
 hold more than it wanted, nor wait for ever. No proxy, cookie, redirect or ``.netrc`` is followed:
-the guest opens its border for one host, and only that one is spoken to.
+the guest opens its border for one host, and it connects to no other.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _claimed(headers: Mapping[str, str]) -> int | None:
 
 
 def _is_size_only(headers: Mapping[str, str], start: int, end: int) -> bool:
-    """Whether what was wanted is the size of the file, and was told."""
+    """Whether the caller wanted the size of the file and the server named it."""
     return start == 0 and end == 1 and _claimed(headers) is not None
 
 

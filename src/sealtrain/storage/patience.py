@@ -1,4 +1,4 @@
-"""Asking again: a bounded number of times, waiting longer each time."""
+"""Retries: a bounded number, with a longer pause before each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Busy(ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How often to ask, and how long to wait.
+    """How often to retry, and how long to wait.
 
     Attributes:
         attempts: Tries altogether.
@@ -69,7 +69,7 @@ class Patience:
                     f"the store does not let {what} be read or written",
                     check="storage",
                     got=str(error),
-                    hint="give the store's own credentials to this process",
+                    hint="give this process credentials of the store",
                 ) from None
             except OSError as error:  # ConnectionError and TimeoutError are
                 problem = str(error) or type(error).__name__
@@ -78,7 +78,7 @@ class Patience:
             f"the store did not deliver {what}",
             check="storage",
             got=f"{problem}, {self.attempts} times",
-            hint="see whether it is up and reachable, then run the command again",
+            hint="check that the store is up and reachable, then run the command again",
         )
 
     def _pause(self, attempt: int, after: float | None) -> float:

@@ -4,7 +4,7 @@
    all of them under the dataset's. Other files of the folder stay.
 2. The address holds no other dataset.
 3. A file is sent unless the store already has it with this size and this root in its trailer; then
-   it is read back as far as its trailer. With ``audit`` all of it is read back and hashed.
+   it is read back as far as its trailer. With ``read_back`` all of it is read back and hashed.
 4. ``dataset.json`` goes last: before it is there, readers find no dataset at the address.
 """
 
@@ -32,7 +32,7 @@ from sealtrain.sealing.description import (
     dataset_root,
     shard_name,
 )
-from sealtrain.sealing.file import audit_file, root_of
+from sealtrain.sealing.file import root_of, verify_ciphertext
 from sealtrain.sealing.index import MAX_SHARDS
 from sealtrain.storage.folder import RemoteFolder
 
@@ -62,7 +62,7 @@ def publish(
     folder: Path,
     target: RemoteFolder,
     *,
-    audit: bool = False,
+    read_back: bool = False,
     progress: Progress = lambda _: None,
 ) -> Published:
     """Send a sealed folder, or what is missing of it.
@@ -70,7 +70,7 @@ def publish(
     Args:
         folder: ``X.sealed``, complete.
         target: Where to.
-        audit: Read every byte back and hash it.
+        read_back: Read every byte back and hash it.
         progress: Called with the number of bytes that the store holds now.
 
     Raises:
@@ -90,7 +90,7 @@ def publish(
             got=str(target),
             hint="publish to an address of its own",
         )
-    roots = {name: audit_file(folder / name) for name in names}
+    roots = {name: verify_ciphertext(folder / name) for name in names}
     _require_signed(folder, roots)
 
     def send(name: str) -> bool:
@@ -105,8 +105,8 @@ def publish(
                     check="publish",
                     hint="run the command again",
                 )
-        if audit:
-            audit_file(target.open(name, size=size), root=roots[name])
+        if read_back:
+            verify_ciphertext(target.open(name, size=size), root=roots[name])
         progress(size)
         return sending
 

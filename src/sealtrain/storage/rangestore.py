@@ -1,4 +1,4 @@
-"""What every filesystem here has in common: files by URL, read by ranges, connections to end."""
+"""Base of the filesystems: files by URL, read by ranges, over connections that are closed."""
 
 from __future__ import annotations
 

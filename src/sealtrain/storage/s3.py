@@ -202,7 +202,7 @@ def _exchanged(client: HttpClient, bounds: Bounds, request: Any, **_: Any) -> AW
 
 
 def _content(body: Any) -> Any:
-    """What is sent: bytes, or the blocks of a file."""
+    """The body of a request: bytes, or the blocks of a file."""
     if body is None or isinstance(body, bytes | bytearray | str):
         return body.encode("utf-8") if isinstance(body, str) else body and bytes(body)
 

@@ -181,10 +181,10 @@ def padded(rows: Sequence[torch.Tensor], value: int, *, left: bool = False) -> t
     """Rows of shape (length,) as one tensor (rows, longest), filled with ``value``."""
     from trl.trainer.utils import pad
 
-    together: torch.Tensor = pad(
+    joined: torch.Tensor = pad(
         list(rows), padding_value=value, padding_side="left" if left else "right"
     )
-    return together
+    return joined
 
 
 def _turn(text: str) -> list[dict[str, str]]:

@@ -18,16 +18,16 @@ from typing import Final, Self
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.secret import Secret
 from sealtrain.errors import ChannelBroken, PeerUnreachable
-from sealtrain_collab.channel.handshake import Conversation, Keys, initiate, respond
-from sealtrain_collab.channel.proofs import Peer
-from sealtrain_collab.channel.records import (
+from sealtrain_collab.channel.frames import (
     END,
     RATCHET,
     READY,
-    RecordReader,
-    RecordWriter,
+    FrameReader,
+    FrameWriter,
     stepped,
 )
+from sealtrain_collab.channel.handshake import Conversation, Keys, initiate, respond
+from sealtrain_collab.channel.proofs import Peer
 from sealtrain_collab.channel.streams import Address, Buffer, Stream, Timed, dialled, prepared
 
 __all__ = ["AttestedChannel", "accept", "accept_over", "connect", "open_over"]
@@ -41,7 +41,7 @@ class AttestedChannel:
     """One conversation. Sending is thread-safe; one thread receives."""
 
     def __init__(
-        self, sock: Stream, *, sends: RecordWriter, receives: RecordReader, keys: Keys
+        self, sock: Stream, *, sends: FrameWriter, receives: FrameReader, keys: Keys
     ) -> None:
         self._socket = sock
         self._sends = sends
@@ -147,9 +147,9 @@ def open_over(stream: Stream, conversation: Conversation) -> AttestedChannel:
     """Open a channel over a connection that is there. Errors as ``connect``."""
     with _closed_on_error(stream):
         keys = initiate(stream, conversation)
-        reader = RecordReader(stream, keys.responder)
+        reader = FrameReader(stream, keys.responder)
         reader.expect(READY)  # (6)
-        return _channel(stream, keys, RecordWriter(stream, keys.initiator), reader)
+        return _channel(stream, keys, FrameWriter(stream, keys.initiator), reader)
 
 
 def accept(sock: socket.socket, conversation: Conversation, *, timeout: float) -> AttestedChannel:
@@ -171,13 +171,13 @@ def accept_over(stream: Stream, conversation: Conversation) -> AttestedChannel:
 
 
 def _answering(stream: Stream, keys: Keys) -> AttestedChannel:
-    writer = RecordWriter(stream, keys.responder)
+    writer = FrameWriter(stream, keys.responder)
     writer.control(READY)
-    return _channel(stream, keys, writer, RecordReader(stream, keys.initiator))
+    return _channel(stream, keys, writer, FrameReader(stream, keys.initiator))
 
 
 def _channel(
-    sock: Stream, keys: Keys, sends: RecordWriter, receives: RecordReader
+    sock: Stream, keys: Keys, sends: FrameWriter, receives: FrameReader
 ) -> AttestedChannel:
     return AttestedChannel(sock, sends=sends, receives=receives, keys=keys)
 

@@ -29,8 +29,8 @@ from sealtrain.base.models import Base64, Hex64, StrictModel, load_canonical
 from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import ChannelRefused, DataInvalid, WrongKey
 from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
+from sealtrain_collab.channel.frames import LABEL
 from sealtrain_collab.channel.proofs import Acceptance, Peer, Proof
-from sealtrain_collab.channel.records import LABEL
 from sealtrain_collab.channel.streams import Stream, receive_exactly, send_all
 
 __all__ = [

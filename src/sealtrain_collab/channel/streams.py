@@ -95,7 +95,7 @@ def dialled(address: Address, *, timeout: float) -> socket.socket:
 
 
 def prepared(sock: socket.socket, timeout: float) -> socket.socket:
-    """The connection, patient for ``timeout`` seconds, its records sent at once."""
+    """The connection, patient for ``timeout`` seconds, its frames sent at once."""
     sock.settimeout(timeout)
     if sock.family in (socket.AF_INET, socket.AF_INET6):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -107,7 +107,7 @@ class Received:
 def cut_holds(case: Case) -> str:
     """(18) Owners' consents and what came of their data, by the module's rules."""
     how, predicate = case.need_lock().recipe.collaboration, case.predicate
-    together = predicate.collaboration
+    collaboration = predicate.collaboration
     if not isinstance(how, Cut):
         raise _broken("another kind of collaboration", getattr(how, "kind", "none"), "cut")
     terms = Terms(
@@ -122,7 +122,7 @@ def cut_holds(case: Case) -> str:
         owners=tuple(sorted(set(case.need_lock().recipe.owners))),
         parties={
             one.name: from_rfc3339(one.until)
-            for one in (() if together is None else together.parties)
+            for one in (() if collaboration is None else collaboration.parties)
         },
         started=from_rfc3339(predicate.run.started_at),
         datasets=case.need_datasets(),
@@ -215,7 +215,7 @@ def _kept(terms: Terms, consents: Mapping[str, SignedConsent], parts: Sequence[_
     if given != {key: (one.owner, one.root) for key, one in listed.items()}:
         raise _broken("consents to other data than the manifest lists", len(given), len(listed))
     if sorted(part.dataset_id for part in parts) != sorted(listed):
-        raise _broken("no account of every dataset", len(parts), f"{len(listed)}, each once")
+        raise _broken("another set of datasets", len(parts), f"{len(listed)}, each once")
     for part in parts:
         (name, agreed), dataset = consented[part.dataset_id], listed[part.dataset_id]
         held = agreed.rows if dataset.records is None else dataset.records

@@ -82,8 +82,8 @@ class Received:
     @property
     def digest(self) -> str:
         """SHA-256 over the digests of all messages in order, hex."""
-        together = "".join(self.digests[number] for number in sorted(self.digests))
-        return hashlib.sha256(bytes.fromhex(together)).hexdigest()
+        joined = "".join(self.digests[number] for number in sorted(self.digests))
+        return hashlib.sha256(bytes.fromhex(joined)).hexdigest()
 
 
 class Clients:

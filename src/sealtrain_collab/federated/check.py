@@ -140,19 +140,19 @@ class _Finished(StrictModel):
 
 def rounds_hold(case: Case) -> str:
     """(19) What the run log says of rounds keeps the rules of this module."""
-    recipe, together = case.need_lock().recipe, case.predicate.collaboration
+    recipe, collaboration = case.need_lock().recipe, case.predicate.collaboration
     how = recipe.collaboration
-    if together is None or not isinstance(how, Federated):
+    if collaboration is None or not isinstance(how, Federated):
         raise TypeError("rounds are of federated runs")
     terms = Terms(
         rule=how.aggregation,
         rounds=how.rounds,
         min_parties=how.min_parties,
         holders=holders_of(recipe),
-        records={party.name: _records(case, party.name) for party in together.parties},
+        records={party.name: _records(case, party.name) for party in collaboration.parties},
         windows={
             party.name: (from_rfc3339(party.begun), from_rfc3339(party.until))
-            for party in together.parties
+            for party in collaboration.parties
         },
         promised=how.patient_privacy,
     )
@@ -161,7 +161,8 @@ def rounds_hold(case: Case) -> str:
     updates = sum(map(len, found.merged))
     return (
         f"{len(found.merged)} rounds merged by {how.aggregation}, {updates} updates of "
-        f"{len(together.parties)} parties, {found.refused} refused, {found.left} dropped out{kept}"
+        f"{len(collaboration.parties)} parties, {found.refused} refused, "
+        f"{found.left} dropped out{kept}"
     )
 
 

@@ -6,7 +6,7 @@ Pure rules beside those of ``rounds``, which reads the log (spec/federated-round
 8. before the first round the noise is planned once: from the patients of exactly the parties that
    are there, at the rate that the recipe means, with the recipe's noise where it names one;
 9. the plan spends no more than the recipe promises, and says no less than this verifier's own
-   account of such rounds (``manifest.accounting``);
+   computation for such rounds (``manifest.accounting``);
 10. every round is merged under the plan's noise, and no figure of any update is told;
 11. the manifest's section on privacy is what recipe, plan and parties come to.
 
@@ -122,8 +122,8 @@ def privacy_is(predicate: Predicate, hiding: Hiding) -> str:
     promised, plan, claimed = hiding.promised, hiding.plan, predicate.privacy
     if promised is None or plan is None:
         return ""
-    together = predicate.collaboration
-    parties = () if together is None else together.parties
+    collaboration = predicate.collaboration
+    parties = () if collaboration is None else collaboration.parties
     came: Mapping[str, Any] = {
         "dp": "patients",
         "epsilon": plan.epsilon,

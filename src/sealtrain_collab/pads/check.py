@@ -22,7 +22,7 @@ from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import Case
 from sealtrain_collab.pads.recipe import Pads
 
-__all__ = ["Outsourced", "account", "outsourced", "pads_hold"]
+__all__ = ["PadUse", "pads_hold", "read_pad_use", "sum_up"]
 
 _Count = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
 _STARTS: Final = frozenset({"run.started", "run.restarted", "run.resumed"})
@@ -52,8 +52,8 @@ class _Spent(StrictModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outsourced:
-    """What was made outside of the guest.
+class PadUse:
+    """Products made outside the guest under pads.
 
     Attributes:
         layers: How many, by what they are called in their blocks.
@@ -78,16 +78,16 @@ def pads_hold(case: Case) -> str:
     how = case.need_lock().recipe.collaboration
     if not isinstance(how, Pads):
         raise ClaimContradicted("the recipe has all products made in the guest", check="pads")
-    found = outsourced(case.predicate.run_log.entries, how)
+    found = read_pad_use(case.predicate.run_log.entries, how)
     return (
         f"{found.products} products of {sum(found.layers.values())} layers made elsewhere under "
         f"{how.pads} pads, {found.bytes_out} bytes out and {found.bytes_in} in"
     )
 
 
-def account(entries: Iterable[Mapping[str, Any]], how: Pads) -> str:
-    """What left under pads, in numbers, for a report. Arguments and errors: ``outsourced``."""
-    found = outsourced(entries, how)
+def sum_up(entries: Iterable[Mapping[str, Any]], how: Pads) -> str:
+    """What left under pads, in numbers, for a report. Arguments and errors: ``read_pad_use``."""
+    found = read_pad_use(entries, how)
     layers = ", ".join(f"{name} {count:,}" for name, count in found.layers.items())
     return (
         f"Layers: {layers}. {found.products:,} products of {found.rows:,} rows were made "
@@ -97,7 +97,7 @@ def account(entries: Iterable[Mapping[str, Any]], how: Pads) -> str:
     )
 
 
-def outsourced(entries: Iterable[Mapping[str, Any]], how: Pads) -> Outsourced:
+def read_pad_use(entries: Iterable[Mapping[str, Any]], how: Pads) -> PadUse:
     """What a run log says, once it holds together.
 
     Args:
@@ -135,7 +135,7 @@ class _Told:
         elif event in _NEEDS_COUNTS and self.counted is None:
             raise _broken(f"{event} comes before any count of products", number)
 
-    def sum(self) -> Outsourced:
+    def sum(self) -> PadUse:
         self._leave()
         if not self.beginnings:
             raise ClaimContradicted(
@@ -145,7 +145,7 @@ class _Told:
             name: sum(getattr(one, name) for one in self.before)
             for name in ("products", "rows", "bytes_out", "bytes_in")
         }
-        return Outsourced(layers=self.layers, beginnings=self.beginnings, **totals)
+        return PadUse(layers=self.layers, beginnings=self.beginnings, **totals)
 
     def _leave(self) -> None:
         """A process ended, one way or another."""

@@ -53,7 +53,7 @@ def close_joint(lead: LeadRun, trained: Trained, reports: Sequence[PartyReport])
     held = Held(
         datasets=[envelope for one in parties for envelope in one.datasets],
         releases=_in_order(parties),
-        together={
+        collaboration={
             "kind": getattr(how, "kind", ""),
             "parties": [
                 {

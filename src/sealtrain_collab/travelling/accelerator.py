@@ -133,7 +133,7 @@ class Accelerator:
 
         answer(channel, act)
         if name in ("scrub", "train"):
-            channel.ratchet()  # a trip is over: its records open no more
+            channel.ratchet()  # a trip is over: its frames no longer open
 
     def _work(self) -> dict[str, Callable[..., Done]]:
         return {

@@ -25,11 +25,11 @@ from sealtrain.errors import (
     DataInvalid,
     SealtrainError,
 )
-from sealtrain_collab.channel.records import (
+from sealtrain_collab.channel.frames import (
     END,
     MAX_PLAINTEXT,
-    RecordReader,
-    RecordWriter,
+    FrameReader,
+    FrameWriter,
 )
 from sealtrain_collab.channel.streams import dialled, receive_exactly, send_all
 
@@ -156,8 +156,8 @@ def write_chunk(address: tuple[str, int], capability: WriteCapability, size: int
     message = memoryview(bytearray(_OFFSET.size + min(size, PIECE_BYTES)))
     sent = Fingerprint(capability.key("fingerprint").reveal())
     with dialled(address, timeout=timeout) as sock:
-        writer = RecordWriter(sock, capability.key("write"))
-        reader = RecordReader(sock, capability.key("receipt"))
+        writer = FrameWriter(sock, capability.key("write"))
+        reader = FrameReader(sock, capability.key("receipt"))
         send_all(sock, bytes.fromhex(capability.id))
         try:
             for start, length in pieces(size):
@@ -266,14 +266,14 @@ class Gate:
                 sock.settimeout(timeout)
                 loan = self._claim(receive_exactly(sock, ID_BYTES).hex(), sock)
                 capability = loan.capability
-                reader = RecordReader(sock, capability.key("write"))
+                reader = FrameReader(sock, capability.key("write"))
                 message = memoryview(bytearray(MAX_PLAINTEXT))
                 while (length := reader.receive_into(message)) is not None:
                     self._append(loan, message[:length])
                 with self._lock:
                     loan.complete = True
                     receipt = loan.arrived.digest()
-                RecordWriter(sock, capability.key("receipt")).send(receipt)
+                FrameWriter(sock, capability.key("receipt")).send(receipt)
             except (SealtrainError, OSError) as error:
                 if loan is not None:
                     with self._lock:

@@ -93,8 +93,8 @@ def terms_of(recipe: Any, windows: Mapping[str, tuple[int, int]] | None = None) 
 
 def trips_hold(case: Case) -> str:
     """(18) Trips keep the rules of the module, and the run counts what they came to."""
-    together = case.predicate.collaboration
-    parties = () if together is None else together.parties
+    collaboration = case.predicate.collaboration
+    parties = () if collaboration is None else collaboration.parties
     windows = {
         party.name: (from_rfc3339(party.begun), from_rfc3339(party.until)) for party in parties
     }

@@ -99,7 +99,7 @@ class Standby:
         if not names:
             raise CheckpointRefused("there is no sealed state to go on from", check="standby")
         newest = names[-1]
-        root = self._store.audit(newest)
+        root = self._store.verify(newest)
         with self._store.read(newest, self._binding(newest), root=root) as file:
             size = int.from_bytes(file.read(_LENGTH_BYTES), "big")
             document = parse_canonical(file.read(size), max_bytes=_MAX_JOURNAL_BYTES)

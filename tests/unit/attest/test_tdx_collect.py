@@ -92,7 +92,7 @@ def test_a_report_that_somebody_else_overwrote_is_not_taken(kernel: Kernel) -> N
     assert parse_quote(collect_quote(ASKED, base=BASE, folders=kernel)).report_data == ASKED
     assert kernel.made == 3
     kernel.other_writers = 99
-    with pytest.raises(GuestApiUnreachable, match="something else writes"):
+    with pytest.raises(GuestApiUnreachable, match="another process writes"):
         collect_quote(ASKED, base=BASE, folders=kernel)
     assert kernel.reports == {}
 

@@ -109,7 +109,7 @@ def test_one_address_gives_way_to_itself_before_it_is_full() -> None:
 
 
 def test_one_that_shows_who_it_is_has_a_slot_that_nobody_takes() -> None:
-    site = Site(connections=2, connections_per_account=2)
+    site = Site(connections=2, connections_per_caller=2)
     mine = [site.must(f"owner {number}", "192.0.2.1") for number in range(2)]
     for one in mine:
         one.admit("owner hospital-a")
@@ -120,11 +120,11 @@ def test_one_that_shows_who_it_is_has_a_slot_that_nobody_takes() -> None:
     # So many and no more: a third of this account is anybody's.
     third = site.must("owner 2", "192.0.2.1")
     third.admit("owner hospital-a")
-    assert third.account is None
+    assert third.caller is None
     # Answered, its connection is anybody's again.
     mine[0].finished()
     third.admit("owner hospital-a")
-    assert third.account == "owner hospital-a"
+    assert third.caller == "owner hospital-a"
 
 
 def test_a_proxy_weighs_as_one() -> None:

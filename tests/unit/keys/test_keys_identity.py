@@ -72,7 +72,7 @@ def test_links_folders_pipes_and_absent_files_are_refused(tmp_path: Path) -> Non
             Identity.load(tmp_path / name)
     with pytest.raises(KeyFileInvalid, match="cannot read"):
         Identity.load(tmp_path / "none")
-    with pytest.raises(UsageError, match="no folder"):
+    with pytest.raises(UsageError, match="does not exist"):
         Identity.generate("a").save(tmp_path / "no" / "a")
 
 

@@ -30,8 +30,8 @@ from sealtrain.ledger.ledger import (
 )
 from sealtrain.ledger.postgres import Postgres
 from sealtrain.signing import merkle
-from sealtrain.signing.checkpoint import verify_checkpoint
 from sealtrain.signing.ed25519 import Ed25519Signer
+from sealtrain.signing.tree_head import verify_tree_head
 
 ORIGIN = "sealtrain/ledger/test"
 SIGNER = Ed25519Signer(Ed25519PrivateKey.from_private_bytes(bytes(32)))
@@ -160,7 +160,7 @@ def test_every_earlier_checkpoint_extends_to_the_present_one(ledger: Ledger) -> 
 
 
 def test_an_empty_ledger_has_a_checkpoint_too(ledger: Ledger) -> None:
-    head = verify_checkpoint(ledger.checkpoint(), SIGNER.public, origin=ORIGIN)
+    head = verify_tree_head(ledger.checkpoint(), SIGNER.public, origin=ORIGIN)
     assert (head.size, head.root) == (0, merkle.EMPTY_ROOT.hex())
 
 

@@ -29,7 +29,7 @@ from sealtrain.ledger.audit import Auditor, AuditReport
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.reading import audit_stored
 from sealtrain.ledger.sqlite_store import LedgerStore
-from sealtrain.ledger.witness import cosign_checkpoint, memory
+from sealtrain.ledger.witness import cosign_tree_head, memory
 from sealtrain.release.messages import CosignedCheckpoint, ledger_origin
 from sealtrain.signing.ed25519 import Ed25519Signer
 from sealtrain.signing.needs import Needs
@@ -94,7 +94,7 @@ def private(recipe: dict[str, Any]) -> None:
 def cosign(world: ReleaseWorld, *owners: str) -> None:
     for owner in owners:
         note = SignedNote.from_text(world.ledger.checkpoint())
-        line = cosign_checkpoint(note.to_text(), owner, identity(owner).signer, at=NOW)
+        line = cosign_tree_head(note.to_text(), owner, identity(owner).signer, at=NOW)
         text = note.with_signature(line).to_text()
         world.broker.registry.witnessing.submit(CosignedCheckpoint(version=1, cosigned=text))
 

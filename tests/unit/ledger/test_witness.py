@@ -14,7 +14,7 @@ from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.errors import ConfigError, LedgerInconsistent, SignatureInvalid
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.witness import (
-    cosign_checkpoint,
+    cosign_tree_head,
     memory,
     verify_witnessed,
     witness_name,
@@ -49,7 +49,7 @@ def ledger(path: Path, entries: int, word: str = "n", signer: Ed25519Signer = LO
 def see(state: Path, log: Ledger, signer: Ed25519Signer = LOG) -> int:
     """What a client does with an honest or dishonest log, without a network."""
     with memory(state) as kept:
-        before = kept.checkpoint
+        before = kept.head
         first = before.size if before else 0
         path = log.consistency(first) if 0 < first <= log.size else ()
         return kept.advance(log.checkpoint(), path, signer.public, origin=ORIGIN, now=NOW).size
@@ -66,8 +66,8 @@ def test_a_memory_follows_a_log_that_grows_and_is_private(tmp_path: Path) -> Non
             assert see(state, log) == size
     assert stat.S_IMODE(state.stat().st_mode) == 0o600
     with memory(state) as kept:
-        assert kept.checkpoint is not None
-        assert (kept.checkpoint.size, kept.public_key) == (8, LOG.public)
+        assert kept.head is not None
+        assert (kept.head.size, kept.public_key) == (8, LOG.public)
     assert evidence(state) == []
 
 
@@ -96,8 +96,8 @@ def test_a_log_that_gives_no_proof_is_refused(tmp_path: Path) -> None:
     with ledger(tmp_path / "log", 5) as log, memory(state) as kept:
         with pytest.raises(LedgerInconsistent, match="does not prove"):
             kept.advance(log.checkpoint(), None, LOG.public, origin=ORIGIN, now=NOW)
-        assert kept.checkpoint is not None
-        assert kept.checkpoint.size == 3
+        assert kept.head is not None
+        assert kept.head.size == 3
     assert evidence(state)[0]["path"] is None
 
 
@@ -147,7 +147,7 @@ def test_two_programs_take_turns(tmp_path: Path) -> None:
         waiting.set()
         with memory(state) as kept:
             order.append("second")
-            assert kept.checkpoint is not None
+            assert kept.head is not None
 
     thread = threading.Thread(target=second)
     thread.start()
@@ -184,12 +184,12 @@ def test_a_quorum_counts_owners(tmp_path: Path) -> None:
     with ledger(tmp_path / "log", 3) as log:
         note = SignedNote.from_text(log.checkpoint())
     for number, (name, signer) in enumerate(OWNERS.items()):
-        note = note.with_signature(cosign_checkpoint(note.to_text(), name, signer, at=NOW + number))
+        note = note.with_signature(cosign_tree_head(note.to_text(), name, signer, at=NOW + number))
     found = verify_witnessed(
         note.to_text(), LOG.public, origin=ORIGIN, witnesses=WITNESSES, quorum=3
     )
     assert found.times == {"ada": NOW, "bea": NOW + 1, "cem": NOW + 2}
-    assert found.checkpoint.size == 3
+    assert found.head.size == 3
     with pytest.raises(SignatureInvalid, match="too few") as caught:
         verify_witnessed(
             note.to_text(), LOG.public, origin=ORIGIN, witnesses=WITNESSES[:1], quorum=2

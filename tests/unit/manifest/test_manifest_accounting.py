@@ -1,4 +1,4 @@
-"""The verifier's own account of private rounds, against the accountants that training uses."""
+"""The verifier's own privacy accounting of rounds, against the accountants that training uses."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ from manifest_world import (
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.consortium.receipts import Lease, ReleasedDataset
 from sealtrain.errors import ApprovalRevoked, ApprovalsMissing, ClaimContradicted, Refused
-from sealtrain.manifest.exports.account import account_of, plain
 from sealtrain.manifest.exports.model_card import model_card
+from sealtrain.manifest.exports.model_facts import model_facts_of, plain
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import Report, examine, verify_manifest
 from sealtrain.signing.dsse import Envelope
@@ -125,7 +125,7 @@ def test_an_owner_whose_data_was_used_without_approval_is_named_everywhere(
     assert C in check.detail
     page = render(found)
     assert page.count(f"Data of {C} was used without approval.") >= 3
-    assert plain(C) in model_card(account_of(found)).decode().partition("## Limits")[2]
+    assert plain(C) in model_card(model_facts_of(found)).decode().partition("## Limits")[2]
 
 
 @pytest.mark.claim("C113")

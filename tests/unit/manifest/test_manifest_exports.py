@@ -21,9 +21,9 @@ from manifest_world import FILES, NOW, OWNERS, RECIPE, World, identity, make_wor
 from referencing import Registry, Resource
 
 from sealtrain.errors import KeyFileInvalid, NoStanza, Refused, SubjectMismatch
-from sealtrain.manifest.exports.account import Account, account_of, plain
 from sealtrain.manifest.exports.cyclonedx import _APPROACHES, cyclonedx
 from sealtrain.manifest.exports.model_card import model_card
+from sealtrain.manifest.exports.model_facts import ModelFacts, model_facts_of, plain
 from sealtrain.manifest.exports.model_signing import (
     load_signing_key,
     model_signature,
@@ -55,8 +55,8 @@ def report_on(world: World, data: bytes | None = None) -> Report:
 
 
 @pytest.fixture(scope="module")
-def account(world: World) -> Account:
-    return account_of(report_on(world))
+def account(world: World) -> ModelFacts:
+    return model_facts_of(report_on(world))
 
 
 @pytest.fixture
@@ -74,18 +74,18 @@ def test_a_tampered_manifest_is_not_exported(world: World, at: int) -> None:
     data = bytearray(world.manifest())
     data[at] ^= 1
     with pytest.raises(Refused):
-        account_of(report_on(world, bytes(data)))
+        model_facts_of(report_on(world, bytes(data)))
 
 
 def test_a_manifest_without_its_outputs_is_not_exported(world: World, tmp_path: Path) -> None:
     report = examine(world.manifest(), world.trust(), artefacts=tmp_path, now=NOW)
     with pytest.raises(SubjectMismatch):
-        account_of(report)
+        model_facts_of(report)
 
 
 @pytest.mark.parametrize("export", [model_card, training_summary, cyclonedx])
 def test_every_document_says_that_it_was_simulated_and_names_the_manifest(
-    export: Any, account: Account
+    export: Any, account: ModelFacts
 ) -> None:
     text = export(account).decode()
     assert SIMULATED_MARKER in text
@@ -94,7 +94,7 @@ def test_every_document_says_that_it_was_simulated_and_names_the_manifest(
 
 
 @pytest.mark.parametrize("export", [model_card, training_summary])
-def test_a_recipes_text_stays_text(export: Any, account: Account) -> None:
+def test_a_recipes_text_stays_text(export: Any, account: ModelFacts) -> None:
     text = export(account).decode()
     assert "<script>" not in text
     assert "](javascript" not in text
@@ -107,7 +107,7 @@ def test_escaped_text_has_no_markup_left(text: str) -> None:
         assert escaped.count(sign) == escaped.count("\\" + sign)
 
 
-def test_the_card_has_a_header_that_hubs_read(account: Account) -> None:
+def test_the_card_has_a_header_that_hubs_read(account: ModelFacts) -> None:
     _, header, body = model_card(account).decode().split("---\n", 2)
     fields = yaml.safe_load(header)
     assert fields["library_name"] == "peft"
@@ -117,7 +117,7 @@ def test_the_card_has_a_header_that_hubs_read(account: Account) -> None:
     assert "| hospital\\-a | biopsies | train |" in body
 
 
-def test_the_summary_has_the_headings_and_is_a_draft(account: Account) -> None:
+def test_the_summary_has_the_headings_and_is_a_draft(account: ModelFacts) -> None:
     text = training_summary(account).decode()
     headings = [line.lstrip("# ") for line in text.splitlines() if line.startswith("#")]
     assert "DRAFT" in headings[0]
@@ -157,7 +157,7 @@ def judge(version: str) -> Draft7Validator:
 
 @pytest.mark.parametrize("version", ["1.6", "1.7"])
 def test_the_bill_of_materials_satisfies_the_published_schema(
-    version: Any, account: Account
+    version: Any, account: ModelFacts
 ) -> None:
     document = json.loads(cyclonedx(account, version=version))
     validator = judge(version)
@@ -166,7 +166,7 @@ def test_the_bill_of_materials_satisfies_the_published_schema(
     assert list(validator.iter_errors(document))  # the judge is awake
 
 
-def test_the_bill_names_every_part_by_digest(account: Account, world: World) -> None:
+def test_the_bill_names_every_part_by_digest(account: ModelFacts, world: World) -> None:
     document = json.loads(cyclonedx(account))
     parts = {one["bom-ref"]: one for one in document["components"]}
     assert {f"dataset:{owner}/biopsies" for owner in OWNERS} < set(parts)
@@ -179,7 +179,7 @@ def test_the_bill_names_every_part_by_digest(account: Account, world: World) -> 
     assert cyclonedx(account) == cyclonedx(account)
 
 
-def locked(account: Account, path: Path) -> Account:
+def locked(account: ModelFacts, path: Path) -> ModelFacts:
     """The account as if a ready recipe had run."""
     recipe = load_recipe(path)
     kind = recipe.model.kind
@@ -211,7 +211,7 @@ def test_every_phase_has_a_learning_type() -> None:
 
 @pytest.mark.parametrize("version", ["1.6", "1.7"])
 def test_the_bill_of_every_ready_recipe_satisfies_the_schema(
-    version: Any, account: Account
+    version: Any, account: ModelFacts
 ) -> None:
     validator = judge(version)
     for path in sorted(READY.glob("*.yaml")):
@@ -230,7 +230,7 @@ def test_the_bill_of_every_ready_recipe_satisfies_the_schema(
     ],
 )
 def test_the_bill_says_how_it_learned_and_from_which_models(
-    recipe: str, approach: str | None, models: set[str], account: Account
+    recipe: str, approach: str | None, models: set[str], account: ModelFacts
 ) -> None:
     ran = locked(account, READY / f"{recipe}.yaml")
     document = json.loads(cyclonedx(ran))
@@ -288,7 +288,7 @@ def stock(folder: Path, signature: Path, public: Path) -> subprocess.CompletedPr
 
 @pytest.mark.parametrize("curve", CURVES[:1])
 def test_the_stock_verifier_accepts_the_opened_model_and_no_other(
-    curve: Any, world: World, account: Account, opened: Path, tmp_path: Path
+    curve: Any, world: World, account: ModelFacts, opened: Path, tmp_path: Path
 ) -> None:
     private, public = key_file(tmp_path, ec.generate_private_key(curve()))
     sealed = opened_digests(world.artefacts / "model", world.model, identity(OWNERS[0]))
@@ -323,7 +323,7 @@ def test_the_signature_is_plain_ecdsa_over_the_envelope(curve: Any, tmp_path: Pa
 
 @pytest.mark.negative(64)
 def test_a_folder_that_is_not_what_was_sealed_is_not_signed(
-    world: World, account: Account, opened: Path
+    world: World, account: ModelFacts, opened: Path
 ) -> None:
     sealed = opened_digests(world.artefacts / "model", world.model, identity(OWNERS[1]))
     (opened / "extra.py").write_text("import os")
@@ -339,7 +339,7 @@ def test_a_folder_that_is_not_what_was_sealed_is_not_signed(
         opened_files(opened, sealed)
 
 
-def test_only_a_recipient_can_sign(world: World, account: Account) -> None:
+def test_only_a_recipient_can_sign(world: World, account: ModelFacts) -> None:
     with pytest.raises(NoStanza):
         opened_digests(world.artefacts / "model", world.model, identity(OWNERS[2]))
 

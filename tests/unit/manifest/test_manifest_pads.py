@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sealtrain.errors import ClaimContradicted
-from sealtrain_collab.pads.check import outsourced
+from sealtrain_collab.pads.check import read_pad_use
 from sealtrain_collab.pads.recipe import Pads
 
 HOW = Pads(kind="pads", pads="dealer", checks=2, policy="policy.yaml")
@@ -54,7 +54,7 @@ def log() -> list[dict[str, Any]]:
 
 
 def test_counts_of_all_processes_are_added() -> None:
-    found = outsourced(log(), HOW)
+    found = read_pad_use(log(), HOW)
     assert (found.beginnings, found.products, found.rows) == (2, 17, 136)
     assert (found.bytes_out, found.bytes_in) == (17 * 64, 17 * 32)
     assert found.layers == {"q_proj": 2, "down_proj": 2}
@@ -102,4 +102,4 @@ def test_a_log_that_contradicts_itself_or_the_recipe_is_refused(
     entries = log()
     change(entries)
     with pytest.raises(ClaimContradicted, match=said):
-        outsourced(entries, HOW)
+        read_pad_use(entries, HOW)

@@ -14,8 +14,8 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.manifest.checks.collaboration import RULES
 from sealtrain.manifest.checks.parties import stays_of
 from sealtrain.manifest.condense import needed_releases
-from sealtrain.manifest.exports.account import account_of
 from sealtrain.manifest.exports.model_card import model_card
+from sealtrain.manifest.exports.model_facts import model_facts_of
 from sealtrain.manifest.exports.training_summary import training_summary
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.report import render
@@ -45,24 +45,24 @@ def test_the_page_lists_every_party_and_what_was_recorded(report: Report) -> Non
 def test_card_and_summary_say_that_parties_trained_together(
     report: Report, export: Callable[..., bytes]
 ) -> None:
-    text = export(account_of(report)).decode().replace("\\", "")
+    text = export(model_facts_of(report)).decode().replace("\\", "")
     assert "merged their updates" in text
     assert f"Parties: {', '.join(OWNERS)}." in text
 
 
 def test_records_were_in_clear_where_the_kind_says(report: Report) -> None:
-    account = account_of(report)
-    assert account.decrypted.endswith("in the memory of their owners' guests only.")
+    facts = model_facts_of(report)
+    assert facts.decrypted.endswith("in the memory of their owners' guests only.")
 
 
 def test_a_run_of_one_guest_has_one_stay_and_no_such_section(tmp_path: Path) -> None:
     alone = make_world(tmp_path)
     found = examine(alone.manifest(), alone.trust(), artefacts=alone.artefacts, now=NOW)
     assert "Training together" not in render(found)
-    account = account_of(found)
-    assert account.together is None
-    assert account.decrypted.endswith("in the memory of a guest only.")
-    assert [one.run_id for one in stays_of(account.predicate)] == [RUN_ID]
+    facts = model_facts_of(found)
+    assert facts.collaboration is None
+    assert facts.decrypted.endswith("in the memory of a guest only.")
+    assert [one.run_id for one in stays_of(facts.predicate)] == [RUN_ID]
 
 
 def test_a_predicate_without_parties_is_spelled_as_it_always_was(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from sealtrain.base.models import load_model
 from sealtrain.consortium.datasets import verify_dataset
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ClaimContradicted, DataInvalid
-from sealtrain.manifest.exports.account import account_of
 from sealtrain.manifest.exports.model_card import model_card
+from sealtrain.manifest.exports.model_facts import model_facts_of
 from sealtrain.manifest.exports.training_summary import training_summary
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import examine, verify_manifest
@@ -294,6 +294,6 @@ def test_report_card_and_summary_say_it(world: World) -> None:
     assert "noise multiplier 0.8" in page
     assert "at most epsilon 5 for one patient of one party" in page
     for export in (model_card, training_summary):
-        text = export(account_of(found)).decode().replace("\\", "")
+        text = export(model_facts_of(found)).decode().replace("\\", "")
         assert "epsilon 1.6 at delta 0.0001 for one patient of one party" in text
-    assert b"differential-privacy" in model_card(account_of(found))
+    assert b"differential-privacy" in model_card(model_facts_of(found))

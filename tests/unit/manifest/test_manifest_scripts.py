@@ -10,9 +10,9 @@ import pytest
 from manifest_world import NOW, RECIPE, World, make_world
 
 from sealtrain.errors import ClaimContradicted
-from sealtrain.manifest.exports.account import Account, account_of, plain
 from sealtrain.manifest.exports.cyclonedx import cyclonedx
 from sealtrain.manifest.exports.model_card import model_card
+from sealtrain.manifest.exports.model_facts import ModelFacts, model_facts_of, plain
 from sealtrain.manifest.exports.training_summary import training_summary
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import Report, examine
@@ -35,8 +35,8 @@ def report(world: World) -> Report:
 
 
 @pytest.fixture(scope="module")
-def account(report: Report) -> Account:
-    return account_of(report)
+def facts(report: Report) -> ModelFacts:
+    return model_facts_of(report)
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +58,14 @@ def test_the_report_shows_it_and_does_not_pass_settings_off_as_used(
 
 
 @pytest.mark.parametrize("export", [model_card, training_summary])
-def test_documents_name_it(export: Any, account: Account, digest: str) -> None:
-    text = export(account).decode()
+def test_documents_name_it(export: Any, facts: ModelFacts, digest: str) -> None:
+    text = export(facts).decode()
     assert digest in text
     assert plain(NAME) in text
 
 
-def test_the_bill_of_materials_lists_it_as_a_part(account: Account, digest: str) -> None:
-    document = json.loads(cyclonedx(account))
+def test_the_bill_of_materials_lists_it_as_a_part(facts: ModelFacts, digest: str) -> None:
+    document = json.loads(cyclonedx(facts))
     (part,) = (one for one in document["components"] if one["bom-ref"] == f"script:{NAME}")
     assert part["hashes"] == [{"alg": "SHA-256", "content": digest}]
     (model,) = (one for one in document["dependencies"] if one["ref"] == "model")
@@ -85,4 +85,4 @@ def test_without_a_script_nothing_is_said(tmp_path: Path) -> None:
     found = examine(world.manifest(), world.trust(), artefacts=world.artefacts, now=NOW)
     assert found.to_dict()["scripts"] == {}
     assert "Trainer settings of the recipe" not in render(found)
-    assert "script:" not in cyclonedx(account_of(found)).decode()
+    assert "script:" not in cyclonedx(model_facts_of(found)).decode()

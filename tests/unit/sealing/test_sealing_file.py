@@ -16,7 +16,7 @@ from sealing_world import KEY, content, context, opened, root_of, sealed
 from sealtrain.errors import AlreadyExists, DataInvalid, UsageError
 from sealtrain.sealing.chunked import CHUNK_BYTES, HEADER_BYTES, ChunkCipher, PayloadShape
 from sealtrain.sealing.chunkreader import ChunkReader, Ciphertext
-from sealtrain.sealing.file import Suite, audit_file, open_file, read_header, seal_file
+from sealtrain.sealing.file import Suite, open_file, read_header, seal_file, verify_ciphertext
 from sealtrain.sealing.header import FileKeys
 from sealtrain.sealing.padding import padded_size
 from sealtrain.sealing.trailer import read_trailer
@@ -161,8 +161,8 @@ def test_the_audit_needs_no_key_and_finds_the_root(tmp_path: Path) -> None:
     with io.BytesIO(content(2_500_000)) as source:
         info = seal_file(source, path, data_key=KEY, context=context())
     assert info.size == path.stat().st_size
-    assert audit_file(path) == info.root
-    assert audit_file(path, root=info.root) == info.root
+    assert verify_ciphertext(path) == info.root
+    assert verify_ciphertext(path, root=info.root) == info.root
 
 
 def test_sealing_never_replaces_a_file(tmp_path: Path) -> None:

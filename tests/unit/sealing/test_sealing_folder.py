@@ -38,7 +38,7 @@ from sealtrain.sealing.dataset import (
     record_commitment,
     rewrap,
 )
-from sealtrain.sealing.file import Suite, audit_file
+from sealtrain.sealing.file import Suite, verify_ciphertext
 
 ROWS: list[dict[str, Any]] = [
     {"id": number, "text": f"patient {number} " * (number % 40), "score": number / 4}
@@ -150,7 +150,7 @@ def test_the_description_says_what_was_sealed(small: SealedFolder) -> None:
     for shard in description.shards:
         path = small.folder / shard.name
         assert path.stat().st_size == shard.size
-        assert audit_file(path) == shard.root
+        assert verify_ciphertext(path) == shard.root
     assert (small.folder / "dataset.json").read_text() == description.root
     assert len(description.schema_digest) == 64
 
@@ -252,7 +252,7 @@ def test_rewrap_changes_stanzas_and_nothing_else(tmp_path: Path) -> None:
     after = {path.name: path.read_bytes() for path in made.folder.iterdir()}
     assert after.keys() == before.keys()
     assert [name for name in before if before[name] != after[name]] == ["index.sealed"]
-    assert audit_file(made.folder / "index.sealed")
+    assert verify_ciphertext(made.folder / "index.sealed")
     with made.open() as dataset:
         assert all_rows(dataset) == ROWS
     with pytest.raises(NoStanza):

@@ -33,7 +33,7 @@ def test_a_blob_comes_back_under_its_name_and_binding(tmp_path: Path) -> None:
     with store.read("step-50/model", BINDING) as blob:
         assert blob.read() == content(300_000)
     assert store.names() == ("step-50/model",)
-    assert store.root("step-50/model") == store.audit("step-50/model") == blob.root
+    assert store.root("step-50/model") == store.verify("step-50/model") == blob.root
     assert store.binding("step-50/model") == BINDING
     assert store.path("step-50/model").stat().st_mode & 0o077 == 0
 
@@ -109,7 +109,7 @@ def test_an_absent_blob_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataInvalid):
         store.root("a")
     with pytest.raises(DataInvalid):
-        store.audit("a")
+        store.verify("a")
 
 
 @pytest.mark.parametrize("size", [0, 100_000, 1 << 20, 5_000_001, (8 << 20) + 7])

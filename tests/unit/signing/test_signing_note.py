@@ -7,9 +7,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sealtrain.errors import SignatureInvalid
 from sealtrain.signing import note
-from sealtrain.signing.checkpoint import Checkpoint, sign_checkpoint, verify_checkpoint
 from sealtrain.signing.ed25519 import Ed25519Signer
 from sealtrain.signing.note import NoteSignature, SignedNote
+from sealtrain.signing.tree_head import TreeHead, sign_tree_head, verify_tree_head
 
 SPECIFICATION_EXAMPLES = [
     "Ognuno sta solo sul cuor della terra\ntrafitto da un raggio di sole:\n\ned è subito sera.\n\n"
@@ -110,24 +110,24 @@ def test_nothing_is_signed_that_would_not_be_read(text: str, name: str) -> None:
         note.sign(text, name, SIGNER)
 
 
-CHECKPOINT = Checkpoint(origin="sealtrain/ledger/x", size=7, root="ab" * 32)
+CHECKPOINT = TreeHead(origin="sealtrain/ledger/x", size=7, root="ab" * 32)
 
 
 def test_a_checkpoint_survives_its_note() -> None:
-    text = sign_checkpoint(CHECKPOINT, SIGNER)
-    assert verify_checkpoint(text, SIGNER.public, origin=CHECKPOINT.origin) == CHECKPOINT
+    text = sign_tree_head(CHECKPOINT, SIGNER)
+    assert verify_tree_head(text, SIGNER.public, origin=CHECKPOINT.origin) == CHECKPOINT
     assert text.split("\n")[:2] == ["sealtrain/ledger/x", "7"]
 
 
 def test_a_key_name_other_than_the_origin_must_be_expected() -> None:
-    text = sign_checkpoint(CHECKPOINT, SIGNER, "key.example/1")
+    text = sign_tree_head(CHECKPOINT, SIGNER, "key.example/1")
     with pytest.raises(SignatureInvalid):
-        verify_checkpoint(text, SIGNER.public, origin=CHECKPOINT.origin)
-    kept = verify_checkpoint(text, SIGNER.public, origin=CHECKPOINT.origin, name="key.example/1")
+        verify_tree_head(text, SIGNER.public, origin=CHECKPOINT.origin)
+    kept = verify_tree_head(text, SIGNER.public, origin=CHECKPOINT.origin, name="key.example/1")
     assert kept == CHECKPOINT
 
 
 def test_a_checkpoint_of_another_log_by_the_same_key_is_refused() -> None:
-    text = sign_checkpoint(CHECKPOINT, SIGNER, "key.example/1")
+    text = sign_tree_head(CHECKPOINT, SIGNER, "key.example/1")
     with pytest.raises(SignatureInvalid, match="another log"):
-        verify_checkpoint(text, SIGNER.public, origin="sealtrain/ledger/y", name="key.example/1")
+        verify_tree_head(text, SIGNER.public, origin="sealtrain/ledger/y", name="key.example/1")

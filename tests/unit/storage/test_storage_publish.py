@@ -37,7 +37,7 @@ def sent(server: Server) -> list[str]:
 
 def test_what_is_published_is_what_was_sealed(server: Server, made: SealedFolder) -> None:
     told: list[int] = []
-    done = publish(made.folder, server.folder("p/a.sealed"), audit=True, progress=told.append)
+    done = publish(made.folder, server.folder("p/a.sealed"), read_back=True, progress=told.append)
     assert done.files == done.sent == len(list(made.folder.iterdir()))
     assert sum(told) == done.size
     assert sent(server)[-1] == "dataset.json"
@@ -73,7 +73,7 @@ def test_a_store_that_gives_up_leaves_no_dataset(server: Server, made: SealedFol
 
 def test_failures_that_pass_are_waited_for(server: Server, made: SealedFolder) -> None:
     server.failures = 3
-    publish(made.folder, server.folder("a.sealed"), audit=True)
+    publish(made.folder, server.folder("a.sealed"), read_back=True)
 
 
 def test_an_audit_finds_what_the_store_altered(server: Server, made: SealedFolder) -> None:
@@ -84,7 +84,7 @@ def test_an_audit_finds_what_the_store_altered(server: Server, made: SealedFolde
     shard.write_bytes(data)
     assert publish(made.folder, server.folder("a.sealed")).sent == 0
     with pytest.raises(RootMismatch):
-        publish(made.folder, server.folder("a.sealed"), audit=True)
+        publish(made.folder, server.folder("a.sealed"), read_back=True)
 
 
 def test_another_dataset_is_never_overwritten(

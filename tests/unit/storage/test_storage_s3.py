@@ -144,7 +144,7 @@ def test_another_scheme_is_a_usage_error() -> None:
 
 def test_a_dataset_is_published_to_s3_and_read_back(made: SealedFolder, bucket: str) -> None:
     url = f"s3://{bucket}/published/a.sealed"
-    assert publish(made.folder, open_folder(url), audit=True).sent == len(
+    assert publish(made.folder, open_folder(url), read_back=True).sent == len(
         list(made.folder.iterdir())
     )
     assert publish(made.folder, open_folder(url)).sent == 0

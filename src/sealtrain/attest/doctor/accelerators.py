@@ -22,7 +22,7 @@ Driver = Callable[[], AbstractContextManager[Nvml]]
 def find_accelerators(
     root: Path, driver: Driver, agent: Callable[[], Asked | None]
 ) -> tuple[GpuClaims | None, GpuEvidence | None, list[Finding]]:
-    """What the driver says, what the accelerators show, and what there is to say about it."""
+    """Settings from the driver, evidence of the accelerators, and findings about both."""
     switches = collect_switches if (root / "dev" / CONTROL.name).exists() else None
     if not (root / "dev/nvidiactl").exists():
         return None, None, [_no_driver(root)]
@@ -40,7 +40,7 @@ def find_accelerators(
         topic="gpu",
         name="reports",
         level="ok",
-        found=f"{len(gpus.devices)} made, looked at and thrown away",
+        found=f"{len(gpus.devices)} made, read and deleted",
     )
     return claims, gpus, [*findings, made]
 

@@ -1,4 +1,4 @@
-"""What a look at a machine finds: one thing each, how it stands, what to do about it."""
+"""Findings about a machine: each names one thing, its state and its remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sealtrain.attest.report_data import Binding
 __all__ = ["ASKED", "Finding", "Level", "text_of"]
 
 Level = Literal["ok", "note", "refused", "missing"]
-"""``refused``: a policy that looks refuses it. ``note``: worth knowing, nothing is refused."""
+"""``refused``: a policy that compares it refuses it. ``note``: no policy refuses it."""
 
 ASKED = Binding("doctor", {})
 """Answers no conversation: every release has another purpose and a fresh challenge."""
@@ -21,7 +21,7 @@ _MAX_TEXT = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at.
+    """One property of the machine.
 
     Attributes:
         topic: ``tee``, ``gpu``, ``clock``, ``memory``, ``software`` or ``policy``.

@@ -146,14 +146,14 @@ def try_to_show(show: Show, tee: str, place: Path) -> tuple[Shown | None, Findin
             level="missing" if lacking else "refused",
             found=error.message if error.got is None else f"{error.message}: {error.got}",
             refused=f"no evidence can be made ({error.code})",
-            fix=error.hint or "look at the guest's kernel log",
+            fix=error.hint or "read the guest's kernel log",
         )
     simulated = _is_simulated(shown)
     return shown, Finding(
         topic="tee",
         name="evidence",
         level="refused" if simulated else "ok",
-        found=SIMULATED_LABEL if simulated else "made, looked at and thrown away",
+        found=SIMULATED_LABEL if simulated else "made, read and deleted",
         refused="every policy for hardware (simulated-evidence)" if simulated else "",
         fix="use a guest on hardware for real data" if simulated else "",
     )

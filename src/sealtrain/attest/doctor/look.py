@@ -1,8 +1,8 @@
-"""Look at a machine from inside, before anything is sent.
+"""Inspect a machine from inside, before anything is sent.
 
 Nothing is executed, nothing is sent, no secret is involved. Processor and accelerators are asked
-for one piece of evidence each, for a purpose that answers no conversation; it is looked at and
-thrown away. Everything is looked for below ``root``, so that a made folder can be looked at, too.
+for one piece of evidence each, for a purpose that answers no conversation; it is read and deleted.
+Everything is looked for below ``root``, so that a made folder can be looked at, too.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def _platform(seen: Seen, policy: AppraisalPolicy) -> Iterator[Finding]:
         yield _refused("platform", seen.tee, said, "platform-mismatch")
         yield _refused("cpu.tee", seen.tee, said, "platform-mismatch")
     else:
-        # Whether hardware stands behind it is the root's line.
+        # The line `root` compares whether hardware signed it.
         yield _met("platform", policy.platform)
         yield _met("cpu.tee", seen.tee)
 
@@ -194,7 +194,7 @@ def _refused(name: str, found: str, message: str, code: str) -> Finding:
 
 def _open(name: str, wanted: Any, seen: Seen, policy: AppraisalPolicy) -> Finding:
     if wanted == "any":
-        return _met(name, "any: nobody looks")
+        return _met(name, "any: not compared")
     return Finding(topic="policy", name=name, level="note", found=_why_open(name, seen, policy))
 
 

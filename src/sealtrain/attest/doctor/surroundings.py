@@ -1,4 +1,4 @@
-"""Clock, memory and software of a machine: what no quote speaks of and what a run needs."""
+"""Clock, memory and software of a machine: a run needs them and no quote covers them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _EXTRAS = {
 
 
 def clock_findings(root: Path, now: int) -> Iterator[Finding]:
-    """Whether the time is one at which anything is valid, and who tells it."""
+    """Whether certificates can be valid at the machine's time, and the source of that time."""
     sane = _RELEASED <= now < _FAR
     yield Finding(
         topic="clock",

@@ -298,7 +298,7 @@ class DstackClient:
         except DataInvalid as error:
             if answer.status != 200:
                 return answer.status, None
-            raise EvidenceMalformed(f"guest API answered {path} with no JSON") from error
+            raise EvidenceMalformed(f"guest API answered {path} without JSON") from error
 
     def _silent(self, problem: Problem) -> Exception:
         if problem.kind in ("long", "encoding"):

@@ -151,4 +151,4 @@ def _octets(value: Any) -> bytes:
         raise EvidenceMalformed("evidence holds malformed bytes", check="event log") from error
     if isinstance(value, bytes):
         return value
-    raise EvidenceMalformed("evidence lacks a field of bytes", check="event log")
+    raise EvidenceMalformed("a field of bytes is missing", check="event log")

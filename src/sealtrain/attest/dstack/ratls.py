@@ -2,7 +2,7 @@
 
 Such a certificate carries a quote over ``SHA-512("ratls-cert:" || SPKI)``: some guest once held
 that key. It does not prove who is at the other end of a connection now (evidence in certificates
-can be diverted and relayed, CVE-2026-33697), it is not fresh, and whoever signed the certificate
+can be diverted and relayed, CVE-2026-33697), it is not fresh, and the issuer of the certificate
 says nothing about the guest. It therefore only carries evidence to where it is verified.
 """
 

@@ -70,7 +70,7 @@ def device_parts(
         Part(name=name, verify=partial(_device, device, collateral, at))
         for name, device in zip(names_of(devices), devices, strict=True)
     )
-    return *each, Part(name=SET, verify=partial(_together, devices, claims, collateral, at))
+    return *each, Part(name=SET, verify=partial(_set_claims, devices, claims, collateral, at))
 
 
 def one_device(
@@ -107,7 +107,7 @@ def one_device(
     return (
         Part(name=f"{report.kind}0", verify=lambda: _device(built(), collateral, at)),
         *device_parts(others, None, collateral, at)[:-1],
-        Part(name=SET, verify=lambda: _together([built(), *others], None, collateral, at)),
+        Part(name=SET, verify=lambda: _set_claims([built(), *others], None, collateral, at)),
     )
 
 
@@ -218,7 +218,7 @@ def _device(device: GpuDevice, collateral: GpuCollateral | None, at: Situation) 
     )
 
 
-def _together(
+def _set_claims(
     shown: Sequence[GpuDevice],
     claims: GpuClaims | None,
     collateral: GpuCollateral | None,

@@ -42,5 +42,7 @@ def replayed_boot_log(data: bytes) -> dict[int, tuple[int, str]]:
             at += 4 + size
     except (struct.error, KeyError) as error:
         if not found:
-            raise FormatUnknown("boot log cannot be read", hint="is it cut off?") from error
+            raise FormatUnknown(
+                "boot log cannot be read", hint="check that the file is complete"
+            ) from error
     return found

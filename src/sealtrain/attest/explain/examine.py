@@ -1,7 +1,7 @@
 """Decide about one file at a moment: every part verifies and every comparison holds, or nothing.
 
 sealtrain's own evidence, with the conversation it was made for, is decided by ``attest.verify`` and
-``attest.appraise``, as everywhere else. Whatever is not bound to a conversation says so.
+``attest.appraise``, as everywhere else. Other files are reported as not bound to a conversation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sealtrain.errors import ComposeHashMismatch, DataInvalid, EvidenceMalformed
 __all__ = ["Examined", "Missing", "bundled", "examine", "unwrapped"]
 
 Missing = Literal["conversation", "tie", "guest", "document", "accelerators"]
-"""What evidence of a whole guest in a conversation would show besides."""
+"""Checks that only evidence of a whole guest in a conversation allows."""
 
 _MISSING: dict[Missing, str] = {
     "conversation": "not bound to a conversation",
@@ -159,7 +159,7 @@ def examine(exhibit: Exhibit, beside: Beside, policy: AppraisalPolicy | None, no
         simulated = simulated or vouched.simulated
     if not submods:
         raise DataInvalid(
-            f"{exhibit.title}: no evidence by itself",
+            f"{exhibit.title}: not evidence by itself",
             got=exhibit.kind,
             hint="sealtrain attest explain shows what it says",
         )

@@ -1,8 +1,8 @@
-"""Explain a file to people: what it says, what that means, which policy lines it meets or breaks.
+"""Explain a file: its fields, their meaning, and the policy lines that it meets or breaks.
 
 An explanation is no verdict. Its heading says ``NOT VERIFIED`` unless every part's signature was
 led to a root at a moment, and even then only that. Every policy line is shown, not only the first
-one broken; below a signature that does not hold nothing is compared, because nothing can be
+one broken; nothing is compared below a signature that does not hold, because nothing there can be
 trusted.
 """
 

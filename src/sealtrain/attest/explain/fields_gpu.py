@@ -154,7 +154,7 @@ def gpu_collateral_fields(collateral: GpuCollateral) -> list[Field]:
     answers, verdict = len(collateral.ocsp), "none" if collateral.nras is None else "one"
     told = "Signed answers: is a certificate revoked?"
     found.append(Field(part=part, name="OCSP answers", value=str(answers), meaning=told))
-    told = "A judgement of NVIDIA's service, with its keys of that day."
+    told = "A verdict of NVIDIA's service, with its keys of that day."
     found.append(Field(part=part, name="remote verdict", value=verdict, meaning=told))
     return found
 

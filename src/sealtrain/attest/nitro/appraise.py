@@ -1,4 +1,4 @@
-"""Appraisal of a Nitro enclave: its image, its signer, where it runs, how old its word is."""
+"""Appraisal of a Nitro enclave: its image, its signer, where it runs, and the document's age."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What NVIDIA publishes about accelerators, archived: reference values, revocation, verdicts.
 
-Everything in it is signed by NVIDIA except the key set (``jwks``) beside a remote verdict: who
-archives that vouches for it. A verifier therefore takes verdicts from its own archive only, never
+Everything in it is signed by NVIDIA except the key set (``jwks``) beside a remote verdict: the
+archive's owner vouches for it. A verifier therefore takes verdicts from its own archive only, never
 from the guest it judges.
 """
 
@@ -89,7 +89,7 @@ class GpuCollateral(StrictModel):
         return tuple(from_base64(text) for text in self.ocsp)
 
     def without_verdict(self) -> GpuCollateral:
-        """The same without a remote verdict, whose keys nothing signs: what others bring along."""
+        """The same without a remote verdict, because a stranger could have chosen its keys."""
         return self.model_copy(update={"nras": None})
 
     def to_bytes(self) -> bytes:

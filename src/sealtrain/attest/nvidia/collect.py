@@ -33,7 +33,7 @@ _HINT = "run nvidia-smi conf-compute -q inside the guest to see what the driver 
 
 
 class Nvml(Protocol):
-    """What is used of ``pynvml``; names and behaviour are NVML's."""
+    """The functions of ``pynvml`` that are used; names and behaviour are NVML's."""
 
     NVMLError: type[Exception]
     c_nvmlSystemConfComputeSettings_v1_t: Any  # noqa: N815

@@ -53,7 +53,7 @@ _HINT = "check the address and the network, or use collateral fetched elsewhere"
 class NvidiaServices:
     """A bounded HTTP client of NVIDIA's services or of a cache that stands in for them.
 
-    Every question is one that may be asked twice, so each is asked again where that may help.
+    Every request is idempotent, so each is retried where that may help.
 
     Args:
         timeout: Seconds to wait for a connection and between bytes.

@@ -190,9 +190,7 @@ def collect_switches(nonce: bytes, *, library: str = LIBRARY) -> tuple[GpuDevice
     with open_switches(library) as switches:
         names = switches.names()
         if not 0 < len(names) <= MAX_DEVICES:
-            raise EvidenceMalformed(
-                "no number of NVSwitches that a machine has", check=_CHECK, got=len(names)
-            )
+            raise EvidenceMalformed("impossible number of NVSwitches", check=_CHECK, got=len(names))
         return tuple(_device(switches, name, nonce) for name in names)
 
 
@@ -224,5 +222,5 @@ def _answered(doing: str, code: int) -> None:
             f"NVSwitches do not answer while {doing}",
             check=_CHECK,
             got=f"NSCQ error {code}",
-            hint="look whether libnvidia-nscq has the driver's version",
+            hint="check that libnvidia-nscq has the driver's version",
         )

@@ -58,7 +58,7 @@ _ANSWER_ERRORS = (
 
 
 class _Unusable(Exception):
-    """Why one answer says nothing about one certificate."""
+    """The reason why one answer says nothing about one certificate."""
 
 
 def check_revocation(

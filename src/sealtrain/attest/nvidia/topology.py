@@ -39,7 +39,7 @@ __all__ = [
     "count_checks",
     "mode_of",
     "protection_checks",
-    "together_groups",
+    "topology_groups",
 ]
 
 _DRIVER, _REPORTS = "driver, read by the measured guest", "GPU reports"
@@ -124,7 +124,7 @@ def count_check(name: str, got: int, expected: int | str) -> Claim:
     )
 
 
-def together_groups(
+def topology_groups(
     devices: Sequence[VerifiedDevice], claims: GpuClaims | None, policy: NvidiaPolicy
 ) -> tuple[Group, ...]:
     """Comparisons 3 to 5 of the module, not made yet.

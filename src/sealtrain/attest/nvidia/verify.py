@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
-from sealtrain.attest.claims import Claim, Group, held_together, single, unlooked
+from sealtrain.attest.claims import Claim, Group, require_all, single, unlooked
 from sealtrain.attest.nvidia.appraise import checks_of_device
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.device import VerifiedDevice, verify_device
@@ -32,7 +32,7 @@ from sealtrain.attest.nvidia.topology import (
     count_checks,
     mode_of,
     protection_checks,
-    together_groups,
+    topology_groups,
 )
 from sealtrain.errors import GpuNonceMismatch, TrustInvalid
 
@@ -108,18 +108,18 @@ def verify_gpus(
         )
     shown, told = evidence.devices, evidence.claims
     # Before any signature: of too many devices none is verified.
-    held_together(_before(shown, told, policy))
+    require_all(_before(shown, told, policy))
     verified: dict[str, VerifiedDevice] = {}
     claims: dict[str, tuple[Claim, ...]] = {}
     for name, device in zip(names_of(shown), shown, strict=True):
         one = verify_device(device, simulator_root=simulator_root, now=now)
         groups = device_groups(one, collateral, policy, nonce=nonce, now=now)
-        verified[name], claims[name] = one, held_together(groups)
+        verified[name], claims[name] = one, require_all(groups)
     devices = tuple(verified.values())
-    together = set_groups(devices, told, collateral, policy, nonce=nonce, now=now)
+    of_set = set_groups(devices, told, collateral, policy, nonce=nonce, now=now)
     return VerifiedGpus(
         devices=MappingProxyType(verified),
-        claims=MappingProxyType({SET: held_together(together), **claims}),
+        claims=MappingProxyType({SET: require_all(of_set), **claims}),
         mode=mode_of(devices, told),
         gpu_claims=told,
         digest=evidence.digest,
@@ -147,8 +147,8 @@ def device_groups(
         device: Output of ``verify_device``.
         collateral: Archived reference values and revocation answers.
         policy: What must hold.
-        nonce: The 32 bytes that its report must carry; ``None`` only for a file that nobody says
-            the conversation of.
+        nonce: The 32 bytes that its report must carry; ``None`` only for a file of an unknown
+            conversation.
         now: Verification time, seconds since 1970.
 
     The groups raise leaves of ``EvidenceRefused``.
@@ -186,7 +186,7 @@ def set_groups(
     asked = b"" if nonce is None else nonce  # no verdict carries none
     return (
         *_before(devices, claims, policy),
-        *together_groups(devices, claims, policy),
+        *topology_groups(devices, claims, policy),
         partial(check_remote_verdict, collateral, devices, asked, policy, now),
     )
 

@@ -1,4 +1,4 @@
-"""AMD's chain: ARK (pinned) → ASK or ASVK → VCEK or VLEK, and what the last one says.
+"""AMD's chain: ARK (pinned) → ASK or ASVK → VCEK or VLEK, and the fields of the last one.
 
 Hardware's authorities are RSA-4096 with PSS and nothing else. Under a simulator's root they may be
 of any kind, and every name begins with SIMULATED.
@@ -274,7 +274,7 @@ def _named(certificate: x509.Certificate, name: str, simulated: bool) -> None:
 def _value(extensions: dict[str, x509.ExtensionType], oid: str) -> bytes:
     found = extensions.get(oid)
     if not isinstance(found, x509.UnrecognizedExtension):
-        raise _broken("leaf lacks an extension of AMD's", "nothing", oid)
+        raise _broken("an extension of AMD's is missing in the leaf", "nothing", oid)
     return found.value
 
 

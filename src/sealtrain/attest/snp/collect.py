@@ -1,6 +1,6 @@
 """Evidence from inside a SEV-SNP guest: the report, and its certificates up to AMD's root.
 
-Two doors lead to the firmware: Linux's configfs-tsm (6.7 and newer) and, before it, the ioctl of
+The firmware has two interfaces: Linux's configfs-tsm (6.7 and newer) and, before it, the ioctl of
 ``/dev/sev-guest``. Either brings what certificates the host chose to hand out, which may be all
 three, the leaf alone, or none. AMD's key distribution service has them all; fetching is not done
 here, a refusal names the addresses.

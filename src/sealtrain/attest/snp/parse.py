@@ -219,7 +219,7 @@ def parse_report(raw: bytes) -> SnpReport:
         # Firmware marks a report that the host asked for with all bits set.
         raise _wrong("report was not requested by a guest", f"VMPL {vmpl:#x}", "VMPL 0 to 3")
     if not policy >> 17 & 1:
-        raise _wrong("guest policy lacks the bit that is always set", f"{policy:#x}", "bit 17")
+        raise _wrong("guest policy has the reserved bit 17 cleared", f"{policy:#x}", "bit 17")
     if any(raw[_SIGNATURE_END:]):
         raise _wrong("bytes follow the signature of the report", "not zero", "zeros")
     return SnpReport(

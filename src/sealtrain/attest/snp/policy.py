@@ -1,8 +1,8 @@
 """What a SEV-SNP guest must show. Every field is written; where a value does not matter, ``any``.
 
-``Milan`` is not a product one can ask for. Its root seed has been read out by software alone
-(arXiv 2605.12990), so whoever has done that signs any report of any such chip: whoever accepts one
-all the same writes ``InsecureMilan``.
+``Milan`` is not a product one can ask for. Software alone has read out its root seed (arXiv
+2605.12990), so an attacker can sign any report of any such chip. The author of a policy who accepts
+one all the same writes ``InsecureMilan``.
 """
 
 from __future__ import annotations

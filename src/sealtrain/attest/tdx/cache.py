@@ -53,8 +53,8 @@ def cached_collateral(
 ) -> Collateral:
     """Collateral at most ``max_age`` old, never older than what was seen before.
 
-    Only the platforms of a trusted root reach the service or the disk: whoever sends a quote of
-    their own making fills no cache and raises no floor.
+    Only the platforms of a trusted root reach the service or the disk: a forged quote fills no
+        cache and raises no floor.
 
     Args:
         folder: Where collateral and floors live; created with mode 0700.
@@ -157,7 +157,7 @@ def _floor(path: Path) -> dict[str, int]:
         return {name: int(value[name]) for name in ("tcb_info", "qe_identity")}
     except (DataInvalid, KeyError, TypeError, ValueError) as error:
         raise TcbStatusRefused(
-            f"{path} does not say which collateral was seen last",
+            f"{path} does not name the collateral that was seen last",
             check="collateral floor",
             hint="restore it from a backup; remove it only if you accept older collateral",
         ) from error

@@ -211,7 +211,7 @@ def _chain(headers: httpx.Headers, *names: str) -> str:
             except (DataInvalid, UnicodeEncodeError) as error:
                 raise _odd(f"{name} is not a chain of certificates") from error
             return text
-    raise _odd(f"answer lacks {names[0]}")
+    raise _odd(f"{names[0]} is missing in the answer")
 
 
 def _revocations(body: bytes) -> bytes:

@@ -24,7 +24,7 @@ from sealtrain.broker.urls import asked_url
 from sealtrain.errors import DataInvalid
 from sealtrain.release.lease_code import LEASE_HEADER, LeaseShown, lease_shown
 
-__all__ = ["Admission", "account_of"]
+__all__ = ["Admission", "caller_of"]
 
 _RUN_ID: Final = re.compile(r"[0-9a-f]{32}")
 _MOST_RUNS: Final = 256
@@ -73,7 +73,7 @@ class Admission:
             TooManyRequests: The address, or all callers together, reached this minute's cap.
         """
         broker, now = self._broker(), self._broker().now()
-        broker.shares.take(account_of(request), now)
+        broker.shares.take(caller_of(request), now)
         broker.throttle.take(now)
 
     def runs(self, request: Request) -> tuple[str, ...]:
@@ -92,15 +92,15 @@ class Admission:
         return named
 
 
-def account_of(request: Request) -> str:
+def caller_of(request: Request) -> str:
     """The address group that an unauthenticated request counts for."""
     return "" if request.client is None else address_group(request.client.host)
 
 
-def _admit(request: Request, account: str) -> None:
+def _admit(request: Request, caller: str) -> None:
     connection = connection_of(request)
     if connection is not None:
-        connection.admit(account)
+        connection.admit(caller)
 
 
 def _own_url(request: Request, public_urls: tuple[str, ...]) -> str:

@@ -31,7 +31,7 @@ from starlette.types import Message as StarletteMessage
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.version import VERSION
-from sealtrain.broker.http.admission import Admission, account_of
+from sealtrain.broker.http.admission import Admission, caller_of
 from sealtrain.broker.http.bodies import NO_STORE, answer, error_answer, internal_answer, raw_answer
 from sealtrain.broker.http.boot_routes import add_boot_routes
 from sealtrain.broker.http.lanes import Lanes
@@ -160,7 +160,7 @@ def _add_reads(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes
         def act() -> Response:
             return answer(broker().identity(nonce))
 
-        return await lanes.guests.run(account_of(request), act)
+        return await lanes.guests.run(caller_of(request), act)
 
     @app.get("/v1/keys", response_model=BrokerKeys)
     async def keys(request: Request, app_id: _AppId, compose_hash: _Hash, nonce: _Hash) -> Response:
@@ -170,7 +170,7 @@ def _add_reads(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes
         def act() -> Response:
             return answer(broker().keys(app_id=app_id, compose_hash=compose_hash, nonce=nonce))
 
-        return await lanes.guests.run(account_of(request), act)
+        return await lanes.guests.run(caller_of(request), act)
 
     @read("/v1/datasets/registered", RegisteredDatasets)
     def registered(app_id: _AppId, compose_hash: _Hash) -> Response:
@@ -221,12 +221,12 @@ def _add_ledger(app: FastAPI, broker: Serving, lanes: Lanes) -> None:
 
     @read("/v1/ledger/cosigned", CosignedPage)
     def cosigned(start: _Index = 0, limit: _CosignedLimit = MAX_COSIGNED_PAGE) -> Response:
-        """Checkpoints that owners cosigned, smallest first, fewer where they are long."""
+        """Tree heads that owners cosigned, smallest first, fewer where they are long."""
         return answer(broker().registry.witnessing.page(start, limit))
 
     @read("/v1/ledger/cosigned/latest", CosignedPage)
     def latest(quorum: Annotated[int, Query(ge=1, le=MAX_OWNERS)] = 1) -> Response:
-        """The newest checkpoint that so many owners cosigned."""
+        """The newest tree head that so many owners cosigned."""
         return answer(broker().registry.witnessing.newest(quorum))
 
 
@@ -238,7 +238,7 @@ def _read(
     def add(show: Callable[..., Response]) -> None:
         @wraps(show)
         async def endpoint(request: Request, **asked: Any) -> Response:
-            return await lanes.reads.run(account_of(request), partial(show, **asked))
+            return await lanes.reads.run(caller_of(request), partial(show, **asked))
 
         # FastAPI reads the query from a signature: that of ``show``, and the request.
         plain = inspect.signature(show)
@@ -269,7 +269,7 @@ def _add_operators(
             broker().operators.admit(request.headers.get("authorization", ""), "metrics")
             return Response(metrics().text(), headers=dict(NO_STORE), media_type=Metrics.MEDIA_TYPE)
 
-        return await lanes.reads.run(account_of(request), act)
+        return await lanes.reads.run(caller_of(request), act)
 
     @app.get("/v1/status", response_model=BrokerStatus, openapi_extra=_BY_TOKEN)
     async def status(request: Request) -> Response:
@@ -291,7 +291,7 @@ def _add_operators(
                 )
             )
 
-        return await lanes.reads.run(account_of(request), act)
+        return await lanes.reads.run(caller_of(request), act)
 
 
 def _add_errors(app: FastAPI) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from sealtrain.broker.http.admission import Admission, account_of
+from sealtrain.broker.http.admission import Admission, caller_of
 from sealtrain.broker.http.bodies import answer, read_body
 from sealtrain.broker.http.lanes import Lanes
 from sealtrain.broker.service.bootauth import BootAuthority
@@ -38,7 +38,7 @@ def add_boot_routes(
             admission.stranger(request)
             body = await read_body(request, MAX_BOOT_BYTES, authority().body_seconds)
             told, refusal = await lanes.guests.run(
-                account_of(request), partial(authority().answer, role, body)
+                caller_of(request), partial(authority().answer, role, body)
             )
             answered = answer(told)
             if refusal is not None:

@@ -43,7 +43,7 @@ class Connection:
         stage: How far its request has come.
     """
 
-    __slots__ = ("_cut", "_table", "account", "group", "held", "number", "stage")
+    __slots__ = ("_cut", "_table", "caller", "group", "held", "number", "stage")
 
     def __init__(
         self, table: Connections, group: str, number: int, cut: Callable[[], object]
@@ -53,14 +53,14 @@ class Connection:
         self.group = group
         self.number = number
         self.stage = Stage.HEAD
-        self.account: str | None = None
+        self.caller: str | None = None
         """The authenticated owner or lease of its request; ``None`` until authenticated."""
         self.held = 0
         """Bytes of its request's body in memory."""
 
-    def admit(self, account: str) -> None:
-        """Give it a slot of its own, protected from other callers, if the account has one left."""
-        self._table.admit(self, account)
+    def admit(self, caller: str) -> None:
+        """Give it a slot of its own, protected from other callers, if the caller has one left."""
+        self._table.admit(self, caller)
 
     def hold(self, size: int) -> None:
         """Account for bytes of a body that are in memory.
@@ -72,7 +72,7 @@ class Connection:
 
     def finished(self) -> None:
         """Its request was answered: the next request on it is unauthenticated again."""
-        self.held, self.account = 0, None
+        self.held, self.caller = 0, None
 
     def cut(self) -> None:
         """End it."""
@@ -107,7 +107,7 @@ class Connections:
             The connection; ``None`` where there is no room for it.
         """
         group = address_group(address)
-        strangers = [one for one in self._open.values() if one.account is None]
+        strangers = [one for one in self._open.values() if one.caller is None]
         mine = [stranger for stranger in strangers if stranger.group == group]
         crowded = group not in self._exempt and (len(mine) >= self._limits.connections_per_address)
         full = len(strangers) >= self._limits.connections
@@ -124,17 +124,17 @@ class Connections:
         """Forget a connection that ended."""
         self._open.pop(connection.number, None)
 
-    def admit(self, connection: Connection, account: str) -> None:
+    def admit(self, connection: Connection, caller: str) -> None:
         """As ``Connection.admit``."""
-        held = sum(one.account == account for one in self._open.values())
-        if held < self._limits.connections_per_account:
-            connection.account = account
+        held = sum(one.caller == caller for one in self._open.values())
+        if held < self._limits.connections_per_caller:
+            connection.caller = caller
 
     def hold(self, connection: Connection, size: int) -> None:
         """As ``Connection.hold``."""
         connection.held = size
-        while connection.account is None:
-            strangers = [one for one in self._open.values() if one.account is None]
+        while connection.caller is None:
+            strangers = [one for one in self._open.values() if one.caller is None]
             if sum(stranger.held for stranger in strangers) <= self._limits.body_bytes:
                 return
             slow = [

@@ -1,6 +1,6 @@
 """Worker threads of a broker, apart for each class of callers, so that none waits for another.
 
-A lane has threads of its own and shares them among accounts in turn: an account with a hundred
+A lane has threads of its own and shares them among callers in turn: a caller with a hundred
 requests waits for itself, not others for it. A request that would wait too long is refused at once.
 Only the event loop's thread uses lanes.
 """
@@ -27,9 +27,9 @@ class Lane:
     Args:
         name: Of the threads.
         threads: How many work at a time.
-        each: How many of them for one account.
+        each: How many of them for one caller.
         waiting: How many requests wait for a thread at most.
-        waiting_each: How many of them of one account.
+        waiting_each: How many of them of one caller.
     """
 
     def __init__(
@@ -44,31 +44,31 @@ class Lane:
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}  # in the order of their turns
         self._waiting = 0
 
-    async def run(self, account: str, act: Callable[[], Result]) -> Result:
-        """Do ``act`` in a thread of the lane, when it is the account's turn.
+    async def run(self, caller: str, act: Callable[[], Result]) -> Result:
+        """Do ``act`` in a thread of the lane, when it is the caller's turn.
 
         Args:
-            account: The caller's owner, lease or address group.
+            caller: The caller's owner, lease or address group.
             act: The work.
 
         Raises:
-            TooManyRequests: Too many wait already, of this account or of all.
+            TooManyRequests: Too many wait already, of this caller or of all.
         """
-        await self._turn(account)
+        await self._turn(caller)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, act)
         finally:
             self._free += 1
-            self._busy[account] -= 1
-            if not self._busy[account]:
-                del self._busy[account]
+            self._busy[caller] -= 1
+            if not self._busy[caller]:
+                del self._busy[caller]
             self._next()
 
-    async def _turn(self, account: str) -> None:
-        queue = self._queues.setdefault(account, deque())
+    async def _turn(self, caller: str) -> None:
+        queue = self._queues.setdefault(caller, deque())
         if self._waiting >= self._most_waiting or len(queue) >= self._most_waiting_each:
             if not queue:
-                del self._queues[account]
+                del self._queues[caller]
             raise TooManyRequests(
                 "the broker is busy",
                 check="rate",
@@ -84,25 +84,25 @@ class Lane:
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():  # it had its turn already
                 self._free += 1
-                self._busy[account] -= 1
+                self._busy[caller] -= 1
                 self._next()
             raise
 
     def _next(self) -> None:
-        """Give free threads to accounts in turn."""
+        """Give free threads to callers in turn."""
         while self._free:
-            account = next((name for name in self._queues if self._busy[name] < self._each), None)
-            if account is None:
+            caller = next((name for name in self._queues if self._busy[name] < self._each), None)
+            if caller is None:
                 return
-            queue = self._queues.pop(account)
+            queue = self._queues.pop(caller)
             turn = queue.popleft()
             self._waiting -= 1
             if queue:
-                self._queues[account] = queue  # behind the others
+                self._queues[caller] = queue  # behind the others
             if turn.cancelled():
                 continue
             self._free -= 1
-            self._busy[account] += 1
+            self._busy[caller] += 1
             turn.set_result(None)
 
 
@@ -118,9 +118,9 @@ class Lanes:
     (``http.connections``).
 
     Attributes:
-        owners: Requests that owners signed; an account is an owner.
-        holders: Renewals that the holder of a live lease signed; an account is a lease.
-        guests: Everything else that asks for a decision; an account is an address.
+        owners: Requests that owners signed; a caller is an owner.
+        holders: Renewals that the holder of a live lease signed; a caller is a lease.
+        guests: Everything else that asks for a decision; a caller is an address.
         manifests: Run manifests, which cost most to verify.
         reads: Answers to unauthenticated callers.
     """

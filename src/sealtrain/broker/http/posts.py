@@ -16,7 +16,7 @@ from fastapi.responses import Response
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.limits import MAX_MANIFEST_BYTES
 from sealtrain.base.models import StrictModel
-from sealtrain.broker.http.admission import Admission, account_of
+from sealtrain.broker.http.admission import Admission, caller_of
 from sealtrain.broker.http.bodies import answer, read_body
 from sealtrain.broker.http.lanes import Lanes
 from sealtrain.broker.service.service import Broker
@@ -76,7 +76,7 @@ def _add_guests(app: FastAPI, broker: Serving, admission: Admission, lanes: Lane
         # Made at once where nothing must be written: it waits for no thread.
         if not broker().challenge_writes:
             return act()
-        return await lanes.guests.run(account_of(request), act)
+        return await lanes.guests.run(caller_of(request), act)
 
     @app.post("/v1/releases", response_model=ReleaseAnswer, openapi_extra=body(ReleaseRequest))
     async def releases(request: Request) -> Response:
@@ -87,7 +87,7 @@ def _add_guests(app: FastAPI, broker: Serving, admission: Admission, lanes: Lane
         def act() -> Response:
             return answer(broker().release(_parsed(ReleaseRequest, data)))
 
-        return await lanes.guests.run(account_of(request), act)
+        return await lanes.guests.run(caller_of(request), act)
 
     @app.post("/v1/renewals", response_model=RenewalAnswer, openapi_extra=body(RenewalRequest))
     async def renewals(request: Request) -> Response:
@@ -110,7 +110,7 @@ def _add_guests(app: FastAPI, broker: Serving, admission: Admission, lanes: Lane
             return answer(broker().renew(asked, holder=shown.lease_id))
 
         if shown is None:
-            return await lanes.guests.run(account_of(request), act)
+            return await lanes.guests.run(caller_of(request), act)
         return await lanes.holders.run(shown.lease_id, act)
 
 
@@ -207,16 +207,16 @@ def _add_manifests(app: FastAPI, broker: Serving, admission: Admission, lanes: L
         },
     )
     async def manifests(request: Request) -> Response:
-        named, account = admission.runs(request), account_of(request)
+        named, caller = admission.runs(request), caller_of(request)
         admission.stranger(request)
-        run_id = await lanes.guests.run(account, partial(broker().registry.known_run, named))
+        run_id = await lanes.guests.run(caller, partial(broker().registry.known_run, named))
         broker().manifest_shares.take(run_id, broker().now())
         data = await read_body(request, MAX_MANIFEST_BYTES, broker().caps.body_seconds)
 
         def act() -> Response:
             return answer(broker().registry.submit_manifest(data))
 
-        return await lanes.manifests.run(account, act)
+        return await lanes.manifests.run(caller, act)
 
 
 def _parsed(asked: type[Asked], data: bytes) -> Asked:

@@ -49,7 +49,7 @@ class Watch:
         self._timer = timer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request and account for it."""
+        """Serve one request and count it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -61,7 +61,7 @@ class Keyring:
             former: Former root secrets, newest first: datasets sealed to them still open.
         """
         self.signer: Ed25519Signer = signing_key(root, "broker")
-        """Signs receipts and ledger checkpoints."""
+        """Signs receipts and ledger tree heads."""
         # Deriving a key pair takes longer than using it, and each release uses the same few.
         self._recipe_key = lru_cache(maxsize=_PAIRS)(partial(recipe_key, root))
         self.challenge_key = lru_cache(maxsize=_CHALLENGE_KEYS)(

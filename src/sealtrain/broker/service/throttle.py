@@ -1,4 +1,4 @@
-"""Caps on requests that cost the broker disk or a quote: in total, and by account."""
+"""Caps on requests that cost the broker disk or a quote: in total and for each caller."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ __all__ = ["Shares", "Throttle", "address_group"]
 
 
 class _Minute:
-    """Calls of each account in the current calendar minute of the broker's clock. Thread-safe."""
+    """Calls of each caller in the current calendar minute of the broker's clock. Thread-safe."""
 
-    def __init__(self, per_minute: int, *, accounts: int, problem: str) -> None:
+    def __init__(self, per_minute: int, *, callers: int, problem: str) -> None:
         self._per_minute = per_minute
-        self._accounts = accounts
+        self._callers = callers
         self._problem = problem
         self._lock = threading.Lock()
         self._minute = -1
         self._taken: Counter[str] = Counter()
 
-    def take(self, account: str, now: int) -> None:
+    def take(self, caller: str, now: int) -> None:
         with self._lock:
             if now // 60 != self._minute:
                 self._minute, self._taken = now // 60, Counter()
-            if account not in self._taken and len(self._taken) >= self._accounts:
-                account = "others"
-            if self._taken[account] >= self._per_minute:
+            if caller not in self._taken and len(self._taken) >= self._callers:
+                caller = "others"
+            if self._taken[caller] >= self._per_minute:
                 raise TooManyRequests(
                     self._problem,
                     check="rate",
@@ -36,7 +36,7 @@ class _Minute:
                     expected=f"at most {self._per_minute} a minute",
                     hint="try again in a minute",
                 )
-            self._taken[account] += 1
+            self._taken[caller] += 1
 
 
 class Throttle:
@@ -44,7 +44,7 @@ class Throttle:
 
     def __init__(self, per_minute: int) -> None:
         problem = "the broker has reached its cap of answers in one minute"
-        self._calls = _Minute(per_minute, accounts=1, problem=problem)
+        self._calls = _Minute(per_minute, callers=1, problem=problem)
 
     def take(self, now: int) -> None:
         """Count one call.
@@ -59,29 +59,29 @@ class Throttle:
 
 
 class Shares:
-    """At most so many calls of each account in any calendar minute. Thread-safe.
+    """At most so many calls of each caller in any calendar minute. Thread-safe.
 
     Args:
-        per_minute: Calls of one account in a minute.
-        whose: What an account is, for messages.
-        accounts: How many are told apart; the others share one.
+        per_minute: Calls of one caller in a minute.
+        whose: What tells callers apart, for messages.
+        callers: How many are told apart; the others share one.
     """
 
-    def __init__(self, per_minute: int, whose: str, *, accounts: int = 65_536) -> None:
+    def __init__(self, per_minute: int, whose: str, *, callers: int = 65_536) -> None:
         problem = f"this {whose} has reached its cap of requests in one minute"
-        self._calls = _Minute(per_minute, accounts=accounts, problem=problem)
+        self._calls = _Minute(per_minute, callers=callers, problem=problem)
 
-    def take(self, account: str, now: int) -> None:
+    def take(self, caller: str, now: int) -> None:
         """Count one call.
 
         Args:
-            account: Of the caller.
+            caller: Name of the caller.
             now: Seconds since the epoch.
 
         Raises:
-            TooManyRequests: This account has used up this minute.
+            TooManyRequests: This caller has used up this minute.
         """
-        self._calls.take(account, now)
+        self._calls.take(caller, now)
 
 
 def address_group(address: str) -> str:

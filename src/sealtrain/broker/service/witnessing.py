@@ -1,6 +1,6 @@
-"""Keeps owners' cosignatures of the ledger's checkpoints and serves them (spec/ledger.md §7).
+"""Keeps owners' cosignatures of the ledger's tree heads and serves them (spec/ledger.md §7).
 
-A cosigned checkpoint is an owner's statement that the ledger had so many entries. If it does not
+A cosigned tree head is an owner's statement that the ledger had so many entries. If it does not
 fit the ledger, the ledger's file was set back or replaced: the broker then does not start.
 """
 
@@ -16,9 +16,9 @@ from sealtrain.ledger.rotation import signed_by
 from sealtrain.ledger.tree import within
 from sealtrain.ledger.witness import Witnessed, verify_witnessed
 from sealtrain.release.messages import CosignedCheckpoint, CosignedPage
-from sealtrain.signing.checkpoint import Checkpoint
 from sealtrain.signing.identity import PublicIdentity
 from sealtrain.signing.note import MAX_SIGNATURE_LINES, SignedNote
+from sealtrain.signing.tree_head import TreeHead
 
 __all__ = ["MAX_COSIGNED_PAGE", "Witnessing"]
 
@@ -29,7 +29,7 @@ class Witnessing:
     """Cosignatures of one broker's ledger. Thread-safe."""
 
     def __init__(self, parts: BrokerParts) -> None:
-        """Compare the newest cosigned checkpoint with the ledger.
+        """Compare the newest cosigned tree head with the ledger.
 
         Raises:
             LedgerInconsistent: Owners cosigned another ledger.
@@ -44,29 +44,29 @@ class Witnessing:
         """Keep an owner's cosignature.
 
         Returns:
-            The checkpoint with every cosignature of it so far.
+            The tree head with every cosignature of it so far.
 
         Raises:
-            SignatureInvalid: It is not a checkpoint of this broker, or no owner cosigned it.
-            LedgerInconsistent: A checkpoint of a history that this ledger does not have.
+            SignatureInvalid: It is not a tree head of this broker, or no owner cosigned it.
+            LedgerInconsistent: A tree head of a history that this ledger does not have.
         """
-        checkpoint = self._verify(asked.cosigned)
+        head = self._verify(asked.cosigned)
         ledger, consortium = self._parts.ledger, self._parts.consortium
         witnessed = self._witnessed(asked.cosigned, consortium.owners, quorum=1)
         with self._parts.store.transaction() as transaction:
             for owner, line in witnessed.lines.items():
                 transaction.cosignatures.add(
-                    checkpoint.size,
+                    head.size,
                     # Signed anew: the broker keeps only the owners' lines of the submitted note.
-                    note=ledger.checkpoint(checkpoint.size),
+                    note=ledger.checkpoint(head.size),
                     owner=owner,
                     line=line.to_line(),
                 )
-            kept = list(transaction.cosignatures.page(checkpoint.size, 1))
+            kept = list(transaction.cosignatures.page(head.size, 1))
         return CosignedPage(checkpoints=tuple(_note(one) for one in kept))
 
     def page(self, start: int, limit: int) -> CosignedPage:
-        """Cosigned checkpoints of at least ``start`` entries, smallest first.
+        """Cosigned tree heads of at least ``start`` entries, smallest first.
 
         At most ``MAX_COSIGNED_PAGE``, and of no more bytes than a page of entries; the first comes
         in any case.
@@ -77,18 +77,18 @@ class Witnessing:
         return CosignedPage(checkpoints=tuple(note.decode() for note in notes))
 
     def newest(self, quorum: int) -> CosignedPage:
-        """The largest checkpoint that ``quorum`` owners cosigned; empty when there is none."""
+        """The largest tree head that ``quorum`` owners cosigned; empty when there is none."""
         with self._parts.store.reading() as transaction:
             found = transaction.cosignatures.newest(quorum)
         return CosignedPage(checkpoints=() if found is None else (_note(found),))
 
-    def _verify(self, note: str) -> Checkpoint:
+    def _verify(self, note: str) -> TreeHead:
         ledger = self._parts.ledger
-        found = self._witnessed(note, (), quorum=0).checkpoint
+        found = self._witnessed(note, (), quorum=0).head
         got = ledger.root(found.size) if found.size <= ledger.size else f"{ledger.size} entries"
         if got != found.root:
             raise LedgerInconsistent(
-                "the ledger does not fit the checkpoint that owners cosigned",
+                "the ledger does not fit the tree head that owners cosigned",
                 check="cosigned checkpoint",
                 got=got,
                 expected=f"{found.root} at size {found.size}",

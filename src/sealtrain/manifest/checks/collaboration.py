@@ -30,12 +30,12 @@ RULES: Final[dict[str, Callable[[Case], str]]] = {
 
 def collaboration_holds(case: Case) -> str:
     """(18) What the parties did together follows the rules of their kind."""
-    together = case.predicate.collaboration
+    collaboration = case.predicate.collaboration
     asked = case.need_lock().recipe.collaboration
-    if together is None and asked is None:
+    if collaboration is None and asked is None:
         return "one guest, no other party"
     case.need_datasets()  # kind and parties are the recipe's
-    kind = "none" if together is None else together.kind
+    kind = "none" if collaboration is None else collaboration.kind
     if kind not in RULES:
         raise ClaimContradicted(
             "this version has no rules for runs of this kind",

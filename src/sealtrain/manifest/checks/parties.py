@@ -51,8 +51,8 @@ def stays_of(predicate: Predicate) -> tuple[Stay, ...]:
 
     A party's run id is computed, not read: a manifest cannot give it another's receipts.
     """
-    run, together = predicate.run, predicate.collaboration
-    if together is None or role_of(together.kind) is None:
+    run, collaboration = predicate.run, predicate.collaboration
+    if collaboration is None or role_of(collaboration.kind) is None:
         ends = from_rfc3339(run.started_at), from_rfc3339(run.finished_at)
         return (Stay(run_id=run.run_id, party=None, begins=ends[0], until=ends[1]),)
     return tuple(
@@ -62,14 +62,14 @@ def stays_of(predicate: Predicate) -> tuple[Stay, ...]:
             begins=from_rfc3339(party.begun),
             until=from_rfc3339(party.until),
         )
-        for party in together.parties
+        for party in collaboration.parties
     )
 
 
 def keys_were_released(predicate: Predicate) -> bool:
     """Whether brokers released keys to this run: not where clients keep their data themselves."""
-    together = predicate.collaboration
-    settings = None if together is None else settings_of(together.kind)
+    collaboration = predicate.collaboration
+    settings = None if collaboration is None else settings_of(collaboration.kind)
     return settings is None or settings.keys_from_brokers
 
 
@@ -83,21 +83,21 @@ def parties_are_the_recipes(case: Case) -> set[str]:
         ClaimContradicted: Another kind than the recipe's; a party that is no owner of data, is
             listed twice or under another run id; too few of them.
     """
-    recipe, together = case.need_lock().recipe, case.predicate.collaboration
-    kind, asked = getattr(together, "kind", None), getattr(recipe.collaboration, "kind", None)
+    recipe, collaboration = case.need_lock().recipe, case.predicate.collaboration
+    kind, asked = getattr(collaboration, "kind", None), getattr(recipe.collaboration, "kind", None)
     if kind != asked:
         raise _other("kind of collaboration", kind or "none", asked or "none")
-    if together is None or not is_shared_out(recipe):
-        if together is not None and together.parties:
-            raise _other("number of parties", len(together.parties), "none: one guest")
+    if collaboration is None or not is_shared_out(recipe):
+        if collaboration is not None and collaboration.parties:
+            raise _other("number of parties", len(collaboration.parties), "none: one guest")
         return set(recipe.owners)
-    for name, times in Counter(one.name for one in together.parties).items():
+    for name, times in Counter(one.name for one in collaboration.parties).items():
         if times > 1:
             raise _other("list of parties", f"{name} {times} times", "each once")
-    for party in together.parties:
-        _refuse_stranger(case, party, together.kind)
-    _refuse_too_few(recipe, {one.name for one in together.parties})
-    return {one.name for one in together.parties}
+    for party in collaboration.parties:
+        _refuse_stranger(case, party, collaboration.kind)
+    _refuse_too_few(recipe, {one.name for one in collaboration.parties})
+    return {one.name for one in collaboration.parties}
 
 
 def _refuse_stranger(case: Case, party: Party, kind: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.version import VERSION
-from sealtrain.manifest.exports.account import Account, Data
+from sealtrain.manifest.exports.model_facts import Data, ModelFacts
 
 __all__ = ["cyclonedx"]
 
@@ -38,16 +38,16 @@ _APPROACHES = {
 """Phase → learning type of the specification."""
 
 
-def cyclonedx(account: Account, *, version: Literal["1.6", "1.7"] = "1.7") -> bytes:
+def cyclonedx(facts: ModelFacts, *, version: Literal["1.6", "1.7"] = "1.7") -> bytes:
     """The bill of materials as canonical JSON.
 
     Args:
-        account: Facts of a verified manifest.
+        facts: Facts of a verified manifest.
         version: Version of the specification.
     """
-    lock, run = account.lock, account.predicate.run
-    data = [_dataset(dataset) for dataset in account.datasets if dataset.role != "model"]
-    models = [_base_model(account), *_further_models(account), *_adapter(account)]
+    lock, run = facts.lock, facts.predicate.run
+    data = [_dataset(dataset) for dataset in facts.datasets if dataset.role != "model"]
+    models = [_base_model(facts), *_further_models(facts), *_adapter(facts)]
     parts = [
         *models,
         *data,
@@ -70,7 +70,7 @@ def cyclonedx(account: Account, *, version: Literal["1.6", "1.7"] = "1.7") -> by
                 "description": "Trained in place of sealtrain's own training.",
                 "hashes": [{"alg": "SHA-256", "content": digest}],
             }
-            for name, digest in account.scripts.items()
+            for name, digest in facts.scripts.items()
         ),
         *(
             {
@@ -79,22 +79,22 @@ def cyclonedx(account: Account, *, version: Literal["1.6", "1.7"] = "1.7") -> by
                 "name": subject.name,
                 "hashes": [{"alg": "SHA-256", "content": subject.sha256}],
             }
-            for subject in account.subjects
+            for subject in facts.subjects
         ),
     ]
     document = {
         "$schema": f"http://cyclonedx.org/schema/bom-{version}.schema.json",
         "bomFormat": "CycloneDX",
         "specVersion": version,
-        "serialNumber": f"urn:uuid:{uuid.uuid5(_SPACE, account.digest)}",
+        "serialNumber": f"urn:uuid:{uuid.uuid5(_SPACE, facts.digest)}",
         "version": 1,
         "metadata": {
             "timestamp": run.finished_at,
             "tools": {
                 "components": [{"type": "application", "name": "sealtrain", "version": VERSION}]
             },
-            "component": _model(account, [one["bom-ref"] for one in data]),
-            "properties": _properties(account),
+            "component": _model(facts, [one["bom-ref"] for one in data]),
+            "properties": _properties(facts),
         },
         "components": parts,
         "dependencies": [
@@ -114,19 +114,19 @@ def cyclonedx(account: Account, *, version: Literal["1.6", "1.7"] = "1.7") -> by
     return canonical_json(document)
 
 
-def _model(account: Account, data: list[str]) -> dict[str, Any]:
-    recipe, run = account.lock.recipe, account.predicate.run
+def _model(facts: ModelFacts, data: list[str]) -> dict[str, Any]:
+    recipe, run = facts.lock.recipe, facts.predicate.run
     return {
         "type": "machine-learning-model",
         "bom-ref": "model",
-        "name": account.name,
+        "name": facts.name,
         "version": run.run_id,
         "description": recipe.description,
         "modelCard": {
             "modelParameters": {
                 **_approach(recipe.phase),
                 "task": _TASKS.get(recipe.phase, "text-generation"),
-                "modelArchitecture": account.base,
+                "modelArchitecture": facts.base,
                 "datasets": [{"ref": one} for one in data],
             },
             "quantitativeAnalysis": {
@@ -136,31 +136,31 @@ def _model(account: Account, data: list[str]) -> dict[str, Any]:
                     if value is not None
                 ]
             },
-            "considerations": {"technicalLimitations": list(account.limits)},
+            "considerations": {"technicalLimitations": list(facts.limits)},
         },
     }
 
 
-def _base_model(account: Account) -> dict[str, Any]:
-    pin = account.lock.model
+def _base_model(facts: ModelFacts) -> dict[str, Any]:
+    pin = facts.lock.model
     sealed = [
         _property(name, value)
-        for one in account.datasets
+        for one in facts.datasets
         if one.role == "model"
         for name, value in (("owner", one.owner), ("ciphertext-root", one.root))
     ]
     return {
         "type": "machine-learning-model",
         "bom-ref": "base-model",
-        "name": account.base[:200],
+        "name": facts.base[:200],
         **_hashes(pin.sha256),
         "properties": [_property("kind", pin.kind), *sealed],
     }
 
 
-def _further_models(account: Account) -> list[dict[str, Any]]:
+def _further_models(facts: ModelFacts) -> list[dict[str, Any]]:
     """Further models that training read, such as a reward model."""
-    named = account.lock.recipe.further_models
+    named = facts.lock.recipe.further_models
     return [
         {
             "type": "machine-learning-model",
@@ -169,13 +169,13 @@ def _further_models(account: Account) -> list[dict[str, Any]]:
             **_hashes(pins.model.sha256),
             "properties": [_property("kind", pins.model.kind), _property("role", role)],
         }
-        for role, pins in sorted(account.lock.models.items())
+        for role, pins in sorted(facts.lock.models.items())
     ]
 
 
-def _adapter(account: Account) -> list[dict[str, Any]]:
+def _adapter(facts: ModelFacts) -> list[dict[str, Any]]:
     """The adapter beside a frozen base; its files are among the outputs unless merged."""
-    peft = account.lock.recipe.peft
+    peft = facts.lock.recipe.peft
     if peft is None:
         return []
     merged = "true" if getattr(peft, "merge", False) else "false"
@@ -220,16 +220,16 @@ def _dataset(one: Data) -> dict[str, Any]:
     }
 
 
-def _properties(account: Account) -> list[dict[str, str]]:
-    predicate = account.predicate
+def _properties(facts: ModelFacts) -> list[dict[str, str]]:
+    predicate = facts.predicate
     told = {
-        "manifest-sha256": account.digest,
+        "manifest-sha256": facts.digest,
         "recipe-hash": predicate.recipe.recipe_hash,
         "compose-hash": predicate.deployment.compose_hash,
-        "privacy": account.privacy,
+        "privacy": facts.privacy,
     }
-    if account.marker is not None:
-        told = {"marker": account.marker, **told}
+    if facts.marker is not None:
+        told = {"marker": facts.marker, **told}
     return [_property(name, value) for name, value in told.items()]
 
 

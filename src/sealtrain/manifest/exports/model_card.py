@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from sealtrain.manifest.exports.account import Account, plain
+from sealtrain.manifest.exports.model_facts import ModelFacts, plain
 
 __all__ = ["model_card"]
 
@@ -21,29 +21,29 @@ _PIPELINES = {
 }
 
 
-def model_card(account: Account) -> bytes:
+def model_card(facts: ModelFacts) -> bytes:
     """``README.md`` of the trained model, UTF-8."""
-    recipe, run = account.lock.recipe, account.predicate.run
+    recipe, run = facts.lock.recipe, facts.predicate.run
     lines = [
-        *_header(account),
-        f"# {plain(account.name)}",
+        *_header(facts),
+        f"# {plain(facts.name)}",
         "",
-        *([f"> **{account.marker}**", ""] if account.marker else []),
+        *([f"> **{facts.marker}**", ""] if facts.marker else []),
         plain(recipe.description) or "No description.",
         "",
         "## How it was trained",
         "",
         f"- Phase: {plain(recipe.phase)}, {run.steps} steps",
-        f"- Started from: {plain(account.base)}",
+        f"- Started from: {plain(facts.base)}",
         f"- Trained part: {plain(recipe.peft.method) if recipe.peft else 'all weights'}",
         *(
             f"- Trained by the script {plain(name)}, SHA-256 `{digest}`: the recipe's trainer "
             "settings need not be those it used"
-            for name, digest in account.scripts.items()
+            for name, digest in facts.scripts.items()
         ),
-        *([f"- Together: {plain(account.together)}"] if account.together else []),
-        f"- Privacy: {plain(account.privacy)}",
-        f"- Approved by: {plain(', '.join(account.approved_by))}",
+        *([f"- Together: {plain(facts.collaboration)}"] if facts.collaboration else []),
+        f"- Privacy: {plain(facts.privacy)}",
+        f"- Approved by: {plain(', '.join(facts.approved_by))}",
         f"- Finished: {run.finished_at}",
         "",
         "## Training data",
@@ -55,7 +55,7 @@ def model_card(account: Account) -> bytes:
         *(
             f"| {plain(dataset.owner)} | {plain(dataset.name)} | {dataset.role} | "
             f"{'withheld' if dataset.records is None else dataset.records} |"
-            for dataset in account.datasets
+            for dataset in facts.datasets
         ),
         "",
         "## Evaluation",
@@ -71,30 +71,30 @@ def model_card(account: Account) -> bytes:
         "",
         "## Limits",
         "",
-        *(f"- {plain(limit)}" for limit in account.limits),
+        *(f"- {plain(limit)}" for limit in facts.limits),
         "",
         "## Provenance",
         "",
-        f"Run `{run.run_id}`, recipe `{account.predicate.recipe.recipe_hash}`, manifest SHA-256",
-        f"`{account.digest}`. This card is a rendering; verify the manifest with `sealtrain",
+        f"Run `{run.run_id}`, recipe `{facts.predicate.recipe.recipe_hash}`, manifest SHA-256",
+        f"`{facts.digest}`. This card is a rendering; verify the manifest with `sealtrain",
         "verify`.",
         "",
     ]
     return "\n".join(lines).encode()
 
 
-def _header(account: Account) -> list[str]:
-    recipe = account.lock.recipe
+def _header(facts: ModelFacts) -> list[str]:
+    recipe = facts.lock.recipe
     fields: dict[str, Any] = {
         "library_name": "peft" if recipe.peft is not None else "transformers",
         "tags": ["sealtrain", f"phase-{recipe.phase}"],
     }
-    if account.marker:
+    if facts.marker:
         fields["tags"].append("simulated-not-attested")
     tabular = recipe.columns.kind == "tabular"
     pipeline = "tabular-classification" if tabular else _PIPELINES.get(recipe.phase)
     if pipeline is not None:
         fields["pipeline_tag"] = pipeline
-    if account.predicate.privacy.dp != "none":
+    if facts.predicate.privacy.dp != "none":
         fields["tags"].append("differential-privacy")
     return ["---", yaml.safe_dump(fields, sort_keys=False).rstrip(), "---", ""]

@@ -105,10 +105,10 @@ def model_signature(
         key: From ``load_signing_key``.
     """
     ordered = sorted(digests.items())
-    together = hashlib.sha256(b"".join(bytes.fromhex(digest) for _, digest in ordered))
+    overall = hashlib.sha256(b"".join(bytes.fromhex(digest) for _, digest in ordered))
     statement = {
         "_type": "https://in-toto.io/Statement/v1",
-        "subject": [{"name": name, "digest": {"sha256": together.hexdigest()}}],
+        "subject": [{"name": name, "digest": {"sha256": overall.hexdigest()}}],
         "predicateType": _PREDICATE,
         "predicate": {
             "serialization": {

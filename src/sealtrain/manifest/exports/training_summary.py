@@ -7,7 +7,7 @@ provider, who alone can answer for them. It says that it is a draft.
 
 from __future__ import annotations
 
-from sealtrain.manifest.exports.account import Account, plain
+from sealtrain.manifest.exports.model_facts import ModelFacts, plain
 
 __all__ = ["training_summary"]
 
@@ -16,10 +16,10 @@ _NOT_HERE = "None by this run. The base model's own training is not known to the
 _MODALITIES = {"image": "Image", "tabular": "Tabular (numbers)", "vlm": "Image, Text"}
 
 
-def training_summary(account: Account) -> bytes:
+def training_summary(facts: ModelFacts) -> bytes:
     """The draft, Markdown in UTF-8."""
-    recipe, run = account.lock.recipe, account.predicate.run
-    trained = [dataset for dataset in account.datasets if dataset.role == "train"]
+    recipe, run = facts.lock.recipe, facts.predicate.run
+    trained = [dataset for dataset in facts.datasets if dataset.role == "train"]
     records = [one.records for one in trained]
     total = sum(record or 0 for record in records)
     size = "withheld by owners" if None in records else f"{total} records"
@@ -27,7 +27,7 @@ def training_summary(account: Account) -> bytes:
     lines = [
         "# Public summary of training content (DRAFT)",
         "",
-        *([f"> **{account.marker}**", ""] if account.marker else []),
+        *([f"> **{facts.marker}**", ""] if facts.marker else []),
         "> Draft made from a run manifest: no legal advice and no finished summary. What is marked",
         "> for the provider is missing, and the provider answers for all of it.",
         "",
@@ -39,8 +39,8 @@ def training_summary(account: Account) -> bytes:
         "",
         "### 1.2 Model identification",
         "",
-        f"- Model: {plain(account.name)}, run `{run.run_id}`",
-        f"- Model dependencies: modified from {plain(account.base)}",
+        f"- Model: {plain(facts.name)}, run `{run.run_id}`",
+        f"- Model dependencies: modified from {plain(facts.base)}",
         f"- Date of the run's end: {run.finished_at}",
         f"- Date of placement on the Union market: {_ASK}",
         "",
@@ -103,17 +103,17 @@ def training_summary(account: Account) -> bytes:
         "",
         "### 3.3 Other information",
         "",
-        f"- {plain(account.privacy)}",
-        f"- Approved by {plain(', '.join(account.approved_by))}.",
-        f"- {plain(account.decrypted)}",
+        f"- {plain(facts.privacy)}",
+        f"- Approved by {plain(', '.join(facts.approved_by))}.",
+        f"- {plain(facts.decrypted)}",
         *(
             f"- Trained by the script {plain(name)}, SHA-256 `{digest}`."
-            for name, digest in account.scripts.items()
+            for name, digest in facts.scripts.items()
         ),
-        *([f"- {plain(account.together)}"] if account.together else []),
-        *(f"- Limit: {plain(limit)}" for limit in account.limits),
+        *([f"- {plain(facts.collaboration)}"] if facts.collaboration else []),
+        *(f"- Limit: {plain(limit)}" for limit in facts.limits),
         "",
-        f"Manifest SHA-256 `{account.digest}`; recipe `{account.predicate.recipe.recipe_hash}`.",
+        f"Manifest SHA-256 `{facts.digest}`; recipe `{facts.predicate.recipe.recipe_hash}`.",
         "",
     ]
     return "\n".join(lines).encode()

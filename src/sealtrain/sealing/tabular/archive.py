@@ -65,7 +65,7 @@ def members(path: Path) -> Iterator[Member]:
             if found.isdir():
                 continue
             if found.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or found.issparse():
-                _refuse(f"{where} is no plain file, but a link, a device or the like")
+                _refuse(f"{where} is not a plain file, but a link, a device or the like")
             yield Member(number, name, found.size, _reader(file, found, where))
         _check_end(path, file, end)
 

@@ -22,7 +22,7 @@ __all__ = ["infer_blocks", "infer_schema", "parse_block", "read_batches"]
 
 BLOCK_BYTES = 4 << 20
 MAX_LINE_BYTES = 256 << 20
-# Arrow would turn such an integer into a float and lose digits without a word.
+# Arrow would turn such an integer into a float and silently lose digits.
 _LONG_INTEGER = re.compile(rb"[:\[,][ \t]*-?[0-9]{19,}[ \t]*[,\]}]")
 _DIGITS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
 _INT64 = range(-(1 << 63), 1 << 63)

@@ -187,7 +187,7 @@ def _there(store: BlobStore, complete: Collection[int] | None) -> list[Checkpoin
 
 
 def _claimed(store: BlobStore, ref: CheckpointRef, *, whole: bool) -> CheckpointRef:
-    digest = store.audit(ref.name) if whole else store.root(ref.name)
+    digest = store.verify(ref.name) if whole else store.root(ref.name)
     previous = str(store.binding(ref.name).get("previous", ""))
     return replace(ref, digest=digest, previous=previous)
 

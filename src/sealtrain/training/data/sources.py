@@ -50,9 +50,9 @@ class BlobStore(Protocol):
         """What a blob says it is bound to; ``read`` proves it."""
 
     def root(self, name: str) -> str:
-        """File root that a blob's end claims, 64 hex digits; ``audit`` and ``read`` prove it."""
+        """File root that a blob's end claims, 64 hex digits; ``verify`` and ``read`` prove it."""
 
-    def audit(self, name: str) -> str:
+    def verify(self, name: str) -> str:
         """File root, after hashing every byte; raises when the blob is not whole."""
 
     def names(self) -> tuple[str, ...]:

@@ -158,8 +158,8 @@ class RecordStream:
                     pieces.append(held[pick.lane].part(pick.start, pick.stop))
                 wanted = share.of(current, start)
                 if len(wanted):
-                    together = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
-                    yield together.take(pa.array(wanted))
+                    joined = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
+                    yield joined.take(pa.array(wanted))
                 if self._ahead:
                     opening.work_ahead(self._batches_a_round)
 

@@ -89,7 +89,7 @@ class Ranks:
         return tuple(other.process.pid or 0 for other in self._others)
 
     @contextmanager
-    def together(self, order: Any) -> Iterator[None]:
+    def lead(self, order: Any) -> Iterator[None]:
         """Let the other ranks work while this rank runs the block.
 
         Args:
@@ -222,7 +222,7 @@ def gathered(
         group: Build a process group for a single rank too, which sharding backends need.
         prepare: Called in every rank once it is connected, before the sandbox closes.
         secure: Called in each other rank after that: closes the sandbox around it.
-        work: Called in each other rank with the order of ``Ranks.together``.
+        work: Called in each other rank with the order of ``Ranks.lead``.
 
     Raises:
         UsageError: PyTorch is loaded already, so its threads would be missing in a fork.

@@ -13,7 +13,7 @@ from manifest_world import signer
 
 from sealtrain.errors import ChannelBroken, PeerUnreachable
 from sealtrain_collab.channel import channel as channels
-from sealtrain_collab.channel.records import MAX_PLAINTEXT
+from sealtrain_collab.channel.frames import MAX_PLAINTEXT
 
 
 def test_both_sides_know_who_is_there() -> None:

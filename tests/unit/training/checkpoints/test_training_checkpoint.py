@@ -44,7 +44,7 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     assert torch.equal(back["model"]["weight"], WEIGHTS["weight"])
     assert back["model"]["half"].dtype == torch.bfloat16
     assert back["optimizer"] == OPTIMIZER
-    assert ref.digest == store.audit(ref.name)
+    assert ref.digest == store.verify(ref.name)
 
 
 def test_weights_lie_on_disk_only_sealed(tmp_path: Path) -> None:

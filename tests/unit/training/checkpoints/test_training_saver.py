@@ -67,7 +67,7 @@ def test_each_is_told_whole_in_order_and_chained(tmp_path: Path) -> None:
     told: list[CheckpointRef] = []
 
     def note(ref: CheckpointRef) -> None:
-        assert store.audit(ref.name) == ref.digest
+        assert store.verify(ref.name) == ref.digest
         told.append(ref)
 
     store, saver = saver_of(tmp_path, note, keep=3)

@@ -16,9 +16,9 @@ from sealtrain.recipe.validation import Validation
 from sealtrain.training.data.sources import Source
 from sealtrain.training.data.validation.check import check
 from sealtrain.training.data.validation.measure import measure
+from sealtrain.training.data.validation.outcome import broken_rules, report
 from sealtrain.training.data.validation.personal import finder
 from sealtrain.training.data.validation.repeats import Repeats
-from sealtrain.training.data.validation.verdict import broken_rules, report
 
 CANARY = "canary-6f1e9c"
 

@@ -24,7 +24,7 @@ def test_one_rank_alone_needs_no_group() -> None:
         assert ranks.processes == ()
         assert place() == Place(rank=0, world=1)
         assert place().leads
-        with ranks.together(None):
+        with ranks.lead(None):
             assert not torch.distributed.is_initialized()
 
 
@@ -32,7 +32,7 @@ def test_what_one_rank_raises_is_raised() -> None:
     with (
         gathered(1, group=False, prepare=never, secure=never, work=lambda _: never()) as ranks,
         pytest.raises(KeyError, match="row"),
-        ranks.together(None),
+        ranks.lead(None),
     ):
         raise KeyError("row")
 

@@ -10,7 +10,7 @@ from sealtrain.errors import DataInvalid, ValidationFailed
 from sealtrain.sealing.tabular.batches import evenly, open_records
 from sealtrain.training.data.validation.columns import CountTokens
 from sealtrain.training.data.validation.measure import measure
-from sealtrain.training.data.validation.verdict import broken_rules, report
+from sealtrain.training.data.validation.outcome import broken_rules, report
 
 if TYPE_CHECKING:
     import pyarrow as pa

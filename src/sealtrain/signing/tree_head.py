@@ -1,6 +1,6 @@
-"""Ledger checkpoints (C2SP tlog-checkpoint v1.0.0): origin, size and root, signed as a note.
+"""Tree heads of a ledger: origin, size and root, signed as a note (C2SP tlog-checkpoint v1.0.0).
 
-Ours have exactly three lines. ``verify_checkpoint`` demands
+Ours have exactly three lines. ``verify_tree_head`` demands
 
 1. a signature by the pinned key under the origin's name (see ``signing.note``),
 2. the pinned origin in the first line,
@@ -19,14 +19,14 @@ from sealtrain.signing import note
 from sealtrain.signing.ed25519 import Ed25519Signer
 from sealtrain.signing.merkle import EMPTY_ROOT, HASH_BYTES
 
-__all__ = ["Checkpoint", "sign_checkpoint", "verify_checkpoint"]
+__all__ = ["TreeHead", "sign_tree_head", "verify_tree_head"]
 
 _SIZE = re.compile(r"0|[1-9][0-9]{0,15}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """A tree head."""
+class TreeHead:
+    """Size and root of a ledger. Signed as a note, it is what C2SP calls a checkpoint."""
 
     origin: str
     size: int
@@ -38,21 +38,21 @@ class Checkpoint:
         return f"{self.origin}\n{self.size}\n{to_base64(bytes.fromhex(self.root))}\n"
 
 
-def sign_checkpoint(checkpoint: Checkpoint, signer: Ed25519Signer, name: str | None = None) -> str:
-    """The signed note of a checkpoint.
+def sign_tree_head(head: TreeHead, signer: Ed25519Signer, name: str | None = None) -> str:
+    """The signed note of a tree head.
 
     Args:
-        checkpoint: The tree head.
+        head: The tree head.
         signer: The log's key.
-        name: Key name; the origin when ``None``, which is what ``verify_checkpoint`` expects.
+        name: Key name; the origin when ``None``, which is what ``verify_tree_head`` expects.
     """
-    return note.sign(checkpoint.to_text(), name or checkpoint.origin, signer).to_text()
+    return note.sign(head.to_text(), name or head.origin, signer).to_text()
 
 
-def verify_checkpoint(
+def verify_tree_head(
     text: str, public_key: bytes, *, origin: str, name: str | None = None
-) -> Checkpoint:
-    """Return the checkpoint in a signed note that passes the module's checks.
+) -> TreeHead:
+    """Return the tree head in a signed note that passes the module's checks.
 
     Args:
         text: The note.
@@ -70,7 +70,7 @@ def verify_checkpoint(
     first, size, root = lines[:3]
     if first != origin:
         raise SignatureInvalid(
-            "checkpoint is of another log", check="ledger origin", got=first, expected=origin
+            "tree head is of another log", check="ledger origin", got=first, expected=origin
         )
     if not _SIZE.fullmatch(size) or int(size) >= 2**53:
         raise _malformed("its size is not a decimal number")
@@ -80,8 +80,8 @@ def verify_checkpoint(
         raise _malformed(f"its root: {error}") from error
     if int(size) == 0 and raw != EMPTY_ROOT:
         raise _malformed("an empty log has another root")
-    return Checkpoint(origin=origin, size=int(size), root=raw.hex())
+    return TreeHead(origin=origin, size=int(size), root=raw.hex())
 
 
 def _malformed(why: str) -> SignatureInvalid:
-    return SignatureInvalid(f"not a ledger checkpoint: {why}", check="checkpoint")
+    return SignatureInvalid(f"not a signed tree head: {why}", check="checkpoint")

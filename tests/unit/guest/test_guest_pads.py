@@ -11,8 +11,8 @@ from channel_world import acceptance, guest
 from pads_world import accelerating, dealing, tiny_model, trained
 
 from sealtrain.errors import ModelInvalid
-from sealtrain_collab.pads.check import outsourced
-from sealtrain_collab.pads.guest.outsourcing import Outsourcing
+from sealtrain_collab.pads.check import read_pad_use
+from sealtrain_collab.pads.guest.stand_ins import PadStandIns
 from sealtrain_collab.pads.protect import protected_layers, quantise
 from sealtrain_collab.pads.recipe import Pads
 
@@ -57,7 +57,7 @@ def test_pads_are_made_as_the_recipe_says_and_the_log_holds_together(
     model = tiny_model()
     with accelerating() as accelerator, dealing() as dealer:
         run = Run(how, tmp_path, accelerator, dealer if pads == "dealer" else None)
-        with Outsourcing(run) as standins:  # type: ignore[arg-type]  # as much as is asked for
+        with PadStandIns(run) as standins:  # type: ignore[arg-type]  # as much as is asked for
             standins.put_in(model)
             assert trained(model, STEPS)[0] == trained(unmasked, STEPS)[0]
             assert (tmp_path / "pads.pool").exists() == (pads == "pool")
@@ -66,7 +66,7 @@ def test_pads_are_made_as_the_recipe_says_and_the_log_holds_together(
     assert protected_layers(model) == []
     assert list(tmp_path.iterdir()) == []
     run.record("training.finished", {})
-    found = outsourced(run.entries, how)
+    found = read_pad_use(run.entries, how)
     names = ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
     assert found.layers == dict.fromkeys(names, 2)
     assert found.products >= STEPS * 4 * 2
@@ -81,7 +81,7 @@ def test_a_layer_to_skip_that_is_not_there_is_refused_before_anything_is_sent(
     with accelerating() as accelerator:
         run = Run(how, tmp_path, accelerator)
         with (
-            Outsourcing(run) as standins,  # type: ignore[arg-type]
+            PadStandIns(run) as standins,  # type: ignore[arg-type]
             pytest.raises(ModelInvalid, match="no such layer"),
         ):
             standins.put_in(tiny_model())

@@ -19,7 +19,7 @@ from sealtrain.recipe.lockfile import Lock
 from sealtrain.recipe.modelspec import ModelFromConfig, SealedModel
 from sealtrain.signing.statement import Subject
 
-__all__ = ["Account", "Data", "account_of", "plain"]
+__all__ = ["Data", "ModelFacts", "model_facts_of", "plain"]
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>~$&@-])")
 
@@ -38,7 +38,7 @@ class Data:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class ModelFacts:
     """The facts of a verified run.
 
     Attributes:
@@ -47,7 +47,7 @@ class Account:
         base: The model it started from, in words.
         privacy: Formal privacy in one sentence.
         scripts: Digests of the engineer's scripts, by path; empty for sealtrain's own training.
-        together: How several parties trained, in one sentence; ``None`` for one guest.
+        collaboration: How several parties trained, in one sentence; ``None`` for one guest.
         decrypted: Where records were in clear, in one sentence.
         limits: The facts that the manifest does not prove.
     """
@@ -61,7 +61,7 @@ class Account:
     base: str
     privacy: str
     scripts: Mapping[str, str]
-    together: str | None
+    collaboration: str | None
     decrypted: str
     approved_by: tuple[str, ...]
     limits: tuple[str, ...]
@@ -72,7 +72,7 @@ class Account:
         return self.lock.recipe.name
 
 
-def account_of(report: Report) -> Account:
+def model_facts_of(report: Report) -> ModelFacts:
     """Gather the facts of a report.
 
     Args:
@@ -95,7 +95,7 @@ def account_of(report: Report) -> Account:
         base = f"the sealed model {model.sealed}"
     else:
         base = f"{model.path}, SHA-256 {facts.lock.model.sha256}"
-    return Account(
+    return ModelFacts(
         digest=report.digest,
         marker=SIMULATED_MARKER if report.simulated else None,
         lock=facts.lock,
@@ -116,7 +116,7 @@ def account_of(report: Report) -> Account:
         base=base,
         privacy=_privacy(manifest.predicate),
         scripts=facts.lock.script_digests,
-        together=_together(manifest.predicate),
+        collaboration=_collaboration(manifest.predicate),
         decrypted=_decrypted(manifest.predicate),
         approved_by=facts.tally.approved_by,
         limits=report.limits,
@@ -128,7 +128,7 @@ def plain(text: str) -> str:
     return _MARKUP.sub(r"\\\1", text)
 
 
-def _together(predicate: Predicate) -> str | None:
+def _collaboration(predicate: Predicate) -> str | None:
     how = predicate.collaboration
     if how is None:
         return None

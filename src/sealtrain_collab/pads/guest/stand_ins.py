@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sealtrain_collab.pads.pool import OwnPool
     from sealtrain_collab.pads.protect import Protected
 
-__all__ = ["Outsourcing"]
+__all__ = ["PadStandIns"]
 
 POOL_FILE: Final = "pads.pool"
 _POOL_BYTES: Final = 1 << 30
@@ -41,7 +41,7 @@ _LONG: Final = 1024
 _SECONDS: Final = 120.0
 
 
-class Outsourcing:
+class PadStandIns:
     """The ``StandIns`` of one process of a run; connections last as long as the block.
 
     Args:

@@ -1,7 +1,7 @@
-"""Records of a channel: numbered, encrypted, in order, under keys that only move forward.
+"""Frames of a channel: numbered, encrypted, in order, under keys that only move forward.
 
 Contract (spec/attested-channel.md §3): bytes of a message are handed out when the whole message
-opened; after the first record that does not open nothing is sent or received any more.
+opened; after the first frame that does not open nothing is sent or received any more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sealtrain_collab.channel.streams import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["LABEL", "MAX_PLAINTEXT", "READY", "RecordReader", "RecordWriter", "stepped"]
+__all__ = ["LABEL", "MAX_PLAINTEXT", "READY", "FrameReader", "FrameWriter", "stepped"]
 
 LABEL = b"sealtrain/attested-channel/v1 "
 MAX_PLAINTEXT = 1 << 20
@@ -36,7 +36,7 @@ END, PART, WHOLE, RATCHET, READY = range(5)
 
 _TAG = 16
 _HEAD = struct.Struct(">BI")
-_MAX_RECORDS = 1 << 32
+_MAX_FRAMES = 1 << 32
 _SMALL = 1 << 12
 
 
@@ -46,7 +46,7 @@ def stepped(key: Secret, info: bytes) -> Secret:
 
 
 class _Direction:
-    """Key and record number of one direction; the key is forgotten with each step forward."""
+    """Key and frame number of one direction; the key is forgotten with each step forward."""
 
     def __init__(self, key: Secret) -> None:
         self._key: Secret | None = key
@@ -56,12 +56,12 @@ class _Direction:
     def next(self) -> tuple[AESGCM, bytes]:
         if self._key is None:
             raise ChannelBroken("the channel is closed", check="channel", hint="open a new one")
-        if self._number >= _MAX_RECORDS:
+        if self._number >= _MAX_FRAMES:
             raise ChannelBroken(
                 "a key of the channel has served its time",
                 check="records",
                 got=self._number,
-                expected=f"at most {_MAX_RECORDS}",
+                expected=f"at most {_MAX_FRAMES}",
                 hint="ratchet before",
             )
         nonce = self._number.to_bytes(12, "big")
@@ -84,7 +84,7 @@ class _Direction:
         return self._key is not None
 
 
-class RecordWriter:
+class FrameWriter:
     """Sends messages in one direction. Thread-safe: messages do not mix."""
 
     def __init__(self, sock: Stream, key: Secret) -> None:
@@ -105,16 +105,16 @@ class RecordWriter:
             starts = range(0, max(len(view), 1), MAX_PLAINTEXT)
             for start in starts:
                 part = view[start : start + MAX_PLAINTEXT]
-                self._record(WHOLE if start == starts[-1] else PART, part)
+                self._write_frame(WHOLE if start == starts[-1] else PART, part)
 
     def control(self, kind: int) -> None:
-        """Send an empty record of a type that carries no message.
+        """Send an empty frame of a type that carries no message.
 
         Raises:
             ChannelBroken, PeerUnreachable: As ``send``.
         """
         with self._lock:
-            self._record(kind, b"")
+            self._write_frame(kind, b"")
             if kind == RATCHET:
                 self._direction.ratchet()
             elif kind == END:
@@ -129,21 +129,21 @@ class RecordWriter:
         """Forget the key: nothing can be sent any more."""
         self._direction.forget()
 
-    def _record(self, kind: int, plaintext: Buffer) -> None:
+    def _write_frame(self, kind: int, plaintext: Buffer) -> None:
         aead, nonce = self._direction.next()
         size = len(plaintext) + _TAG
         self._sealed = _roomy(self._sealed, _HEAD.size + size)
         _HEAD.pack_into(self._sealed, 0, kind, size)
-        record = self._sealed[: _HEAD.size + size]
-        aead.encrypt_into(nonce, plaintext, bytes(record[: _HEAD.size]), record[_HEAD.size :])
+        frame = self._sealed[: _HEAD.size + size]
+        aead.encrypt_into(nonce, plaintext, bytes(frame[: _HEAD.size]), frame[_HEAD.size :])
         try:
-            send_all(self._socket, record)
+            send_all(self._socket, frame)
         except PeerUnreachable:
-            self._direction.forget()  # half a record may be out: nothing can follow it
+            self._direction.forget()  # half a frame may be out: nothing can follow it
             raise
 
 
-class RecordReader:
+class FrameReader:
     """Receives messages of one direction. Of one thread."""
 
     def __init__(self, sock: Stream, key: Secret) -> None:
@@ -159,7 +159,7 @@ class RecordReader:
             max_bytes: Longest accepted message.
 
         Raises:
-            ChannelBroken: A record is not what was sent, in its place.
+            ChannelBroken: A frame is not what was sent, in its place.
             LimitExceeded: The message is longer.
             PeerUnreachable: Nothing arrives in time.
         """
@@ -170,7 +170,7 @@ class RecordReader:
                 raise LimitExceeded(
                     "a message of the channel is too long", expected=f"at most {max_bytes} bytes"
                 )
-            # Most messages are one record: copied once then.
+            # Most messages are one frame: copied once then.
             if not message:
                 message = bytes(part)
                 continue
@@ -202,14 +202,14 @@ class RecordReader:
         return done if self._direction.open else None
 
     def expect(self, kind: int) -> None:
-        """Receive one empty record of that type.
+        """Receive one empty frame of that type.
 
         Raises:
             ChannelBroken, PeerUnreachable: As ``receive``, or it is of another type.
         """
-        found, part = self._record()
+        found, part = self._write_frame()
         if found != kind or len(part):
-            raise self._broken("another record than was due", got=found, expected=kind)
+            raise self._broken("another frame than was due", got=found, expected=kind)
 
     def forget(self) -> None:
         """Forget the key: nothing can be received any more."""
@@ -218,7 +218,7 @@ class RecordReader:
     def _parts(self) -> Iterator[memoryview]:
         begun = False
         while True:
-            kind, part = self._record()
+            kind, part = self._write_frame()
             if kind in (PART, WHOLE):
                 begun = True
                 yield part
@@ -227,22 +227,22 @@ class RecordReader:
                 if not len(part):
                     raise self._broken("an empty part of a message")
             elif begun or len(part):
-                raise self._broken("a record in the middle of a message", got=kind)
+                raise self._broken("a frame in the middle of a message", got=kind)
             elif kind == RATCHET:
                 self._direction.ratchet()
             elif kind == END:
                 self._direction.forget()
                 return
             else:
-                raise self._broken("a record of a type that is not due", got=kind)
+                raise self._broken("a frame of a type that is not due", got=kind)
 
-    def _record(self) -> tuple[int, memoryview]:
+    def _write_frame(self) -> tuple[int, memoryview]:
         aead, nonce = self._direction.next()
         try:
             head = receive_exactly(self._socket, _HEAD.size)
             kind, size = _HEAD.unpack(head)
             if not _TAG <= size <= MAX_PLAINTEXT + _TAG:
-                raise self._broken("a record of an impossible length", got=size)
+                raise self._broken("a frame of an impossible length", got=size)
             self._sealed = _roomy(self._sealed, size)
             sealed = self._sealed[:size]
             receive_into(self._socket, sealed)
@@ -254,7 +254,7 @@ class RecordReader:
         try:
             aead.decrypt_into(nonce, sealed, head, plain)
         except InvalidTag:
-            raise self._broken("something else than the record that was sent next") from None
+            raise self._broken("something else than the frame that was sent next") from None
         return kind, plain
 
     def _broken(self, problem: str, got: object = None, expected: object = None) -> ChannelBroken:
@@ -269,5 +269,5 @@ class RecordReader:
 
 
 def _roomy(buffer: memoryview, size: int) -> memoryview:
-    """The buffer, or a longer one: most channels never see a long record."""
+    """The buffer, or a longer one: most channels never see a long frame."""
     return buffer if len(buffer) >= size else memoryview(bytearray(size))
