@@ -55,7 +55,7 @@ from sealtrain.ledger.reading import audit_stored
 pytestmark = [pytest.mark.claim("C95"), pytest.mark.claim("C43")]
 
 STATED = (
-    "decisions", "datasets", "withdrawals", "owner_policies", "successions", "runs",
+    "decisions", "datasets", "owner_documents", "document_subjects", "successions", "runs",
     "run_datasets", "reservations", "manifests",
 )  # fmt: skip
 BETWEEN = """
@@ -535,8 +535,8 @@ def test_an_audit_finds_what_the_database_lacks_of_the_ledger(tmp_path: Path) ->
         assert findings() == set()
         with closing(sqlite3.connect(state / "broker.sqlite")) as db:
             db.executescript(
-                "DELETE FROM decisions; DELETE FROM datasets; DELETE FROM withdrawals;"
-                "DELETE FROM owner_policies; DELETE FROM successions; DELETE FROM leases;"
+                "DELETE FROM decisions; DELETE FROM datasets; DELETE FROM document_subjects;"
+                "DELETE FROM owner_documents; DELETE FROM successions; DELETE FROM leases;"
                 "DELETE FROM run_datasets; DELETE FROM runs;"
             )
             db.commit()

@@ -52,7 +52,7 @@ def policy(world: ReleaseWorld, owner: str = A, **changed: Any) -> dsse.Envelope
 
 
 def put(world: ReleaseWorld, envelope: dsse.Envelope) -> str:
-    world.broker.registry.set_policy(document_of(envelope))
+    world.broker.registry.hand_in(OwnerPolicy.entry_kind, document_of(envelope))
     return envelope.digest
 
 

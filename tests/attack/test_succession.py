@@ -230,7 +230,9 @@ def test_a_broker_whose_consortium_was_succeeded_lets_nothing_run(world: Release
         owner=identity(B).public,
         signed_at=NOW,
     )
-    world.broker.registry.withdraw(document_of(sign_owned(gone, identity(B).signer)))
+    world.broker.registry.hand_in(
+        Withdrawal.entry_kind, document_of(sign_owned(gone, identity(B).signer))
+    )
     assert audited(world).holds
 
 
@@ -264,7 +266,7 @@ def test_a_broker_that_goes_on_is_found_by_an_audit(world: ReleaseWorld, kind: s
     assert audited(world).holds
     world.ledger.append(kind, body | {"receipt_digest": "ab" * 32, "lease_id": "cd" * 32})
     problems = [one.problem for one in audited(world).findings]
-    assert any("in the place of this one" in one for one in problems), problems
+    assert any("had replaced this consortium" in one for one in problems), problems
 
 
 # A broker that begins with one.

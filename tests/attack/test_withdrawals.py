@@ -50,7 +50,7 @@ def statement(world: ReleaseWorld, owner: str, *datasets: str, **changed: str) -
 
 
 def handed_in(world: ReleaseWorld, envelope: Envelope) -> Accepted:
-    return world.broker.registry.withdraw(document_of(envelope))
+    return world.broker.registry.hand_in(Withdrawal.entry_kind, document_of(envelope))
 
 
 def withdraw(world: ReleaseWorld, owner: str) -> Accepted:

@@ -103,13 +103,15 @@ class Asking:
             return renew(client, self.attested, collect, self.grant, checkpoint=checkpoint)
 
 
-def _handing_in(owner: str, how: str, what: Callable[[Asking], Any]) -> Callable[[Asking], None]:
+def _handing_in(
+    owner: str, how: str, what: Callable[[Asking], Any], *kind: type
+) -> Callable[[Asking], None]:
     made: dict[int, Any] = {}
 
     def act(asking: Asking) -> None:
         document = made.setdefault(id(asking), what(asking))
         with asking.owner(owner) as client:
-            getattr(client, how)(document)
+            getattr(client, how)(*kind, document)
 
     return act
 
@@ -128,8 +130,8 @@ ACTS: Mapping[str, Callable[[Asking], None]] = {
     "dataset": _handing_in(
         C, "register_dataset", lambda asking: asking.world.seal(C, name="more").envelope.to_bytes()
     ),
-    "withdrawal": _handing_in(C, "withdraw", Asking.withdrawal),
-    "owner-policy": _handing_in(A, "set_policy", Asking.policy),
+    "withdrawal": _handing_in(C, "hand_in", Asking.withdrawal, Withdrawal),
+    "owner-policy": _handing_in(A, "hand_in", Asking.policy, OwnerPolicy),
     "succession": _handing_in(A, "succeed", Asking.succession),
     "release": _release,
     "renewal": _renewal,

@@ -129,7 +129,7 @@ def _submit(
                 ),
                 owner.signer,
             )
-            index = watch.client.set_policy(envelope)
+            index = watch.client.hand_in(OwnerPolicy, envelope)
             watch.recorded(index, envelope.to_bytes())
             return {"index": index, "digest": envelope.digest}
 

@@ -68,7 +68,7 @@ def withdraw(
         pin = load_pin(path)
         url = pin.url
         with BrokerClient(url, signer=owner.signer, broker=pin.broker_id) as client:
-            index = client.withdraw(envelope)
+            index = client.hand_in(Withdrawal, envelope)
         lines.append(f"{url}: withdrawn, entry {index}")
         try:
             report, found = _uses_at(path, members, None, [], named, shown=not as_json)

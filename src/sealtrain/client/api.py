@@ -17,7 +17,7 @@ from sealtrain.base.secret import Random, Secret
 from sealtrain.client.transport import Answer, Transport
 from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.owned import verify_owned
+from sealtrain.consortium.owned import RecordedDocument, verify_owned
 from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy
 from sealtrain.errors import AnswerInvalid, ConsortiumMismatch, UsageError
 from sealtrain.ledger.ledger import LedgerProof
@@ -198,13 +198,17 @@ class BrokerClient:
         parsed = Envelope.from_bytes(envelope)
         return _index(self._hand_in("/v1/datasets", envelope, Accepted), parsed.digest)
 
-    def set_policy(self, envelope: Envelope) -> int:
-        """Hand in an owner's policy; returns its ledger index.
+    def hand_in(self, kind: type[RecordedDocument], envelope: Envelope) -> int:
+        """Hand in a document that an owner signed about their own data; its ledger index.
+
+        Args:
+            kind: Of ``consortium.documents``.
+            envelope: From ``consortium.owned.sign_owned``.
 
         Raises:
             Refused: The broker does not accept it.
         """
-        accepted = self._hand_in("/v1/policies", envelope.to_bytes(), Accepted)
+        accepted = self._hand_in(kind.path, envelope.to_bytes(), Accepted)
         return _index(accepted, envelope.digest)
 
     def policies(self, consortium: Consortium) -> dict[str, SignedPolicy]:
@@ -218,15 +222,6 @@ class BrokerClient:
             verify_owned(OwnerPolicy, policy.envelope(), consortium) for policy in answer.policies
         ]
         return {one.owner.name: one for one in found}
-
-    def withdraw(self, envelope: Envelope) -> int:
-        """Hand in an owner's withdrawal of datasets; returns its ledger index.
-
-        Raises:
-            Refused: The broker does not accept it.
-        """
-        accepted = self._hand_in("/v1/withdrawals", envelope.to_bytes(), Accepted)
-        return _index(accepted, envelope.digest)
 
     def registered(self, *, app_id: str, compose_hash: str) -> frozenset[str]:
         """Ids of the datasets that are registered with it for a deployment: what to ask it for."""

@@ -10,8 +10,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Literal, Self, TypeVar
+from typing import ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 from pydantic import model_validator
 
@@ -32,7 +33,15 @@ from sealtrain.errors import ApprovalUnknown, DataInvalid, DatasetMismatch, Stat
 from sealtrain.signing import dsse
 from sealtrain.signing.identity import PublicIdentity
 
-__all__ = ["OwnedDocument", "Signed", "sign_owned", "verify_owned"]
+__all__ = [
+    "OwnedDocument",
+    "RecordedBefore",
+    "RecordedDocument",
+    "Signed",
+    "entry_of",
+    "sign_owned",
+    "verify_owned",
+]
 
 
 class OwnedDocument(StrictModel):
@@ -93,12 +102,48 @@ class OwnedDocument(StrictModel):
         }
         return load_model(cls, document, StatementInvalid, cls.__name__)
 
+
+class RecordedBefore(Protocol):
+    """What a ledger held before a document: a broker asks its database, an audit what it read."""
+
+    def newest(self, kind: str, owner: str) -> str | None:
+        """Digest of the newest document of a kind by an owner; ``None`` where there is none."""
+
+    def owners_of(self, dataset_id: str) -> Collection[tuple[str, str]]:
+        """Name and id of each owner that registered a dataset."""
+
+
+class RecordedDocument(OwnedDocument):
+    """A document that owners hand to brokers, whose ledgers record it (``consortium.documents``).
+
+    A broker and an audit judge it by the same rules: ``verify_owned``, then ``follow``.
+    """
+
+    entry_kind: ClassVar[str]
+    """Of its ledger entry."""
+    path: ClassVar[str]
+    """Of a broker's API, where it is posted."""
+    summary: ClassVar[str]
+    """What handing it in does, for the API's description."""
+
     def recorded(self) -> dict[str, JsonValue]:
         """Fields of the ledger's entry besides owner, digest and envelope."""
         return {}
 
+    def subjects(self) -> tuple[str, ...]:
+        """What it is about, by which a broker finds it again; nothing by default."""
+        return ()
+
+    def follow(self, before: RecordedBefore) -> None:
+        """Return if it may come after what was recorded before; any may by default.
+
+        Raises:
+            Refused: It may not.
+        """
+
 
 Owned = TypeVar("Owned", bound=OwnedDocument)
+Recorded = TypeVar("Recorded", bound=RecordedDocument)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,15 +156,15 @@ class Signed(Generic[Owned]):
     digest: str
     """SHA-256 of the envelope's bytes, 64 hex digits."""
 
-    @property
-    def entry(self) -> dict[str, JsonValue]:
-        """Body of the ledger's entry about it."""
-        return {
-            "owner": self.owner.name,
-            **self.document.recorded(),
-            "digest": self.digest,
-            "envelope": self.envelope.to_dict(),
-        }
+
+def entry_of(signed: Signed[Recorded]) -> dict[str, JsonValue]:
+    """Body of the ledger's entry about a document."""
+    return {
+        "owner": signed.owner.name,
+        **signed.document.recorded(),
+        "digest": signed.digest,
+        "envelope": signed.envelope.to_dict(),
+    }
 
 
 def sign_owned(document: OwnedDocument, signer: dsse.Ed25519Signer) -> dsse.Envelope:

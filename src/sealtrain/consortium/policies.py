@@ -14,28 +14,28 @@ from pydantic import Field
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import Hex64
-from sealtrain.consortium.owned import OwnedDocument, Signed
+from sealtrain.consortium.owned import RecordedBefore, RecordedDocument, Signed
 from sealtrain.errors import StatementInvalid
 from sealtrain.signing.identity import PublicIdentity
 
 __all__ = [
-    "ENTRY_KIND",
     "PAYLOAD_TYPE",
     "OwnerPolicy",
     "SignedPolicy",
-    "continues",
 ]
 
 PAYLOAD_TYPE = "application/vnd.sealtrain.owner-policy+json"
-ENTRY_KIND = "owner-policy"
 
 
-class OwnerPolicy(OwnedDocument):
+class OwnerPolicy(RecordedDocument):
     """The signed document. If both are null, the owner no longer adds any requirement."""
 
     payload_type = PAYLOAD_TYPE
     what = "policy"
     max_bytes = 512 << 10
+    entry_kind = "owner-policy"
+    path = "/v1/policies"
+    summary = "Set what guests must show that read an owner's data"
 
     appraisal: AppraisalPolicy | None
     """Claims that guests must show."""
@@ -75,27 +75,22 @@ class OwnerPolicy(OwnedDocument):
         }
         return cls.write(own, consortium_id=consortium_id, owner=owner, signed_at=signed_at)
 
+    def follow(self, before: RecordedBefore) -> None:
+        """Return if it continues the owner's policy in force.
+
+        Raises:
+            StatementInvalid: It continues another one.
+        """
+        in_force = before.newest(self.entry_kind, self.owner)
+        if self.previous != in_force:
+            raise StatementInvalid(
+                "the policy does not continue the policy in force",
+                check="previous policy",
+                owner=self.owner,
+                got=self.previous,
+                expected=in_force,
+                hint="read the policy in force and sign again: sealtrain policy set",
+            )
+
 
 SignedPolicy = Signed[OwnerPolicy]
-
-
-def continues(signed: SignedPolicy, before: str | None) -> SignedPolicy:
-    """Return a policy that continues the one in force.
-
-    Args:
-        signed: As received.
-        before: Digest of the owner's policy in force, ``None`` where there is none.
-
-    Raises:
-        StatementInvalid: It continues another one.
-    """
-    if signed.document.previous != before:
-        raise StatementInvalid(
-            "the policy does not continue the policy in force",
-            check="previous policy",
-            owner=signed.owner.name,
-            got=signed.document.previous,
-            expected=before,
-            hint="read the policy in force and sign again: sealtrain policy set",
-        )
-    return signed

@@ -13,7 +13,8 @@ from pydantic import Field, model_validator
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import Hex32
-from sealtrain.consortium.owned import OwnedDocument, Signed
+from sealtrain.consortium.owned import RecordedBefore, RecordedDocument, Signed
+from sealtrain.errors import DatasetMismatch
 from sealtrain.signing.identity import PublicIdentity
 
 __all__ = [
@@ -27,12 +28,15 @@ PAYLOAD_TYPE = "application/vnd.sealtrain.withdrawal+json"
 MAX_WITHDRAWN = 1024
 
 
-class Withdrawal(OwnedDocument):
+class Withdrawal(RecordedDocument):
     """The signed document."""
 
     payload_type = PAYLOAD_TYPE
     what = "withdrawal"
     max_bytes = 128 << 10
+    entry_kind = "withdrawal"
+    path = "/v1/withdrawals"
+    summary = "Withdraw datasets for good"
 
     datasets: tuple[Hex32, ...] = Field(min_length=1, max_length=MAX_WITHDRAWN)
     """Ids of the datasets, in order, none twice."""
@@ -62,8 +66,32 @@ class Withdrawal(OwnedDocument):
         return cls.write(own, consortium_id=consortium_id, owner=owner, signed_at=signed_at)
 
     def recorded(self) -> dict[str, JsonValue]:
-        """As ``OwnedDocument.recorded``."""
+        """As ``RecordedDocument.recorded``."""
         return {"datasets": list(self.datasets)}
+
+    def subjects(self) -> tuple[str, ...]:
+        """Ids of the datasets."""
+        return self.datasets
+
+    def follow(self, before: RecordedBefore) -> None:
+        """Return if no other owner registered one of the datasets.
+
+        Raises:
+            DatasetMismatch: Another owner did.
+        """
+        for dataset_id in self.datasets:
+            others = [
+                name for name, owner_id in before.owners_of(dataset_id) if owner_id != self.owner_id
+            ]
+            if others:
+                raise DatasetMismatch(
+                    "another owner registered this dataset id",
+                    check="dataset owner",
+                    owner=self.owner,
+                    got=self.owner,
+                    expected=others[0],
+                    hint="seal your own data: sealing makes a new random dataset id",
+                )
 
 
 SignedWithdrawal = Signed[Withdrawal]

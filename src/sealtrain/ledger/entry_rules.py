@@ -21,10 +21,9 @@ from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel, T
 from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
 from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, replaces, verify_dataset
 from sealtrain.consortium.decisions import kms_target
+from sealtrain.consortium.documents import DOCUMENTS
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.owned import verify_owned
-from sealtrain.consortium.policies import ENTRY_KIND as POLICY
-from sealtrain.consortium.policies import OwnerPolicy
+from sealtrain.consortium.owned import entry_of, verify_owned
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.consortium.succession import verify_succession
 from sealtrain.consortium.withdrawals import Withdrawal
@@ -117,8 +116,8 @@ class EntryRules:
         self._tallies: dict[tuple[Target, Needs], tuple[int, int, Tally]] = {}
         self._datasets: dict[tuple[str, str, str], tuple[str, DatasetManifest]] = {}
         self._owner_of: dict[str, str] = {}
-        self._withdrawn: dict[str, str] = {}
-        self._policies: dict[str, str] = {}
+        self._newest: dict[tuple[str, str], str] = {}
+        self._about: defaultdict[str, dict[str, str]] = defaultdict(dict)
         self._entries = 0
         self._ended = False
         self._runs: dict[str, tuple[Target, str]] = {}
@@ -142,8 +141,7 @@ class EntryRules:
             "approval": self._decision,
             "revocation": self._decision,
             "dataset": self._dataset,
-            "withdrawal": self._withdrawal,
-            POLICY: self._policy,
+            **dict.fromkeys(DOCUMENTS, self._owner_document),
             "rotation": self._rotation,
             "succession": self._succession,
             "release": self._granted,
@@ -198,28 +196,24 @@ class EntryRules:
     def _rotation(self, _kind: str, _at: int, _body: dict[str, Any]) -> Iterable[str]:
         return ()  # of the ledger itself and no owner: the audit follows its keys
 
-    def _withdrawal(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
-        signed = verify_owned(
-            Withdrawal, Envelope.from_dict(body.get("envelope")), self._consortium
-        )
-        yield from self._repeated("withdrawal", signed.digest)
-        for dataset_id in signed.document.datasets:
-            if self._owner_of.get(dataset_id, signed.owner.name) != signed.owner.name:
-                yield f"dataset {dataset_id} is another owner's"
-                continue
-            self._withdrawn[dataset_id] = signed.owner.name
-        yield from _differences(body, signed.entry)
+    def _owner_document(self, kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
+        envelope = Envelope.from_dict(body.get("envelope"))
+        signed = verify_owned(DOCUMENTS[kind], envelope, self._consortium)
+        yield from self._repeated(kind, signed.digest)
+        yield from _differences(body, entry_of(signed))
+        signed.document.follow(self)
+        owner = signed.owner.name
+        self._newest[kind, owner] = signed.digest
+        self._about[kind].update(dict.fromkeys(signed.document.subjects(), owner))
 
-    def _policy(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
-        signed = verify_owned(
-            OwnerPolicy, Envelope.from_dict(body.get("envelope")), self._consortium
-        )
-        yield from self._repeated("policy", signed.digest)
-        before = self._policies.get(signed.owner.name)
-        if signed.document.previous != before:
-            yield f"it does not continue the policy {before} before it"
-        self._policies[signed.owner.name] = signed.digest
-        yield from _differences(body, signed.entry)
+    def newest(self, kind: str, owner: str) -> str | None:
+        """As ``RecordedBefore.newest``."""
+        return self._newest.get((kind, owner))
+
+    def owners_of(self, dataset_id: str) -> list[tuple[str, str]]:
+        """As ``RecordedBefore.owners_of``."""
+        name = self._owner_of.get(dataset_id)
+        return [] if name is None else [(name, self._consortium.owner(name).owner_id)]
 
     def _succession(self, _kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
         envelope = Envelope.from_dict(body.get("envelope"))
@@ -241,8 +235,9 @@ class EntryRules:
         yield from _differences(body, found.entry)
 
     def _taken_back(self, dataset_ids: Iterable[str], what: str) -> Iterator[str]:
-        for dataset_id in sorted(self._withdrawn.keys() & set(dataset_ids)):
-            owner = self._withdrawn[dataset_id]
+        withdrawn = self._about[Withdrawal.entry_kind]
+        for dataset_id in sorted(withdrawn.keys() & set(dataset_ids)):
+            owner = withdrawn[dataset_id]
             yield f"dataset {dataset_id} {what} although {owner} had withdrawn it"
 
     def _granted(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sealtrain.consortium.policies import ENTRY_KIND as POLICY
+from sealtrain.consortium.documents import DOCUMENTS
 
 __all__ = ["References", "Stated"]
 
@@ -16,8 +16,7 @@ _REFERRED: Final = {
     "approval": "digest",
     "revocation": "digest",
     "dataset": "digest",
-    "withdrawal": "digest",
-    POLICY: "digest",
+    **dict.fromkeys(DOCUMENTS, "digest"),
     "succession": "digest",
     "manifest": "manifest_digest",
     "release": "run_id",
@@ -34,10 +33,8 @@ class References:
     """Digest of the envelope."""
     manifests: Mapping[int, str] = field(default_factory=dict)
     """Digest of the run manifest."""
-    withdrawals: Mapping[int, str] = field(default_factory=dict)
-    """Digest of the envelope."""
-    policies: Mapping[int, str] = field(default_factory=dict)
-    """Digest of the envelope."""
+    owner_documents: Mapping[int, str] = field(default_factory=dict)
+    """Digest of the envelope, of all kinds of ``consortium.documents``."""
     successions: Mapping[int, str] = field(default_factory=dict)
     """Digest of the envelope."""
     reservations: Mapping[int, str] = field(default_factory=dict)
@@ -77,8 +74,7 @@ class Stated:
             (_DECISIONS, references.decisions),
             (("dataset",), references.datasets),
             (("manifest",), references.manifests),
-            (("withdrawal",), references.withdrawals),
-            ((POLICY,), references.policies),
+            (tuple(DOCUMENTS), references.owner_documents),
             (("succession",), references.successions),
             (("release",), references.reservations),
         ]

@@ -279,7 +279,7 @@ def test_what_owners_handed_in_is_read_once_for_all_that_share_a_commit(
         with site.store.transaction(alone=False) as transaction:
             transaction.decisions(limit=9)
             transaction.successions.require_none()
-            assert transaction.policies.in_force() == {}
+            assert transaction.owner_documents.in_force("owner-policy") == {}
             return site.add(transaction, name)
 
     site.queued(*(lambda name=name: reads(name) for name in ("second", "third", "fourth")))

@@ -219,20 +219,30 @@ def test_tokens_are_found_by_what_they_are(store: Store) -> None:
         assert transaction.tokens.all() == []
 
 
-def test_withdrawals_are_found_by_name_and_by_the_data_of_a_run(store: Store) -> None:
+def test_documents_are_found_by_subject_and_by_the_data_of_a_run(store: Store) -> None:
     with store.transaction() as transaction:
         data = {("d1", "x"), ("d2", "y"), ("d3", "z")}
         transaction.begin_run("r1", **TARGET, data=data, now=NOW)
-        withdrawals = transaction.withdrawals
-        assert withdrawals.involved("r1", ["d1", "d4"]) == {}
-        withdrawals.add(["d3", "d4"], owner="ada", digest="x", ledger_index=7)
-        withdrawals.add(["d4"], owner="ada", digest="y", ledger_index=8)
+        documents = transaction.owner_documents
+        assert documents.about("gone", "r1", ["d1", "d4"]) == {}
+        for digest, subjects, index in (("x", ["d3", "d4"], 7), ("y", ["d4"], 8)):
+            documents.add(
+                "gone",
+                owner="ada",
+                digest=digest,
+                envelope=digest.encode(),
+                subjects=subjects,
+                ledger_index=index,
+            )
     with store.transaction() as transaction:
-        withdrawals = transaction.withdrawals
-        assert withdrawals.involved("r1") == {"d3": "ada"}
-        assert withdrawals.involved("r1", ["d4"]) == {"d3": "ada", "d4": "ada"}
-        assert withdrawals.involved("r2", ["d1"]) == {}
-        assert [withdrawals.submitted(one) for one in ("x", "y", "z")] == [7, 8, None]
+        documents = transaction.owner_documents
+        assert documents.about("gone", "r1") == {"d3": "ada"}
+        assert documents.about("gone", "r1", ["d4"]) == {"d3": "ada", "d4": "ada"}
+        assert documents.about("gone", "r2", ["d1"]) == {}
+        assert documents.about("another kind", "r1", ["d4"]) == {}
+        assert [documents.recorded(one) for one in ("x", "y", "z")] == [7, 8, None]
+        assert documents.in_force("gone") == {"ada": ("y", b"y")}
+        assert documents.in_force("another kind") == {}
 
 
 def test_a_consortium_has_one_successor(store: Store) -> None:

@@ -20,6 +20,7 @@ from sealtrain.broker.http.admission import Admission, caller_of
 from sealtrain.broker.http.bodies import answer, read_body
 from sealtrain.broker.http.lanes import Lanes
 from sealtrain.broker.service.service import Broker
+from sealtrain.consortium.documents import DOCUMENTS
 from sealtrain.errors import SignatureInvalid
 from sealtrain.release.messages import (
     MAX_CHALLENGE_BYTES,
@@ -157,20 +158,12 @@ def _add_owners(app: FastAPI, broker: Serving, admission: Admission, lanes: Lane
         lambda asked: broker().registry.register_dataset(asked),
         "Register a dataset",
     )
-    owned(
-        "/v1/withdrawals",
-        EnvelopeDocument,
-        Accepted,
-        lambda asked: broker().registry.withdraw(asked),
-        "Withdraw datasets for good",
-    )
-    owned(
-        "/v1/policies",
-        EnvelopeDocument,
-        Accepted,
-        lambda asked: broker().registry.set_policy(asked),
-        "Set what guests must show that read an owner's data",
-    )
+
+    def handing_in(entry_kind: str) -> Callable[[EnvelopeDocument], Accepted]:
+        return lambda asked: broker().registry.hand_in(entry_kind, asked)
+
+    for entry_kind, kind in DOCUMENTS.items():
+        owned(kind.path, EnvelopeDocument, Accepted, handing_in(entry_kind), kind.summary)
     owned(
         "/v1/successions",
         EnvelopeDocument,

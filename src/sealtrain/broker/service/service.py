@@ -47,6 +47,7 @@ from sealtrain.consortium.members import MAX_OWNERS, Consortium
 from sealtrain.consortium.owned import verify_owned
 from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.receipts import ReleaseReceipt, sign_receipt
+from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import SealtrainError
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.rotation import rotation_entry
@@ -312,8 +313,10 @@ class Broker:
                 ),
                 run=run,
                 registered=registered,
-                withdrawn=transaction.withdrawals.involved(
-                    request.run_id, [dataset_id for dataset_id, _root in request.data]
+                withdrawn=transaction.owner_documents.about(
+                    Withdrawal.entry_kind,
+                    request.run_id,
+                    [dataset_id for dataset_id, _root in request.data],
                 ),
                 now=now,
                 limits=self._limits_for(transaction, guest),
@@ -362,7 +365,7 @@ class Broker:
                 ),
                 run=transaction.run(request.run_id),
                 lease=transaction.lease(request.lease_id),
-                withdrawn=transaction.withdrawals.involved(request.run_id),
+                withdrawn=transaction.owner_documents.about(Withdrawal.entry_kind, request.run_id),
                 now=now,
                 limits=self._limits_for(transaction, guest),
             )
@@ -383,9 +386,8 @@ class Broker:
 
     def _limits_for(self, transaction: Transaction, guest: Appraised) -> Limits:
         """The broker's bounds, or narrower ones of owners whose data the guest reads (§4.2, 9)."""
-        policies = [
-            self._policy(envelope) for _, envelope in transaction.policies.in_force().values()
-        ]
+        in_force = transaction.owner_documents.in_force(OwnerPolicy.entry_kind)
+        policies = [self._policy(envelope) for _, envelope in in_force.values()]
         return hold_owners_policies(guest, policies, self._limits)
 
     def _registered(

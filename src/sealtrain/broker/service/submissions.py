@@ -27,11 +27,12 @@ from sealtrain.consortium.approvals import (
 )
 from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, replaces, verify_dataset
 from sealtrain.consortium.decisions import not_overtaken
-from sealtrain.consortium.owned import verify_owned
-from sealtrain.consortium.policies import ENTRY_KIND as POLICY
-from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy, continues
+from sealtrain.consortium.documents import DOCUMENTS
+from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.owned import entry_of, verify_owned
+from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.succession import Succession, verify_succession
-from sealtrain.consortium.withdrawals import SignedWithdrawal, Withdrawal
+from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import (
     ApprovalExpired,
     DatasetMismatch,
@@ -91,32 +92,31 @@ class Registry:
             manifest = verify_dataset(envelope, self._parts.consortium)
             return self._record_dataset(manifest, envelope)
 
-    def withdraw(self, document: EnvelopeDocument) -> Accepted:
-        """Record an owner's withdrawal of datasets: no release, no renewal, permanently.
+    def hand_in(self, kind: str, document: EnvelopeDocument) -> Accepted:
+        """Record a document that an owner signed about their own data.
+
+        Args:
+            kind: Of ``consortium.documents``.
+            document: As received.
 
         Raises:
-            Refused: Not signed by an owner of this consortium, malformed, or of another's data.
+            Refused: Not signed by an owner of this consortium, malformed, or it may not follow
+                what was recorded before.
         """
         envelope = document.envelope()
-        with self._refusing("withdrawal", envelope.digest):
-            signed = verify_owned(Withdrawal, envelope, self._parts.consortium)
-            return self._record_withdrawal(signed)
-
-    def set_policy(self, document: EnvelopeDocument) -> Accepted:
-        """Record an owner's policy for guests that read their data.
-
-        Raises:
-            Refused: Not signed by an owner of this consortium, malformed, or not the successor of
-                the policy in force.
-        """
-        envelope = document.envelope()
-        with self._refusing(POLICY, envelope.digest):
-            return self._record_policy(verify_owned(OwnerPolicy, envelope, self._parts.consortium))
+        with self._refusing(kind, envelope.digest):
+            signed = verify_owned(DOCUMENTS[kind], envelope, self._parts.consortium)
+            with self._parts.store.transaction() as transaction:
+                index = transaction.owner_documents.recorded(signed.digest)
+                if index is None:
+                    signed.document.follow(_Before(transaction, self._parts.consortium))
+                    index = self._record(transaction, kind, entry_of(signed))
+            return self._accepted(index, signed.digest)
 
     def policies(self) -> OwnerPolicies:
         """Owners' policies in force."""
         with self._parts.store.reading() as transaction:
-            found = transaction.policies.in_force()
+            found = transaction.owner_documents.in_force(OwnerPolicy.entry_kind)
         return OwnerPolicies(
             policies=tuple(
                 EnvelopeDocument.of(Envelope.from_bytes(data)) for _, data in found.values()
@@ -239,7 +239,10 @@ class Registry:
         digest = envelope.digest
         with self._parts.store.transaction() as transaction:
             transaction.successions.require_none()
-            none_withdrawn(transaction.withdrawals.involved("", [manifest.dataset_id]))
+            withdrawn = transaction.owner_documents.about(
+                Withdrawal.entry_kind, "", [manifest.dataset_id]
+            )
+            none_withdrawn(withdrawn)
             known = transaction.manifests_of_dataset(manifest.dataset_id)
             before = known.get((manifest.app_id, manifest.compose_hash))
             if before is not None and before[1] == digest:
@@ -258,26 +261,6 @@ class Registry:
             transaction.successions.require_none()
             index = self._record(transaction, ENTRY_KIND, found.entry)
         return self._accepted(index, digest)
-
-    def _record_withdrawal(self, signed: SignedWithdrawal) -> Accepted:
-        owner, named = signed.owner, signed.document.datasets
-        with self._parts.store.transaction() as transaction:
-            index = transaction.withdrawals.submitted(signed.digest)
-            if index is None:
-                for dataset_id in named:
-                    known = transaction.manifests_of_dataset(dataset_id)
-                    self._same_owner(owner.name, owner.owner_id, known.values())
-                index = self._record(transaction, "withdrawal", signed.entry)
-        return self._accepted(index, signed.digest)
-
-    def _record_policy(self, signed: SignedPolicy) -> Accepted:
-        with self._parts.store.transaction() as transaction:
-            index = transaction.policies.submitted(signed.digest)
-            if index is None:
-                before, _ = transaction.policies.in_force().get(signed.owner.name, (None, b""))
-                continues(signed, before)
-                index = self._record(transaction, POLICY, signed.entry)
-        return self._accepted(index, signed.digest)
 
     def _same_owner(self, owner: str, owner_id: str, known: Iterable[StoredDocument]) -> None:
         for _index, _digest, envelope in known:
@@ -364,6 +347,26 @@ class Registry:
     def _accepted(self, index: int, digest: str) -> Accepted:
         proof = self._parts.ledger.proof(index).to_dict()
         return Accepted(version=1, index=index, digest=digest, proof=proof)
+
+
+class _Before:
+    """What the broker's database holds; see ``RecordedBefore``."""
+
+    def __init__(self, transaction: Transaction, consortium: Consortium) -> None:
+        self._transaction = transaction
+        self._consortium = consortium
+
+    def newest(self, kind: str, owner: str) -> str | None:
+        digest, _ = self._transaction.owner_documents.in_force(kind).get(owner, (None, b""))
+        return digest
+
+    def owners_of(self, dataset_id: str) -> set[tuple[str, str]]:
+        known = self._transaction.manifests_of_dataset(dataset_id).values()
+        manifests = (
+            verify_dataset(Envelope.from_bytes(envelope), self._consortium)
+            for _index, _digest, envelope in known
+        )
+        return {(manifest.owner, manifest.owner_id) for manifest in manifests}
 
 
 def _no_such_run(run_id: str) -> RunMismatch:

@@ -16,8 +16,7 @@ _REFERENCES = {
     "decisions": "SELECT ledger_index, digest FROM decisions",
     "datasets": "SELECT ledger_index, digest FROM datasets",
     "manifests": "SELECT ledger_index, digest FROM manifests",
-    "withdrawals": "SELECT ledger_index, digest FROM withdrawals",
-    "policies": "SELECT ledger_index, digest FROM owner_policies",
+    "owner_documents": "SELECT ledger_index, digest FROM owner_documents",
     "successions": "SELECT ledger_index, digest FROM successions",
     "reservations": "SELECT ledger_index, run_id FROM reservations",
 }

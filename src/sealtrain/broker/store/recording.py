@@ -17,9 +17,11 @@ from typing import Any, Final
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import from_rfc3339
+from sealtrain.base.models import load_canonical
 from sealtrain.broker.store.transaction import Transaction
-from sealtrain.consortium.policies import ENTRY_KIND as POLICY
+from sealtrain.consortium.documents import DOCUMENTS
 from sealtrain.consortium.receipts import Anchor, data_of_entry
+from sealtrain.errors import StatementInvalid
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.release.messages import ledger_origin
 from sealtrain.signing.dsse import Envelope
@@ -29,8 +31,7 @@ __all__ = ["RECORDED", "Entry", "change", "record"]
 RECORDED: Final[Mapping[str, str]] = {
     "decisions": "digest",
     "datasets": "digest",
-    "withdrawals": "digest",
-    "owner_policies": "digest",
+    "owner_documents": "digest",
     "successions": "digest",
     "manifests": "manifest_digest",
 }
@@ -123,21 +124,25 @@ def _dataset(transaction: Transaction, entry: Entry) -> None:
     )
 
 
-def _withdrawal(transaction: Transaction, entry: Entry) -> None:
+def _owner_document(transaction: Transaction, entry: Entry) -> None:
     body = entry.body
-    if transaction.withdrawals.submitted(body["digest"]) is None:
-        transaction.withdrawals.add(
-            body["datasets"], owner=body["owner"], digest=body["digest"], ledger_index=entry.index
+    if transaction.owner_documents.recorded(body["digest"]) is None:
+        envelope = Envelope.from_dict(body["envelope"])
+        kind = DOCUMENTS[entry.kind]
+        document = load_canonical(
+            kind,
+            envelope.payload,
+            StatementInvalid,
+            kind.what,
+            max_bytes=kind.max_bytes,
+            check=kind.what,
         )
-
-
-def _policy(transaction: Transaction, entry: Entry) -> None:
-    body = entry.body
-    if transaction.policies.submitted(body["digest"]) is None:
-        transaction.policies.add(
-            body["owner"],
+        transaction.owner_documents.add(
+            entry.kind,
+            owner=body["owner"],
             digest=body["digest"],
-            envelope=_envelope(body),
+            envelope=envelope.to_bytes(),
+            subjects=document.subjects(),
             ledger_index=entry.index,
         )
 
@@ -196,8 +201,7 @@ _CHANGES: Final[Mapping[str, Callable[[Transaction, Entry], None]]] = {
     "approval": _decision,
     "revocation": _decision,
     "dataset": _dataset,
-    "withdrawal": _withdrawal,
-    POLICY: _policy,
+    **dict.fromkeys(DOCUMENTS, _owner_document),
     "succession": _succession,
     "release": _release,
     "renewal": _renewal,

@@ -26,7 +26,7 @@ __all__ = [
     "manifests",
     "metadata",
     "nonces",
-    "owner_policies",
+    "owner_documents",
     "reflected",
     "reservations",
     "run_datasets",
@@ -34,7 +34,6 @@ __all__ = [
     "successions",
     "tokens",
     "used_challenges",
-    "withdrawals",
 ]
 
 metadata = sa.MetaData(
@@ -174,22 +173,23 @@ run_datasets = sa.Table(
     sa.Column("root", sa.Text, nullable=False),
 )
 
-withdrawals = sa.Table(
-    "withdrawals",
+owner_documents = sa.Table(
+    "owner_documents",
     metadata,
-    sa.Column("dataset_id", sa.Text, primary_key=True),
-    sa.Column("digest", sa.Text, primary_key=True, index=True),
+    sa.Column("digest", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False, index=True),
     sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("envelope", sa.LargeBinary, nullable=False),
     sa.Column("ledger_index", sa.BigInteger, nullable=False),
 )
 
-owner_policies = sa.Table(
-    "owner_policies",
+document_subjects = sa.Table(
+    "document_subjects",
     metadata,
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("subject", sa.Text, primary_key=True),
     sa.Column("digest", sa.Text, primary_key=True),
-    sa.Column("owner", sa.Text, nullable=False, index=True),
-    sa.Column("envelope", sa.LargeBinary, nullable=False),
-    sa.Column("ledger_index", sa.BigInteger, nullable=False),
+    sa.Column("owner", sa.Text, nullable=False),
 )
 
 home = sa.Table(

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 from sealtrain.broker.store import statements
 from sealtrain.broker.store.cosignatures import Cosignatures
 from sealtrain.broker.store.incarnation import incarnation_of
-from sealtrain.broker.store.owner_statements import Policies, Withdrawals
+from sealtrain.broker.store.owner_documents import OwnerDocuments
 from sealtrain.broker.store.served_once import Nonces, UsedChallenges
 from sealtrain.broker.store.succession import Successions
 from sealtrain.broker.store.tables import (
@@ -59,10 +59,8 @@ class Transaction:
         """Nonces of signed requests."""
         self.tokens = Tokens(connection)
         """Operators' tokens."""
-        self.withdrawals = Withdrawals(connection)
-        """Datasets that owners withdrew."""
-        self.policies = Policies(connection, settled)
-        """Owners' policies for guests that read their data."""
+        self.owner_documents = OwnerDocuments(connection, settled)
+        """What owners signed about their own data (``consortium.documents``)."""
         self.successions = Successions(connection, settled)
         """The consortium's succession."""
 

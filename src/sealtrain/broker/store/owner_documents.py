@@ -1,0 +1,100 @@
+"""The part of a transaction that remembers owners' documents of all kinds of the table.
+
+A document is found by its digest, as the newest of its kind by an owner, or by what it is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from sealtrain.broker.store.statements import Settled, among, places, run, settled_rows
+from sealtrain.broker.store.tables import document_subjects, owner_documents, run_datasets
+
+__all__ = ["OwnerDocuments"]
+
+# Built once: queries for each release and renewal (see ``store.statements``).
+_KIND: Final = sa.bindparam("kind", type_=sa.Text)
+_DATA: Final = sa.select(run_datasets.c.dataset_id).where(
+    run_datasets.c.run_id == sa.bindparam("run", type_=sa.Text)
+)
+_NEWEST: Final = (
+    sa.select(sa.func.max(owner_documents.c.ledger_index))
+    .where(owner_documents.c.kind == _KIND)
+    .group_by(owner_documents.c.owner)
+)
+_IN_FORCE: Final = (
+    sa.select(owner_documents.c.owner, owner_documents.c.digest, owner_documents.c.envelope)
+    .where(owner_documents.c.ledger_index.in_(_NEWEST))
+    .order_by(owner_documents.c.owner)
+)
+
+
+@lru_cache(maxsize=16)
+def _about(count: int) -> sa.Select[Any]:
+    found = document_subjects.c
+    return sa.select(found.subject, found.owner).where(
+        found.kind == _KIND, sa.or_(among(found.subject, count), found.subject.in_(_DATA))
+    )
+
+
+class OwnerDocuments:
+    """Reads and writes of one transaction."""
+
+    def __init__(self, connection: Connection, settled: Settled | None) -> None:
+        self._connection = connection
+        self._settled = settled
+
+    def recorded(self, digest: str) -> int | None:
+        """Ledger index of a document that was handed in before, by its envelope's digest."""
+        found = self._connection.execute(
+            sa.select(owner_documents.c.ledger_index).where(owner_documents.c.digest == digest)
+        ).scalar_one_or_none()
+        return None if found is None else int(found)
+
+    def in_force(self, kind: str) -> dict[str, tuple[str, bytes]]:
+        """Each owner's newest document of a kind: name → digest and envelope."""
+        rows = settled_rows(self._connection, _IN_FORCE, {"kind": kind}, self._settled)
+        return {owner: (digest, bytes(envelope)) for owner, digest, envelope in rows}
+
+    def about(self, kind: str, run_id: str, dataset_ids: Sequence[str] = ()) -> dict[str, str]:
+        """Datasets that documents of a kind are about: id → owner.
+
+        Args:
+            kind: Of the documents.
+            run_id: The data that this run began with is looked for.
+            dataset_ids: So are these.
+        """
+        named = places(dataset_ids)
+        values = {**named, "kind": kind, "run": run_id}
+        rows = run(self._connection, _about(len(named)), values)
+        return dict(rows.fetchall())
+
+    def add(
+        self,
+        kind: str,
+        *,
+        owner: str,
+        digest: str,
+        envelope: bytes,
+        subjects: Collection[str],
+        ledger_index: int,
+    ) -> None:
+        """Record a document; it is its owner's newest of its kind from now on."""
+        self._connection.execute(
+            owner_documents.insert().values(
+                kind=kind, owner=owner, digest=digest, envelope=envelope, ledger_index=ledger_index
+            )
+        )
+        if subjects:
+            self._connection.execute(
+                document_subjects.insert(),
+                [
+                    {"kind": kind, "subject": subject, "digest": digest, "owner": owner}
+                    for subject in subjects
+                ],
+            )
