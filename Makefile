@@ -3,7 +3,8 @@
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-TEST_WORKERS ?= 2
+# One more than the two cores that it is made for: some tests wait, for a peer or for a time to pass.
+TEST_WORKERS ?= 3
 # In their order the slow files come first, and none of them is left for one worker at the end.
 TEST_FLAGS ?= -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +16,27 @@ if TYPE_CHECKING:
 
     from sealtrain.ledger.postgres import Postgres
 
+# One thread for each worker and for all that it starts: threads of OpenMP spin where they wait for
+# each other, and two workers on two cores spend half of their time so. Read when torch is loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+_MANY_MODULES = 300
+_frozen = 0
+
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Take what the training libraries hold out of the garbage collector's view.
+
+    Trainers collect garbage at each start: a third of a second, where a million objects are seen.
+    """
+    global _frozen
+    if len(sys.modules) > _frozen + _MANY_MODULES:
+        gc.collect()
+        gc.freeze()
+        _frozen = len(sys.modules)
 
 
 @pytest.fixture(scope="session")

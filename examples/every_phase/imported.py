@@ -82,9 +82,9 @@ def owners_of(modules: dict[str, str]) -> dict[str, str]:
     """Package of each module that is neither Python's nor sealtrain's: by all installed records."""
     files: dict[str, str] = {}
     for package in distributions():
+        name = normalised(package.metadata["Name"])
         for file in package.files or ():
-            place = str(package.locate_file(file))
-            files.setdefault(place, normalised(package.metadata["Name"]))
+            files.setdefault(str(package.locate_file(file)), name)
     own = str(Path(sealtrain.__file__).parent)
     library = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
     found = {}

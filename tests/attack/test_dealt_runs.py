@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pads_world import recording
 from replays import answered, expect_only_a_handshake
-from stage import COLLATERAL, MACHINE, OWNERS, RECIPE, Stage, stage
+from stage import COLLATERAL, MACHINE, OWNERS, RECIPE, Stage, stage, wait_for
 
 from sealtrain.base.hostport import host_and_port, written
 
@@ -36,6 +36,10 @@ class Played:
     accelerator: str
     dealer: tuple[str, int]
     said: list[bytes]
+
+    def logs(self) -> list[Path]:
+        """Of the accelerator and of every dealer."""
+        return list(self.world.folder.glob("server-split-*.log"))
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +93,8 @@ def test_what_was_recorded_of_a_run_gets_nothing_out_of_its_dealer(played: Playe
     for said in played.said:
         expect_only_a_handshake(answered(played.dealer, said))
         expect_only_a_handshake(answered(played.dealer, with_a_zero_matrix(said)))
-    logs = [path.read_text() for path in played.world.folder.glob("server-split-*.log")]
-    assert any("guests: ended [" in log for log in logs)  # and its operator sees that it happened
+    # And its operator sees that it happened: a line is written after the connection is closed.
+    wait_for(lambda: any("guests: ended [" in log.read_text() for log in played.logs()))
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from carrying import carries
 from manifest_world import signer
 from travel_world import KEYS, RUN_ID, TERMS, Tokens, TravelWorld, travel_world
 
@@ -327,7 +328,9 @@ def test_a_new_session_wipes_what_the_last_one_left() -> None:
         first._fill(0)
         assert any(world.accelerator._buffer)
         with world.orchestrator() as second:
-            with pytest.raises(TripBroken, match="no program"):  # answered once it is served
+            with pytest.raises(
+                TripBroken, check=carries(check="program")
+            ):  # answered once it is served
                 second._work.measure()
             assert not any(world.accelerator._buffer)
             assert world.accelerator._program is None

@@ -100,6 +100,11 @@ def needles(datasets: dict[str, Any], inputs: dict[str, Path]) -> list[bytes]:
     return found[:: max(len(found) // MOST_NEEDLES, 1)]
 
 
+def holds(path: Path, secrets: list[bytes]) -> bool:
+    data = path.read_bytes()
+    return any(secret in data for secret in secrets)
+
+
 def play(name: str, folder: Path) -> dict[str, Any]:
     from sealing_world import sealed_folder
     from training_world import RUN_ID, checkpoint_store, sources_of
@@ -165,22 +170,18 @@ def play(name: str, folder: Path) -> dict[str, Any]:
         )
         mark(f"end-{name}")
     holding = sorted(
-        str(one.relative_to(folder.parent))
-        for one in folder.parent.rglob("*")
-        if one.is_file()
-        and not any(one.is_relative_to(path) for path in INPUTS)
-        and any(secret in one.read_bytes() for secret in secrets)
+        str(path.relative_to(folder.parent))
+        for path in folder.parent.rglob("*")
+        if path.is_file()
+        and not any(path.is_relative_to(given) for given in INPUTS)
+        and holds(path, secrets)
     )
     return {
         "opened": list(OPENED),
         "reached": list(REACHED),
         "holding": holding,
         "needles": len(secrets),
-        "seen": sum(
-            any(secret in path.read_bytes() for secret in secrets)
-            for path in inputs.values()
-            if path.is_file()
-        ),
+        "seen": sum(holds(path, secrets) for path in inputs.values() if path.is_file()),
         "checkpoints": sorted(store.names()),
         "refused": {key: many for key, many in tally.counts.items() if key.endswith("refused")},
         "metrics": sorted({key for _, values in history for key in values}),

@@ -300,7 +300,7 @@ def test_versions_compare_as_numbers() -> None:
     assert driver_key("590.12") == driver_key("590.12.0")
     assert vbios_key("96.00.9F.00.01") < vbios_key("96.00.A0.00.01")
     for text in ("", "590.", "a.b", "590.-1", "590. 1", "1_0.2", "٣.1"):
-        with pytest.raises(ValueError, match=r"not a version|invalid literal"):
+        with pytest.raises(ValueError):
             driver_key(text)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from carrying import carries
 from manifest_world import World
 
 from sealtrain.attest.evidence import Evidence
@@ -82,7 +83,7 @@ def test_an_accelerator_asks_for_its_limit(world: World) -> None:
     def accelerated(facts: dict[str, Any]) -> None:
         facts["compute"]["accelerators"] = ["H200"]
 
-    with pytest.raises(ClaimContradicted, match="limits"):
+    with pytest.raises(ClaimContradicted, check=carries(check="limits")):
         world.manifest(accelerated)
 
 

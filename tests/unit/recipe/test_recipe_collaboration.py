@@ -233,7 +233,7 @@ def test_settings_out_of_range_or_without_each_other_are_refused(
 
 def test_ffa_and_exact_merge_lora_alone(sft: Document) -> None:
     prefix = {"method": "prefix_tuning", "num_virtual_tokens": 4}
-    with pytest.raises(RecipeInvalid, match="exact merges"):
+    with pytest.raises(RecipeInvalid, match=r"collaboration\.aggregation exact"):
         parse_recipe(sft | {"collaboration": FEDERATED, "peft": prefix})
     mean = FEDERATED | {"aggregation": "fedavg"}
     assert parse_recipe(sft | {"collaboration": mean, "peft": prefix}).collaboration is not None

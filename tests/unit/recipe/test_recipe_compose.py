@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from carrying import carries
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import LockInvalid
@@ -162,7 +163,7 @@ def test_the_document_has_one_spelling(on_dstack: Document, lock_of: LockOf) -> 
             extract_lock(other)
     document = json.loads(data)
     document["docker_compose_file"] = yaml.safe_dump(json.loads(document["docker_compose_file"]))
-    with pytest.raises(LockInvalid, match="not readable"):
+    with pytest.raises(LockInvalid, check=carries(check="compose")):
         extract_lock(canonical_json(document))
 
 
@@ -191,7 +192,7 @@ def test_a_document_beyond_the_guests_limit_is_never_written(
 ) -> None:
     data = lock_of(sft).compose_bytes
     monkeypatch.setattr(compose, "MAX_COMPOSE_BYTES", len(data) - 1)
-    with pytest.raises(LockInvalid, match="too large"):
+    with pytest.raises(LockInvalid, check=carries(check="compose", got="4057 bytes")):
         lock_of(sft)
-    with pytest.raises(LockInvalid, match="too long"):
+    with pytest.raises(LockInvalid, check=carries(check="compose")):
         extract_lock(data)

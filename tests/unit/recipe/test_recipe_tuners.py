@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from carrying import carries
 
 from sealtrain.errors import ExtraMissing, RecipeInvalid
 from sealtrain.recipe.backends import Axolotl, Unsloth
@@ -134,13 +135,13 @@ def test_unsloth_holds_four_bits_in_one_way(
 @pytest.mark.parametrize("backend", ["unsloth", "axolotl"])
 def test_it_is_one_process(sft: dict[str, Any], backend: str) -> None:
     recipe = changed(sft, backend) | {"backend": {"name": backend, "ranks": 2}}
-    with pytest.raises(RecipeInvalid, match="ranks"):
+    with pytest.raises(RecipeInvalid, check=carries(field=f"backend.{backend}.ranks")):
         parse_recipe(recipe)
 
 
 def test_other_phases_are_not_for_it(sft: dict[str, Any]) -> None:
     dpo = changed(sft, "unsloth", phase="dpo", columns={"chosen": "a", "rejected": "b"})
-    with pytest.raises(RecipeInvalid, match="phase sft only"):
+    with pytest.raises(RecipeInvalid, match=r"unsloth.*sft"):
         parse_recipe(dpo)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from carrying import carries
 from sealing_world import SealedFolder, sealed_folder
 from training_world import (
     LLAMA,
@@ -203,7 +204,7 @@ def test_a_sealed_model_has_to_be_opened(
     sealed: dict[str, Any], trained: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     recipe = evaluation(trained[1], model_of(trained[1]))
-    with pytest.raises(UsageError, match="folder"):
+    with pytest.raises(UsageError, check=carries(code="usage")):
         measured(recipe, sealed, tmp_path, None)
 
 

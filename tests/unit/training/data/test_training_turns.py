@@ -42,9 +42,9 @@ def test_a_column_holds_text_or_messages_or_neither(found: pa.DataType, kind: st
     "turns", [[], [None], [{"role": "user", "content": None}], [{"role": "user"}]]
 )
 def test_a_conversation_in_which_nothing_is_said_is_refused(turns: list[Any]) -> None:
-    with pytest.raises(RecordInvalid, match="chosen is an empty conversation"):
+    with pytest.raises(RecordInvalid, match="chosen"):
         check_conversation("chosen", turns)
-    with pytest.raises(RecordInvalid, match="prompt is an empty conversation"):
+    with pytest.raises(RecordInvalid, match="prompt"):
         check_prompt({"prompt": turns})
 
 
