@@ -182,7 +182,7 @@ def test_a_model_out_of_turn_is_not_trained() -> None:
     nowhere = Routes({}, lambda other: conversation(MODEL_PURPOSE, "x", other), timeout=TIMEOUT)
     holder = ModelHolder("clinic-b", plan, sources["clinic-b"], nowhere)
     state = Program(plan.program).state()
-    with pytest.raises(DataInvalid, match="turn"):
+    with pytest.raises(DataInvalid, check=carries(got="trip 0")):
         holder.passed(Baton(trip=0, training=0.0, state=state))
 
 

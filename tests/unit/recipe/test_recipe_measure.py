@@ -35,18 +35,18 @@ def with_code(installation: Installation, **fields: str) -> Installation:
     [
         (lambda i: with_code(i, sealtrain="0.2.0"), "version", "0.2.0", "0.1.0"),
         (lambda i: with_code(i, sha256="99" * 32), "code", "99" * 32, "11" * 32),
-        (lambda i: with_packages(i, trl=None), "package trl", "absent", "1.16.0"),
+        (lambda i: with_packages(i, trl=None), "trl", "absent", "1.16.0"),
         (
             lambda i: with_packages(i, xtra=PackagePin(version="1", record_sha256="0" * 64)),
-            "package xtra", "1", "absent",
+            "xtra", "1", "absent",
         ),
         (
             lambda i: with_packages(i, trl=PackagePin(version="1.17", record_sha256="33" * 32)),
-            "package trl", "1.17", "1.16.0",
+            "trl", "1.17", "1.16.0",
         ),
         (
             lambda i: with_packages(i, trl=PackagePin(version="1.16.0", record_sha256="0" * 64)),
-            "files of package trl", "0" * 64, "33" * 32,
+            "trl", "0" * 64, "33" * 32,
         ),
     ],
 )  # fmt: skip

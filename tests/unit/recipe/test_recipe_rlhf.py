@@ -64,7 +64,10 @@ def test_each_algorithm_has_its_own_settings(rlhf: Document) -> None:
             {"trainer": {"algorithm": "ppo", "max_steps": 3, "num_generations": 2}},
             "num_generations",
         ),
-        ({"trainer": {"algorithm": "grpo", "max_steps": 3, "num_generations": 3}}, "no multiple"),
+        (
+            {"trainer": {"algorithm": "grpo", "max_steps": 3, "num_generations": 3}},
+            "num_generations",
+        ),
         (
             {"trainer": {"algorithm": "grpo", "max_steps": 3, "num_generations": 1}},
             "num_generations",
@@ -78,7 +81,7 @@ def test_each_algorithm_has_its_own_settings(rlhf: Document) -> None:
         ({"columns": {"prompt": "prompt"}}, "columns.answer"),
         ({"reward": {"rule": "python"}}, "rule"),
         ({"reward": {"model": {"config": {"model_type": "llama"}, "init_seed": 1}}}, "path"),
-        ({"reward": {"model": {"path": "scorer"}}}, "reward model needs none"),
+        ({"reward": {"model": {"path": "scorer"}}}, r"columns\.answer"),
         ({"reward": {"model": {"path": "/scorer"}}, "columns": {"prompt": "p"}}, "path"),
     ],
 )

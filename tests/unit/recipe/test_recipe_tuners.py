@@ -65,8 +65,8 @@ def test_unsloth_takes(sft: dict[str, Any], fields: dict[str, Any]) -> None:
 SHARED: list[tuple[dict[str, Any], str]] = [
     ({"model": FROM_NOTHING}, "model.path"),
     ({"model": BASE | {"tokenizer": {"kind": "bytes"}}}, "model.path"),
-    ({"trainer": {"packing": True}}, "packs"),
-    ({"trainer": {"padding_free": True, "max_length": None}}, "packs"),
+    ({"trainer": {"packing": True}}, "padding_free"),
+    ({"trainer": {"padding_free": True, "max_length": None}}, "padding_free"),
     ({"trainer": {"loss_type": "dft"}}, "loss_type"),
     ({"scripts": ["train.py"]}, "script"),
     ({"peft": LORA | {"use_dora": True}}, "use_dora"),
@@ -74,7 +74,7 @@ SHARED: list[tuple[dict[str, Any], str]] = [
     ({"peft": {"method": "prompt_tuning", "num_virtual_tokens": 4}}, "method lora"),
     ({"peft": LORA | {"init_lora_weights": "pissa"}}, "init_lora_weights"),
     ({"peft": LORA | {"target_modules": ["q_proj", "lm_head"]}}, "modules_to_save"),
-    ({"privacy": PRIVATE}, "each record"),
+    ({"privacy": PRIVATE}, "backend trl"),
 ]
 
 

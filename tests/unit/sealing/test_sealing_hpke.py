@@ -243,7 +243,7 @@ def test_an_x25519_share_of_low_order_is_refused() -> None:
 
 @pytest.mark.parametrize("length", [0, 1184, 1215, 1217])
 def test_a_public_key_of_another_length_is_refused(length: int) -> None:
-    with pytest.raises(DataInvalid, match="length"):
+    with pytest.raises(DataInvalid, check=carries(expected="1216")):
         HpkePublicKey(bytes(length))
 
 
@@ -261,7 +261,7 @@ def test_sealing_to_a_low_order_share_is_a_typed_refusal() -> None:
 
 @pytest.mark.parametrize("length", [0, 31, 33])
 def test_a_seed_of_another_length_is_refused(length: int) -> None:
-    with pytest.raises(DataInvalid, match="seed"):
+    with pytest.raises(DataInvalid, check=carries(expected="32")):
         HpkePrivateKey(Secret(bytes(length)))
 
 

@@ -89,9 +89,9 @@ def test_it_stops_where_transformers_stops(seed: int) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"early_stopping_patience": 2}, "need eval_steps and metric_for_best_model"),
-        ({"load_best_model_at_end": True, "eval_steps": 2}, "need eval_steps and metric"),
-        ({"early_stopping_patience": 2, "metric_for_best_model": "f1"}, "need eval_steps"),
+        ({"early_stopping_patience": 2}, "eval_steps"),
+        ({"load_best_model_at_end": True, "eval_steps": 2}, "eval_steps"),
+        ({"early_stopping_patience": 2, "metric_for_best_model": "f1"}, "eval_steps"),
         ({"save_total_limit": 0}, "save_total_limit"),
     ],
 )
