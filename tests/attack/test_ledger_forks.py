@@ -123,11 +123,10 @@ def test_a_broker_restored_from_an_old_copy_gets_no_approval(site: BrokerSite) -
         entries = broker.health().ledger_size
         refused = run(site, "approve", *words)
         assert isinstance(refused.exception, LedgerInconsistent)
-        assert "shorter" in refused.exception.message
+        assert refused.exception.check == "ledger size"
         assert broker.health().ledger_size == entries, "an approval reached the broker"
         assert evidence(site, "owner.json")
-        audited = run(site, *audit)
-        assert (audited.exit_code, "entries are gone" in audited.stdout) == (3, True)
+        assert run(site, *audit).exit_code == 3
         # It grows to the old size with another history.
         site.decide(broker, b)
         watched = run(site, "log", "witness", *me, "--broker", file, *state)

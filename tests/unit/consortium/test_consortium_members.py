@@ -72,7 +72,7 @@ def test_a_misspelt_field_is_answered_with_the_right_one(consortium: Consortium)
     document["thresholds"]["aprove"] = document["thresholds"].pop("approve")
     with pytest.raises(ConsortiumInvalid) as caught:
         Consortium.from_dict(document)
-    assert caught.value.hint == "did you mean 'approve'?"
+    assert "'approve'" in str(caught.value.hint)
 
 
 def test_a_file_that_is_too_long_is_refused_unread(tmp_path: Path) -> None:

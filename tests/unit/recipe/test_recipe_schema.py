@@ -83,7 +83,7 @@ def test_an_unknown_field_is_refused_with_a_near_name(
     target[name] = "x"
     with pytest.raises(RecipeInvalid, match=name) as refusal:
         parse_recipe(sft)
-    assert refusal.value.hint == f"did you mean {near!r}?"
+    assert repr(near) in str(refusal.value.hint)
 
 
 @pytest.mark.parametrize(
