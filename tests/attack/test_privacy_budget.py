@@ -140,7 +140,7 @@ def test_setting_back_the_ledger_is_noticed(world: ReleaseWorld, tmp_path: Path)
         tmp_path / "old.sqlite", origin=origin, signer=world.keyring.signer, clock=world.clock
     ) as old:
         assert grants_before == 1
-        object.__setattr__(world.broker._parts, "ledger", old)
+        object.__setattr__(world.parts, "ledger", old)  # under the running broker
         with pytest.raises(
             LedgerInconsistent, check=carries(check="privacy budget", got="1 of 1 missing")
         ):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from carrying import carries
 from sealing_world import SealedFolder, all_rows, json_lines, sealed_folder
-from storage_world import HASTY, Server, serving
+from storage_world import Server, serving
 
 from sealtrain.errors import (
     DataInvalid,
@@ -28,6 +28,7 @@ from sealtrain.errors import (
 from sealtrain.guest.sandbox.network import confined_to
 from sealtrain.sealing.dataset import SealedDataset
 from sealtrain.storage.address import parse_address
+from sealtrain.storage.patience import Busy, Patience
 
 pytestmark = pytest.mark.claim("C32")
 
@@ -224,9 +225,17 @@ def test_urls_with_secrets_or_without_folders_are_refused(url: str) -> None:
     )
 
 
-def test_a_pause_is_bounded_whatever_the_store_asks_for() -> None:
-    assert HASTY._pause(1, 86_400.0) == HASTY.longest
-    assert HASTY._pause(40, None) == HASTY.longest
+@pytest.mark.parametrize("after", [86_400.0, None])
+def test_a_pause_is_bounded_whatever_the_store_asks_for(after: float | None) -> None:
+    def later() -> None:
+        raise Busy("later", after)
+
+    paused: list[float] = []
+    patience = Patience(attempts=41, sleep=paused.append)
+    with pytest.raises(StorageUnreachable):
+        patience.ask(later, what="a file")
+    assert len(paused) == 40
+    assert max(paused) == paused[-1] == patience.longest
 
 
 # The refused connection's socket is left to the collector, which warns.

@@ -115,7 +115,8 @@ def test_an_event_is_refused_where_agents_no_longer_measure_any(compose: Path) -
         client = DstackClient(str(path))
         assert client.api == "v1"
         assert client.emit_event("run-log", b"") is False
-        client._api = "v0"  # the frozen methods of a newer agent answer, and refuse
+        # The frozen methods of a newer agent answer, and refuse.
+        client = DstackClient(str(path), api="v0")
         assert client.emit_event("run-log", b"") is False
         assert [entry.event for entry in client.get_quote(bytes(64)).event_log][-1] == (
             "system-ready"

@@ -274,11 +274,8 @@ def test_a_folder_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
         open_ledger(tmp_path / "nowhere" / "ledger")
 
 
-def test_a_locked_file_is_unreachable_and_works_again_after(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sealtrain.ledger.sqlite_store._BUSY_SECONDS", 0.05)
-    with open_ledger(path) as ledger:
+def test_a_locked_file_is_unreachable_and_works_again_after(path: Path) -> None:
+    with open_ledger(path, patience=0.05) as ledger:
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(Unreachable, check=carries(check="ledger file", got="SQLITE_BUSY")):

@@ -71,9 +71,8 @@ def post(socket: Path, path: str, **options: Any) -> httpx.Response:
 
 @pytest.mark.parametrize("api", ["v0", "v1"])
 def test_evidence_of_both_generations_verifies(folder: Path, socket: Path, api: Any) -> None:
-    client = DstackClient(str(socket))
-    assert client.api == "v1"
-    client._api = api
+    assert DstackClient(str(socket)).api == "v1"
+    client = DstackClient(str(socket), api=api)
     asked = Binding("unit", {"api": api})
     evidence = Evidence.build(
         "simulator",
@@ -91,8 +90,7 @@ def test_evidence_of_both_generations_verifies(folder: Path, socket: Path, api: 
 
 
 def test_both_generations_describe_the_same_guest(socket: Path) -> None:
-    old, new = DstackClient(str(socket)), DstackClient(str(socket))
-    old._api = "v0"
+    old, new = DstackClient(str(socket), api="v0"), DstackClient(str(socket))
     assert old.info().app_compose == new.info().app_compose == COMPOSE
     assert old.info().instance_id == new.info().instance_id
     assert old.info().app_name == "breast-cancer"

@@ -119,8 +119,7 @@ def test_a_store_that_is_gone_ends_in_exit_4(
     made: SealedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
-    folder = open_folder("s3://nowhere/a.sealed")
-    monkeypatch.setattr(folder, "_patience", HASTY)
+    folder = open_folder("s3://nowhere/a.sealed", patience=HASTY)
     with pytest.raises(StorageUnreachable):
         SealedDataset.open(folder, made.key, root=made.description.root)
 
