@@ -99,7 +99,7 @@ def test_an_owner_tells_nothing_to_a_guest_it_did_not_approve(
         with pytest.raises(refusal):
             at.channel(A)
         assert client.sent == 0
-        assert not at.clients._clients
+        assert not at.clients.present
 
 
 @pytest.mark.parametrize("field", ["compose_hash", "recipe_hash", "app_id", "run_id"])
@@ -133,7 +133,7 @@ def test_nobody_joins_under_the_name_of_another(
         # Closed without a word of the run.
         with pytest.raises((ChannelBroken, PeerUnreachable)), at.channel(A, **changed) as channel:
             heard(channel, Begin)
-        assert not at.clients._clients
+        assert not at.clients.present
 
 
 def test_a_consent_counts_for_one_run_of_one_recipe_by_its_owner(
@@ -165,7 +165,7 @@ def test_a_consent_counts_for_one_run_of_one_recipe_by_its_owner(
         for envelope in bad:
             with pytest.raises((ChannelBroken, PeerUnreachable)):
                 answered(at, A, envelope)
-            assert not at.clients._clients
+            assert not at.clients.present
         with pytest.raises(RunMismatch):
             verify_consent(bad[0], at.consortium, run_id=RUN_ID, target=at.target)
         with pytest.raises(SignatureInvalid):
@@ -221,7 +221,7 @@ def test_an_owner_cannot_change_what_it_sent(recipe: Any, expected: Any) -> None
 def test_a_server_gets_no_records_that_were_not_consented_to(recipe: Any, expected: Any) -> None:
     with site(recipe, expected=expected) as at:
         threads = at.joining(at.client(A))
-        while A not in at.clients._clients:
+        while A not in at.clients.present:
             threads[0].join(0.05)
         channel = at.clients._clients[A].channel
         assert channel is not None

@@ -292,7 +292,7 @@ def test_a_state_that_changed_between_two_trips_is_not_trained_on() -> None:
             if trip.number == 1:
                 program = world.accelerator._program
                 assert program is not None
-                next(program._model.parameters()).data.view(-1)[0] += 1e-3
+                next(program.model.parameters()).data.view(-1)[0] += 1e-3
 
         with (
             world.orchestrator(on_trip=tamper) as orchestrator,
