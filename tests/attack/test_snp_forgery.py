@@ -392,8 +392,8 @@ class Forge:
 
     def __init__(self, guest: SimulatedSnp) -> None:
         self.guest = guest
-        self.root_key, self.issuer_key = guest._key("root"), guest._key("root:SEV-Genoa")
-        self.leaf_key: Any = guest._key("root:vcek:Genoa")
+        self.root_key, self.issuer_key = guest.key("root"), guest.key("root:SEV-Genoa")
+        self.leaf_key: Any = guest.key("root:vcek:Genoa")
 
     def report(self, changes: dict[int, bytes]) -> bytes:
         """A report with fields replaced, signed properly."""
