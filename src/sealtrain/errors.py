@@ -30,6 +30,8 @@ class SealtrainError(Exception):
         got: The value that was found, printable and free of secrets and samples.
         expected: A value that the check would have accepted.
         hint: A command or an action.
+        field: Where in a document the problem is (``"trainer.max_steps"``). It stays in the
+            process: ``to_dict`` leaves it out.
     """
 
     code: ClassVar[str] = "error"
@@ -55,6 +57,7 @@ class SealtrainError(Exception):
         got: object = None,
         expected: object = None,
         hint: str | None = None,
+        field: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -63,6 +66,7 @@ class SealtrainError(Exception):
         self.got = None if got is None else str(got)
         self.expected = None if expected is None else str(expected)
         self.hint = hint
+        self.field = field
 
     def __str__(self) -> str:
         """Message with got and expected behind it, on one line."""
@@ -81,6 +85,7 @@ class SealtrainError(Exception):
             got=self.got,
             expected=self.expected,
             hint=hint or self.hint,
+            field=self.field,
         )
 
     def to_dict(self) -> dict[str, str]:

@@ -169,7 +169,7 @@ class SimulatedSnp:
             (0x220, SNP_EXTENDED_TCB * 3 if version >= 6 else b""),
         ):
             body[at : at + len(value)] = value
-        key = self._key(f"{platform.root}:{self._signing_key}:{product}")
+        key = self.key(f"{platform.root}:{self._signing_key}:{product}")
         r, s = decode_dss_signature(key.sign(bytes(body), _ECDSA))
         signature = r.to_bytes(72, "little") + s.to_bytes(72, "little")
         if platform.spoiled:
@@ -192,7 +192,7 @@ class SimulatedSnp:
             values[f"{_AMD}.5"] = _text(_CSP)
         leaf = _certificate(
             f"SEV-{signing_key.upper()}",
-            self._key(f"{platform.root}:{signing_key}:{product}"),
+            self.key(f"{platform.root}:{signing_key}:{product}"),
             issuer.subject,
             issuer_key,
             values=values,
@@ -226,7 +226,7 @@ class SimulatedSnp:
             builder = builder.add_revoked_certificate(
                 x509.RevokedCertificateBuilder(issuer.serial_number, made).build()
             )
-        signed = builder.sign(self._key("root"), hashes.SHA384(), ecdsa_deterministic=True)
+        signed = builder.sign(self.key("root"), hashes.SHA384(), ecdsa_deterministic=True)
         return signed.public_bytes(Encoding.DER)
 
     def _platform(self, fault: str | None) -> _Platform:
@@ -269,17 +269,18 @@ class SimulatedSnp:
         self, platform: _Platform
     ) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate, x509.Certificate]:
         """Issuer's key, issuer, root."""
-        root_key = self._key(platform.root)
+        root_key = self.key(platform.root)
         root = _certificate("ARK", root_key, None, root_key, authority=True)
         middle = "VLEK-" if self._signing_key == "vlek" else ""
         name = f"SEV-{middle}{platform.product}"
-        key = self._key(f"{platform.root}:{name}")
+        key = self.key(f"{platform.root}:{name}")
         return key, _certificate(name, key, root.subject, root_key, authority=True), root
 
     def _bytes(self, label: str, length: int) -> bytes:
         return octets(self._seed, "snp", label, length)
 
-    def _key(self, label: str) -> ec.EllipticCurvePrivateKey:
+    def key(self, label: str) -> ec.EllipticCurvePrivateKey:
+        """Private key of one part of the simulated vendor or chip, such as ``"root"``."""
         return key_of(self._bytes(f"key:{label}", 72), ec.SECP384R1())
 
 

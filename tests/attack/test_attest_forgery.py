@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from carrying import carries
 from policies import changed, intel
 from tdx_world import real_collateral, real_quote
 
@@ -294,7 +295,7 @@ def test_a_payload_that_lies_with_its_old_digest_is_refused(
         lie = entry.model_copy(
             update={"digest": digest, "event_payload": "00" * (len(entry.event_payload) // 2)}
         )
-        with pytest.raises(EventLogMismatch, match="own digest"):
+        with pytest.raises(EventLogMismatch, match=entry.event):
             verify(with_log(evidence, [*log[:index], lie, *log[index + 1 :]]), policy, NOW)
 
 
@@ -564,7 +565,7 @@ def test_a_config_id_that_commits_to_other_values_is_refused(
     evidence: Evidence, policy: AppraisalPolicy, pki: SimulatedPki, form: int
 ) -> None:
     lie = bytes([form]) + b"\xab" * 32 + bytes(15)
-    with pytest.raises(EventLogMismatch, match="MRCONFIGID"):
+    with pytest.raises(EventLogMismatch, check=carries(check="MRCONFIGID")):
         verify(forge(evidence, pki, boot(evidence), mr_config_id=lie), policy, NOW)
 
 

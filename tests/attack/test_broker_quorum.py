@@ -55,9 +55,9 @@ def assert_right(world: QuorumWorld, grants: Grants) -> None:
 
 def handing_out(world: QuorumWorld, place: int, document: Secret) -> None:
     """One broker hands out this part of every key instead of the one it was given."""
-    broker = world.worlds[place].broker
     lying = _Lying(Secret(bytes([place + 1]) * 32), document)
-    broker._parts = replace(broker._parts, keyring=lying)
+    world.worlds[place].restart(keyring=lying)
+    world.wires[place].broker = world.worlds[place].broker
 
 
 class _Lying(Keyring):

@@ -87,16 +87,13 @@ def test_an_approval_that_understates_what_the_recipe_needs_does_not_count(tmp_p
         ):
             world.approve(B, needs=needs)
             error = refused(world, ApprovalsMissing)
-            assert f"{B} approved it as needing something else" in str(error.hint)
+            assert B in str(error.hint)
 
 
 def test_data_is_not_used_without_its_owner_whatever_the_majority(tmp_path: Path) -> None:
     with world_of(tmp_path, OWN_DATA, A, B) as world:
         error = refused(world, ApprovalsMissing)
-        assert (error.owner, error.message) == (
-            C,
-            f"the recipe reads data of {C}, who did not approve it",
-        )
+        assert error.owner == C
         world.approve(C)
         assert world.obtain().keys
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from carrying import carries
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sealtrain.base.canonical import canonical_json, parse_json
@@ -135,7 +136,7 @@ def test_a_signature_under_anothers_key_id_is_refused() -> None:
 
 def test_a_second_signature_does_not_make_a_second_owner() -> None:
     payload = approval(ADA_KEY).payload
-    with pytest.raises(SignatureInvalid, match="exactly one signature"):
+    with pytest.raises(SignatureInvalid, check=carries(check="signatures", got="2")):
         Board().submit(dsse.sign(payload, DECISION_TYPE, ADA_KEY, BEN_KEY))
 
 
@@ -145,7 +146,7 @@ def test_an_approval_given_to_another_consortium_of_the_same_owners_is_refused()
         Consortium.found(name="labs-two", owners=[ADA, BEN, CYD], approve=2),
         Consortium.found(name="labs", owners=[ADA, BEN], approve=2),
     ):
-        with pytest.raises(ApprovalUnknown, match="another consortium"):
+        with pytest.raises(ApprovalUnknown, check=carries(check="consortium")):
             Board().submit(approval(ADA_KEY, of=other))
 
 
@@ -195,7 +196,7 @@ def test_an_old_approval_sent_again_does_not_undo_a_newer_one() -> None:
 
 
 def test_nobody_approves_for_years_to_come_with_a_date_in_the_future() -> None:
-    with pytest.raises(StatementInvalid, match="future"):
+    with pytest.raises(StatementInvalid, check=carries(check="signed at")):
         Board().submit(approval(ADA_KEY, signed_at=NOW + 301, not_after=NOW + 10 * DAY))
 
 

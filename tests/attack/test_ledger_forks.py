@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from broker_site import BrokerSite, broker_site
+from carrying import carries
 from manifest_world import OWNERS, identity
 from typer.testing import CliRunner
 
@@ -18,7 +19,7 @@ from sealtrain.cli import app
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.watch import cosign_newest, observe, recorded, witnessed
 from sealtrain.consortium.approvals import Decision, sign_decision
-from sealtrain.errors import LedgerInconsistent, SignatureInvalid
+from sealtrain.errors import AnswerInvalid, LedgerInconsistent, SignatureInvalid
 from sealtrain.ledger.witness import memory, verify_witnessed
 from sealtrain.release.messages import ledger_origin
 from sealtrain.signing.note import SignedNote
@@ -66,7 +67,7 @@ def test_a_witness_that_saw_one_fork_refuses_the_other(site: BrokerSite) -> None
         seen, _ = watch(site, left, a, "a.json")
         assert seen.size == shared.size + 1
         # The same size, another root: each signed, and that alone is proof.
-        with pytest.raises(LedgerInconsistent, match="does not extend"):
+        with pytest.raises(LedgerInconsistent, check=carries(check="ledger consistency")):
             watch(site, right, a, "a.json")
         (told,) = evidence(site, "a.json")
         heads = [
@@ -83,7 +84,9 @@ def test_a_witness_that_saw_one_fork_refuses_the_other(site: BrokerSite) -> None
         # Who sees the fork only cannot know, but demands more witnesses than it has.
         forked, by = watch(site, right, c, "c.json")
         assert by == {c}
-        with pytest.raises(SignatureInvalid, match="too few"):
+        with pytest.raises(
+            SignatureInvalid, check=carries(check="witness quorum", got="0 (nobody)")
+        ):
             watch(site, right, c, "c.json", quorum=2)
         # Nor can cosignatures be carried over.
         stolen = left.ledger_witnessed(1)
@@ -120,11 +123,10 @@ def test_a_broker_restored_from_an_old_copy_gets_no_approval(site: BrokerSite) -
         entries = broker.health().ledger_size
         refused = run(site, "approve", *words)
         assert isinstance(refused.exception, LedgerInconsistent)
-        assert "shorter" in refused.exception.message
+        assert refused.exception.check == "ledger size"
         assert broker.health().ledger_size == entries, "an approval reached the broker"
         assert evidence(site, "owner.json")
-        audited = run(site, *audit)
-        assert (audited.exit_code, "entries are gone" in audited.stdout) == (3, True)
+        assert run(site, *audit).exit_code == 3
         # It grows to the old size with another history.
         site.decide(broker, b)
         watched = run(site, "log", "witness", *me, "--broker", file, *state)
@@ -177,7 +179,7 @@ def test_what_is_asked_of_a_witness_over_the_network(site: BrokerSite) -> None:
         watch(site, broker, a, "p.json")
         with memory(site.folder / "p.json") as kept:
             recorded(broker, kept, index, envelope.to_bytes())
-            with pytest.raises(Exception, match="not what was submitted"):
+            with pytest.raises(AnswerInvalid, check=carries(check="ledger entry")):
                 recorded(broker, kept, other, envelope.to_bytes())
             note = SignedNote.from_text(kept.note or "")
             key, origin = kept.public_key or b"", ledger_origin(site.consortium.consortium_id)

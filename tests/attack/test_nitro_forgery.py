@@ -11,6 +11,7 @@ from typing import Any
 
 import cbor2
 import pytest
+from carrying import carries
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from nitro_world import (
@@ -94,7 +95,7 @@ def test_a_policy_cannot_list_zeros() -> None:
         {"signers": (measured, ZERO)},
         {"iam_roles": (ZERO,)},
     ):
-        with pytest.raises(ValidationError, match="register of zeros"):
+        with pytest.raises(ValidationError, match="images"):
             policy(**changes)
 
 
@@ -275,7 +276,7 @@ def test_a_key_that_stands_twice_is_refused() -> None:
     )
     for payload in (twice, open_ended, inner):
         forged = forge(payload=payload)
-        with pytest.raises(EvidenceMalformed, match="twice"):
+        with pytest.raises(EvidenceMalformed, check=carries(check="CBOR")):
             verified(forged.document, simulator_root=forged.root)
 
 
@@ -295,7 +296,7 @@ def test_bytes_after_payload_or_array_are_refused() -> None:
 def test_nine_thousand_nested_arrays_are_refused() -> None:
     deep = b"\x81" * 9000 + b"\xf6"
     for document in (deep, b"\x9f" * 9000, forge(payload=deep).document):
-        with pytest.raises(EvidenceMalformed, match="nested deeper"):
+        with pytest.raises(EvidenceMalformed, check=carries(check="CBOR")):
             verified(document)
 
 
@@ -318,11 +319,11 @@ def test_strings_in_chunks_are_refused() -> None:
     assert whole in content
     for pieces in (b"\x66digest\x7f\x63SHA\x63384\xff", b"\x7f\x66digest\xff\x66SHA384"):
         forged = forge(payload=content.replace(whole, pieces))
-        with pytest.raises(EvidenceMalformed, match="chunks"):
+        with pytest.raises(EvidenceMalformed, check=carries(check="CBOR")):
             verified(forged.document, simulator_root=forged.root)
     protected, _, payload, signature = cbor2.loads(genuine())
     chunked = b"\x84\x44" + protected + b"\xa0\x5f" + cbor2.dumps(payload) + b"\xff"
-    with pytest.raises(EvidenceMalformed, match="chunks"):
+    with pytest.raises(EvidenceMalformed, check=carries(check="CBOR")):
         verified(chunked + cbor2.dumps(signature))
 
 
@@ -437,10 +438,14 @@ def test_a_register_that_is_not_locked_says_nothing() -> None:
     from sealtrain.base.digests import sha256_hex
 
     nsm = SimulatedNsm(PKI, clock=lambda: NOW)
-    with pytest.raises(ComposeHashMismatch, match="not locked"):
+    with pytest.raises(
+        ComposeHashMismatch, check=carries(check="compose hash", got="PCR16 is not locked")
+    ):
         verified(attestation(nsm, user_data=ASKED))
     extend_pcr(nsm, 16, bytes.fromhex(sha256_hex(COMPOSE)))
-    with pytest.raises(ComposeHashMismatch, match="not locked"):
+    with pytest.raises(
+        ComposeHashMismatch, check=carries(check="compose hash", got="PCR16 is not locked")
+    ):
         verified(attestation(nsm, user_data=ASKED))
     lock_pcr(nsm, 16)
     assert verified(attestation(nsm, user_data=ASKED))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from carrying import carries
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from lxml import etree
@@ -324,14 +325,14 @@ def test_a_bare_key_is_no_chain() -> None:
 
 
 def test_a_simulators_file_is_refused_where_nvidia_is_asked_for() -> None:
-    with pytest.raises(ReferenceValueInvalid, match="foreign root"):
+    with pytest.raises(ReferenceValueInvalid, check=carries(check="reference values")):
         verify_rim(GENUINE, simulator_root=None, now=NOW, pinned=True)
 
 
 def test_nvidias_file_is_refused_where_a_simulator_is_asked_for(shared: Path) -> None:
     xml = (shared / "vectors/nvidia/rim/driver_GH100_550.144.03.xml").read_bytes()
     assert verify_rim(xml, simulator_root=None, now=1_735_689_600, pinned=False).rim.version
-    with pytest.raises(ReferenceValueInvalid, match="foreign root"):
+    with pytest.raises(ReferenceValueInvalid, check=carries(check="reference values")):
         verify_rim(xml, simulator_root=ROOT.der, now=NOW, pinned=True)
 
 

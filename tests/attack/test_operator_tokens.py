@@ -105,7 +105,7 @@ def test_the_numbers_and_the_state_are_there_and_name_nobody(
         def full() -> None:
             raise Unreachable("x", check="disk", got="3 bytes free")
 
-        monkeypatch.setitem(world.broker._parts.surroundings, "disk", full)
+        monkeypatch.setitem(world.parts.surroundings, "disk", full)
         told = client.status(state)
         assert (told.ready, told.failing) == (False, {"disk": "3 bytes free"})
         with pytest.raises(TokenRefused) as caught:

@@ -114,7 +114,7 @@ def test_a_request_seen_before_a_restart_is_refused_after_it(tmp_path: Path) -> 
         path, body = f"{url}/v1/approvals", approval(world)
         headers = signed(path, body)
         assert post(path, body, headers) == (200, None)
-        parts = world.broker._parts
+        parts = world.parts
     [state] = tmp_path.glob("state-*")
     with Ledger.open(
         state / "ledger.sqlite",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from carrying import carries
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import LockInvalid, RecipeInvalid
@@ -64,7 +65,7 @@ def test_a_later_duplicate_key_cannot_override_what_a_reviewer_read(tmp_path: Pa
     path.write_text(text)
     load_recipe(path)
     path.write_text(text[:-1] + ', "privacy": {"dp": "none"}}')
-    with pytest.raises(RecipeInvalid, match="twice"):
+    with pytest.raises(RecipeInvalid, match="'privacy'"):
         load_recipe(path)
 
 
@@ -124,7 +125,7 @@ def test_a_weaker_lock_cannot_ride_in_a_stronger_frame() -> None:
     services = json.loads(document["docker_compose_file"])
     services["configs"]["recipe_lock"]["content"] = relock(ON_DSTACK, unpin).to_bytes().decode()
     document["docker_compose_file"] = canonical_json(services).decode()
-    with pytest.raises(LockInvalid, match="than its lock gives"):
+    with pytest.raises(LockInvalid, match="'kms_enabled'"):
         extract_lock(canonical_json(document))
 
 
@@ -144,7 +145,7 @@ def test_a_simulated_frame_cannot_carry_a_recipe_for_hardware() -> None:
 @pytest.mark.parametrize("runner", [None, "", "docker-compose\n", "Bash", 1, ["bash"], {}])
 def test_an_odd_runner_is_refused(runner: Any) -> None:
     document = json.loads(ON_DSTACK["compose"]) | {"runner": runner}
-    with pytest.raises(LockInvalid, match="runner"):
+    with pytest.raises(LockInvalid, check=carries(check="compose")):
         extract_lock(canonical_json(document))
 
 
@@ -165,7 +166,7 @@ def test_an_environment_cannot_be_injected(name: str) -> None:
 def test_an_image_moved_to_a_tag_is_refused_in_recipe_and_document() -> None:
     recipe = copy.deepcopy(json.loads(ON_DSTACK["lock"])["recipe"])
     recipe["hardware"]["image"] = "registry.example/sealtrain:latest"
-    with pytest.raises(RecipeInvalid, match="image"):
+    with pytest.raises(RecipeInvalid, check=carries(field="hardware.image")):
         parse_recipe(recipe)
     document = json.loads(ON_DSTACK["compose"])
     text = document["docker_compose_file"]

@@ -345,8 +345,7 @@ def test_a_broker_whose_clock_is_outside_its_collateral_releases_nothing(
 ) -> None:
     with release_world(tmp_path) as world:
         fixed = world.pki.collateral(world.clock())
-        parts = replace(world.broker._parts, collateral=lambda _evidence: fixed)
-        world.broker._parts = parts
+        world.restart(collateral=lambda _evidence: fixed)
         honest = world.obtain()
         assert honest.keys
         attested = world.attest()
@@ -482,7 +481,7 @@ def test_a_policy_tightened_between_evidence_and_release_counts(fresh: ReleaseWo
 
     def tightened_meanwhile(binding: Binding) -> Evidence:
         evidence = honest(binding)
-        fresh.broker._parts = replace(fresh.broker._parts, policy=tightened)
+        fresh.restart(policy=tightened)
         return evidence
 
     with pytest.raises(Refused) as caught:

@@ -40,13 +40,13 @@ def rotated(
     """The same broker after ``sealtrain broker rotate-root``; ``held``: with the former root."""
     before = Secret(old)
     origin = ledger_origin(world.consortium.consortium_id)
-    path = Path(world.broker._parts.store._engine.url.database).with_name("ledger.sqlite")
+    path = world.state / "ledger.sqlite"
     rotate_key(path, origin, old=before, new=new, now=world.clock())
     keyring = Keyring(new, [before] if held else [])
     with Ledger.open(
         path, origin=origin, signer=keyring.signer, clock=world.clock, former=keyring.former
     ) as ledger:
-        yield Broker(replace(world.broker._parts, keyring=keyring, ledger=ledger))
+        yield Broker(replace(world.parts, keyring=keyring, ledger=ledger))
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def test_a_rotated_broker_that_lost_its_database_knows_the_data_of_its_runs(
 ) -> None:
     grant, known = world.obtain(), world.attest()
     renew(world.wire, known, world.collect(world.guest()), grant, checkpoint=(3, "ab" * 32))
-    original, parts = world.sealed[A], world.broker._parts
+    original, parts = world.sealed[A], world.parts
     [state] = world.folder.glob("state-*")
     world.store.close()
     for path in state.glob("broker.sqlite*"):
@@ -302,8 +302,7 @@ def test_a_broker_that_joins_on_resume_begins_the_run_and_counts_it(brokers: Quo
 def test_an_audit_finds_a_resume_on_other_data(world: ReleaseWorld) -> None:
     grant = world.obtain()
     sealed_anew(world)
-    broker = world.broker
-    held = broker._parts.store.transaction
+    held = world.store.transaction
 
     class Forgetful:
         """The broker's memory of what runs began with, tampered with by its operator."""
@@ -324,7 +323,7 @@ def test_an_audit_finds_a_resume_on_other_data(world: ReleaseWorld) -> None:
         with held(**how) as transaction:
             yield Forgetful(transaction)
 
-    object.__setattr__(broker._parts.store, "transaction", forgetful)
+    object.__setattr__(world.store, "transaction", forgetful)
     world.obtain(run_id=grant.run_id, resume=True)
     problems = [one for one in audited(world).findings if one.check == "release"]
     assert [one.index for one in problems] == [len(world.kinds()) - 1]

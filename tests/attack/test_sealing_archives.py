@@ -10,6 +10,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from carrying import carries
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from image_world import png, tar
@@ -73,7 +74,7 @@ def test_names_that_leave_their_folder_or_hide(name: str, tmp_path: Path) -> Non
     ],
 )
 def test_only_plain_files_are_records(kind: bytes, tmp_path: Path) -> None:
-    with pytest.raises(RecordInvalid, match="no plain file"):
+    with pytest.raises(RecordInvalid, match="member 1"):
         rows(single(tmp_path / "a.tar", kind, link="/etc/passwd"))
 
 
@@ -90,7 +91,7 @@ def test_only_plain_files_are_records(kind: bytes, tmp_path: Path) -> None:
 def test_no_file_of_a_record_comes_twice_or_later(names: tuple[str, ...], tmp_path: Path) -> None:
     data = {"png": png(), "jpg": b"\xff\xd8\xff", "json": b"{}", "cls": b"1", "txt": b""}
     files = [(name, data[name.rpartition(".")[2]]) for name in names]
-    with pytest.raises(RecordInvalid, match=r"twice|two places"):
+    with pytest.raises(RecordInvalid, check=carries(check="archive")):
         rows(tar(tmp_path / "a.tar", files))
 
 
@@ -214,7 +215,7 @@ def test_an_archive_cut_short_is_refused_wherever_it_ends(tmp_path: Path) -> Non
 
 def test_joined_archives_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(ARCHIVE + ARCHIVE)
-    with pytest.raises(RecordInvalid, match="after the last readable member"):
+    with pytest.raises(RecordInvalid, check=carries(check="archive")):
         rows(tmp_path / "a.tar")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from audited_world import audited, renewed
+from carrying import carries
 from manifest_world import OWNERS, identity
 from release_world import DAY, NOW, ReleaseWorld, document_of, release_world
 
@@ -219,7 +220,7 @@ def test_a_broker_whose_consortium_was_succeeded_lets_nothing_run(world: Release
         lambda: world.approve(C),
         lambda: world.register(world.seal(A)),
     ):
-        with pytest.raises(ConsortiumMismatch, match="another consortium in the place"):
+        with pytest.raises(ConsortiumMismatch, check=carries(check="succession")):
             act()
     assert world.refusals()[-1]["code"] == "consortium-mismatch"
     world.assert_no_key_left()
@@ -314,5 +315,5 @@ def test_a_broker_begins_with_no_other_succession(tmp_path: Path, ledger: Ledger
     assert late.value.got == to_rfc3339(NOW + 2 * DAY)
     assert ledger.size == 0
     ledger.append("refusal", {"action": "release", "code": "x", "check": "y"})
-    with pytest.raises(ConfigError, match="began without"):
+    with pytest.raises(ConfigError, check=carries(check="--succeeds")):
         begin_ledger(ledger, after, written(tmp_path, good), now=NOW)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from carrying import carries
 from safetensors.torch import load as load_weights
 from training_world import (
     LORA,
@@ -202,7 +203,9 @@ def test_the_best_weights_are_the_result(
 def test_what_is_not_measured_stops_the_run_by_name(sealed: dict[str, Any], tmp_path: Path) -> None:
     recipe = classify_with(eval_steps=2, metric_for_best_model="perplexity",
                            early_stopping_patience=1)  # fmt: skip
-    with pytest.raises(RecipeInvalid, match="metric_for_best_model"):
+    with pytest.raises(
+        RecipeInvalid, check=carries(check="trainer.metric_for_best_model", got="perplexity")
+    ):
         run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path))
 
 

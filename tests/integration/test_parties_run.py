@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from carrying import carries
 from joint_site import JointSite, joint_site, typed
 from manifest_world import OWNERS
 
@@ -155,12 +156,12 @@ def test_the_broker_gives_no_guest_data_of_two_owners(at: JointSite) -> None:
 
 
 def test_one_guest_does_not_train_what_is_for_several(at: JointSite) -> None:
-    with pytest.raises(UsageError, match="several parties"):
+    with pytest.raises(UsageError, check=carries(check="collaboration", got="federated")):
         GuestRun.begin(at.settings("alone"), on_failure=untold)
 
 
 def test_a_stranger_is_no_party(at: JointSite) -> None:
-    with pytest.raises(UsageError, match="no data of this owner"):
+    with pytest.raises(UsageError, check=carries(check="party", got="clinic-x")):
         begun(at, "clinic-x", os.urandom(16).hex(), "stranger")
 
 
@@ -169,9 +170,9 @@ def test_a_partys_folder_is_its_own(at: JointSite) -> None:
     begun(at, A, run_id, "own").close()
     with pytest.raises(AlreadyExists):
         begun(at, A, run_id, "own")
-    with pytest.raises(RunMismatch, match="another party"):
+    with pytest.raises(RunMismatch, check=carries(check="party")):
         begun(at, B, run_id, "own", resume=True)
-    with pytest.raises(RunMismatch, match="begun before"):
+    with pytest.raises(RunMismatch, check=carries(check="run")):
         begun(at, A, run_id, "elsewhere")
     moved = begun(at, A, run_id, "elsewhere", resume=True)
     assert len(moved.report(system_clock()).releases) == 1
@@ -207,15 +208,21 @@ def test_the_lead_takes_no_report_but_a_partys_own(at: JointSite) -> None:
     report, other = mine.report(until), theirs.report(until)
     foreign = begun(at, C, os.urandom(16).hex(), "foreign")
     files = trained({"a": b"1"})
-    lies: list[tuple[Any, str]] = [
-        ([report, report], "one party"),
-        ([report, foreign.report(until)], "run id"),
-        ([report, other.model_copy(update={"name": C})], "run id"),
-        ([report, other.model_copy(update={"datasets": report.datasets})], "dataset"),
-        ([report, other.model_copy(update={"role": "lead"})], "role"),
+    lies: list[tuple[Any, dict[str, str]]] = [
+        ([report, report], {"got": "2", "expected": "1"}),
+        ([report, foreign.report(until)], {"got": foreign.report(until).run_id}),
+        ([report, other.model_copy(update={"name": C})], {"got": other.run_id}),
+        (
+            [report, other.model_copy(update={"datasets": report.datasets})],
+            {"got": A, "expected": B},
+        ),
+        (
+            [report, other.model_copy(update={"role": "lead"})],
+            {"got": "lead", "expected": "holder"},
+        ),
     ]
     for reports, said in lies:
-        with pytest.raises(ClaimContradicted, match=said):
+        with pytest.raises(ClaimContradicted, check=carries(check="parties", **said)):
             close_joint(lead, files, reports)
     assert not (at.folder / "strict" / "manifest.json").exists()
     for data in (b"{}", b" " + report.to_bytes(), b"[" * 100):

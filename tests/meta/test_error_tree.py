@@ -30,12 +30,9 @@ def test_codes_are_unique_and_written_in_one_form() -> None:
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
-def test_a_class_has_one_parent_and_a_docstring_that_is_a_sentence(
-    kind: type[SealtrainError],
-) -> None:
+def test_a_class_has_one_parent_and_says_what_it_means(kind: type[SealtrainError]) -> None:
     assert len(kind.__bases__) == 1
-    summary = (vars(kind).get("__doc__") or "").partition("\n\n")[0]
-    assert summary.endswith(".")
+    assert vars(kind).get("__doc__")
 
 
 def test_only_the_branches_choose_an_exit_code() -> None:

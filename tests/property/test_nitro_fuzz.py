@@ -9,6 +9,7 @@ from typing import Any
 
 import cbor2
 import pytest
+from carrying import carries
 from cryptography.hazmat.primitives.asymmetric import rsa
 from fuzzing import mutated
 from hypothesis import given, settings
@@ -104,7 +105,7 @@ def test_what_was_encoded_decodes_to_the_same(value: Any) -> None:
     for cut in range(0, len(encode(value)), 3):
         with pytest.raises(EvidenceMalformed):
             decode(encode(value)[:cut], "value")
-    with pytest.raises(EvidenceMalformed, match="follow"):
+    with pytest.raises(EvidenceMalformed, check=carries(check="CBOR")):
         decode(encode(value) + b"\0", "value")
 
 

@@ -123,26 +123,26 @@ class Relay:
         self.back: Altered = lambda node, data: data
         self.seen: list[bytes] = []
         self._sending = threading.Lock()
-        self._lead = socket.socket(socket.AF_UNIX)
-        self._lead.connect(str(lead))
+        self.lead = socket.socket(socket.AF_UNIX)
+        self.lead.connect(str(lead))
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         self.tell()
 
     def tell(self) -> None:
         nodes = struct.pack(f">{len(self.parties)}Q", *range(1, len(self.parties) + 1))
-        self._say(NODES, 0, nodes)
+        self.say(NODES, 0, nodes)
 
     def close(self) -> None:
         with suppress(OSError):
-            self._lead.shutdown(socket.SHUT_RDWR)
+            self.lead.shutdown(socket.SHUT_RDWR)
         self._thread.join(5)
-        self._lead.close()
+        self.lead.close()
 
     def _run(self) -> None:
         while True:
             try:
-                frame = receive_frame(self._lead)
+                frame = receive_frame(self.lead)
             except SealtrainError:
                 return
             node, number, seconds = TO_RELAY.unpack_from(frame)
@@ -157,9 +157,9 @@ class Relay:
             self.seen.append(answer)
             answer = self.back(node, answer)
         if answer:
-            self._say(REPLY, number, answer)
+            self.say(REPLY, number, answer)
         else:
-            self._say(LOST, number, b"")
+            self.say(LOST, number, b"")
 
     def ask(self, node: int, data: bytes, seconds: float = 10) -> bytes | None:
         """As a ClientApp: give a message to the party of a node."""
@@ -172,9 +172,9 @@ class Relay:
         except (OSError, SealtrainError):
             return None
 
-    def _say(self, kind: int, number: int, data: bytes) -> None:
+    def say(self, kind: int, number: int, data: bytes) -> None:
         with self._sending, suppress(SealtrainError):
-            send_frame(self._lead, FROM_RELAY.pack(kind, number) + data)
+            send_frame(self.lead, FROM_RELAY.pack(kind, number) + data)
 
 
 @dataclass

@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -174,17 +174,24 @@ class Wire:
 @dataclass(kw_only=True)
 class ReleaseWorld:
     folder: Path
+    state: Path
     clock: TestClock
     consortium: Consortium
     locked: LockedRecipe
     pki: SimulatedPki
     policy: AppraisalPolicy
+    parts: BrokerParts
     broker: Broker
     store: Store
     ledger: Ledger
     keyring: Keyring
     wire: Wire
     sealed: dict[str, SealedSet] = field(default_factory=dict)
+
+    def restart(self, **changed: Any) -> None:
+        """Start the broker anew, with these parts in the place of its own."""
+        self.parts = replace(self.parts, **changed)
+        self.broker = self.wire.broker = Broker(self.parts)
 
     @property
     def target(self) -> Target:
@@ -441,31 +448,32 @@ def release_world(
             signer=keyring.signer,
             clock=clock,
         ) as ledger:
-            broker = Broker(
-                BrokerParts(
-                    consortium=consortium,
-                    policy=policy,
-                    keyring=keyring,
-                    store=store,
-                    ledger=ledger,
-                    collect=lambda binding: evidence_of(own_guest, binding, pki, clock()),
-                    collateral=lambda _evidence: pki.collateral(clock()),
-                    gpu_collateral=lambda: None,
-                    clock=clock,
-                    random=os.urandom,
-                    limits=limits or BrokerLimits(),
-                    lease_seconds=lease_seconds,
-                    gateway_app_id=gateway_app_id,
-                    chain=chain,
-                )
+            parts = BrokerParts(
+                consortium=consortium,
+                policy=policy,
+                keyring=keyring,
+                store=store,
+                ledger=ledger,
+                collect=lambda binding: evidence_of(own_guest, binding, pki, clock()),
+                collateral=lambda _evidence: pki.collateral(clock()),
+                gpu_collateral=lambda: None,
+                clock=clock,
+                random=os.urandom,
+                limits=limits or BrokerLimits(),
+                lease_seconds=lease_seconds,
+                gateway_app_id=gateway_app_id,
+                chain=chain,
             )
+            broker = Broker(parts)
             world = ReleaseWorld(
                 folder=folder,
+                state=state,
                 clock=clock,
                 consortium=consortium,
                 locked=lock_changed(consortium.consortium_id, ids_of(*(brokers or (root,)))),
                 pki=pki,
                 policy=policy,
+                parts=parts,
                 broker=broker,
                 store=store,
                 ledger=ledger,

@@ -158,6 +158,7 @@ def _json(data: bytes) -> Exhibit:
     if names & _SECRETS:
         raise DataInvalid(
             "this file holds secret keys and is not evidence; its content is not shown",
+            check="secret key",
             hint="keep it where only its guest reads it",
         )
     if "manifest_version" in names and names & {"docker_compose_file", "runner"}:
@@ -221,7 +222,9 @@ def _rim(data: bytes) -> Exhibit:
 
 def _pem(data: bytes) -> Exhibit:
     if b"PRIVATE KEY-----" in data:
-        raise DataInvalid("this file holds a private key; its content is not shown")
+        raise DataInvalid(
+            "this file holds a private key; its content is not shown", check="secret key"
+        )
     if b"-----BEGIN X509 CRL-----" in data:
         return RevocationList(raw=data, crl=crl_der(data))
     count = data.count(b"-----BEGIN ")

@@ -126,7 +126,8 @@ def _validated(cls: type[Model], data: bytes, error: type[SealtrainError], what:
         else:
             reason = first["msg"].removeprefix("Value error, ")
             message = f"{what}: {where}: {reason}" if first["loc"] else f"{what}: {reason}"
-        raise error(message, check=what, hint=hint) from None
+        field = where if first["loc"] else None
+        raise error(message, check=what, field=field, hint=hint) from None
 
 
 def load_canonical(

@@ -29,7 +29,7 @@ from sealtrain.ledger.postgres import Postgres
 from sealtrain.ledger.proofs import LedgerProof, verify_extension, verify_proof
 from sealtrain.ledger.rotation import KIND as ROTATION
 from sealtrain.ledger.rotation import Rotation, lineage, read_rotation
-from sealtrain.ledger.sqlite_store import LedgerStore
+from sealtrain.ledger.sqlite_store import BUSY_SECONDS, LedgerStore
 from sealtrain.ledger.tree import Pending, StoredTree, another_meta
 from sealtrain.signing import merkle
 from sealtrain.signing.ed25519 import Ed25519Signer, key_id
@@ -88,6 +88,7 @@ class Ledger:
         clock: Clock = system_clock,
         audit: bool = True,
         former: Sequence[Ed25519Signer] = (),
+        patience: float = BUSY_SECONDS,
     ) -> Self:
         """Open a ledger, or start one.
 
@@ -99,6 +100,7 @@ class Ledger:
             clock: Time of new entries.
             audit: Recompute everything first.
             former: Keys it had before, which sign its tree heads too.
+            patience: Seconds to wait while another process appends to the SQLite file.
 
         Raises:
             LedgerInconsistent: Of another origin or key, or changed from outside.
@@ -107,7 +109,7 @@ class Ledger:
             ConfigError: The database's settings do not make commits durable.
         """
         # Rotations may have led to the signer from the key that the ledger was made with.
-        store = _open(where, {"origin": origin, "key_id": signer.key_id})
+        store = _open(where, {"origin": origin, "key_id": signer.key_id}, patience)
         try:
             ledger = cls(store, origin=origin, signer=signer, clock=clock, former=former)
             if audit:
@@ -359,9 +361,9 @@ class Ledger:
         return size
 
 
-def _open(where: Path | Postgres, meta: dict[str, str]) -> StoredTree:
+def _open(where: Path | Postgres, meta: dict[str, str], patience: float) -> StoredTree:
     if isinstance(where, Path):
-        return LedgerStore(where, meta, any_key=True)
+        return LedgerStore(where, meta, any_key=True, patience=patience)
     from sealtrain.ledger.postgres_store import PostgresLedger
 
     return PostgresLedger(where, meta, any_key=True)

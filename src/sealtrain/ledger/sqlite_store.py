@@ -39,7 +39,7 @@ __all__ = ["APPLICATION_ID", "SCHEMA", "VERSION", "LedgerStore"]
 
 APPLICATION_ID = 0x5354_4C47  # "STLG", so that file(1) and we know the format
 VERSION = 1
-_BUSY_SECONDS = 30.0
+BUSY_SECONDS = 30.0
 _CORRUPT = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
 
 _FROM = "SELECT data FROM entry WHERE i >= ? ORDER BY i LIMIT ?"
@@ -73,13 +73,21 @@ SCHEMA = (
 class LedgerStore:
     """Entries by index and hashes by range, durable once ``append`` returns."""
 
-    def __init__(self, path: Path, meta: dict[str, str], *, any_key: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        meta: dict[str, str],
+        *,
+        any_key: bool = False,
+        patience: float = BUSY_SECONDS,
+    ) -> None:
         """Open a file, or make one that says ``meta``.
 
         Args:
             path: The database. Its folder must exist.
             meta: What the file must say about itself: the ledger's origin and key id.
             any_key: The file may have been made with another key, which ``made_with`` then names.
+            patience: Seconds to wait for the turn of another thread or process.
 
         Raises:
             LedgerInconsistent: Another kind of file, another schema, or other ``meta``.
@@ -89,11 +97,12 @@ class LedgerStore:
         self.kept = KeptTree(self._stored)
         self._lock = threading.RLock()
         self._turn = threading.Lock()  # not of a thread: pending entries are those of several
+        self._patience = patience
         with self._errors():
             _create_private(path)
-            self._db = _connected(path)
+            self._db = _connected(path, patience)
             try:
-                self._writer = _connected(path)
+                self._writer = _connected(path, patience)
             except BaseException:
                 self._db.close()
                 raise
@@ -228,7 +237,7 @@ class LedgerStore:
 
     def _begin(self) -> sqlite3.Connection:
         """Lock the file for appending, against all threads and processes; ``_end`` unlocks it."""
-        if not self._turn.acquire(timeout=_BUSY_SECONDS):
+        if not self._turn.acquire(timeout=self._patience):
             raise TimeoutError
         try:
             self._writer.execute("BEGIN IMMEDIATE")
@@ -320,10 +329,10 @@ class _Pending:
             self._store._end()
 
 
-def _connected(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+def _connected(path: Path, patience: float) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
     try:
-        switch_to_wal(db, patience=_BUSY_SECONDS)
+        switch_to_wal(db, patience=patience)
         db.execute("PRAGMA synchronous=FULL")
         db.execute("PRAGMA trusted_schema=OFF")
     except BaseException:

@@ -43,6 +43,7 @@ __all__ = [
     "measure_code",
     "measure_installation",
     "normalised",
+    "own_requirements",
     "record_digest",
 ]
 
@@ -152,7 +153,7 @@ def _closure(wanted: PackagesWanted) -> dict[str, Distribution]:
         raise ExtraMissing("package 'packaging' is not installed", hint=_INSTALL) from error
     found: dict[str, Distribution] = {}
     walked: set[tuple[str, str]] = set()
-    own = _own_requirements()
+    own = own_requirements()
     pending = [(Requirement(f"{_OWN}[{','.join(wanted.extras)}]"), "", _INSTALL)]
     for line in wanted.of_backend:
         hint = f"sh {shipped(_BACKENDS)} BACKEND makes an environment with it"
@@ -195,7 +196,7 @@ def _missing(name: str, got: str, expected: str, hint: str) -> ExtraMissing:
     )
 
 
-def _own_requirements() -> list[str]:
+def own_requirements() -> list[str]:
     """Requirement lines of sealtrain, with ``; extra == …`` markers where they have one."""
     # In a checkout, the file beside the code has the requirements of the running code; the
     # installed metadata may be older.

@@ -84,11 +84,15 @@ class ScriptProblem:
         message: The problem and its place.
         module: The module with the problem.
         hint: Action for the engineer.
+        script: The file that imports it; ``None`` where it is among the scripts itself.
+        line: Its line there.
     """
 
     message: str
     module: str
     hint: str
+    script: str | None = None
+    line: int | None = None
 
 
 def misnamed(scripts: Sequence[str], packages: Sequence[str]) -> str | None:
@@ -200,6 +204,8 @@ def script_problem(
                     module,
                     "add the package to packages (name==version), or the file to scripts, and "
                     "lock again",
+                    script=path,
+                    line=line,
                 )
     return None
 

@@ -69,7 +69,9 @@ def resumable_folder(path: Path) -> Iterator[Path]:
         lock.acquire()
     except Timeout:
         raise UsageError(
-            f"another process is sealing to {path}", hint="wait for that process, or end it"
+            f"another process is sealing to {path}",
+            check="lock",
+            hint="wait for that process, or end it",
         ) from None
     try:
         yield from _filled(path, path.with_name(f".{path.name}.sealing"))

@@ -57,9 +57,11 @@ def check_public_key(public: bytes) -> bytes:
         )
     y = int.from_bytes(public, "little") & (2**255 - 1)
     if y >= _PRIME:
-        raise DataInvalid("Ed25519 public key is not canonically encoded")
+        raise DataInvalid("Ed25519 public key is not canonically encoded", check="key encoding")
     if y in _SMALL_ORDER_Y:
-        raise DataInvalid("Ed25519 public key has small order: anyone could sign with it")
+        raise DataInvalid(
+            "Ed25519 public key has small order: anyone could sign with it", check="key order"
+        )
     return public
 
 

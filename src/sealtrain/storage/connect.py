@@ -7,16 +7,20 @@ from typing import Any
 from sealtrain.errors import ExtraMissing, UsageError
 from sealtrain.storage.address import Address, parse_address
 from sealtrain.storage.folder import RemoteFolder
+from sealtrain.storage.patience import PATIENT, Patience
 
 __all__ = ["open_folder"]
 
 
-def open_folder(url: str, *, token: str | None = None) -> RemoteFolder:
+def open_folder(
+    url: str, *, token: str | None = None, patience: Patience = PATIENT
+) -> RemoteFolder:
     """The folder at a URL, without a request to its store.
 
     Args:
         url: ``https://``, ``http://``, ``s3://`` or another scheme that fsspec knows.
         token: Bearer token for HTTP, where the server wants one.
+        patience: How often to ask again.
 
     Raises:
         UsageError: The URL is not acceptable.
@@ -24,7 +28,7 @@ def open_folder(url: str, *, token: str | None = None) -> RemoteFolder:
     """
     address = parse_address(url)
     try:
-        return _folder(address, token)
+        return _folder(address, token, patience)
     except ImportError as error:
         raise ExtraMissing(
             f"{address.scheme}:// needs a package that is not installed",
@@ -39,7 +43,7 @@ def open_folder(url: str, *, token: str | None = None) -> RemoteFolder:
         ) from None
 
 
-def _folder(address: Address, token: str | None) -> RemoteFolder:
+def _folder(address: Address, token: str | None, patience: Patience) -> RemoteFolder:
     filesystem: Any
     hosts: tuple[str, ...]
     if address.scheme in ("http", "https"):
@@ -57,4 +61,4 @@ def _folder(address: Address, token: str | None) -> RemoteFolder:
 
         filesystem = fsspec.filesystem(address.scheme)
         hosts = ()
-    return RemoteFolder(filesystem, address, hosts=hosts)
+    return RemoteFolder(filesystem, address, hosts=hosts, patience=patience)

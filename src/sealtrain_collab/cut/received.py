@@ -139,6 +139,11 @@ class Clients:
         self._received: dict[str, Received] = {}
         self._over = threading.Event()
 
+    @property
+    def present(self) -> frozenset[str]:
+        """Owners that have joined."""
+        return frozenset(self._clients)
+
     def handle(self, sock: socket.socket) -> None:
         """Let a caller join, and stay until the run is over or the caller is lost.
 

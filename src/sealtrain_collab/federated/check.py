@@ -29,7 +29,7 @@ from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
 from sealtrain.recipe.collaboration import holders_of
 from sealtrain_collab.federated.patients import PatientPrivacy
-from sealtrain_collab.federated.patients_check import Hiding, Plan, privacy_is
+from sealtrain_collab.federated.patients_check import Breach, Hiding, Plan, privacy_is
 from sealtrain_collab.federated.recipe import Federated
 
 __all__ = ["Rounds", "Terms", "merged_rounds", "rounds_hold"]
@@ -215,9 +215,9 @@ class _Told:
     def take(self, entry: Mapping[str, Any]) -> None:
         event = entry["event"]
         if event not in _STEPS:
-            raise _broken(f"an event of no federation: {event}", entry)
+            raise _broken(f"an event of no federation: {event}", entry, "event")
         if self.over or (event != "federation.begun") != (self.state is not None):
-            raise _broken(f"{event} stands where it may not", entry)
+            raise _broken(f"{event} stands where it may not", entry, "event")
         kind, step = _STEPS[event]
         name = f"run log entry {entry['seq']}"
         step(self, load_model(kind, entry["fields"], ClaimContradicted, name), entry)
@@ -250,15 +250,19 @@ class _Told:
 
     def join(self, said: _Joined, entry: Mapping[str, Any]) -> None:
         if said.party not in self.terms.holders or said.party in self.there:
-            raise _broken(f"{said.party} joined, and is a stranger or was there already", entry)
+            raise _broken(
+                f"{said.party} joined, and is a stranger or was there already", entry, "party"
+            )
         if said.records != self.terms.records.get(said.party, said.records):
-            raise _broken(f"{said.party} claimed another number of records than it has", entry)
+            raise _broken(
+                f"{said.party} claimed another number of records than it has", entry, "records"
+            )
         self._holds(self.hiding.join(said.party, said.patients), entry)
         self.there[said.party] = said.records
 
     def leave(self, said: _Left, entry: Mapping[str, Any]) -> None:
         if said.party not in self.there:
-            raise _broken(f"{said.party} left, and was not there", entry)
+            raise _broken(f"{said.party} left, and was not there", entry, "party")
         del self.there[said.party]
         self.left += 1
 
@@ -267,62 +271,70 @@ class _Told:
 
     def plan(self, said: Plan, entry: Mapping[str, Any]) -> None:
         if self.number:
-            raise _broken("noise was planned after the first round had begun", entry)
+            raise _broken("noise was planned after the first round had begun", entry, "event")
         self._holds(self.hiding.make(said, self.there), entry)
 
     def begin_round(self, said: _RoundBegun, entry: Mapping[str, Any]) -> None:
         if self.open or said.round != self.number + 1 or said.round > self.terms.rounds:
-            raise _broken(f"round {said.round} began out of turn", entry)
+            raise _broken(f"round {said.round} began out of turn", entry, "round")
         self._holds(self.hiding.begin_round(), entry)
         self._goes_on_from(said.state, entry)
         self.number, self.open, self.gave = said.round, True, set()
 
     def give(self, said: _Taken, entry: Mapping[str, Any]) -> None:
         if not self.open or said.round != self.number:
-            raise _broken(f"an update of {said.party} counts in a round that is over", entry)
+            raise _broken(
+                f"an update of {said.party} counts in a round that is over", entry, "round"
+            )
         if said.party in self.gave:
-            raise _broken(f"{said.party} gave two updates to round {said.round}", entry)
+            raise _broken(f"{said.party} gave two updates to round {said.round}", entry, "party")
         if said.party not in self.there or self.there[said.party] != said.records:
             raise _broken(
-                f"{said.party} gave an update when it was not there, or of other records", entry
+                f"{said.party} gave an update when it was not there, or of other records",
+                entry,
+                "records",
             )
         begins, until = self.terms.windows.get(said.party, (0, 0))
         moment = from_rfc3339(entry["at"])
         if not begins - CLOCK_TOLERANCE_S <= moment <= until + CLOCK_TOLERANCE_S:
-            raise _broken(f"{said.party} gave an update when it took no part", entry)
+            raise _broken(f"{said.party} gave an update when it took no part", entry, "at")
         self._holds(self.hiding.give(said.party, told=(said.digest, said.norm)), entry)
         self.gave.add(said.party)
 
     def refuse(self, said: _Refused, entry: Mapping[str, Any]) -> None:
         if said.party not in self.there or said.round > self.number:
-            raise _broken("an update was refused that no party was asked for", entry)
+            raise _broken("an update was refused that no party was asked for", entry, "party")
         self.refused += 1
 
     def merge(self, said: _Merged, entry: Mapping[str, Any]) -> None:
         if not self.open or said.round != self.number or said.rule != self.terms.rule:
-            raise _broken(f"round {said.round} was merged out of turn, or by another rule", entry)
+            raise _broken(
+                f"round {said.round} was merged out of turn, or by another rule", entry, "round"
+            )
         if said.parties != tuple(sorted(self.gave)):
-            raise _broken(f"round {said.round} was merged of others than gave an update", entry)
+            raise _broken(
+                f"round {said.round} was merged of others than gave an update", entry, "parties"
+            )
         if len(said.parties) < self.terms.min_parties:
-            raise _broken(f"round {said.round} was merged of too few", entry)
+            raise _broken(f"round {said.round} was merged of too few", entry, "min_parties")
         self._holds(self.hiding.merge(said.noise_multiplier), entry)
         self.merged.append(said.parties)
         self.state, self.open = said.state, False
 
     def finish(self, said: _Finished, entry: Mapping[str, Any]) -> None:
         if self.open or (self.number, said.rounds) != (self.terms.rounds, self.terms.rounds):
-            raise _broken("the federation finished before its last round", entry)
+            raise _broken("the federation finished before its last round", entry, "rounds")
         self._goes_on_from(said.state, entry)
         self.over = True
 
     @staticmethod
-    def _holds(problem: str | None, entry: Mapping[str, Any]) -> None:
-        if problem is not None:
-            raise _broken(problem, entry)
+    def _holds(breach: Breach | None, entry: Mapping[str, Any]) -> None:
+        if breach is not None:
+            raise _broken(breach.what, entry, breach.field)
 
     def _goes_on_from(self, state: str, entry: Mapping[str, Any]) -> None:
         if state != self.state:
-            raise _broken("it goes on from another adapter than was merged", entry)
+            raise _broken("it goes on from another adapter than was merged", entry, "state")
 
 
 _STEPS: Final[Mapping[str, tuple[type[StrictModel], Callable[..., None]]]] = {
@@ -339,10 +351,11 @@ _STEPS: Final[Mapping[str, tuple[type[StrictModel], Callable[..., None]]]] = {
 }
 
 
-def _broken(problem: str, entry: Mapping[str, Any]) -> ClaimContradicted:
+def _broken(problem: str, entry: Mapping[str, Any], field: str | None = None) -> ClaimContradicted:
     return ClaimContradicted(
         problem,
         check="rounds",
+        field=field,
         got=f"run log entry {entry['seq']}",
         hint="it was not written by the lead's measured code, or is not whole",
     )

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import AllowInfNan, Field
 
@@ -27,7 +27,7 @@ from sealtrain.manifest.accounting import TOLERANCE, epsilon_of_rounds
 from sealtrain.manifest.predicate import PatientTraining, Predicate
 from sealtrain_collab.federated.patients import PatientPrivacy
 
-__all__ = ["Hiding", "Plan", "privacy_is"]
+__all__ = ["Breach", "Hiding", "Plan", "privacy_is"]
 
 _Count = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
 _Number = Annotated[float, AllowInfNan(False)]
@@ -40,6 +40,13 @@ class Plan(StrictModel):
     rate: Annotated[_Number, Field(gt=0, le=1)]
     noise_multiplier: Annotated[_Number, Field(ge=1e-3, le=1e6)]
     epsilon: Annotated[_Number, Field(ge=0, le=1e6)]
+
+
+class Breach(NamedTuple):
+    """What an entry of the log breaks."""
+
+    field: str
+    what: str
 
 
 @dataclass
@@ -58,27 +65,32 @@ class Hiding:
     patients: dict[str, int] = field(default_factory=dict)
     plan: Plan | None = None
 
-    def join(self, party: str, patients: int | None) -> str | None:
+    def join(self, party: str, patients: int | None) -> Breach | None:
         """A party joined with so many patients."""
         if (patients is None) != (self.promised is None):
-            return f"{party} joined, and the log and the recipe do not agree on patients"
+            return Breach(
+                "patients", f"{party} joined, and the log and the recipe do not agree on patients"
+            )
         if patients is not None and self.patients.setdefault(party, patients) != patients:
-            return f"{party} came again with another number of patients"
+            return Breach("patients", f"{party} came again with another number of patients")
         return None
 
-    def make(self, plan: Plan, there: Iterable[str]) -> str | None:
+    def make(self, plan: Plan, there: Iterable[str]) -> Breach | None:
         """The plan was made while these parties were there."""
         promised = self.promised
         if promised is None or self.plan is not None:
-            return "noise was planned again, or for a recipe that promises none"
+            return Breach("event", "noise was planned again, or for a recipe that promises none")
         if plan.patients != {party: self.patients[party] for party in there}:
-            return "noise was planned for other patients than those of the parties that were there"
+            return Breach(
+                "patients",
+                "noise was planned for other patients than those of the parties that were there",
+            )
         if plan.rate != promised.patients_a_round / sum(plan.patients.values()):
-            return "noise was planned for another rate than the recipe means"
+            return Breach("rate", "noise was planned for another rate than the recipe means")
         if promised.noise_multiplier not in (None, plan.noise_multiplier):
-            return "other noise was planned than the recipe names"
+            return Breach("noise_multiplier", "other noise was planned than the recipe names")
         if plan.epsilon > promised.target_epsilon:
-            return "the plan spends more than the recipe promises"
+            return Breach("target_epsilon", "the plan spends more than the recipe promises")
         spent = epsilon_of_rounds(
             noise=plan.noise_multiplier,
             rate=plan.rate,
@@ -86,27 +98,31 @@ class Hiding:
             delta=promised.delta,
         )
         if plan.epsilon < (1 - TOLERANCE) * spent:
-            return "the plan spends more than it says"
+            return Breach("epsilon", "the plan spends more than it says")
         self.plan = plan
         return None
 
-    def begin_round(self) -> str | None:
+    def begin_round(self) -> Breach | None:
         """A round begins."""
         if self.promised is not None and self.plan is None:
-            return "a round began before its noise was planned"
+            return Breach("event", "a round began before its noise was planned")
         return None
 
-    def give(self, party: str, *, told: Iterable[object]) -> str | None:
+    def give(self, party: str, *, told: Iterable[object]) -> Breach | None:
         """A party gave an update, of which the log tells this."""
         if any((one is None) != (self.promised is not None) for one in told):
-            return f"the log tells other figures of an update of {party} than it may"
+            return Breach(
+                "norm", f"the log tells other figures of an update of {party} than it may"
+            )
         return None
 
-    def merge(self, noise_multiplier: float | None) -> str | None:
+    def merge(self, noise_multiplier: float | None) -> Breach | None:
         """A round was merged under such noise."""
         planned = None if self.plan is None else self.plan.noise_multiplier
         if noise_multiplier != planned:
-            return "a round was merged under other noise than was planned"
+            return Breach(
+                "noise_multiplier", "a round was merged under other noise than was planned"
+            )
         return None
 
 

@@ -133,7 +133,7 @@ class _Told:
         elif event == "pads.spent":
             self._spend(_read(_Spent, entry), number)
         elif event in _NEEDS_COUNTS and self.counted is None:
-            raise _broken(f"{event} comes before any count of products", number)
+            raise _broken(f"{event} comes before any count of products", number, "products")
 
     def sum(self) -> PadUse:
         self._leave()
@@ -155,7 +155,7 @@ class _Told:
 
     def _begin(self, begun: _Begun, number: int) -> None:
         if self.begun is not None:
-            raise _broken("pads begin twice in one process", number)
+            raise _broken("pads begin twice in one process", number, "event")
         for name, said, meant in (
             ("pads", begun.pads, self.how.pads),
             ("checks", begun.checks, self.how.checks),
@@ -163,20 +163,20 @@ class _Told:
             ("dealer", begun.dealer is not None, self.how.pads == "dealer"),
         ):
             if said != meant:
-                raise _broken(f"pads began otherwise than the recipe says: {name}", number)
+                raise _broken(f"pads began otherwise than the recipe says: {name}", number, name)
         if self.layers and self.layers != begun.layers:
-            raise _broken("pads began for other layers than before", number)
+            raise _broken("pads began for other layers than before", number, "layers")
         self.begun, self.layers = begun, begun.layers
         self.beginnings += 1
 
     def _spend(self, spent: _Spent, number: int) -> None:
         if self.begun is None:
-            raise _broken("products were made before pads began", number)
+            raise _broken("products were made before pads began", number, "event")
         last = self.counted
         if last is not None and any(
             getattr(spent, name) < getattr(last, name) for name in _Spent.model_fields
         ):
-            raise _broken("counts of products fall", number)
+            raise _broken("counts of products fall", number, "products")
         self.counted = spent
 
 
@@ -185,5 +185,5 @@ def _read(kind: type[Any], entry: Mapping[str, Any]) -> Any:
     return load_model(kind, entry["fields"], ClaimContradicted, name)
 
 
-def _broken(what: str, number: int) -> ClaimContradicted:
-    return ClaimContradicted(what, check="pads", got=f"run log entry {number}")
+def _broken(what: str, number: int, field: str) -> ClaimContradicted:
+    return ClaimContradicted(what, check="pads", field=field, got=f"run log entry {number}")

@@ -73,8 +73,9 @@ class Accelerator:
         patience: float,
         program: Mapping[str, JsonValue] | None = None,
     ) -> None:
-        self._buffer = memoryview(bytearray(buffer_bytes))
-        self.gate = Gate(self._buffer)
+        self.buffer = memoryview(bytearray(buffer_bytes))
+        """Where a trip's data lies, wiped after it."""
+        self.gate = Gate(self.buffer)
         """Where holders' writes come in."""
         self._patience = patience
         self._allowed = program
@@ -109,7 +110,7 @@ class Accelerator:
             self._session = session
             self._program = None
             self.gate.void()
-            wipe(self._buffer)
+            wipe(self.buffer)
 
     def _answer(
         self,
@@ -156,10 +157,10 @@ class Accelerator:
                 check="program",
                 hint="all guests of a run measure one recipe",
             )
-        wipe(self._buffer)
+        wipe(self.buffer)
         self._program = Program(settings, payload or None)
         used = list(accelerators()) if settings.device == "cuda" else []
-        return {**self._measured(), "buffer": len(self._buffer), "accelerators": used}, b""
+        return {**self._measured(), "buffer": len(self.buffer), "accelerators": used}, b""
 
     def _lend(self, command: dict[str, Any], _payload: bytes) -> Done:
         self.gate.lend(WriteCapability.from_dict(command.get("capability")))
@@ -177,7 +178,7 @@ class Accelerator:
         moments = [time.perf_counter()]
         before = self._measured()
         moments.append(time.perf_counter())
-        tokens, loss = program.train(self._buffer[part.start : part.end])
+        tokens, loss = program.train(self.buffer[part.start : part.end])
         moments.append(time.perf_counter())
         after = self._measured()
         measuring = time.perf_counter() - moments[2] + moments[1] - moments[0]
@@ -197,7 +198,7 @@ class Accelerator:
         asked = load_model(_Scrub, command, DataInvalid, "scrub")
         part = self._range({"start": asked.start, "end": asked.end})
         left = Fingerprint(from_hex(asked.nonce))
-        chunk = self._buffer[part.start : part.end]
+        chunk = self.buffer[part.start : part.end]
         for start, length in pieces(len(chunk)):
             piece = chunk[start : start + length]
             wipe(piece)
@@ -219,11 +220,11 @@ class Accelerator:
 
     def _range(self, command: dict[str, Any]) -> _Range:
         part = load_model(_Range, command, DataInvalid, "range")
-        if not part.start < part.end <= len(self._buffer):
+        if not part.start < part.end <= len(self.buffer):
             raise DataInvalid(
                 "the range lies outside the buffer",
                 got=f"{part.start} to {part.end}",
-                expected=f"within {len(self._buffer)} bytes",
+                expected=f"within {len(self.buffer)} bytes",
             )
         return part
 

@@ -139,9 +139,9 @@ class Program:
         with _drawing:
             torch.manual_seed(settings.seed)
             model: Any = GPT2LMHeadModel(config)
-        self._model = model.to(settings.device)
-        self._optimizer = torch.optim.AdamW(
-            self._model.parameters(),
+        self.model = model.to(settings.device)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(),
             lr=settings.learning_rate,
             betas=(settings.adam_beta1, settings.adam_beta2),
             eps=settings.adam_epsilon,
@@ -153,7 +153,7 @@ class Program:
         self._private = (
             None
             if settings.privacy is None
-            else PrivateSteps(self._model, settings.privacy, settings.batch_size, random)
+            else PrivateSteps(self.model, settings.privacy, settings.batch_size, random)
         )
         self.moved: float | None = None
         """How far the last chunk moved the weights before it was cut; ``None`` for no bound, -1
@@ -175,10 +175,10 @@ class Program:
             DataInvalid: Not one whole step, or a token that the model has no row for.
         """
         batches = self._batches(tokens)
-        self._model.train()
+        self.model.train()
         most = self.settings.max_update_norm
         if most:
-            with bounded(self._model, self._optimizer, most) as moved:
+            with bounded(self.model, self.optimizer, most) as moved:
                 loss = self._learned(batches)
             self.moved = moved()
         else:
@@ -206,10 +206,10 @@ class Program:
                 hint="leave privacy out of its settings, or let it train",
             )
         rows = self._batches(tokens, sequences=len(tokens) // self.settings.sequence_bytes)[0]
-        self._model.train()
+        self.model.train()
         loss = self._backward(rows)
-        flat = torch.cat([parameter.grad.flatten() for parameter in self._model.parameters()])
-        self._optimizer.zero_grad(set_to_none=True)
+        flat = torch.cat([parameter.grad.flatten() for parameter in self.model.parameters()])
+        self.optimizer.zero_grad(set_to_none=True)
         return flat.cpu().numpy().astype("<f4", copy=False).tobytes(), loss
 
     def apply(self, gradient: bytes) -> None:
@@ -221,7 +221,7 @@ class Program:
         import torch
 
         flat = torch.frombuffer(bytearray(gradient), dtype=torch.float32)
-        named = list(self._model.parameters())
+        named = list(self.model.parameters())
         if flat.numel() != sum(one.numel() for one in named):
             raise DataInvalid("a gradient belongs to another model", got=flat.numel())
         parts = torch.split(flat, [one.numel() for one in named])
@@ -267,7 +267,7 @@ class Program:
     def _backward(self, rows: torch.Tensor) -> float:
         import torch
 
-        logits = self._model(input_ids=rows).logits[:, :-1]
+        logits = self.model(input_ids=rows).logits[:, :-1]
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
         torch.autograd.backward(loss)
         return float(loss.detach())
@@ -276,9 +276,9 @@ class Program:
         import torch
 
         if self.settings.max_grad_norm and self._private is None:
-            torch.nn.utils.clip_grad_norm_(self._model.parameters(), self.settings.max_grad_norm)
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
         self._steps += 1
 
     def state(self) -> bytes:
@@ -304,17 +304,17 @@ class Program:
 
     def files(self) -> dict[str, bytes]:
         """The model's files as ``from_pretrained`` reads them."""
-        return model_files(self._model, None)
+        return model_files(self.model, None)
 
     def _kept(self) -> dict[str, JsonValue]:
         """What a state belongs to; it may go on where another device computes."""
         return {name: one for name, one in self.settings.to_dict().items() if name != "device"}
 
     def _tensors(self) -> list[tuple[str, torch.Tensor]]:
-        named = dict(self._model.named_parameters())
+        named = dict(self.model.named_parameters())
         tensors = {f"model.{name}": one.detach() for name, one in named.items()}
         for name, one in named.items():
-            for part, value in self._optimizer.state.get(one, {}).items():
+            for part, value in self.optimizer.state.get(one, {}).items():
                 tensors[f"optimizer.{name}.{part}"] = (
                     value.reshape(-1) if not value.dim() else value
                 )
@@ -336,7 +336,7 @@ class Program:
         if not isinstance(kept_with, dict) or kept_with.get("settings") != self._kept():
             raise ModelInvalid("the model state belongs to another program")
         self._steps = int(kept_with["step"])
-        named = dict(self._model.named_parameters())
+        named = dict(self.model.named_parameters())
         expected = {f"model.{name}" for name in named}
         if {name for name in tensors if name.startswith("model.")} != expected:
             raise ModelInvalid("the model state belongs to another model")
@@ -351,9 +351,9 @@ class Program:
                     for part in ("step", "exp_avg", "exp_avg_sq")
                     if f"optimizer.{name}.{part}" in tensors
                 }
-                self._optimizer.state.pop(one, None)
+                self.optimizer.state.pop(one, None)
                 if parts:
-                    self._optimizer.state[one] = {
+                    self.optimizer.state[one] = {
                         part: value.reshape(()) if part == "step" else value.to(one.device)
                         for part, value in parts.items()
                     }

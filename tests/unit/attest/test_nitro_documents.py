@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from carrying import carries
 from nitro_world import PKI, fields
 
 from sealtrain.attest.nitro.parse import parse_document
@@ -124,12 +125,12 @@ def test_no_flipped_bit_of_the_outer_form_is_accepted(raw: bytes, known: dict[st
 
 def test_no_shortened_document_is_accepted(raw: bytes) -> None:
     for length in {*range(0, len(raw), 23), *range(100), *range(len(raw) - 100, len(raw))}:
-        with pytest.raises(EvidenceMalformed, match=r"truncated|is malformed"):
+        with pytest.raises(EvidenceMalformed, check=carries(check="CBOR")):
             parse_document(raw[:length])
 
 
 def test_a_document_above_the_limit_is_refused_unread() -> None:
-    with pytest.raises(EvidenceMalformed, match="16385"):
+    with pytest.raises(EvidenceMalformed, check=carries(check="document form", got="16385 bytes")):
         parse_document(bytes((16 << 10) + 1))
 
 

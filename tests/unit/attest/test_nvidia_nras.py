@@ -12,6 +12,7 @@ from typing import Any
 
 import jwt
 import pytest
+from carrying import carries
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -42,9 +43,12 @@ def check(verdict: RemoteVerdict, *, gpu_count: int = 2, **changes: Any) -> list
     return sorted(verify_remote_verdict(verdict, gpu_count=gpu_count, **given))
 
 
-def refused(verdict: RemoteVerdict, match: str = "NVIDIA's verdict", **changes: Any) -> None:
-    with pytest.raises(RemoteVerdictRefused, match=match):
+def refused(verdict: RemoteVerdict, *fields: str, **changes: Any) -> None:
+    """Refused, and for one of these claims where any is named."""
+    with pytest.raises(RemoteVerdictRefused) as caught:
         check(verdict, **changes)
+    assert caught.value.check == "remote verdict"
+    assert not fields or caught.value.field in fields
 
 
 @pytest.mark.parametrize("version", ["2.0", "3.0"])
@@ -61,53 +65,55 @@ def test_both_ends_of_the_window_hold(now: int) -> None:
 @pytest.mark.negative(54)
 @pytest.mark.parametrize("now", [NOW - HOUR // 2 - 1, NOW + HOUR // 2 + 1, 0])
 def test_outside_the_window_nothing_holds(now: int) -> None:
-    refused(SERVICE.verdict(TWO), "not valid at this time", now=now)
+    refused(SERVICE.verdict(TWO), "nbf", "exp", now=now)
 
 
 @pytest.mark.negative(54)
 @pytest.mark.parametrize("place", ["overall", "GPU-1"])
 @pytest.mark.parametrize(
-    ("change", "match"),
+    "change",
     [
-        ({"exp": NOW - 1}, "not valid at this time"),
-        ({"nbf": NOW + 1}, "not valid at this time"),
-        ({"exp": None}, "does not say when"),
-        ({"exp": str(NOW + 1)}, "does not say when"),
-        ({"nbf": True}, "does not say when"),
-        ({"exp": 1e300}, "does not say when"),
-        ({"iss": "https://nras.attestation-stg.nvidia.com"}, "another issuer"),
-        ({"iss": "https://nras.attestation.nvidia.com/"}, "another issuer"),
-        ({"iss": ["https://nras.attestation.nvidia.com"]}, "another issuer"),
-        ({"iss": None}, "another issuer"),
-        ({"eat_nonce": "00" * 32}, "another conversation"),
-        ({"eat_nonce": NONCE.hex()[:-2]}, "another conversation"),
-        ({"eat_nonce": NONCE.hex() + "00"}, "another conversation"),
-        ({"eat_nonce": NONCE.hex().upper()}, "another conversation"),
-        ({"eat_nonce": [NONCE.hex()]}, "another conversation"),
-        ({"eat_nonce": None}, "another conversation"),
-        ({"eat_nonce": ""}, "another conversation"),
+        {"exp": NOW - 1},
+        {"nbf": NOW + 1},
+        {"exp": None},
+        {"exp": str(NOW + 1)},
+        {"nbf": True},
+        {"exp": 1e300},
+        {"iss": "https://nras.attestation-stg.nvidia.com"},
+        {"iss": "https://nras.attestation.nvidia.com/"},
+        {"iss": ["https://nras.attestation.nvidia.com"]},
+        {"iss": None},
+        {"eat_nonce": "00" * 32},
+        {"eat_nonce": NONCE.hex()[:-2]},
+        {"eat_nonce": NONCE.hex() + "00"},
+        {"eat_nonce": NONCE.hex().upper()},
+        {"eat_nonce": [NONCE.hex()]},
+        {"eat_nonce": None},
+        {"eat_nonce": ""},
     ],
 )
-def test_every_token_has_its_issuer_time_and_nonce(
-    place: str, change: dict[str, Any], match: str
-) -> None:
+def test_every_token_has_its_issuer_time_and_nonce(place: str, change: dict[str, Any]) -> None:
+    [claim] = change
     if place == "overall":
-        refused(SERVICE.verdict(TWO, overall=lambda claims: claims.update(change)), match)
+        refused(SERVICE.verdict(TWO, overall=lambda claims: claims.update(change)), claim)
     else:
-        refused(SERVICE.verdict({**TWO, place: {**TWO[place], **change}}), match)
+        refused(SERVICE.verdict({**TWO, place: {**TWO[place], **change}}), claim)
 
 
 @pytest.mark.negative(54)
 @pytest.mark.parametrize("nonce", [b"", NONCE[:-1], NONCE + b"\0", bytes(32)])
 def test_a_verdict_for_another_nonce_is_refused(nonce: bytes) -> None:
-    refused(SERVICE.verdict(TWO), "another conversation", nonce=nonce)
+    refused(SERVICE.verdict(TWO), "eat_nonce", nonce=nonce)
 
 
 @pytest.mark.negative(54)
 @pytest.mark.parametrize("value", [False, None, "true", 1, [True]])
 def test_the_overall_result_is_true_and_nothing_like_it(value: Any) -> None:
     change = {"x-nvidia-overall-att-result": value}
-    refused(SERVICE.verdict(TWO, overall=lambda claims: claims.update(change)), "negatively")
+    refused(
+        SERVICE.verdict(TWO, overall=lambda claims: claims.update(change)),
+        "x-nvidia-overall-att-result",
+    )
 
 
 def negatives(version: str) -> list[tuple[str, Any]]:
@@ -140,19 +146,22 @@ def test_one_bad_word_about_one_device_refuses_all(version: str) -> None:
 @pytest.mark.parametrize("version", ["1.0", "2.0 ", "4.0", None, 3.0, [], {}])
 def test_claims_of_an_unknown_version_are_refused(version: Any) -> None:
     change = {"x-nvidia-ver": version}
-    refused(SERVICE.verdict(TWO, overall=lambda claims: claims.update(change)), "unknown version")
+    refused(SERVICE.verdict(TWO, overall=lambda claims: claims.update(change)), "x-nvidia-ver")
 
 
 @pytest.mark.negative(54)
 def test_claims_of_one_version_do_not_pass_as_another() -> None:
     older = {name: device_claims("2.0") for name in TWO}
-    refused(SERVICE.verdict(older, version="3.0"), "negatively|certificate chain")
+    refused(
+        SERVICE.verdict(older, version="3.0"),
+        "x-nvidia-gpu-attestation-report-cert-chain-fwid-match",
+    )
 
 
 @pytest.mark.negative(54)
 def test_another_device_token_than_was_digested_is_refused() -> None:
     other = SERVICE.token(device_claims(ueid="9"))
-    refused(SERVICE.verdict(TWO, tokens=lambda t: t.update({"GPU-1": other})), "another GPU-1")
+    refused(SERVICE.verdict(TWO, tokens=lambda t: t.update({"GPU-1": other})), "submods.GPU-1")
 
 
 @pytest.mark.negative(54)
@@ -165,15 +174,15 @@ def test_another_device_token_than_was_digested_is_refused() -> None:
     ],
 )
 def test_names_of_both_sides_are_equal(change: Callable[[dict[str, str]], None]) -> None:
-    refused(SERVICE.verdict(TWO, tokens=change), "names other devices")
+    refused(SERVICE.verdict(TWO, tokens=change), "submods")
 
 
 @pytest.mark.negative(54)
 def test_as_many_devices_as_were_shown() -> None:
     one = {"GPU-0": TWO["GPU-0"]}
-    refused(SERVICE.verdict(one), "another number of devices")
-    refused(SERVICE.verdict(TWO), "another number of devices", gpu_count=1)
-    refused(SERVICE.verdict(TWO), "another number of devices", gpu_count=8)
+    refused(SERVICE.verdict(one), "submods")
+    refused(SERVICE.verdict(TWO), "submods", gpu_count=1)
+    refused(SERVICE.verdict(TWO), "submods", gpu_count=8)
 
 
 @pytest.mark.negative(54)
@@ -224,7 +233,7 @@ def test_a_token_signed_with_a_shared_secret_is_refused() -> None:
             message = compact({"alg": "HS256", "kid": SERVICE.kid}, claims)
             return appended(message, hmac.digest(secret, message, "sha256"))
 
-        refused(overall_replaced(by_secret), "not signed with a key of the service")
+        refused(overall_replaced(by_secret), "alg")
 
 
 @pytest.mark.negative(54)
@@ -233,7 +242,7 @@ def test_a_header_that_names_another_algorithm_is_refused(name: str | None) -> N
     def unsigned(claims: dict[str, Any]) -> str:
         return appended(compact({"alg": name, "kid": SERVICE.kid}, claims), b"")
 
-    refused(overall_replaced(unsigned), "not signed with a key of the service")
+    refused(overall_replaced(unsigned), "alg")
 
 
 @pytest.mark.negative(54)
@@ -244,9 +253,9 @@ def test_a_key_of_another_curve_is_refused(name: str) -> None:
     good = overall_replaced(lambda claims: token_of(name, key, claims))
     public = jwt.algorithms.ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
     keys = json.dumps({"keys": [{**public, "kid": SERVICE.kid}]})
-    refused(RemoteVerdict(token=good.token, jwks=keys), "not signed with a key of the service")
+    refused(RemoteVerdict(token=good.token, jwks=keys), "alg")
     # A good token against that key.
-    refused(RemoteVerdict(token=SERVICE.verdict(TWO).token, jwks=keys), "signature does not hold")
+    refused(RemoteVerdict(token=SERVICE.verdict(TWO).token, jwks=keys), "signature")
 
 
 @pytest.mark.negative(54)
@@ -257,15 +266,15 @@ def test_an_unknown_key_id_is_refused(kid: str | None) -> None:
             claims, SERVICE.key, algorithm="ES384", headers={} if kid is None else {"kid": kid}
         )
     )
-    refused(verdict, "not in the archived key set")
+    refused(verdict, "kid")
 
 
 @pytest.mark.negative(54)
 def test_a_key_that_only_shares_its_name_is_refused() -> None:
     good = SERVICE.verdict(TWO)
-    refused(RemoteVerdict(token=good.token, jwks=Service().jwks), "signature does not hold")
+    refused(RemoteVerdict(token=good.token, jwks=Service().jwks), "signature")
     forged = Service().verdict(TWO)
-    refused(RemoteVerdict(token=forged.token, jwks=SERVICE.jwks), "signature does not hold")
+    refused(RemoteVerdict(token=forged.token, jwks=SERVICE.jwks), "signature")
 
 
 @pytest.mark.negative(54)
@@ -276,7 +285,7 @@ def test_a_header_that_asks_for_more_is_refused(extra: dict[str, Any]) -> None:
         algorithm = jwt.algorithms.ECAlgorithm(jwt.algorithms.ECAlgorithm.SHA384, ec.SECP384R1)
         return appended(message, algorithm.sign(message, SERVICE.key))
 
-    refused(overall_replaced(signed), "asks for more")
+    refused(overall_replaced(signed), "header")
 
 
 @pytest.mark.negative(54)
@@ -286,14 +295,14 @@ def test_a_header_that_asks_for_more_is_refused(extra: dict[str, Any]) -> None:
 )
 def test_a_key_set_of_another_form_is_refused(jwks: str) -> None:
     token = SERVICE.verdict(TWO).token
-    refused(RemoteVerdict.model_construct(token=token, jwks=jwks), "key set")
+    refused(RemoteVerdict.model_construct(token=token, jwks=jwks), "keys", "key set")
 
 
 @pytest.mark.negative(54)
 def test_a_key_id_that_occurs_twice_is_refused() -> None:
     [key] = json.loads(SERVICE.jwks)["keys"]
     keys = json.dumps({"keys": [key, key]})
-    refused(RemoteVerdict(token=SERVICE.verdict(TWO).token, jwks=keys), "name twice")
+    refused(RemoteVerdict(token=SERVICE.verdict(TWO).token, jwks=keys), "keys")
 
 
 @pytest.mark.negative(54)
@@ -305,7 +314,7 @@ def test_a_key_of_another_form_is_refused(change: dict[str, Any]) -> None:
     [key] = json.loads(SERVICE.jwks)["keys"]
     keys = json.dumps({"keys": [{**key, **change}]})
     token = SERVICE.verdict(TWO).token
-    refused(RemoteVerdict(token=token, jwks=keys), "signature does not hold")
+    refused(RemoteVerdict(token=token, jwks=keys), "signature")
 
 
 @pytest.mark.negative(54)
@@ -342,7 +351,7 @@ def test_claims_that_name_a_key_twice_are_refused() -> None:
             body.encode(), SERVICE.key, algorithm="ES384", headers={"kid": SERVICE.kid}
         )
 
-    refused(overall_replaced(twice), "not JSON")
+    refused(overall_replaced(twice), "payload")
 
 
 @pytest.mark.negative(54)
@@ -389,7 +398,7 @@ def test_a_verdict_about_the_devices_shown_holds() -> None:
 def test_a_verdict_about_another_device_is_refused(change: dict[str, Any]) -> None:
     gpu = verified()
     kept = collateral({"GPU-0": about(gpu, **change)})
-    with pytest.raises(RemoteVerdictRefused, match="other devices"):
+    with pytest.raises(RemoteVerdictRefused, check=carries(check="remote verdict")):
         check_remote_verdict(kept, [gpu], NONCE, policy(), NOW)
 
 
@@ -397,14 +406,14 @@ def test_a_verdict_about_another_device_is_refused(change: dict[str, Any]) -> No
 def test_one_device_judged_twice_is_not_two_devices() -> None:
     gpus = [verified(number=0), verified(number=1)]
     kept = collateral({name: about(gpus[0]) for name in ("GPU-0", "GPU-1")})
-    with pytest.raises(RemoteVerdictRefused, match="other devices"):
+    with pytest.raises(RemoteVerdictRefused, check=carries(check="remote verdict")):
         check_remote_verdict(kept, gpus, NONCE, policy(), NOW)
 
 
 @pytest.mark.negative(54)
 def test_a_verdict_that_is_asked_for_must_be_there() -> None:
     for kept in (None, GpuCollateral.build(rims={}, ocsp=())):
-        with pytest.raises(RemoteVerdictRefused, match="there is none"):
+        with pytest.raises(RemoteVerdictRefused, check=carries(check="remote verdict")):
             check_remote_verdict(kept, [verified()], NONCE, policy(), NOW)
 
 
@@ -415,9 +424,9 @@ def test_structure_and_times_of_a_real_verdict(shared: Path) -> None:
     # Its key is no longer published: another key under the same name ends at the signature.
     kid = jwt.get_unverified_header(overall[1])["kid"]
     given = {"gpu_count": 1, "nonce": VECTOR_NONCE, "now": VECTOR_TIME}
-    refused(RemoteVerdict(token=text, jwks=SERVICE.jwks), "not in the archived key set", **given)
+    refused(RemoteVerdict(token=text, jwks=SERVICE.jwks), "kid", **given)
     today = Service(kid)
-    refused(RemoteVerdict(token=text, jwks=today.jwks), "signature does not hold", **given)
+    refused(RemoteVerdict(token=text, jwks=today.jwks), "signature", **given)
     # The same claims under a key of ours: the digest has to follow, all else is as it was.
     bodies = {
         name: jwt.decode(token, options={"verify_signature": False})
@@ -436,6 +445,6 @@ def test_structure_and_times_of_a_real_verdict(shared: Path) -> None:
 
     good = answer(hashlib.sha256(resigned.encode()).hexdigest())
     assert check(good, **given) == ["GPU-0"]
-    refused(answer(said[1][1]), "another GPU-0", **given)
-    refused(good, "not valid at this time", **{**given, "now": VECTOR_TIME + HOUR + 1})
-    refused(good, "another conversation", **{**given, "nonce": NONCE})
+    refused(answer(said[1][1]), "submods.GPU-0", **given)
+    refused(good, "exp", **{**given, "now": VECTOR_TIME + HOUR + 1})
+    refused(good, "eat_nonce", **{**given, "nonce": NONCE})

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from carrying import carries
 from cryptography import x509
 from cryptography.utils import CryptographyDeprecationWarning
 from policies import snp
@@ -193,7 +194,7 @@ def test_a_real_debug_guest_is_refused(shared: Path) -> None:
 def test_the_library_still_loads_a_certificate_with_serial_number_zero(shared: Path) -> None:
     """When this fails, ``cryptography`` made its warning an error: pin it below that release."""
     leaf = real_chain(shared, "genoa_azure_v3", "genoa")[0]
-    with pytest.warns(CryptographyDeprecationWarning, match="wasn't positive"):
+    with pytest.warns(CryptographyDeprecationWarning):
         assert x509.load_der_x509_certificate(leaf).serial_number == 0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -336,30 +337,30 @@ def test_revocation_needs_a_current_list_of_the_root() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "name"),
     [
         ({"products": ["Milan"]}, "InsecureMilan"),
         ({"products": ["Genoa", "Milan"]}, "InsecureMilan"),
         ({"products": []}, "products"),
-        ({"products": ["Genoa", "Genoa"]}, "twice"),
-        ({"products": ["Genoa", "Turin"]}, "exactly the products"),
-        ({"minimum_tcb": {}}, "exactly the products"),
+        ({"products": ["Genoa", "Genoa"]}, "products"),
+        ({"products": ["Genoa", "Turin"]}, "minimum_tcb"),
+        ({"minimum_tcb": {}}, "minimum_tcb"),
         ({"minimum_tcb": {"Genoa": {**FLOOR, "fmc": 1}}}, "fmc"),
         ({"products": ["Turin"], "minimum_tcb": {"Turin": FLOOR}}, "fmc"),
         ({"minimum_tcb": {"Genoa": {**FLOOR, "snp": 256}}}, "snp"),
         ({"minimum_tcb": {"Genoa": {"snp": 1}}}, "bootloader"),
-        ({"chip_ids": ["00" * 64]}, "hidden chip"),
+        ({"chip_ids": ["00" * 64]}, "chip_ids"),
         ({"chip_ids": ["00" * 63]}, "chip_ids"),
-        ({"id_keys": ["00" * 48]}, "no key"),
+        ({"id_keys": ["00" * 48]}, "id_keys"),
         ({"vmpl": 4}, "vmpl"),
         ({"mitigations": {}}, "mitigations"),
-        ({"mitigations": {"Turin": "00" * 8}}, "exactly the products"),
+        ({"mitigations": {"Turin": "00" * 8}}, "mitigations"),
         ({"mitigations": {"Genoa": "3"}}, "mitigations"),
         ({"mitigations": "require"}, "mitigations"),
         ({"extended_tcb": []}, "extended_tcb"),
         ({"extended_tcb": ["00" * 31]}, "extended_tcb"),
         ({"platform_flags": []}, "platform_flags"),
-        ({"platform_flags": ["ecc", "ecc"]}, "twice"),
+        ({"platform_flags": ["ecc", "ecc"]}, "platform_flags"),
         ({"platform_flags": ["ECC"]}, "platform_flags"),
         ({"vmpl": True}, "vmpl"),
         ({"debug": "any"}, "debug"),
@@ -369,8 +370,8 @@ def test_revocation_needs_a_current_list_of_the_root() -> None:
         ({"unknown": 1}, "unknown"),
     ],
 )
-def test_a_policy_with_a_flaw_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(TrustInvalid, match=message):
+def test_a_policy_with_a_flaw_is_refused(changes: dict[str, Any], name: str) -> None:
+    with pytest.raises(TrustInvalid, match=name):
         policy(**changes)
 
 
@@ -378,7 +379,7 @@ def test_a_policy_with_a_flaw_is_refused(changes: dict[str, Any], message: str) 
 def test_a_policy_lacks_no_field(name: str) -> None:
     values = policy().to_dict()
     del values[name]
-    with pytest.raises(TrustInvalid, match=name):
+    with pytest.raises(TrustInvalid, check=carries(field=name)):
         load_model(SnpPolicy, values, TrustInvalid, "appraisal policy")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from carrying import carries
 
 from sealtrain.attest.tdx.collect import collect_quote
 from sealtrain.attest.tdx.parse import parse_quote
@@ -92,7 +93,9 @@ def test_a_report_that_somebody_else_overwrote_is_not_taken(kernel: Kernel) -> N
     assert parse_quote(collect_quote(ASKED, base=BASE, folders=kernel)).report_data == ASKED
     assert kernel.made == 3
     kernel.other_writers = 99
-    with pytest.raises(GuestApiUnreachable, match="another process writes"):
+    with pytest.raises(
+        GuestApiUnreachable, check=carries(check="TEE device", got="3 reports were overwritten")
+    ):
         collect_quote(ASKED, base=BASE, folders=kernel)
     assert kernel.reports == {}
 
@@ -109,7 +112,9 @@ def test_a_platform_that_quotes_something_else_is_refused(
 
 def test_another_tee_is_named(kernel: Kernel) -> None:
     kernel.provider = "sev_guest"
-    with pytest.raises(GuestApiUnreachable, match="another TEE") as caught:
+    with pytest.raises(
+        GuestApiUnreachable, check=carries(check="TEE device", got="sev_guest")
+    ) as caught:
         collect_quote(ASKED, base=BASE, folders=kernel)
     assert (caught.value.got, caught.value.expected) == ("sev_guest", "tdx_guest")
 
@@ -151,7 +156,7 @@ def test_certificates_come_along_where_there_are_some(kernel: Kernel) -> None:
         report = tsm_report(ASKED, provider="tdx_guest", base=BASE, folders=kernel)
         assert (report.auxblob, report.provider) == (expected, "tdx_guest")
     kernel.auxblob = OSError(errno.EIO, "broken")
-    with pytest.raises(GuestApiUnreachable, match="no attestation report"):
+    with pytest.raises(GuestApiUnreachable, check=carries(check="TEE device", got="broken")):
         tsm_report(ASKED, provider="tdx_guest", base=BASE, folders=kernel)
 
 
@@ -175,7 +180,7 @@ def test_files_are_read_whole_and_within_limits(tmp_path: Path) -> None:
     folders.write(path / "inblob", b"a" * MAX_BLOB_BYTES)
     assert folders.read(path / "inblob") == b"a" * MAX_BLOB_BYTES
     folders.write(path / "inblob", b"a" * (MAX_BLOB_BYTES + 1))
-    with pytest.raises(EvidenceMalformed, match="too long"):
+    with pytest.raises(EvidenceMalformed, match="inblob"):
         folders.read(path / "inblob")
     (path / "inblob").unlink()
     folders.remove(path)

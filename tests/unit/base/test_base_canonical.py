@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import rfc8785
+from carrying import carries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -96,7 +97,7 @@ def test_the_order_of_keys_makes_no_difference(value: dict[str, int]) -> None:
     ],
 )
 def test_a_value_json_cannot_carry_exactly_is_refused(value: object) -> None:
-    with pytest.raises(DataInvalid, match="canonical"):
+    with pytest.raises(DataInvalid):
         canonical_json(value)
 
 
@@ -200,13 +201,13 @@ def test_a_megabyte_of_opening_brackets_ends_in_a_refusal_and_not_in_a_crash() -
 )
 def test_a_document_in_another_form_than_the_canonical_one_is_refused(data: bytes) -> None:
     parse_json(data)
-    with pytest.raises(DataInvalid, match="canonical"):
+    with pytest.raises(DataInvalid, check=carries(code="data-invalid")):
         parse_canonical(data)
 
 
 @pytest.mark.parametrize("data", [b"1e999", b"[-1e400]"])
 def test_a_number_that_overflows_to_infinity_is_refused(data: bytes) -> None:
-    with pytest.raises(DataInvalid, match="range"):
+    with pytest.raises(DataInvalid, check=carries(code="data-invalid")):
         parse_json(data)
 
 

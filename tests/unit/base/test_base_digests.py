@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from carrying import carries
 
 from sealtrain.base.digests import file_sha256, sha256_hex, tree_sha256
 from sealtrain.errors import DataInvalid
@@ -70,12 +71,12 @@ def test_renaming_a_file_changes_the_tree(tmp_path: Path) -> None:
 def test_a_symbolic_link_is_refused(tmp_path: Path) -> None:
     folder = grow(tmp_path / "tree")
     (folder / "link.py").symlink_to(folder / "a.py")
-    with pytest.raises(DataInvalid, match="symbolic link"):
+    with pytest.raises(DataInvalid, match=r"link\.py"):
         tree_sha256(folder)
 
 
 def test_an_absent_folder_and_an_empty_one_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataInvalid, match="no such folder"):
+    with pytest.raises(DataInvalid, match=r"absent$"):
         tree_sha256(tmp_path / "absent")
-    with pytest.raises(DataInvalid, match="no file"):
+    with pytest.raises(DataInvalid, check=carries(code="data-invalid")):
         tree_sha256(tmp_path)

@@ -45,7 +45,7 @@ def test_a_portable_name_is_taken_as_it_is(name: str) -> None:
     ],
 )
 def test_another_name_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="is"):
+    with pytest.raises(ValueError):
         portable_name(name)
 
 

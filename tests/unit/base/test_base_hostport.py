@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from carrying import carries
 
 from sealtrain.base.hostport import host_and_port, written
 from sealtrain.errors import UsageError
@@ -26,5 +27,5 @@ def test_an_address_is_read_as_it_is_written(text: str, host: str, port: int) ->
     ["", "host", "host:", ":80", "host:65536", "::1:80", "http://host:80", "host:80 ", "h:x"],
 )
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="address"):
+    with pytest.raises(UsageError, check=carries(expected="HOST:PORT")):
         host_and_port(text)

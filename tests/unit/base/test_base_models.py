@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from carrying import carries
 from pydantic import ValidationError
 
 from sealtrain.base.models import (
@@ -48,22 +49,23 @@ def test_a_document_cannot_be_changed() -> None:
 
 
 def test_an_unknown_field_names_its_likely_meaning() -> None:
-    with pytest.raises(RecipeInvalid, match="unknown field") as caught:
+    with pytest.raises(
+        RecipeInvalid, check=carries(check="recipe", field="inner.learning_rat")
+    ) as caught:
         load_model(
             Document, {"version": 1, "inner": {"learning_rat": 1.0}}, RecipeInvalid, "recipe"
         )
-    assert "inner.learning_rat" in caught.value.message
-    assert caught.value.hint == "did you mean 'learning_rate'?"
+    assert "'learning_rate'" in str(caught.value.hint)
 
 
 def test_an_unknown_field_like_no_other_gets_no_guess() -> None:
     with pytest.raises(RecipeInvalid) as caught:
         load_model(Document, {**GOOD, "zzzzzz": 1}, RecipeInvalid, "recipe")
-    assert "did you mean" not in (caught.value.hint or "")
+    assert "'" not in (caught.value.hint or "")
 
 
 def test_a_missing_field_is_named() -> None:
-    with pytest.raises(TrustInvalid, match="lacks the field 'inner'"):
+    with pytest.raises(TrustInvalid, check=carries(check="trust file", field="inner")):
         load_model(Document, {"version": 1}, TrustInvalid, "trust file")
 
 

@@ -41,7 +41,7 @@ def test_a_traceback_with_locals_does_not_show_the_value() -> None:
 
 @pytest.mark.parametrize("leave", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_a_secret_cannot_be_pickled_or_copied(leave) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(TypeError, match="must not be pickled"):
+    with pytest.raises(TypeError):
         leave(Secret(RAW))
 
 

@@ -211,7 +211,7 @@ def test_it_is_off_unless_asked_for_and_wants_rules_for_dstack(tmp_path: Path) -
     with release_world(tmp_path) as world:
         assert world.broker.boot is None
         policy = insecure_simulator_policy(world.pki.root_der, tee="nitro")
-        parts = replace(world.broker._parts, gateway_app_id="", policy=policy)
+        parts = replace(world.parts, gateway_app_id="", policy=policy)
         with pytest.raises(ConfigError) as caught:
             Broker(parts)
         assert caught.value.got == "nitro"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from carrying import carries
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.consortium.members import MAX_CONSORTIUM_BYTES, Consortium
@@ -56,7 +57,7 @@ def test_owners_are_found_by_name_and_by_key(
     assert consortium.owner("ben") == ben
     assert consortium.owner_by_key_id(ben.key_id) == ben
     assert consortium.owner_by_key_id(outsider.public.key_id) is None
-    with pytest.raises(ConsortiumInvalid, match="no owner"):
+    with pytest.raises(ConsortiumInvalid, check=carries(got="eve")):
         consortium.owner("eve")
 
 
@@ -71,7 +72,7 @@ def test_a_misspelt_field_is_answered_with_the_right_one(consortium: Consortium)
     document["thresholds"]["aprove"] = document["thresholds"].pop("approve")
     with pytest.raises(ConsortiumInvalid) as caught:
         Consortium.from_dict(document)
-    assert caught.value.hint == "did you mean 'approve'?"
+    assert "'approve'" in str(caught.value.hint)
 
 
 def test_a_file_that_is_too_long_is_refused_unread(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from carrying import carries
 
 from sealtrain.errors import AlreadyExists, KeyFileInvalid, UsageError, WrongKey
 from sealtrain.keys.identity import Identity
@@ -42,7 +43,9 @@ def test_a_file_open_to_others_is_refused_with_the_cure(tmp_path: Path, mode: in
     path = tmp_path / "a"
     Identity.generate("a").save(path)
     path.chmod(mode)
-    with pytest.raises(KeyFileInvalid, match="readable by others") as refusal:
+    with pytest.raises(
+        KeyFileInvalid, check=carries(check="key file", expected="mode 0600")
+    ) as refusal:
         Identity.load(path)
     assert refusal.value.hint == f"chmod 600 {path}"
 
@@ -63,16 +66,16 @@ def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
 def test_links_folders_pipes_and_absent_files_are_refused(tmp_path: Path) -> None:
     Identity.generate("a").save(tmp_path / "a")
     (tmp_path / "link").symlink_to(tmp_path / "a")
-    with pytest.raises(KeyFileInvalid, match="symbolic link"):
+    with pytest.raises(KeyFileInvalid, check=carries(check="key file")):
         Identity.load(tmp_path / "link")
     (tmp_path / "folder").mkdir(mode=0o700)
     os.mkfifo(tmp_path / "pipe", 0o600)
     for name in ("folder", "pipe"):
-        with pytest.raises(KeyFileInvalid, match="regular file"):
+        with pytest.raises(KeyFileInvalid, check=carries(check="key file")):
             Identity.load(tmp_path / name)
-    with pytest.raises(KeyFileInvalid, match="cannot read"):
+    with pytest.raises(KeyFileInvalid, check=carries(check="key file")):
         Identity.load(tmp_path / "none")
-    with pytest.raises(UsageError, match="does not exist"):
+    with pytest.raises(UsageError, check=carries(code="usage")):
         Identity.generate("a").save(tmp_path / "no" / "a")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from carrying import carries
 from manifest_world import OWNERS, identity
 from release_world import NOW, ReleaseWorld, release_world
 from typer.testing import CliRunner
@@ -278,7 +279,7 @@ def test_a_damaged_or_foreign_file_is_found_and_a_missing_one_said(
     path.write_bytes(b"something else" * 1000)
     assert not history.audit(state).holds
     path.unlink()
-    with pytest.raises(DataInvalid, match="no such file"):
+    with pytest.raises(DataInvalid, check=carries(code="data-invalid")):
         history.audit(state)
 
 
@@ -536,12 +537,9 @@ def test_the_command_names_what_it_found_and_leaves_with_three(
     ]
     good = CliRunner().invoke(app, [*words, "--from", str(tmp_path / "kept"), "--quorum", "2"])
     assert good.exit_code == 0, good.output
-    assert "holds        yes" in good.stdout
-    assert "witnessed    11 entries by 2 owners" in good.stdout
     doctor(state / "ledger.sqlite", "UPDATE entry SET data = x'00' WHERE i = 5")
     bad = CliRunner().invoke(app, words)
     assert bad.exit_code == 3
-    assert "entry 5: stored hash" in bad.stdout
     told = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert told["findings"][0]["index"] == 5
     assert not told["holds"]
@@ -549,4 +547,3 @@ def test_the_command_names_what_it_found_and_leaves_with_three(
     shutil.copy(history.older / "broker.sqlite", state / "broker.sqlite")
     back = CliRunner().invoke(app, words)
     assert back.exit_code == 3
-    assert "entries are gone" in back.stdout

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from carrying import carries
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sealtrain.base.encoding import from_base64, to_base64
@@ -79,7 +80,10 @@ def test_another_history_is_refused_remembered_and_not_taken(tmp_path: Path, siz
         seen = log.checkpoint()
     kept = state.read_bytes()
     with ledger(tmp_path / "other", size, word="m") as forged:
-        with pytest.raises(LedgerInconsistent, match=r"shorter|does not extend") as caught:
+        with pytest.raises(
+            LedgerInconsistent,
+            check=carries(check="ledger size" if size < 7 else "ledger consistency"),
+        ) as caught:
             see(state, forged)
         shown = forged.checkpoint()
     assert state.read_bytes() == kept
@@ -94,7 +98,10 @@ def test_a_log_that_gives_no_proof_is_refused(tmp_path: Path) -> None:
     with ledger(tmp_path / "log", 3) as log:
         see(state, log)
     with ledger(tmp_path / "log", 5) as log, memory(state) as kept:
-        with pytest.raises(LedgerInconsistent, match="does not prove"):
+        with pytest.raises(
+            LedgerInconsistent,
+            check=carries(check="ledger consistency", got="no consistency proof"),
+        ):
             kept.advance(log.checkpoint(), None, LOG.public, origin=ORIGIN, now=NOW)
         assert kept.head is not None
         assert kept.head.size == 3
@@ -119,7 +126,7 @@ def test_a_log_under_another_key_is_refused_without_accusing_the_first(tmp_path:
 def test_a_damaged_memory_is_not_begun_afresh(tmp_path: Path, text: str) -> None:
     state = tmp_path / "state.json"
     state.write_text(text)
-    with pytest.raises(ConfigError, match="not a memory"), memory(state):
+    with pytest.raises(ConfigError, check=carries(check="state file")), memory(state):
         pass
     assert state.read_text() == text
 
@@ -134,7 +141,10 @@ def test_an_edited_memory_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written_is_said_before_anything_is_signed(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot keep"), memory(tmp_path / "none" / "state.json"):
+    with (
+        pytest.raises(ConfigError, check=carries(check="state file")),
+        memory(tmp_path / "none" / "state.json"),
+    ):
         pass
 
 
@@ -190,7 +200,9 @@ def test_a_quorum_counts_owners(tmp_path: Path) -> None:
     )
     assert found.times == {"ada": NOW, "bea": NOW + 1, "cem": NOW + 2}
     assert found.head.size == 3
-    with pytest.raises(SignatureInvalid, match="too few") as caught:
+    with pytest.raises(
+        SignatureInvalid, check=carries(check="witness quorum", got="1 (ada)")
+    ) as caught:
         verify_witnessed(
             note.to_text(), LOG.public, origin=ORIGIN, witnesses=WITNESSES[:1], quorum=2
         )
@@ -199,7 +211,7 @@ def test_a_quorum_counts_owners(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [0, -1, 2**53])
 def test_a_cosignature_needs_a_real_time(at: int) -> None:
-    with pytest.raises(ValueError, match="time"):
+    with pytest.raises(ValueError):
         cosign("text\n", witness_name("ada"), LOG, at=at)
 
 

@@ -84,7 +84,7 @@ def test_one_of_three_brokers_is_too_few(world: World) -> None:
 def test_a_guest_that_shows_one_receipt_twice_is_refused(world: World) -> None:
     shown = judged(world, {A: [lease(world, "a")]}, change=lambda listed: listed * 2)
     assert isinstance(shown.refusal, ClaimContradicted)
-    assert "twice" in str(shown.refusal)
+    assert shown.refusal.check == "releases"
 
 
 def test_two_releases_of_one_broker_are_not_two_brokers(world: World) -> None:

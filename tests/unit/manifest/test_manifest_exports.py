@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from carrying import carries
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from jsonschema import Draft7Validator
@@ -327,11 +328,11 @@ def test_a_folder_that_is_not_what_was_sealed_is_not_signed(
 ) -> None:
     sealed = opened_digests(world.artefacts / "model", world.model, identity(OWNERS[1]))
     (opened / "extra.py").write_text("import os")
-    with pytest.raises(SubjectMismatch, match="exactly the files"):
+    with pytest.raises(SubjectMismatch, check=carries(check="model", got="extra.py")):
         opened_files(opened, sealed)
     (opened / "extra.py").unlink()
     (opened / "config.json").write_bytes(b"{}")
-    with pytest.raises(SubjectMismatch, match="not the file that was sealed"):
+    with pytest.raises(SubjectMismatch, match=r"config\.json"):
         opened_files(opened, sealed)
     (opened / "config.json").unlink()
     (opened / "config.json").symlink_to(opened / "model.safetensors")

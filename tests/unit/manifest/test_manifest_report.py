@@ -127,7 +127,7 @@ def test_text_is_escaped_unless_it_is_markup() -> None:
     assert tag("p", title='"><script>') == '<p title="&quot;&gt;&lt;script&gt;"></p>'
     assert join(("<", Html("<br/>"), None, 3)) == "&lt;<br/>3"
     assert "\u202e" not in tag("p", "a\u202eb")
-    with pytest.raises(ValueError, match="element"):
+    with pytest.raises(ValueError):
         tag("p onload=x")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from carrying import carries
 
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.errors import LockInvalid, RecipeInvalid
@@ -32,7 +33,7 @@ def test_a_lock_that_writes_the_default_out_is_not_normalised(
 ) -> None:
     document = parse_json(lock_of(sft).lock_bytes)
     document["recipe"]["backend"] = {"name": "trl", "ranks": 1}
-    with pytest.raises(LockInvalid, match="normalised"):
+    with pytest.raises(LockInvalid, check=carries(check="lock")):
         parse_lock(canonical_json(document))
 
 
@@ -42,8 +43,8 @@ def test_a_lock_that_writes_the_default_out_is_not_normalised(
         ("trl", "backend"),
         (None, "backend"),
         ({}, "name"),
-        ({"name": "torch"}, "expected tags"),
-        ({"name": "accelerate"}, "expected tags"),
+        ({"name": "torch"}, "torch"),
+        ({"name": "accelerate"}, "accelerate"),
         ({"name": "trl", "ranks": 0}, "ranks"),
         ({"name": "trl", "ranks": 65}, "ranks"),
         ({"name": "trl", "ranks": "2"}, "ranks"),
@@ -100,7 +101,7 @@ def test_what_a_backend_cannot_train_is_refused(
 
 def test_other_phases_train_in_one_process(tabular: dict[str, Any]) -> None:
     parse_recipe(tabular)
-    with pytest.raises(RecipeInvalid, match="phases cpt and sft"):
+    with pytest.raises(RecipeInvalid, match=r"backend\.ranks"):
         parse_recipe(tabular | {"backend": {"name": "trl", "ranks": 2}})
 
 

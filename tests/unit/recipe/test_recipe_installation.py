@@ -71,7 +71,7 @@ def measure(sft: dict[str, Any]) -> Measure:
 @pytest.fixture
 def wanted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def want(*lines: str) -> None:
-        monkeypatch.setattr(installation, "_own_requirements", lambda: list(lines))
+        monkeypatch.setattr(installation, "own_requirements", lambda: list(lines))
 
     return want
 
@@ -129,7 +129,7 @@ def test_a_package_without_record_cannot_be_measured(
 ) -> None:
     (place("alpha") / "RECORD").unlink()
     wanted("alpha")
-    with pytest.raises(ExtraMissing, match="no RECORD"):
+    with pytest.raises(ExtraMissing, match=r"alpha.*RECORD"):
         measure()
 
 
@@ -193,7 +193,7 @@ def test_a_checkout_says_itself_what_its_code_needs(monkeypatch: pytest.MonkeyPa
         return ["something-else"]
 
     monkeypatch.setattr(importlib.metadata, "requires", older)
-    lines = installation._own_requirements()
+    lines = installation.own_requirements()
     assert any(line.startswith("cryptography>=") for line in lines)
     assert any(line.startswith("trl>=") and line.endswith("extra == 'train'") for line in lines)
 

@@ -63,16 +63,16 @@ def test_a_file_that_is_not_measured_is_refused(model_folder: Path) -> None:
     (model_folder / ".cache" / "state").write_text("x")
     model_digest(model_folder)
     (model_folder / ".hidden.safetensors").write_bytes(b"x")
-    with pytest.raises(ModelInvalid, match="not measured"):
+    with pytest.raises(ModelInvalid, match=r"\.hidden\.safetensors"):
         model_digest(model_folder)
 
 
 def test_links_are_refused_in_the_folder_and_on_the_way(model_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(model_folder)
-    with pytest.raises(ModelInvalid, match="symbolic link"):
+    with pytest.raises(ModelInvalid, match=r"\blink$"):
         resolve_inside(tmp_path, "link")
     (model_folder / "vocab.txt").symlink_to("/etc/hostname")
-    with pytest.raises(ModelInvalid, match="symbolic link"):
+    with pytest.raises(ModelInvalid, match=r"vocab\.txt"):
         model_digest(model_folder)
 
 
@@ -80,7 +80,7 @@ def test_paths_start_at_the_recipe_and_may_name_its_neighbours(tmp_path: Path) -
     (tmp_path / "recipes").mkdir()
     (tmp_path / "models").mkdir()
     assert resolve_inside(tmp_path / "recipes", "../models") == (tmp_path / "models").resolve()
-    with pytest.raises(ModelInvalid, match="does not exist"):
+    with pytest.raises(ModelInvalid, match="models/none"):
         resolve_inside(tmp_path, "models/none")
 
 
@@ -121,11 +121,11 @@ def test_an_incomplete_model_is_refused(model_folder: Path, missing: str) -> Non
 
 
 def test_a_damaged_setting_or_an_absent_tokenizer_is_refused(model_folder: Path) -> None:
-    with pytest.raises(ModelInvalid, match="no such"):
+    with pytest.raises(ModelInvalid, match=r"none$"):
         model_digest(model_folder / "none")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (model_folder / name).unlink()
-    with pytest.raises(ModelInvalid, match="no tokenizer"):
+    with pytest.raises(ModelInvalid, match=r"base$"):
         tokenizer_digest(model_folder)
     (model_folder / "config.json").write_text('{"a": 1, "a": 2}')
     with pytest.raises(ModelInvalid, match=r"config\.json"):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from carrying import carries
 
 from sealtrain.errors import DataInvalid, RecipeInvalid
 from sealtrain.recipe.modelspec import FolderTokenizer, ModelFromFolder
@@ -80,9 +81,9 @@ def test_an_unknown_field_is_refused_with_a_near_name(
 ) -> None:
     target = sft if place is None else sft[place]
     target[name] = "x"
-    with pytest.raises(RecipeInvalid, match="unknown field") as refusal:
+    with pytest.raises(RecipeInvalid, match=name) as refusal:
         parse_recipe(sft)
-    assert refusal.value.hint == f"did you mean {near!r}?"
+    assert repr(near) in str(refusal.value.hint)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_an_unknown_field_is_refused_with_a_near_name(
 )
 def test_arguments_that_carry_data_out_or_code_in_do_not_exist(sft: Document, name: str) -> None:
     sft["trainer"][name] = "x"
-    with pytest.raises(RecipeInvalid, match="unknown field"):
+    with pytest.raises(RecipeInvalid, check=carries(field=f"trainer.{name}")):
         parse_recipe(sft)
 
 
@@ -115,19 +116,19 @@ BROKEN: list[tuple[str, Any, str]] = [
     ("version", 2, "version"),
     ("version", "1", "version"),
     ("name", "Has Space", "name"),
-    ("description", "zero\u200bwidth", "cannot be seen"),
-    ("description", "turned \u202e around", "cannot be seen"),
-    ("phase", "grow", "no known phase"),
-    ("phase", None, "no known phase"),
+    ("description", "zero\u200bwidth", "description"),
+    ("description", "turned \u202e around", "description"),
+    ("phase", "grow", "phase"),
+    ("phase", None, "phase"),
     ("datasets", [], "datasets"),
     ("datasets.0.owner", "A", "owner"),
     ("datasets.0.role", "valid", "role"),
     ("datasets.0.weight", 0, "weight"),
     ("datasets.0.weight", "2", "weight"),
-    ("datasets.2.weight", 2, "read whole"),
-    ("datasets.1", {"owner": "hospital-a", "name": "biopsies", "role": "test"}, "twice"),
+    ("datasets.2.weight", 2, "datasets.2"),
+    ("datasets.1", {"owner": "hospital-a", "name": "biopsies", "role": "test"}, "datasets"),
     ("columns", {}, "columns"),
-    ("columns", {"text": "a", "prompt": "b"}, "unknown field"),
+    ("columns", {"text": "a", "prompt": "b"}, "prompt"),
     ("trainer.max_steps", 0, "max_steps"),
     ("trainer.max_steps", 1.5, "max_steps"),
     ("trainer.max_steps", True, "max_steps"),
@@ -145,30 +146,30 @@ BROKEN: list[tuple[str, Any, str]] = [
     ("privacy", {}, "privacy: .*'dp'"),
     ("privacy.dp", "epsilon", "dp"),
     ("release_policy.metrics", ["Loss!"], "metrics"),
-    ("release_policy.metrics", ["loss", "loss"], "metrics name one twice"),
+    ("release_policy.metrics", ["loss", "loss"], "metrics"),
     ("release_policy.round_to", 9, "round_to"),
     ("release_policy.logs", "all", "logs"),
     ("release_policy.model.recipients", [], "recipients"),
-    ("release_policy.model.recipients", ["a", "a"], "twice"),
+    ("release_policy.model.recipients", ["a", "a"], "recipients"),
     ("hardware.platforms", [], "platforms"),
     ("hardware.platforms", ["tpm"], "platforms"),
-    ("hardware.platforms", ["nitro"], "image is required"),
-    ("hardware.platforms", ["dstack", "snp"], "two kinds"),
-    ("hardware.platforms", ["simulator", "simulator"], "twice"),
-    ("hardware.platforms", ["dstack"], "image is required"),
+    ("hardware.platforms", ["nitro"], "image"),
+    ("hardware.platforms", ["dstack", "snp"], "platforms"),
+    ("hardware.platforms", ["simulator", "simulator"], "platforms"),
+    ("hardware.platforms", ["dstack"], "image"),
     ("hardware.image", "name:latest", "image"),
     ("hardware.image", f"$x@sha256:{'0' * 64}", "image"),
     ("hardware.key_provider", "kms", "key_provider_id"),
-    ("hardware.key_provider_id", "00", "without a key_provider"),
-    ("hardware.app_id", "0" * 40, "KMS contract"),
+    ("hardware.key_provider_id", "00", "key_provider"),
+    ("hardware.app_id", "0" * 40, "app_id"),
     ("model", {}, "model"),
     ("model.config", {"hidden_size": 3}, "model_type"),
-    ("model.config", {"model_type": "x", "auto_map": {"AutoModel": "evil.py"}}, "not measured"),
-    ("model.config", {"model_type": "x", "a": {"trust_remote_code": True}}, "not measured"),
-    ("model.config", {"model_type": "x", "_attn_implementation": "a"}, "not measured"),
-    ("model.config", {"model_type": "x", "attn_implementation": "org/k"}, "not measured"),
-    ("model.config", {"model_type": "x", "n": 1 << 60}, "2\\*\\*53"),
-    ("model.config", {"model_type": "x", "n": [[[[[[[1]]]]]]]}, "deeper"),
+    ("model.config", {"model_type": "x", "auto_map": {"AutoModel": "evil.py"}}, "auto_map"),
+    ("model.config", {"model_type": "x", "a": {"trust_remote_code": True}}, "trust_remote_code"),
+    ("model.config", {"model_type": "x", "_attn_implementation": "a"}, "_attn_implementation"),
+    ("model.config", {"model_type": "x", "attn_implementation": "org/k"}, "attn_implementation"),
+    ("model.config", {"model_type": "x", "n": 1 << 60}, "model"),
+    ("model.config", {"model_type": "x", "n": [[[[[[[1]]]]]]]}, "model"),
     ("model.tokenizer", None, "tokenizer"),
     ("model.tokenizer", {"kind": "words"}, "tokenizer"),
     ("model", {"path": "/models/base"}, "path"),
@@ -204,17 +205,17 @@ def test_a_value_outside_its_range_is_refused_by_name(
     ("change", "problem"),
     [
         ({"labels": ["a"]}, "num_labels"),
-        ({"labels": ["a", "a"]}, "twice"),
-        ({"labels": ["a", "b"], "num_labels": 3}, "differs"),
+        ({"labels": ["a", "a"]}, "labels"),
+        ({"labels": ["a", "b"], "num_labels": 3}, "num_labels"),
         ({"labels": None}, "num_labels"),
         ({"columns": {"features": [], "label": "y"}}, "features"),
-        ({"columns": {"features": ["x", "x"], "label": "y"}}, "twice"),
-        ({"columns": {"features": ["x", "y"], "label": "y"}}, "twice"),
+        ({"columns": {"features": ["x", "x"], "label": "y"}}, r"columns\.tabular"),
+        ({"columns": {"features": ["x", "y"], "label": "y"}}, r"columns\.tabular"),
         ({"columns": {"text": "t", "label": "y"}}, "tokenizer"),
         ({"peft": {"method": "lora", "target_modules": ["q"]}}, "peft"),
         ({"model": {"path": "m"}}, "model.config"),
         ({"model": {"config": {"model_type": "mlp"}, "init_seed": 1,
-                    "tokenizer": {"kind": "bytes"}}}, "without a tokenizer"),
+                    "tokenizer": {"kind": "bytes"}}}, "tokenizer"),
     ],
 )  # fmt: skip
 def test_a_classifier_must_fit_its_columns(tabular: Document, change: Any, problem: str) -> None:
@@ -226,19 +227,19 @@ def test_a_classifier_must_fit_its_columns(tabular: Document, change: Any, probl
 @pytest.mark.parametrize("field", ["privacy", "release_policy", "hardware", "trainer", "columns"])
 def test_what_owners_agree_to_must_be_written(sft: Document, field: str) -> None:
     del sft[field]
-    with pytest.raises(RecipeInvalid, match=f"lacks the field '{field}'"):
+    with pytest.raises(RecipeInvalid, check=carries(field=field)):
         parse_recipe(sft)
 
 
 def test_a_missing_or_huge_file_is_a_typed_refusal(tmp_path: Path) -> None:
-    with pytest.raises(DataInvalid, match="cannot read"):
+    with pytest.raises(DataInvalid, check=carries(code="data-invalid")):
         load_recipe(tmp_path / "none.yaml")
     big = tmp_path / "big.yaml"
     big.write_bytes(b"#" * (1 << 20))
-    with pytest.raises(RecipeInvalid, match="too long"):
+    with pytest.raises(RecipeInvalid, check=carries(expected="at most 131072")):
         load_recipe(big)
     big.write_text("- a list")
-    with pytest.raises(RecipeInvalid, match="not a mapping"):
+    with pytest.raises(RecipeInvalid, check=carries(check="recipe")):
         load_recipe(big)
 
 

@@ -188,14 +188,14 @@ def test_the_first_import_that_is_not_pinned_is_found(text: str, line: int, modu
     found = problem({"train.py": text} | OTHERS)
     assert found is not None
     assert found.module == module
-    assert found.message.startswith(f"script train.py, line {line},")
+    assert (found.script, found.line) == ("train.py", line)
 
 
 def test_modules_of_scripts_are_looked_at_too() -> None:
     found = problem({"train.py": "import lib.a"} | OTHERS | {"lib/a.py": "\nimport wandb"})
     assert found is not None
     assert found.module == "wandb"
-    assert found.message.startswith("script lib/a.py, line 2,")
+    assert (found.script, found.line) == ("lib/a.py", 2)
 
 
 def test_an_unpinned_import_is_not_locked(

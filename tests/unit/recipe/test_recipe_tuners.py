@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from carrying import carries
 
 from sealtrain.errors import ExtraMissing, RecipeInvalid
 from sealtrain.recipe.backends import Axolotl, Unsloth
@@ -64,8 +65,8 @@ def test_unsloth_takes(sft: dict[str, Any], fields: dict[str, Any]) -> None:
 SHARED: list[tuple[dict[str, Any], str]] = [
     ({"model": FROM_NOTHING}, "model.path"),
     ({"model": BASE | {"tokenizer": {"kind": "bytes"}}}, "model.path"),
-    ({"trainer": {"packing": True}}, "packs"),
-    ({"trainer": {"padding_free": True, "max_length": None}}, "packs"),
+    ({"trainer": {"packing": True}}, "padding_free"),
+    ({"trainer": {"padding_free": True, "max_length": None}}, "padding_free"),
     ({"trainer": {"loss_type": "dft"}}, "loss_type"),
     ({"scripts": ["train.py"]}, "script"),
     ({"peft": LORA | {"use_dora": True}}, "use_dora"),
@@ -73,7 +74,7 @@ SHARED: list[tuple[dict[str, Any], str]] = [
     ({"peft": {"method": "prompt_tuning", "num_virtual_tokens": 4}}, "method lora"),
     ({"peft": LORA | {"init_lora_weights": "pissa"}}, "init_lora_weights"),
     ({"peft": LORA | {"target_modules": ["q_proj", "lm_head"]}}, "modules_to_save"),
-    ({"privacy": PRIVATE}, "each record"),
+    ({"privacy": PRIVATE}, "backend trl"),
 ]
 
 
@@ -134,13 +135,13 @@ def test_unsloth_holds_four_bits_in_one_way(
 @pytest.mark.parametrize("backend", ["unsloth", "axolotl"])
 def test_it_is_one_process(sft: dict[str, Any], backend: str) -> None:
     recipe = changed(sft, backend) | {"backend": {"name": backend, "ranks": 2}}
-    with pytest.raises(RecipeInvalid, match="ranks"):
+    with pytest.raises(RecipeInvalid, check=carries(field=f"backend.{backend}.ranks")):
         parse_recipe(recipe)
 
 
 def test_other_phases_are_not_for_it(sft: dict[str, Any]) -> None:
     dpo = changed(sft, "unsloth", phase="dpo", columns={"chosen": "a", "rejected": "b"})
-    with pytest.raises(RecipeInvalid, match="phase sft only"):
+    with pytest.raises(RecipeInvalid, match=r"unsloth.*sft"):
         parse_recipe(dpo)
 
 

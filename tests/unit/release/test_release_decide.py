@@ -353,7 +353,7 @@ def test_the_first_broken_check_is_the_one_that_is_told() -> None:
 
 def test_a_tally_of_another_target_is_a_bug_not_a_permit() -> None:
     both = (approval("hospital-a", target=OTHER), approval("hospital-b", target=OTHER))
-    with pytest.raises(ValueError, match="another target"):
+    with pytest.raises(ValueError):
         replace(HONEST, tally=counted(*both, target=OTHER)).decide()
 
 

@@ -134,7 +134,7 @@ def test_many_threads_read_batches(small: SealedFolder) -> None:
         for thread in threads:
             thread.join()
     assert [row for number in sorted(found) for row in found[number]] == ROWS
-    with pytest.raises(ValueError, match="closed"):
+    with pytest.raises(ValueError):
         dataset.batch(0)
 
 
@@ -306,7 +306,7 @@ def test_what_cannot_be_sealed_is_refused_and_leaves_nothing(tmp_path: Path) -> 
             sealed_folder(source, tmp_path / "d.sealed", **options)
         assert sorted(path.name for path in tmp_path.iterdir()) == present
     (folder / "link").symlink_to(empty)
-    with pytest.raises(DataInvalid, match="symbolic"):
+    with pytest.raises(DataInvalid, match=r"^link "):
         sealed_folder(folder, tmp_path / "d.sealed")
     sealed_folder(data, tmp_path / "d.sealed")
     with pytest.raises(AlreadyExists):

@@ -201,7 +201,7 @@ def test_large_files_are_refused_before_they_are_read(
 def test_only_uncompressed_archives_are_read(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w:gz") as target:
         target.addfile(tarfile.TarInfo("a.txt"))
-    with pytest.raises(RecordInvalid, match="no readable tar header"):
+    with pytest.raises(RecordInvalid, match="member 0"):
         of_tars(tmp_path / "a.tar")
     with pytest.raises(FormatUnknown):
         of_tars(write(tmp_path, {"a.tar.gz": b"x"}) / "a.tar.gz")

@@ -107,7 +107,7 @@ def test_what_is_no_model_is_not_sealed(tmp_path: Path) -> None:
     ids=str,
 )
 def test_names_that_no_folder_holds_are_refused(names: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011  # each case breaks another rule
+    with pytest.raises(ValueError):  # each case breaks another rule
         sealed_names(names)
 
 
@@ -120,7 +120,7 @@ def test_too_many_names_are_refused() -> None:
 
 @pytest.mark.parametrize("sealed", ["a", "a.sealed.x", ".sealed", "../a.sealed", "/a.sealed"])
 def test_a_place_where_no_file_of_a_model_lies_has_no_name(sealed: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011  # each case breaks another rule
+    with pytest.raises(ValueError):  # each case breaks another rule
         model_name(sealed)
 
 

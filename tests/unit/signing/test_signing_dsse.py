@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from carrying import carries
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from securesystemslib import dsse as other_dsse
@@ -95,16 +96,16 @@ def test_the_threshold_counts_different_keys() -> None:
     envelope = dsse.sign(b"x", TYPE, ALICE, BOB)
     keys = [ALICE.public, BOB.public]
     assert dsse.verify(envelope, keys, payload_type=TYPE, threshold=2) == b"x"
-    with pytest.raises(SignatureInvalid, match="too few"):
+    with pytest.raises(SignatureInvalid, check=carries(check="signature threshold", got="2")):
         dsse.verify(envelope, keys, payload_type=TYPE, threshold=3)
     one = dsse.sign(b"x", TYPE, ALICE)
-    with pytest.raises(SignatureInvalid, match="too few"):
+    with pytest.raises(SignatureInvalid, check=carries(check="signature threshold", got="1")):
         dsse.verify(one, [ALICE.public, ALICE.public], payload_type=TYPE, threshold=2)
 
 
 def test_one_signature_by_a_stranger_spoils_the_envelope() -> None:
     envelope = dsse.sign(b"x", TYPE, ALICE, EVE)
-    with pytest.raises(SignatureInvalid, match="not trusted"):
+    with pytest.raises(SignatureInvalid, check=carries(check="signer")):
         dsse.verify(envelope, [ALICE.public, BOB.public], payload_type=TYPE)
 
 
@@ -113,21 +114,23 @@ def test_a_trusted_key_that_signed_something_else_spoils_the_envelope() -> None:
     mixed = Envelope(
         payload=b"x", payload_type=TYPE, signatures=(*good.signatures, *bad.signatures)
     )
-    with pytest.raises(SignatureInvalid, match="does not verify"):
+    with pytest.raises(SignatureInvalid, check=carries(check="signature")):
         dsse.verify(mixed, [ALICE.public, BOB.public], payload_type=TYPE)
 
 
 def test_the_same_key_twice_is_refused() -> None:
     good = dsse.sign(b"x", TYPE, ALICE)
     twice = Envelope(payload=b"x", payload_type=TYPE, signatures=good.signatures * 2)
-    with pytest.raises(SignatureInvalid, match="twice"):
+    with pytest.raises(SignatureInvalid, check=carries(check="signatures")):
         dsse.verify(twice, [ALICE.public], payload_type=TYPE)
-    with pytest.raises(ValueError, match="twice"):
+    with pytest.raises(ValueError):
         dsse.sign(b"x", TYPE, ALICE, ALICE)
 
 
 def test_another_payload_type_is_refused_even_when_signed() -> None:
-    with pytest.raises(SignatureInvalid, match="another type"):
+    with pytest.raises(
+        SignatureInvalid, check=carries(check="payload type", expected="text/plain")
+    ):
         dsse.verify(dsse.sign(b"x", TYPE, ALICE), [ALICE.public], payload_type="text/plain")
 
 
@@ -135,9 +138,9 @@ def test_nobody_trusted_means_nobody_signed() -> None:
     with pytest.raises(SignatureInvalid):
         dsse.verify(dsse.sign(b"x", TYPE, ALICE), [], payload_type=TYPE)
     unsigned = Envelope(payload=b"x", payload_type=TYPE, signatures=())
-    with pytest.raises(SignatureInvalid, match="unsigned"):
+    with pytest.raises(SignatureInvalid, check=carries(check="signatures")):
         dsse.verify(unsigned, [ALICE.public], payload_type=TYPE)
-    with pytest.raises(ValueError, match="threshold"):
+    with pytest.raises(ValueError):
         dsse.verify(unsigned, [ALICE.public], payload_type=TYPE, threshold=0)
 
 
@@ -174,7 +177,7 @@ GOOD: dict[str, Any] = dsse.sign(b"hello world", TYPE, ALICE).to_dict()
     ],
 )
 def test_an_envelope_of_another_shape_is_refused(document: Any) -> None:
-    with pytest.raises(SignatureInvalid, match="not a DSSE envelope") as caught:
+    with pytest.raises(SignatureInvalid, check=carries(check="envelope")) as caught:
         Envelope.from_bytes(canonical_json(document))
     assert caught.value.exit_code == 3
 
@@ -186,12 +189,12 @@ def test_bytes_that_are_no_document_are_refused(data: bytes) -> None:
 
 
 def test_only_one_spelling_of_an_envelope_is_read() -> None:
-    with pytest.raises(SignatureInvalid, match="canonical"):
+    with pytest.raises(SignatureInvalid, check=carries(check="envelope")):
         Envelope.from_bytes(json.dumps(GOOD, indent=1).encode())
 
 
 def test_an_envelope_beyond_the_cap_is_refused_before_it_is_parsed() -> None:
-    with pytest.raises(SignatureInvalid, match="too long"):
+    with pytest.raises(SignatureInvalid, check=carries(check="envelope")):
         Envelope.from_bytes(b"[" * (dsse.MAX_ENVELOPE_BYTES + 1))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from carrying import carries
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sealtrain.base.canonical import canonical_json
@@ -81,7 +82,7 @@ def test_an_identity_that_breaks_a_rule_is_refused(change: dict[str, Any]) -> No
 
 
 def test_a_missing_field_is_named() -> None:
-    with pytest.raises(KeyFileInvalid, match="sealing_key"):
+    with pytest.raises(KeyFileInvalid, check=carries(check="public identity", field="sealing_key")):
         PublicIdentity.from_dict({key: GOOD[key] for key in ("name", "signing_key")})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from carrying import carries
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sealtrain.errors import SignatureInvalid
@@ -54,7 +55,9 @@ def test_a_note_without_the_expected_signature_is_refused() -> None:
     signed = note.sign("hello\n", "log.example/1", SIGNER)
     other = Ed25519Signer(Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32))
     for name, public in (("log.example/2", SIGNER.public), ("log.example/1", other.public)):
-        with pytest.raises(SignatureInvalid, match="not signed by the expected key"):
+        with pytest.raises(
+            SignatureInvalid, check=carries(check="note signer", got="log.example/1+db1c42f6")
+        ):
             note.verify(signed, name, public)
 
 
@@ -64,7 +67,7 @@ def test_a_colliding_key_id_does_not_help() -> None:
         key_id=note.note_key_id("log.example/1", SIGNER.public),
         signature=bytes(64),
     )
-    with pytest.raises(SignatureInvalid, match="does not verify"):
+    with pytest.raises(SignatureInvalid, check=carries(check="signature")):
         note.verify(SignedNote(text="x\n", signatures=(fake,)), "log.example/1", SIGNER.public)
 
 
@@ -98,7 +101,7 @@ GOOD = note.sign("hello\n", "log.example/1", SIGNER).to_text()
     ids=range(20),
 )
 def test_text_that_is_no_note_is_refused(text: str) -> None:
-    with pytest.raises(SignatureInvalid, match="not a signed note"):
+    with pytest.raises(SignatureInvalid, check=carries(check="note")):
         SignedNote.from_text(text)
 
 
@@ -106,7 +109,7 @@ def test_text_that_is_no_note_is_refused(text: str) -> None:
     ("text", "name"), [("a", "n"), ("a\tb\n", "n"), ("a\n", "n n"), ("a\n", "")]
 )
 def test_nothing_is_signed_that_would_not_be_read(text: str, name: str) -> None:
-    with pytest.raises(ValueError, match="note"):
+    with pytest.raises(ValueError):
         note.sign(text, name, SIGNER)
 
 
@@ -129,5 +132,7 @@ def test_a_key_name_other_than_the_origin_must_be_expected() -> None:
 
 def test_a_checkpoint_of_another_log_by_the_same_key_is_refused() -> None:
     text = sign_tree_head(CHECKPOINT, SIGNER, "key.example/1")
-    with pytest.raises(SignatureInvalid, match="another log"):
+    with pytest.raises(
+        SignatureInvalid, check=carries(check="ledger origin", got="sealtrain/ledger/x")
+    ):
         verify_tree_head(text, SIGNER.public, origin="sealtrain/ledger/y", name="key.example/1")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from carrying import carries
 from preference_world import (
     LABELLED,
     METRICS,
@@ -246,7 +247,7 @@ def test_conversations_train_with_a_chat_template(
     ran = trained(recipe, sealed, tmp_path, base_dir=tmp_path)
     assert ran.trained.metrics["reward_accuracy"] is not None
     assert b"chat_template" in ran.trained.files["tokenizer_config.json"]
-    with pytest.raises(ModelInvalid, match="no chat template"):
+    with pytest.raises(ModelInvalid, check=carries(check="tokenizer")):
         trained(preferring("dpo", columns=MESSAGES), sealed, tmp_path / "without")
 
 
@@ -266,25 +267,25 @@ def altered(folder: Path, **changed: Any) -> dict[str, Any]:
 
 
 REFUSED: list[tuple[Any, dict[str, Any], type[SealtrainError], str]] = [
-    (preferring("dpo"), {"chosen": 3}, SchemaMismatch, "neither text nor messages"),
-    (preferring("dpo"), {"chosen": ["a"]}, SchemaMismatch, "neither text nor messages"),
-    (preferring("dpo"), {"chosen": [{"role": "a"}]}, SchemaMismatch, "neither text nor"),
+    (preferring("dpo"), {"chosen": 3}, SchemaMismatch, "chosen"),
+    (preferring("dpo"), {"chosen": ["a"]}, SchemaMismatch, "chosen"),
+    (preferring("dpo"), {"chosen": [{"role": "a"}]}, SchemaMismatch, "chosen"),
     (
         preferring("reward"),
         {"chosen": [{"role": "assistant", "content": CANARY}]},
         SchemaMismatch,
-        "mix text and messages",
+        "columns",
     ),
-    (kto(), {"label": 1}, SchemaMismatch, "desirable"),
-    (kto(), {"label": CANARY}, SchemaMismatch, "desirable"),
-    (kto(), {"completion": ""}, RecordInvalid, "completion is empty"),
-    (preferring("dpo"), {"rejected": ""}, RecordInvalid, "rejected is empty"),
-    (preferring("reward"), {"chosen": None}, SchemaMismatch, "neither text nor messages"),
+    (kto(), {"label": 1}, SchemaMismatch, "label"),
+    (kto(), {"label": CANARY}, SchemaMismatch, "label"),
+    (kto(), {"completion": ""}, RecordInvalid, "completion"),
+    (preferring("dpo"), {"rejected": ""}, RecordInvalid, "rejected"),
+    (preferring("reward"), {"chosen": None}, SchemaMismatch, "chosen"),
     (
         preferring("dpo", columns=LABELLED | {"label": "absent"}, trainer={"loss_type": "kto"}),
         {},
         SchemaMismatch,
-        "no column absent",
+        "absent",
     ),
 ]
 
@@ -311,5 +312,5 @@ def test_an_empty_conversation_is_refused(tmp_path: Path) -> None:
     for key in (f"{OWNERS[0]}.records", f"{OWNERS[1]}.records", f"{OWNERS[0]}.held-out"):
         paths[key] = tmp_path / f"{key}.jsonl"
         paths[key].write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    with pytest.raises(RecordInvalid, match="empty conversation"):
+    with pytest.raises(RecordInvalid, match="chosen"):
         trained(recipe, dict(seal(paths, tmp_path)), tmp_path, base_dir=tmp_path)

@@ -150,11 +150,11 @@ def test_a_template_that_is_missing_or_unmarked_is_refused(
     tokenizer = byte_tokenizer()
     monkeypatch.setattr(phase, "build_tokenizer", lambda *_: tokenizer)
     for template, settings, problem in (
-        (None, {}, "no chat template"),
+        (None, {}, "tokenizer"),
         (
             TEMPLATE.replace("{% generation %}", "").replace("{% endgeneration %}", ""),
             {"assistant_only_loss": True},
-            "does not mark",
+            "generation",
         ),
     ):
         tokenizer.chat_template = template

@@ -76,17 +76,18 @@ class DstackClient:
         socket: Path of the unix socket.
         timeout: Seconds per call, its retry included; quotes are serialised in the agent, so at
             least 30 is sensible.
+        api: Generation to speak; ``None`` asks the agent for its newest.
     """
 
-    def __init__(self, socket: str, timeout: float = 30.0) -> None:
+    def __init__(self, socket: str, timeout: float = 30.0, *, api: Api | None = None) -> None:
         self.socket = str(socket)
         self._bounds = Bounds(connect=timeout, read=timeout, total=timeout, tries=2, pause=0.05)
-        self._api: Api | None = None
+        self._api = api
         self._emitted = 0
 
     @property
     def api(self) -> Api:
-        """Newest generation the agent serves, found by one probe.
+        """The generation that was asked for, else the newest the agent serves, by one probe.
 
         Raises:
             GuestApiUnreachable: The agent does not answer.

@@ -112,7 +112,7 @@ def check_remote_verdict(
     got = sorted(_identity(claims) for claims in verdicts.values())
     expected = sorted(_identity_of(device) for device in gpus)
     if got != expected:
-        raise _refused("it is about other devices or firmware", got=got, expected=expected)
+        raise _refused("it is about other devices or firmware", "ueid", got=got, expected=expected)
     return (
         Claim(
             name="remote verdict",
@@ -148,15 +148,23 @@ def verify_remote_verdict(
     if not isinstance(version, str) or version not in _PASSED_IN:
         raise _refused(
             "its claims are of an unknown version",
+            "x-nvidia-ver",
             got=str(version)[:32],
             expected=", ".join(_PASSED_IN),
         )
     if overall.get("x-nvidia-overall-att-result") is not True:
-        raise _refused("the service judged negatively", got="overall result is not true")
+        raise _refused(
+            "the service judged negatively",
+            "x-nvidia-overall-att-result",
+            got="overall result is not true",
+        )
     _check_submodules(overall.get("submods"), device_tokens)
     if len(device_tokens) != gpu_count:
         raise _refused(
-            "it is about another number of devices", got=len(device_tokens), expected=gpu_count
+            "it is about another number of devices",
+            "submods",
+            got=len(device_tokens),
+            expected=gpu_count,
         )
     found: dict[str, Mapping[str, Any]] = {}
     for name, token in device_tokens.items():
@@ -180,12 +188,12 @@ def _keys(text: str) -> dict[str, Mapping[str, Any]]:
     value = _json(text, MAX_JWKS_CHARS, "key set")
     listed = value.get("keys") if isinstance(value, dict) else None
     if not isinstance(listed, list) or not 0 < len(listed) <= _MAX_KEYS:
-        raise _refused("key set lists no keys")
+        raise _refused("key set lists no keys", "keys")
     found: dict[str, Mapping[str, Any]] = {}
     for key in listed:
         name = key.get("kid") if isinstance(key, dict) else None
         if not isinstance(name, str) or name in found:
-            raise _refused("key set has a key without a name, or a name twice")
+            raise _refused("key set has a key without a name, or a name twice", "keys")
         found[name] = key
     return found
 
@@ -197,20 +205,21 @@ def _claims(
     if header.get("alg") != _ALGORITHM:
         raise _refused(
             f"{name} token is not signed with a key of the service",
+            "alg",
             got=str(header.get("alg"))[:32],
             expected=_ALGORITHM,
         )
     if not set(header) <= {"alg", "kid", "typ"}:
-        raise _refused(f"{name} token's header asks for more than is understood")
+        raise _refused(f"{name} token's header asks for more than is understood", "header")
     key = keys.get(header["kid"]) if isinstance(header.get("kid"), str) else None
     if key is None:
-        raise _refused(f"{name} token's key is not in the archived key set")
+        raise _refused(f"{name} token's key is not in the archived key set", "kid")
     try:
         payload = jwt.PyJWS().decode_complete(
             token, jwt.PyJWK(dict(key), algorithm=_ALGORITHM), algorithms=[_ALGORITHM]
         )["payload"]
     except (jwt.PyJWTError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise _refused(f"{name} token's signature does not hold") from error
+        raise _refused(f"{name} token's signature does not hold", "signature") from error
     claims = _object(name, payload)
     _check_common(name, claims, nonce=nonce, now=now)
     return claims
@@ -233,6 +242,7 @@ def _check_common(name: str, claims: Mapping[str, Any], *, nonce: bytes, now: in
     if claims.get("iss") != NRAS_ISSUER:
         raise _refused(
             f"{name} token has another issuer",
+            "iss",
             got=str(claims.get("iss"))[:128],
             expected=NRAS_ISSUER,
         )
@@ -245,15 +255,18 @@ def _check_common(name: str, claims: Mapping[str, Any], *, nonce: bytes, now: in
     ):
         raise _refused(
             f"{name} token was made for another conversation",
+            "eat_nonce",
             got=str(got)[:64],
             expected=nonce.hex(),
         )
     start, end = claims.get("nbf"), claims.get("exp")
     if not _is_time(start) or not _is_time(end):
-        raise _refused(f"{name} token does not say when it is valid")
+        field = "exp" if _is_time(start) else "nbf"
+        raise _refused(f"{name} token does not say when it is valid", field)
     if not start <= now <= end:
         raise _refused(
             f"{name} token is not valid at this time",
+            "nbf" if now < start else "exp",
             got=to_rfc3339(now),
             expected=f"{to_rfc3339(start)} to {to_rfc3339(end)}",
         )
@@ -265,11 +278,11 @@ def _is_time(value: Any) -> TypeGuard[int]:
 
 def _check_submodules(submods: Any, tokens: Mapping[str, str]) -> None:
     if not isinstance(submods, dict) or set(submods) != set(tokens):
-        raise _refused("overall token names other devices than the answer")
+        raise _refused("overall token names other devices than the answer", "submods")
     for name, token in tokens.items():
         digest = hashlib.sha256(token.encode("utf-8")).hexdigest()
         if submods[name] != ["DIGEST", ["SHA-256", digest]]:
-            raise _refused(f"overall token is about another {name} token")
+            raise _refused(f"overall token is about another {name} token", f"submods.{name}")
 
 
 def _check_device(name: str, claims: Mapping[str, Any], version: str) -> None:
@@ -279,11 +292,11 @@ def _check_device(name: str, claims: Mapping[str, Any], version: str) -> None:
     for check in (*_PASSED, *_PASSED_IN[version]):
         _require(name, claims, f"{_GPU}{check}", True)
     if claims.get("x-nvidia-attestation-warning") is not None:
-        raise _refused(f"the service warns about {name}")
+        raise _refused(f"the service warns about {name}", "x-nvidia-attestation-warning")
     for chain in _CHAINS if version == "3.0" else ():
         said = claims.get(f"{_GPU}{chain}")
         if not isinstance(said, dict):
-            raise _refused(f"{name} token says nothing of a certificate chain", got=chain)
+            raise _refused(f"{name} token says nothing of a certificate chain", chain, got=chain)
         _require(name, said, "x-nvidia-cert-status", "valid", chain)
         _require(name, said, "x-nvidia-cert-ocsp-status", "good", chain)
 
@@ -295,6 +308,7 @@ def _require(
     if type(got) is not type(expected) or got != expected:
         raise _refused(
             f"the service judged {name} negatively",
+            claim,
             got=f"{where} {claim}: {got!s:.64}".strip(),
             expected=str(expected),
         )
@@ -321,7 +335,7 @@ def _object(name: str, data: bytes) -> dict[str, Any]:
             data, max_bytes=MAX_TOKEN_CHARS, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES
         )
     except DataInvalid as error:
-        raise _refused(f"{name} token is not JSON") from error
+        raise _refused(f"{name} token is not JSON", "payload") from error
     if not isinstance(value, dict):
         raise _refused(f"{name} token is not a JSON object")
     return value
@@ -333,13 +347,16 @@ def _json(text: str, limit: int, what: str) -> Any:
             text.encode("utf-8"), max_bytes=limit, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES
         )
     except (DataInvalid, UnicodeEncodeError) as error:
-        raise _refused(f"{what} of the service is not JSON") from error
+        raise _refused(f"{what} of the service is not JSON", what) from error
 
 
-def _refused(problem: str, *, got: object = None, expected: object = None) -> RemoteVerdictRefused:
+def _refused(
+    problem: str, field: str | None = None, *, got: object = None, expected: object = None
+) -> RemoteVerdictRefused:
     return RemoteVerdictRefused(
         f"NVIDIA's verdict: {problem}",
         check=_CHECK,
+        field=field,
         got=got,
         expected=expected,
         hint="ask the service again for this guest's reports and archive its keys the same hour",

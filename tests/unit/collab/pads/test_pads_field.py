@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from carrying import carries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -145,9 +146,9 @@ def test_int8_is_used_only_where_it_is_right(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(exact, "_int8", saturating)
     assert backend("fastest", "cpu").name == "float64"
-    with pytest.raises(UsageError, match="not exact"):
+    with pytest.raises(UsageError, check=carries(got="cpu")):
         backend("int8-limb", "cpu")
-    with pytest.raises(UsageError, match="no such back-end"):
+    with pytest.raises(UsageError, check=carries(got="float32")):
         backend("float32", "cpu")
 
 

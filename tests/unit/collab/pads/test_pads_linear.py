@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from carrying import carries
 from pads_world import Watched, tiny_model
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -285,7 +286,7 @@ def test_layers_to_skip_are_named_as_adapters_name_their_targets() -> None:
         "model.layers.0.self_attn.q_proj.base_layer",
         "lm_head",
     ]
-    with pytest.raises(ModelInvalid, match="no such layer"):
+    with pytest.raises(ModelInvalid, check=carries(check="skip", got="_head")):
         protect(tiny_model(), Watched(), skip=["_head"])
 
 
@@ -300,20 +301,20 @@ def test_trained_layers_stay_in_the_guest_and_skipped_ones_too() -> None:
 
 def test_a_model_without_a_frozen_layer_is_refused_whole() -> None:
     model = Siblings().requires_grad_()
-    with pytest.raises(ModelInvalid, match="no frozen linear layer"):
+    with pytest.raises(ModelInvalid):
         protect(model, Watched())
-    with pytest.raises(ModelInvalid, match="no such layer"):
+    with pytest.raises(ModelInvalid, check=carries(check="skip", got="q_porj")):
         protect(Siblings(), Watched(), skip=["q_porj"])
 
 
 def test_weights_that_are_no_numbers_or_too_many_are_refused() -> None:
     model = Siblings()
     model.o_proj.weight.data[0, 0] = float("nan")
-    with pytest.raises(ModelInvalid, match=r"o_proj.*no numbers"):
+    with pytest.raises(ModelInvalid, match="o_proj"):
         protect(model, Watched())
     assert protected_layers(model) == []  # not one of them
     protect(model, Watched(), skip=["o_proj"])
-    with pytest.raises(ModelInvalid, match="too large"):
+    with pytest.raises(ModelInvalid, check=carries(got="(1, 65537)")):
         PublicMatrix(torch.ones(1, (1 << 16) + 1, dtype=torch.int8))
     widest = PublicMatrix(torch.full((1, 1 << 16), -127, dtype=torch.int8))
     assert (widest.largest("forward"), widest.largest("backward")) == (129, 2047)

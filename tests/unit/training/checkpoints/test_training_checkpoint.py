@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from carrying import carries
 from training_world import RUN_ID, checkpoint_store
 
 from sealtrain.errors import (
@@ -102,7 +103,7 @@ def test_a_swapped_predecessor_breaks_the_chain(tmp_path: Path) -> None:
     other = checkpoint.save(store, RUN_ID, 2, 10, STATE | {"rows": 99}, previous=first.digest)
     assert other.digest != second.digest
     for anchor in (None, (2, other.digest), (1, first.digest)):
-        with pytest.raises(CheckpointRefused, match="does not follow"):
+        with pytest.raises(CheckpointRefused, check=carries(check="checkpoint chain")):
             checkpoint.newest(store, anchor)
     posing = replace(third, previous=other.digest)
     with pytest.raises(WrongContext):
@@ -116,7 +117,7 @@ def test_a_whole_older_branch_does_not_pass_for_the_anchored_one(tmp_path: Path)
     anchor = (second.counter, second.digest)
     again = checkpoint.save(store, RUN_ID, 2, 10, STATE, previous=first.digest)
     assert again.digest != second.digest  # a salt of its own
-    with pytest.raises(CheckpointRefused, match="not the newest"):
+    with pytest.raises(CheckpointRefused, check=carries(check="checkpoint anchor")):
         checkpoint.newest(store, anchor)
     with pytest.raises(RootMismatch):
         checkpoint.load(store, RUN_ID, second)
@@ -169,7 +170,7 @@ def test_an_older_or_another_checkpoint_than_the_anchored_one_is_refused(tmp_pat
     store = checkpoint_store(tmp_path)
     ref = checkpoint.save(store, RUN_ID, 2, 10, STATE)
     for anchor in ((3, ref.digest), (2, "00" * 32)):
-        with pytest.raises(CheckpointRefused, match="not the newest"):
+        with pytest.raises(CheckpointRefused, check=carries(check="checkpoint anchor")):
             checkpoint.newest(store, anchor)
 
 
@@ -179,7 +180,7 @@ def test_a_blob_that_is_no_plain_data_is_refused(tmp_path: Path) -> None:
     with store.write(ref.name, ref.binding(RUN_ID)) as file:
         torch.save({"model": Path("x")}, file)
     ref = replace(ref, digest=store.root(ref.name))
-    with pytest.raises(CheckpointRefused, match="no training state"):
+    with pytest.raises(CheckpointRefused, check=carries(check="checkpoint")):
         checkpoint.load(store, RUN_ID, ref)
 
 

@@ -207,7 +207,7 @@ def test_a_disk_that_stays_full_stops_the_run_with_the_newest_whole(small_disk: 
     last = saver.last
     (small_disk / "others").write_bytes(bytes(os.statvfs(small_disk).f_bavail * 4096))
     saver.save(4, {"model": {"weight": torch.zeros(3_000_000)}})
-    with pytest.raises(StorageFailed, match="does not take checkpoint-00000004") as failure:
+    with pytest.raises(StorageFailed, match="checkpoint-00000004") as failure:
         saver.flush()
     assert failure.value.exit_code == 4
     assert saver.last == last

@@ -148,5 +148,5 @@ def test_no_text_becomes_empty() -> None:
 
 
 def test_masking_needs_a_mask_token() -> None:
-    with pytest.raises(ModelInvalid, match="mask token"):
+    with pytest.raises(ModelInvalid, match="span_masking"):
         text_changes(TextAugmentation(span_masking=0.1), 7, byte_tokenizer())

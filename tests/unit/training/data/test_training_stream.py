@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from carrying import carries
 from sealing_world import sealed_folder
 from training_world import PlainDataset, numbered, records, seal_records, source_of, write_records
 
@@ -73,7 +74,7 @@ def test_a_missing_column_names_owner_and_column() -> None:
 
 def test_texts_and_numbers_do_not_mix() -> None:
     sources = [source_of(plain(a=["x"])), source_of(plain(a=[1]), owner="hospital-b")]
-    with pytest.raises(SchemaMismatch, match="another type"):
+    with pytest.raises(SchemaMismatch, check=carries(check="columns", got="int64")):
         RecordStream(sources, ["a"], seed=1)
 
 
@@ -102,7 +103,7 @@ def test_an_empty_value_is_refused_without_quoting_the_record() -> None:
 def test_files_without_records_are_refused(tmp_path: Path) -> None:
     (tmp_path / "scan.bin").write_bytes(b"x" * 100)
     raw = sealed_folder(tmp_path / "scan.bin", tmp_path / "raw.sealed").open()
-    with pytest.raises(SchemaMismatch, match="files, not records"):
+    with pytest.raises(SchemaMismatch, match="records"):
         RecordStream([source_of(raw)], seed=1)
 
 

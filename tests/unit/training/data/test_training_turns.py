@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from carrying import carries
 
 from sealtrain.errors import ModelInvalid, RecordInvalid, SealtrainError
 from sealtrain.recipe.phases.rlhf import PromptColumns
@@ -42,25 +43,25 @@ def test_a_column_holds_text_or_messages_or_neither(found: pa.DataType, kind: st
     "turns", [[], [None], [{"role": "user", "content": None}], [{"role": "user"}]]
 )
 def test_a_conversation_in_which_nothing_is_said_is_refused(turns: list[Any]) -> None:
-    with pytest.raises(RecordInvalid, match="chosen is an empty conversation"):
+    with pytest.raises(RecordInvalid, match="chosen"):
         check_conversation("chosen", turns)
-    with pytest.raises(RecordInvalid, match="prompt is an empty conversation"):
+    with pytest.raises(RecordInvalid, match="prompt"):
         check_prompt({"prompt": turns})
 
 
 @pytest.mark.parametrize(
-    ("template", "end", "conversations", "why"),
+    ("template", "end", "conversations"),
     [
-        (None, "</s>", True, "no chat template"),
-        ("{{ messages }}", None, True, "no end token"),
-        (None, None, False, "no end token"),
+        (None, "</s>", True),
+        ("{{ messages }}", None, True),
+        (None, None, False),
     ],
 )
 def test_a_tokenizer_that_cannot_write_an_answer_is_refused(
-    template: str | None, end: str | None, conversations: bool, why: str
+    template: str | None, end: str | None, conversations: bool
 ) -> None:
     tokenizer: Any = SimpleNamespace(chat_template=template, eos_token=end)
-    with pytest.raises(ModelInvalid, match=why):
+    with pytest.raises(ModelInvalid, check=carries(check="tokenizer")):
         check_tokenizer(tokenizer, conversations=conversations)
 
 

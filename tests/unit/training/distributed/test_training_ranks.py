@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from carrying import carries
 
 from sealtrain.errors import CheckpointRefused, UsageError
 from sealtrain.training.distributed.agreement import (
@@ -39,7 +40,7 @@ def test_what_one_rank_raises_is_raised() -> None:
 
 def test_ranks_are_not_forked_once_pytorch_runs_threads() -> None:
     with (
-        pytest.raises(UsageError, match="before PyTorch"),
+        pytest.raises(UsageError, check=carries(check="ranks")),
         gathered(2, group=True, prepare=never, secure=never, work=lambda _: never()),
     ):
         raise AssertionError
@@ -54,5 +55,5 @@ def test_alone_everything_is_ones_own() -> None:
 
 
 def test_a_checkpoint_of_two_ranks_does_not_fit_one() -> None:
-    with pytest.raises(CheckpointRefused, match="number of ranks"):
+    with pytest.raises(CheckpointRefused, check=carries(check="ranks", got="2")):
         own_states([{"torch": 1}, {"torch": 2}])
