@@ -106,16 +106,16 @@ def _kto(work: TrainingContext, **given: Any) -> Any:
 def _orpo(work: TrainingContext, **given: Any) -> Any:
     from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
-    given["train_dataset"] = InOneGo.of(given["train_dataset"])
+    given["train_dataset"] = InOneGo(given["train_dataset"])
     if given["eval_dataset"] is not None:
-        given["eval_dataset"] = InOneGo.of(given["eval_dataset"])
+        given["eval_dataset"] = InOneGo(given["eval_dataset"])
     settings = _settings(work) | {"remove_unused_columns": False}
     del settings["loss_type"]
     trainer: Any = ORPOTrainer(args=ORPOConfig(**settings), **given)
     # A prompt that fills max_length leaves no answer, whose mean log probability would be 0 / 0.
-    trainer.train_dataset = trainer.train_dataset.filter(_has_answers)
+    trainer.train_dataset = trainer.train_dataset.rows.filter(_has_answers)
     if trainer.eval_dataset is not None:
-        trainer.eval_dataset = trainer.eval_dataset.filter(_has_answers)
+        trainer.eval_dataset = trainer.eval_dataset.rows.filter(_has_answers)
     trainer.data_collator = _counted(trainer.data_collator)
     return trainer
 
