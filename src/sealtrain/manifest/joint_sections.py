@@ -9,15 +9,24 @@ from sealtrain.manifest.markup import Html, tag
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.sections import table
 from sealtrain.manifest.verify import Facts
+from sealtrain.recipe.collaboration import DECRYPTED_IN_A_GUEST
 from sealtrain.recipe.kinds import KINDS, load, settings_of
 
-__all__ = ["parties", "summary_of"]
+__all__ = ["decrypted_in", "parties", "summary_of"]
 
 
 def summary_of(kind: str) -> str:
     """What a kind of collaboration is, in one sentence; its name where it is not known."""
     settings = settings_of(kind)
     return kind if settings is None else settings.summary
+
+
+def decrypted_in(kind: str | None) -> str:
+    """Where records were in the clear, in one sentence; ``None`` is one guest by itself."""
+    if kind is None:
+        return DECRYPTED_IN_A_GUEST
+    settings = settings_of(kind)
+    return f"The collaboration {kind} is not known." if settings is None else settings.decrypted
 
 
 def parties(predicate: Predicate, facts: Facts) -> Html | None:

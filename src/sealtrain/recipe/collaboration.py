@@ -19,6 +19,7 @@ from sealtrain.recipe.backends import is_default
 from sealtrain.recipe.fields import RecipePath
 
 __all__ = [
+    "DECRYPTED_IN_A_GUEST",
     "CollaborationSettings",
     "Norm",
     "PartiesSettings",
@@ -31,6 +32,8 @@ __all__ = [
     "of_kind",
 ]
 
+DECRYPTED_IN_A_GUEST = "The measured code decrypts records in the memory of a guest only."
+"""Where records are in the clear unless a kind of collaboration says otherwise."""
 Norm = Annotated[float, AllowInfNan(False), Field(gt=0, le=1e9)]
 """Bound on the L2 norm of an update."""
 
@@ -61,6 +64,7 @@ class CollaborationSettings(StrictModel):
         party_role: What a party does; ``None`` where one guest holds all data.
         keys_from_brokers: Brokers release data keys to its guests.
         summary: What the kind is, in one sentence for a report.
+        decrypted: Where records were in the clear, in one sentence for an export.
         limits: Ids of what a manifest of this kind leaves open (``manifest.limits``).
     """
 
@@ -69,6 +73,7 @@ class CollaborationSettings(StrictModel):
     party_role: ClassVar[str | None] = None
     keys_from_brokers: ClassVar[bool] = True
     summary: ClassVar[str]
+    decrypted: ClassVar[str] = DECRYPTED_IN_A_GUEST
     limits: ClassVar[tuple[str, ...]]
 
     if TYPE_CHECKING:
@@ -104,6 +109,9 @@ class PartiesSettings(CollaborationSettings):
     """Settings of a kind in which guests prove themselves to each other."""
 
     shares_out: ClassVar[bool] = True
+    decrypted: ClassVar[str] = (
+        "The measured code decrypts records in the memory of their owners' guests only."
+    )
 
     policy: RecipePath = Field(
         description="Appraisal policy that each party demands of another's guest; the lock holds "

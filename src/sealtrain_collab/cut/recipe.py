@@ -20,6 +20,9 @@ class Cut(PartiesSettings):
     summary: ClassVar[str] = (
         "Clients ran the front half of the model, one guest trained the back half."
     )
+    decrypted: ClassVar[str] = (
+        "Records stayed with their owners; the measured code saw activations made of them."
+    )
     limits: ClassVar[tuple[str, ...]] = ("activations-reveal", "clients-word")
 
     kind: Literal["cut"]

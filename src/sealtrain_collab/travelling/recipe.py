@@ -51,6 +51,10 @@ class Travelling(PartiesSettings):
     summary: ClassVar[str] = (
         "One accelerator went from holder to holder; no data left a holder but for it."
     )
+    decrypted: ClassVar[str] = (
+        "The measured code decrypts records in the memory of their owners' guests and, chunk by "
+        "chunk, an accelerator's only."
+    )
     limits: ClassVar[tuple[str, ...]] = ("parties-evidence", "lent-by-software")
 
     kind: Literal["travelling"]

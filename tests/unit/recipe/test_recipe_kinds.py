@@ -11,7 +11,7 @@ import pytest
 
 from sealtrain.manifest.checks.collaboration import RULES
 from sealtrain.manifest.limits import TEXTS
-from sealtrain.recipe.collaboration import CollaborationSettings
+from sealtrain.recipe.collaboration import DECRYPTED_IN_A_GUEST, CollaborationSettings
 from sealtrain.recipe.kinds import KINDS, load, settings_of
 
 
@@ -27,6 +27,7 @@ def test_what_the_table_names_is_there(name: str) -> None:
     assert get_args(settings.model_fields["kind"].annotation) == (name,)
     assert set(settings.limits) <= set(TEXTS)
     assert (settings.party_role is not None) == settings.shares_out
+    assert (settings.decrypted == DECRYPTED_IN_A_GUEST) != settings.shares_out
 
 
 def test_a_kind_of_another_version_has_no_settings() -> None:

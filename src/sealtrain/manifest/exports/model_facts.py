@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sealtrain.errors import ManifestMalformed
-from sealtrain.manifest.joint_sections import summary_of
+from sealtrain.manifest.joint_sections import decrypted_in, summary_of
 from sealtrain.manifest.predicate import (
     SIMULATED_MARKER,
     PatientTraining,
@@ -138,12 +138,7 @@ def _collaboration(predicate: Predicate) -> str | None:
 
 def _decrypted(predicate: Predicate) -> str:
     how = predicate.collaboration
-    if how is not None and how.kind == "cut":
-        return "Records stayed with their owners; the measured code saw activations made of them."
-    where = "a guest" if how is None or not how.parties else "their owners' guests"
-    if how is not None and how.kind == "travelling":
-        where += " and, chunk by chunk, an accelerator's"
-    return f"The measured code decrypts records in the memory of {where} only."
+    return decrypted_in(None if how is None else how.kind)
 
 
 def _privacy(predicate: Predicate) -> str:
