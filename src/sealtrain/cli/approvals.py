@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,21 +36,39 @@ IdentityFile = Annotated[Path, typer.Option(help="Your private identity file.")]
 StateFile = log.StateFile
 
 
-def approve(
-    deployment: Deployment,
-    identity: IdentityFile,
-    brokers: BrokerFiles,
-    consortium: ConsortiumFile = Path("consortium.json"),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerOptions:
+    """The owner who decides, and the brokers and the consortium that count it."""
+
+    identity: IdentityFile
+    brokers: BrokerFiles
+    consortium: ConsortiumFile = Path("consortium.json")
+
+    def at(self, state: Path | None) -> Owner:
+        """As the library takes it, with the memory of the broker's ledger."""
+        return Owner(identity=self.identity, brokers=tuple(self.brokers), state=state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalOptions:
+    """What an approval says besides the recipe."""
+
     dataset: Annotated[
         list[Path] | None, typer.Option(help="Your sealed datasets, pinned by root; repeat.")
-    ] = None,
+    ] = None
     approved_before: Annotated[
         Path | None, typer.Option(help="app-compose.json you approved last, to see the difference.")
-    ] = None,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="Valid for so many days.")] = 30,
+    ] = None
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Valid for so many days.")] = 30
     lift_revocation: Annotated[
         bool, typer.Option("--lift-revocation", help="Take back your own revocation of it.")
-    ] = False,
+    ] = False
+
+
+def approve(
+    deployment: Deployment,
+    owner: OwnerOptions,
+    terms: ApprovalOptions,
     state: StateFile = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")] = False,
     as_json: Json = False,
@@ -65,26 +84,24 @@ def approve(
     """
     read = deployment_of(deployment)
     lock, _ = read
-    before = lock_of(approved_before) if approved_before else None
-    known = brokers_of_lock(brokers, lock)
+    before = lock_of(terms.approved_before) if terms.approved_before else None
+    known = brokers_of_lock(owner.brokers, lock)
     review(lock, needs_of(lock.recipe), before, known=known, quiet=as_json)
     confirm("APPROVE", yes)
     answers = approving.approve(
-        Owner(identity=identity, brokers=tuple(brokers), state=state),
+        owner.at(state),
         read,
-        Consortium.load(consortium),
-        datasets=dataset or (),
-        days=days,
-        lift_revocation=lift_revocation,
+        Consortium.load(owner.consortium),
+        datasets=terms.dataset or (),
+        days=terms.days,
+        lift_revocation=terms.lift_revocation,
     )
     _show(answers, as_json)
 
 
 def revoke(
     deployment: Deployment,
-    identity: IdentityFile,
-    brokers: BrokerFiles,
-    consortium: ConsortiumFile = Path("consortium.json"),
+    owner: OwnerOptions,
     state: StateFile = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")] = False,
     as_json: Json = False,
@@ -94,11 +111,7 @@ def revoke(
     Keys that a running guest already holds cannot be recalled; its lease is not renewed.
     """
     confirm("REVOKE", yes)
-    answers = approving.revoke(
-        Owner(identity=identity, brokers=tuple(brokers), state=state),
-        deployment,
-        Consortium.load(consortium),
-    )
+    answers = approving.revoke(owner.at(state), deployment, Consortium.load(owner.consortium))
     say("keys already released stay released; running guests stop when their lease ends")
     _show(answers, as_json)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -27,84 +28,127 @@ from sealtrain.consortium.members import Consortium
 __all__ = ["deployment", "pin", "serve"]
 
 
-def serve(
-    consortium: Annotated[Path, typer.Option(help="The consortium file.")],
-    policy: Annotated[Path, typer.Option(help="Appraisal policy for guests (YAML).")],
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    """What the broker serves, where its secret and state are, and what it runs on."""
+
+    consortium: Annotated[Path, typer.Option(help="The consortium file.")]
+    policy: Annotated[Path, typer.Option(help="Appraisal policy for guests (YAML).")]
     root_secret: Annotated[
         str, typer.Option(help="Where the root secret is: file:…, dstack:…, awskms:… or pkcs11:…")
-    ],
-    state: Annotated[Path, typer.Option(help="Folder for the database and the ledger.")],
+    ]
+    state: Annotated[Path, typer.Option(help="Folder for the database and the ledger.")]
     guest: Annotated[
         str, typer.Option(help="Where the broker's own evidence comes from, as of train.")
-    ],
-    platform: Annotated[str, typer.Option(help=f"{PLATFORMS}: what the broker runs on.")],
+    ]
+    platform: Annotated[str, typer.Option(help=f"{PLATFORMS}: what the broker runs on.")]
     succeeds: Annotated[
         Path | None,
         typer.Option(help="Succession by which this consortium took another one's place."),
-    ] = None,
+    ] = None
     former_root_secret: Annotated[
         list[str] | None,
         typer.Option(help="Root secret before a rotation; repeat, newest first."),
-    ] = None,
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollateralOptions:
+    """What evidence is verified with."""
+
     collateral: Annotated[
         str | None, typer.Option(help="Collateral of TDX, its own and guests': file:… or https://…")
-    ] = None,
+    ] = None
     gpu_collateral: Annotated[
         str | None, typer.Option(help="Collateral of guests' accelerators: file:…")
-    ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks one.")] = 8470,
-    lease_seconds: Annotated[int, typer.Option(help="How long released keys may be used.")] = 3600,
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenOptions:
+    """Where the broker listens."""
+
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks one.")] = 8470
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerOptions:
+    """What guests and dstack's KMS are answered."""
+
+    lease_seconds: Annotated[int, typer.Option(help="How long released keys may be used.")] = 3600
     boot_auth: Annotated[
         bool, typer.Option("--boot-auth", help="Answer dstack's KMS from the ledger.")
-    ] = False,
+    ] = False
     gateway_app_id: Annotated[
         str, typer.Option(help="What dstack's KMS is told of its gateway.")
-    ] = "",
+    ] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkOptions:
+    """What is between the broker and those who ask it."""
+
+    proxy: Annotated[
+        list[str] | None, typer.Option(help="Address of a reverse proxy to believe; repeat.")
+    ] = None
+    public_url: Annotated[
+        list[str] | None,
+        typer.Option(help="URL under which owners reach it, if not where it listens; repeat."),
+    ] = None
+    posts_per_minute: Annotated[
+        int,
+        typer.Option(min=10, max=60000, help="Requests a minute that may write or cost a quote."),
+    ] = 600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchOptions:
+    """How the operator watches the broker."""
+
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Serve Prometheus on this port of 127.0.0.1; 0 picks one.")
+    ] = None
+    log_format: Annotated[str, typer.Option(help="text or json.")] = "text"
+
+
+def serve(
+    service: ServiceOptions,
+    collaterals: CollateralOptions,
+    listening: ListenOptions,
+    answers: AnswerOptions,
+    *,
     database: Database = None,
     chain: Annotated[
         Path | None, typer.Option(help="Chain file: a contract that must allow a recipe too.")
     ] = None,
-    proxy: Annotated[
-        list[str] | None, typer.Option(help="Address of a reverse proxy to believe; repeat.")
-    ] = None,
-    public_url: Annotated[
-        list[str] | None,
-        typer.Option(help="URL under which owners reach it, if not where it listens; repeat."),
-    ] = None,
-    posts_per_minute: Annotated[
-        int,
-        typer.Option(min=10, max=60000, help="Requests a minute that may write or cost a quote."),
-    ] = 600,
-    metrics_port: Annotated[
-        int | None, typer.Option(help="Serve Prometheus on this port of 127.0.0.1; 0 picks one.")
-    ] = None,
-    log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
+    network: NetworkOptions,
+    watching: WatchOptions,
 ) -> None:
     """Serve keys to guests that prove themselves, while enough owners approve."""
     config = BrokerConfig(
-        consortium=consortium,
-        succeeds=succeeds,
-        policy=policy,
-        root_secret=root_secret,
-        former_root_secrets=tuple(former_root_secret or ()),
-        state=state,
+        consortium=service.consortium,
+        succeeds=service.succeeds,
+        policy=service.policy,
+        root_secret=service.root_secret,
+        former_root_secrets=tuple(service.former_root_secret or ()),
+        state=service.state,
         database=database,
-        guest=guest,
-        collateral=collateral,
-        gpu_collateral=gpu_collateral,
-        platform=platform,
-        host=host,
-        port=port,
-        lease_seconds=lease_seconds,
-        boot_auth=boot_auth,
-        gateway_app_id=gateway_app_id,
+        guest=service.guest,
+        collateral=collaterals.collateral,
+        gpu_collateral=collaterals.gpu_collateral,
+        platform=service.platform,
+        host=listening.host,
+        port=listening.port,
+        lease_seconds=answers.lease_seconds,
+        boot_auth=answers.boot_auth,
+        gateway_app_id=answers.gateway_app_id,
         chain=chain,
-        proxies=tuple(proxy or ()),
-        public_urls=tuple(public_url or ()),
-        limits=BrokerLimits(posts_per_minute=posts_per_minute),
-        metrics_port=metrics_port,
-        log_format=log_format_of(log_format),
+        proxies=tuple(network.proxy or ()),
+        public_urls=tuple(network.public_url or ()),
+        limits=BrokerLimits(posts_per_minute=network.posts_per_minute),
+        metrics_port=watching.metrics_port,
+        log_format=log_format_of(watching.log_format),
     )
     serve_broker(config, ready=lambda url: say(f"broker ready at {url}"))
 

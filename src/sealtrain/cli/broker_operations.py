@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -159,25 +160,33 @@ def openapi(
     typer.echo(json.dumps(described(boot_auth=boot_auth), indent=2))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KmsOptions:
+    """The KMS, and the decision about it."""
+
+    app_id: Annotated[
+        str | None, typer.Option(help="Its app id, if not the start of its compose hash.")
+    ] = None
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Valid for so many days.")] = 30
+    revoke: Annotated[bool, typer.Option("--revoke", help="Revoke it instead.")] = False
+
+
 def approve_kms(
     deployment: Annotated[Path, typer.Argument(help="app-compose.json of the dstack KMS.")],
     identity: Annotated[Path, typer.Option(help="Your private identity file.")],
     broker: Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")],
+    *,
     consortium: Annotated[Path, typer.Option(help="The consortium file.")] = Path(
         "consortium.json"
     ),
-    app_id: Annotated[
-        str | None, typer.Option(help="Its app id, if not the start of its compose hash.")
-    ] = None,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="Valid for so many days.")] = 30,
-    revoke: Annotated[bool, typer.Option("--revoke", help="Revoke it instead.")] = False,
+    kms: KmsOptions,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")] = False,
     as_json: Json = False,
 ) -> None:
     """Approve a dstack KMS that asks this broker who may boot (serve --boot-auth)."""
     compose_hash = sha256_hex(read_bounded(deployment, MAX_DEPLOYMENT_BYTES))
-    target = kms_target(app_id=app_id or compose_hash[:40], compose_hash=compose_hash)
-    word = "REVOKE" if revoke else "APPROVE"
+    target = kms_target(app_id=kms.app_id or compose_hash[:40], compose_hash=compose_hash)
+    word = "REVOKE" if kms.revoke else "APPROVE"
     if not yes:
         say(f"compose hash  {compose_hash}")
         say(f"app id        {target.app_id}")
@@ -185,13 +194,13 @@ def approve_kms(
     members, now = Consortium.load(consortium), system_clock()
     made = (
         Decision.revoke(consortium_id=members.consortium_id, target=target, signed_at=now)
-        if revoke
+        if kms.revoke
         else Decision.approve(
             consortium_id=members.consortium_id,
             target=target,
             needs=KMS_NEEDS,
             signed_at=now,
-            not_after=now + days * 86400,
+            not_after=now + kms.days * 86400,
         )
     )
     signer = Identity.load(identity).signer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -87,10 +88,17 @@ def status(
         require_counting(file, compose_hash, read.values[0], now)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SigningOptions:
+    """The contract, and the account that signs for it."""
+
+    chain: ChainPath
+    key: KeyFile
+
+
 def approve(
     deployment: Deployment,
-    chain: ChainPath,
-    key: KeyFile,
+    signing: SigningOptions,
     broker: Annotated[Path, typer.Option(help="Broker file: where your approval stands.")],
     out: Out,
     consortium: ConsortiumFile = Path("consortium.json"),
@@ -107,9 +115,12 @@ def approve(
     needs = needs_of(lock.recipe)
     review(lock, needs, known=brokers_of_lock([broker], lock), quiet=as_json)
     confirm("APPROVE", yes)
-    file = load_chain_file(chain)
+    file = load_chain_file(signing.chain)
     members = Consortium.load(consortium)
-    name = file.owner_of(address(load_account(key, password_file))) or "nobody in the chain file"
+    name = (
+        file.owner_of(address(load_account(signing.key, password_file)))
+        or "nobody in the chain file"
+    )
     with BrokerClient(load_pin(broker).url) as client:
         tally = client.approvals_status(target, members, system_clock(), needs=needs)
     own = [signed.decision for signed in tally.approvals if signed.owner.name == name]
@@ -122,7 +133,8 @@ def approve(
             expected=f"{name}'s",
             hint="approve it there first: sealtrain approve; the chain only adds a condition",
         )
-    _signed_decision(file, key, password_file, "approve", target.compose_hash, own[0], out, as_json)
+    vote = _vote(file, signing.key, password_file, "approve", target.compose_hash, decision=own[0])
+    _write(vote, file, out, as_json)
 
 
 def revoke(
@@ -147,9 +159,8 @@ def revoke(
         signed_at=system_clock(),
     )
     file = load_chain_file(chain)
-    _signed_decision(
-        file, key, password_file, "revoke", target.compose_hash, decision, out, as_json
-    )
+    vote = _vote(file, key, password_file, "revoke", target.compose_hash, decision=decision)
+    _write(vote, file, out, as_json)
 
 
 def device(
@@ -168,7 +179,8 @@ def device(
     file = load_chain_file(chain)
     ends = system_clock() + days * 86400
     verdict: Literal["approve", "revoke"] = "revoke" if revoked else "approve"
-    _signed_decision(file, key, password_file, verdict, device_id, None, out, as_json, ends=ends)
+    vote = _vote(file, key, password_file, verdict, device_id, ends=ends)
+    _write(vote, file, out, as_json)
 
 
 def execute(
@@ -202,25 +214,33 @@ def execute(
     say(f"brokers see it once block {shown['block']} is {file.block}: sealtrain chain status")
 
 
-def _signed_decision(
+def _vote(
     chain: ChainFile,
     key: Path,
     password_file: Path | None,
     verdict: Literal["approve", "revoke"],
     subject: str,
-    decision: Decision | None,
-    out: Path,
-    as_json: bool,
     *,
+    decision: Decision | None = None,
     ends: int = 0,
-) -> None:
-    """Sign a decision with the contract's proven nonce, and write it."""
+) -> ChainDecision:
+    """Sign a decision with the contract's proven nonce.
+
+    Args:
+        chain: The contract.
+        key: The account's key file.
+        password_file: Its password, where it is a keystore.
+        verdict: On the subject.
+        subject: Compose hash of a recipe, or a device id, 64 hex digits.
+        decision: The owner's decision in the ledger; ``None`` for a device.
+        ends: Last second of an approval of a device, seconds since the epoch.
+    """
     chain_setup.require_kind(chain, "owners")
     now = system_clock()
     with reading(chain) as reader:
         slot = nonce_slot(DEVICE if decision is None else COMPOSE, subject)
         [nonce] = reader.read([slot], now=now).values
-    vote = decide(
+    return decide(
         load_account(key, password_file),
         chain,
         subject=subject,
@@ -230,6 +250,9 @@ def _signed_decision(
         deadline=now + _CARRIED_WITHIN,
         decision=decision,
     )
+
+
+def _write(vote: ChainDecision, chain: ChainFile, out: Path, as_json: bool) -> None:
     atomic_write(out, vote.to_bytes())
     emit(
         as_json,

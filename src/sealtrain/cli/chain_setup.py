@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,35 +60,50 @@ MaxFee = Annotated[int, typer.Option(min=1, help="Most to pay for a unit of gas,
 ChainId = Annotated[int, typer.Option(help="The chain's id.")]
 
 
-def deploy(
-    owner: Owners,
-    rpc: Nodes,
-    chain_id: ChainId,
-    approve: Annotated[int, typer.Option(min=1, help="Owners that must approve.")],
-    key: KeyFile,
-    revoke: Annotated[int, typer.Option(min=1, help="Owners that suffice to revoke.")] = 1,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainOptions:
+    """The chain, its nodes and the owners there."""
+
+    owner: Owners
+    rpc: Nodes
+    chain_id: ChainId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineOptions:
+    """Which machines the contract lets boot."""
+
     any_tcb: Annotated[
         bool, typer.Option("--any-tcb", help="Let machines boot that are not up to date.")
-    ] = False,
-    any_device: Annotated[
-        bool, typer.Option("--any-device", help="Let every machine boot.")
-    ] = False,
+    ] = False
+    any_device: Annotated[bool, typer.Option("--any-device", help="Let every machine boot.")] = (
+        False
+    )
+
+
+def deploy(
+    chain: ChainOptions,
+    approve: Annotated[int, typer.Option(min=1, help="Owners that must approve.")],
+    key: KeyFile,
+    *,
+    revoke: Annotated[int, typer.Option(min=1, help="Owners that suffice to revoke.")] = 1,
+    machines: MachineOptions,
     password_file: PasswordFile = None,
     max_fee_gwei: MaxFee = 100,
     as_json: Json = False,
 ) -> None:
     """Deploy an OwnersAppAuth; nothing about it can be changed. Then write it down: chain pin."""
-    owners = _owners(owner)
-    nodes = [Node(url, _NODE_SECONDS) for url in rpc]
+    owners = _owners(chain.owner)
+    nodes = [Node(url, _NODE_SECONDS) for url in chain.rpc]
     try:
         where = contracts.deploy(
-            first_web3(nodes, chain_id),
-            payer_of(key, password_file, chain_id, max_fee_gwei),
+            first_web3(nodes, chain.chain_id),
+            payer_of(key, password_file, chain.chain_id, max_fee_gwei),
             owners=list(owners.values()),
             approve=approve,
             revoke=revoke,
-            require_tcb_up_to_date=not any_tcb,
-            allow_any_device=any_device,
+            require_tcb_up_to_date=not machines.any_tcb,
+            allow_any_device=machines.any_device,
         )
     finally:
         for node in nodes:
@@ -95,17 +111,22 @@ def deploy(
     emit(as_json, {"contract": where}, [f"contract  {where}"])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingOptions:
+    """How the contract is read, and how long an answer counts."""
+
+    agree: Annotated[int, typer.Option(help="Nodes that must agree: more than half.")]
+    block: Annotated[str, typer.Option(help="finalized, safe or latest.")] = "finalized"
+    max_age_seconds: Annotated[int, typer.Option(help="How old that block may be.")] = 1800
+    cache_seconds: Annotated[int, typer.Option(help="How long a permission is kept.")] = 10
+    timeout_seconds: Annotated[int, typer.Option(help="For one answer of a node.")] = 10
+
+
 def pin(
     contract: Annotated[str, typer.Option(help="The contract's address.")],
     kind: Annotated[str, typer.Option(help="owners or dstack-app.")],
-    owner: Owners,
-    rpc: Nodes,
-    chain_id: ChainId,
-    agree: Annotated[int, typer.Option(help="Nodes that must agree: more than half.")],
-    block: Annotated[str, typer.Option(help="finalized, safe or latest.")] = "finalized",
-    max_age_seconds: Annotated[int, typer.Option(help="How old that block may be.")] = 1800,
-    cache_seconds: Annotated[int, typer.Option(help="How long a permission is kept.")] = 10,
-    timeout_seconds: Annotated[int, typer.Option(help="For one answer of a node.")] = 10,
+    chain: ChainOptions,
+    read: ReadingOptions,
     app_id: Annotated[str, typer.Option(help="contract, or any.")] = "contract",
     kms: Annotated[str, typer.Option(help="dstack's KMS contract, or none.")] = "none",
     out: Annotated[Path, typer.Option(help="Chain file to write.")] = Path("chain.yaml"),
@@ -118,20 +139,20 @@ def pin(
     proxied = kind == "dstack-app"
     fields = {
         "version": 1,
-        "chain_id": chain_id,
-        "rpc": rpc,
-        "agree": agree,
-        "block": block,
-        "max_age_seconds": max_age_seconds,
-        "cache_seconds": cache_seconds,
-        "timeout_seconds": timeout_seconds,
+        "chain_id": chain.chain_id,
+        "rpc": chain.rpc,
+        "agree": read.agree,
+        "block": read.block,
+        "max_age_seconds": read.max_age_seconds,
+        "cache_seconds": read.cache_seconds,
+        "timeout_seconds": read.timeout_seconds,
         "contract": address_of(contract, "contract"),
         "kind": kind,
         "code_hash": "00" * 32,
         "implementation": "0x" + "00" * 20 if proxied else "none",
         "app_id": app_id,
         "kms": kms if kms == "none" else address_of(kms, "kms"),
-        "owners": _owners(owner),
+        "owners": _owners(chain.owner),
     }
     draft = load_model(ChainFile, fields, UsageError, "chain file")
     with reading(draft) as reader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -20,25 +21,32 @@ OwnData = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThresholdOptions:
+    """How many owners must agree to what."""
+
+    approve: Annotated[
+        int | None, typer.Option(help="Owners that must approve a recipe; a majority.")
+    ] = None
+    revoke: Annotated[int, typer.Option(help="Owners that suffice to revoke it.")] = 1
+    amend_members: Annotated[
+        int | None, typer.Option(help="Owners that may change owners and keys; all.")
+    ] = None
+    amend_thresholds: Annotated[
+        int | None, typer.Option(help="Owners that may change thresholds; all.")
+    ] = None
+    raise_logging: Annotated[
+        int | None, typer.Option(help="Owners that may let out logs; as --approve.")
+    ] = None
+    export_model: Annotated[
+        int | None, typer.Option(help="Owners that may let out a model; as --approve.")
+    ] = None
+
+
 def create(
     name: Annotated[str, typer.Argument(help="Name of the consortium.")],
     owner: Annotated[list[Path], typer.Option(help="Public identity of an owner; repeat.")],
-    approve: Annotated[
-        int | None, typer.Option(help="Owners that must approve a recipe; a majority.")
-    ] = None,
-    revoke: Annotated[int, typer.Option(help="Owners that suffice to revoke it.")] = 1,
-    amend_members: Annotated[
-        int | None, typer.Option(help="Owners that may change owners and keys; all.")
-    ] = None,
-    amend_thresholds: Annotated[
-        int | None, typer.Option(help="Owners that may change thresholds; all.")
-    ] = None,
-    raise_logging: Annotated[
-        int | None, typer.Option(help="Owners that may let out logs; as --approve.")
-    ] = None,
-    export_model: Annotated[
-        int | None, typer.Option(help="Owners that may let out a model; as --approve.")
-    ] = None,
+    thresholds: ThresholdOptions,
     own_data_consent: OwnData = True,
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("consortium.json"),
     as_json: Json = False,
@@ -47,12 +55,12 @@ def create(
     consortium = Consortium.found(
         name=name,
         owners=[PublicIdentity.load(path) for path in owner],
-        approve=approve,
-        revoke=revoke,
-        amend_members=amend_members,
-        amend_thresholds=amend_thresholds,
-        raise_logging=raise_logging,
-        export_model=export_model,
+        approve=thresholds.approve,
+        revoke=thresholds.revoke,
+        amend_members=thresholds.amend_members,
+        amend_thresholds=thresholds.amend_thresholds,
+        raise_logging=thresholds.raise_logging,
+        export_model=thresholds.export_model,
         own_data_consent=own_data_consent,
     )
     atomic_write(out, consortium.to_bytes())

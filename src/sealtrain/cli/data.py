@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -13,11 +14,12 @@ from sealtrain.cli.brokers import BrokerFiles, Threshold, exit_for, failures
 from sealtrain.cli.log import StateFile
 from sealtrain.cli.opening import ManifestOptions, say_doubts
 from sealtrain.cli.output import Json, emit, progress_bytes, say
-from sealtrain.client import sealing
 from sealtrain.client.handover import hand_over
 from sealtrain.client.opening import model_of_run
 from sealtrain.client.owner import Owner
 from sealtrain.client.sealing import MAX_DATASET_BYTES, Publication
+from sealtrain.client.sealing import rewrap as rewrap_for
+from sealtrain.client.sealing import seal as seal_for
 from sealtrain.errors import UsageError
 from sealtrain.keys.identity import Identity
 from sealtrain.sealing.dataset import SealOptions, read_stanzas
@@ -28,21 +30,32 @@ from sealtrain.signing.dsse import Envelope
 __all__ = ["inspect", "rewrap", "seal"]
 
 
-def seal(
-    source: Annotated[
-        Path,
-        typer.Argument(help="File or folder with the data, or a run's model folder."),
-    ],
-    name: Annotated[str, typer.Option(help="Name of the dataset, as the recipe calls it.")],
-    identity: Annotated[Path, typer.Option(help="Your private identity file.")],
-    deployment: Annotated[Path, typer.Option(help="app-compose.json of the locked recipe.")],
-    brokers: BrokerFiles,
-    *,
-    threshold: Threshold = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to make [NAME.sealed].")] = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealingOwner:
+    """The owner who seals, and the recipe and the brokers that the data is for."""
+
+    identity: Annotated[Path, typer.Option(help="Your private identity file.")]
+    deployment: Annotated[Path, typer.Option(help="app-compose.json of the locked recipe.")]
+    brokers: BrokerFiles
+    threshold: Threshold = None
+
+    def at(self, state: Path | None) -> Owner:
+        """As the library takes it, with the memory of the broker's ledger."""
+        return Owner(
+            identity=self.identity,
+            brokers=tuple(self.brokers),
+            threshold=self.threshold,
+            state=state,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutOptions:
+    """How records are read and laid out, and what the brokers are told of them."""
+
     layout: Annotated[
         str, typer.Option(help="auto, arrow (tables, fast to train on) or raw (bytes as they are).")
-    ] = "auto",
+    ] = "auto"
     form: Annotated[
         str,
         typer.Option(
@@ -50,25 +63,37 @@ def seal(
             help="auto (by suffix), images (a folder, sub-folders are labels), webdataset "
             "(tar files) or tokens (.bin shards).",
         ),
-    ] = "auto",
+    ] = "auto"
     dtype: Annotated[
         str | None, typer.Option(help="uint16 or uint32: token shards without a header.")
-    ] = None,
+    ] = None
     row_tokens: Annotated[
         int, typer.Option(help="Tokens of a record: a multiple of the recipe's block_size.")
-    ] = 4096,
+    ] = 4096
     padding: Annotated[
         str, typer.Option(help="none, bucket or fixed:BYTES: what sizes may tell.")
-    ] = "none",
+    ] = "none"
     publish_counts: Annotated[
         bool, typer.Option(help="Write record and token counts into the signed manifest.")
-    ] = True,
+    ] = True
     commitments: Annotated[
         bool, typer.Option(help="Keep per-record commitments ('was my record in?').")
-    ] = False,
+    ] = False
     register_: Annotated[
         bool, typer.Option("--register/--no-register", help="Tell the brokers of the dataset.")
-    ] = True,
+    ] = True
+
+
+def seal(
+    source: Annotated[
+        Path,
+        typer.Argument(help="File or folder with the data, or a run's model folder."),
+    ],
+    name: Annotated[str, typer.Option(help="Name of the dataset, as the recipe calls it.")],
+    owner: SealingOwner,
+    *,
+    out: Annotated[Path | None, typer.Option(help="Folder to make [NAME.sealed].")] = None,
+    sealing: LayoutOptions,
     manifest: ManifestOptions,
     state: StateFile = None,
     as_json: Json = False,
@@ -84,23 +109,23 @@ def seal(
 
     Interrupted, it continues when run again: finished shards are not sealed twice.
     """
-    owner = Owner(identity=identity, brokers=tuple(brokers), threshold=threshold, state=state)
-    model = model_of_run(source, owner.keys, manifest.of_run())
+    me = owner.at(state)
+    model = model_of_run(source, me.keys, manifest.of_run())
     with progress_bytes(f"sealing {name}", _size_of(source), shown=not as_json) as advance:
-        sealed = sealing.seal(
-            owner,
+        sealed = seal_for(
+            me,
             source if model is None else model.files,
             out or Path(f"{name}.sealed"),
             name=name,
-            deployment=deployment,
+            deployment=owner.deployment,
             options=SealOptions(
-                layout=layout,
-                form=form,
-                token_shards=TokenShards(dtype=dtype, row_tokens=row_tokens),
-                padding=padding,
-                commitments=commitments,
+                layout=sealing.layout,
+                form=sealing.form,
+                token_shards=TokenShards(dtype=sealing.dtype, row_tokens=sealing.row_tokens),
+                padding=sealing.padding,
+                commitments=sealing.commitments,
             ),
-            publication=Publication(counts=publish_counts, register=register_),
+            publication=Publication(counts=sealing.publish_counts, register=sealing.register_),
             progress=advance,
         )
     failures(sealed.registered)
@@ -112,7 +137,7 @@ def seal(
             "name": name,
             "registered": list(sealed.registered.done),
             "failed": list(sealed.registered.failed),
-            "owner": owner.keys.name,
+            "owner": me.keys.name,
             "root": description.root,
             "records": description.records,
             "shards": len(description.shards),
@@ -133,19 +158,27 @@ def seal(
     exit_for(sealed.registered)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedRecipe:
+    """A further recipe that the dataset is wrapped for."""
+
+    deployment: Annotated[
+        Path | None, typer.Option(help="app-compose.json of another recipe to add.")
+    ] = None
+    brokers: Annotated[
+        list[Path] | None, typer.Option("--broker", help="Broker file of its broker; repeat.")
+    ] = None
+    threshold: Threshold = None
+
+
 def rewrap(
     sealed: Annotated[Path, typer.Argument(help="Your sealed dataset folder.")],
     identity: Annotated[Path, typer.Option(help="Your private identity file.")],
+    *,
     drop: Annotated[
         list[str] | None, typer.Option(help="Drop stanzas of this kind: recipe or share; repeat.")
     ] = None,
-    deployment: Annotated[
-        Path | None, typer.Option(help="app-compose.json of another recipe to add.")
-    ] = None,
-    brokers: Annotated[
-        list[Path] | None, typer.Option("--broker", help="Broker file of its broker; repeat.")
-    ] = None,
-    threshold: Threshold = None,
+    added_recipe: AddedRecipe,
     former: Annotated[
         Path | None, typer.Option(help="Your identity file before your keys were rotated.")
     ] = None,
@@ -158,12 +191,17 @@ def rewrap(
     --former it is yours under your present keys instead of the former ones.
     A recipient that already got the key keeps it: to revoke it, seal again under a new key.
     """
-    if (deployment is None) != (not brokers):
+    if (added_recipe.deployment is None) != (not added_recipe.brokers):
         raise UsageError("--deployment and --broker belong together")
-    owner = Owner(identity=identity, brokers=tuple(brokers or ()), threshold=threshold, state=state)
+    owner = Owner(
+        identity=identity,
+        brokers=tuple(added_recipe.brokers or ()),
+        threshold=added_recipe.threshold,
+        state=state,
+    )
     if former is not None:
         hand_over(sealed, Identity.load(former), owner.keys)
-    done = sealing.rewrap(owner, sealed, drop=drop or (), deployment=deployment)
+    done = rewrap_for(owner, sealed, drop=drop or (), deployment=added_recipe.deployment)
     failures(done.registered)
     say("note: keys already released stay released; seal again under a new key to revoke them")
     emit(

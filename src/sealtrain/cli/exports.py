@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sealtrain.base.files import atomic_write
-from sealtrain.cli.manifest import Artefacts, ManifestFile, TrustFile, WithoutArtefacts, examined
+from sealtrain.cli.manifest import ManifestFile, OutputOptions, TrustFile
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.errors import UsageError
 from sealtrain.keys.identity import Identity
@@ -31,6 +32,21 @@ _NAMES = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignatureOptions:
+    """What a signature over the opened model needs."""
+
+    model: Annotated[
+        Path | None, typer.Option(help="model-signing: folder the model was opened to.")
+    ] = None
+    identity: Annotated[
+        Path | None, typer.Option(help="model-signing: private identity of a recipient.")
+    ] = None
+    key: Annotated[
+        Path | None, typer.Option(help="model-signing: your PEM key (P-256, P-384, P-521).")
+    ] = None
+
+
 def export(
     manifest: ManifestFile,
     trust: TrustFile,
@@ -40,27 +56,25 @@ def export(
             "--format", help="model-signing, cyclonedx, model-card or eu-training-summary."
         ),
     ],
+    *,
     out: Annotated[Path | None, typer.Option(help="File to write [named for the format].")] = None,
-    artefacts: Artefacts = None,
-    without_artefacts: WithoutArtefacts = False,
+    outputs: OutputOptions,
     spec: Annotated[str, typer.Option(help="Version of CycloneDX: 1.6 or 1.7.")] = "1.7",
-    model: Annotated[
-        Path | None, typer.Option(help="model-signing: folder the model was opened to.")
-    ] = None,
-    identity: Annotated[
-        Path | None, typer.Option(help="model-signing: private identity of a recipient.")
-    ] = None,
-    key: Annotated[
-        Path | None, typer.Option(help="model-signing: your PEM key (P-256, P-384, P-521).")
-    ] = None,
+    signature: SignatureOptions,
     as_json: Json = False,
 ) -> None:
     """Write what other tools read about a model; only of a manifest that verifies."""
     if format_ not in _NAMES:
         raise UsageError("unknown export", got=format_, expected=", ".join(_NAMES))
-    facts = model_facts_of(examined(manifest, trust, artefacts, without_artefacts))
+    facts = model_facts_of(outputs.examined(manifest, trust))
     if format_ == "model-signing":
-        data = _signature(facts, artefacts or manifest.parent, model, identity, key)
+        data = _signature(
+            facts,
+            outputs.artefacts or manifest.parent,
+            signature.model,
+            signature.identity,
+            signature.key,
+        )
     else:
         data = _document(facts, format_, spec)
     target = out or Path(_NAMES[format_])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -14,11 +15,9 @@ from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import Report
 
 __all__ = [
-    "Artefacts",
     "ManifestFile",
+    "OutputOptions",
     "TrustFile",
-    "WithoutArtefacts",
-    "examined",
     "report",
     "verify",
 ]
@@ -33,15 +32,28 @@ WithoutArtefacts = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputOptions:
+    """A run's sealed outputs, which its manifest names."""
+
+    artefacts: Artefacts = None
+    without_artefacts: WithoutArtefacts = False
+
+    def examined(self, manifest: Path, trust: Path) -> Report:
+        """Every check of a manifest, these outputs looked at as chosen."""
+        if self.without_artefacts:
+            return examine_file(manifest, trust, artefacts=None)
+        return examine_file(manifest, trust, artefacts=self.artefacts or "beside")
+
+
 def verify(
     manifest: ManifestFile,
     trust: TrustFile,
-    artefacts: Artefacts = None,
-    without_artefacts: WithoutArtefacts = False,
+    outputs: OutputOptions,
     as_json: Json = False,
 ) -> None:
     """Verify a run manifest offline. Exits 3 when anything in it does not hold."""
-    found = examined(manifest, trust, artefacts, without_artefacts)
+    found = outputs.examined(manifest, trust)
     marks = {"passed": "✓", "failed": "✗", "not-done": "·"}
     lines = []
     for check in found.checks:
@@ -66,13 +78,13 @@ def _scripts(found: Report) -> dict[str, str]:
 def report(
     manifest: ManifestFile,
     trust: TrustFile,
+    *,
     out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
-    artefacts: Artefacts = None,
-    without_artefacts: WithoutArtefacts = False,
+    outputs: OutputOptions,
     as_json: Json = False,
 ) -> None:
     """Write one self-contained HTML page about a run, its checks and its limits."""
-    found = examined(manifest, trust, artefacts, without_artefacts)
+    found = outputs.examined(manifest, trust)
     atomic_write(out, render(found).encode(), overwrite=True)
     say("open it in a browser; it loads nothing from anywhere")
     emit(
@@ -82,8 +94,3 @@ def report(
     )
     if found.refusal is not None:
         raise found.refusal
-
-
-def examined(manifest: Path, trust: Path, artefacts: Path | None, skip: bool) -> Report:
-    """Verify a manifest file, and report every check."""
-    return examine_file(manifest, trust, artefacts=None if skip else artefacts or "beside")

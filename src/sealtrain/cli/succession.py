@@ -75,11 +75,17 @@ class ChangeOptions:
     ] = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerOptions:
+    """The ledgers and the consortium in force."""
+
+    broker: Brokers = None
+    consortium: ConsortiumFile = Path("consortium.json")
+
+
 def propose(
     identity: IdentityFile,
-    *,
-    broker: Brokers = None,
-    consortium: ConsortiumFile = Path("consortium.json"),
+    ledgers: LedgerOptions,
     changes: ChangeOptions,
     days: Annotated[int, typer.Option(min=1, max=365, help="To be put in force within.")] = 14,
     state: StateFile = None,
@@ -92,13 +98,13 @@ def propose(
     What is not named stays as it is. The ledgers' newest checkpoints go into it, so that everybody
     signs the same history; leave --broker out only where the ledgers are lost.
     """
-    members = Consortium.load(consortium)
+    members = Consortium.load(ledgers.consortium)
     owner = Identity.load(identity)
     successor = _amended(members, changes)
     if not as_json:
         _say_changes([change.what for change in changes_between(members, successor)])
     confirm("AMEND", yes)
-    notes = [_newest(path, members, identity, state) for path in broker or ()]
+    notes = [_newest(path, members, identity, state) for path in ledgers.broker or ()]
     file = write(
         members,
         successor,

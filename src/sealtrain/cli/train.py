@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,16 +46,30 @@ WaitForLease = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputOptions:
+    """The brokers to ask and the sealed data."""
+
+    brokers: BrokerFiles
+    data: Data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitOptions:
+    """What is served while the run goes on, and what it waits for."""
+
+    metrics_port: MetricsPort = None
+    wait_for_lease: WaitForLease = None
+
+
 def train(
     lock: LockFile,
     guest: GuestOptions,
-    brokers: BrokerFiles,
-    data: Data,
+    inputs: InputOptions,
     out: Annotated[Path, typer.Option(help="Folder for checkpoints, model and manifest.")],
     files: FileOptions,
     helpers: HelperOptions,
-    metrics_port: MetricsPort = None,
-    wait_for_lease: WaitForLease = None,
+    waiting: WaitOptions,
     as_json: Json = False,
 ) -> None:
     """Attest, get the keys, train, seal the model, sign the manifest."""
@@ -63,31 +78,34 @@ def train(
 
     def begin() -> Outcome:
         return start(
-            settings, progress=True, on_failure=broker_missed, metrics_port=metrics_port, alone=True
+            settings,
+            progress=True,
+            on_failure=broker_missed,
+            metrics_port=waiting.metrics_port,
+            alone=True,
         )
 
     settings = run_settings(
         lock,
         guest,
         files,
-        brokers=brokers,
-        data=data,
+        brokers=inputs.brokers,
+        data=inputs.data,
         out=out,
         helpers=helpers,
     )
-    show_outcome(_done(begin, out, metrics_port, wait_for_lease), as_json)
+    show_outcome(_done(begin, out, waiting.metrics_port, waiting.wait_for_lease), as_json)
 
 
 def resume(
     out: Annotated[Path, typer.Argument(help="Folder of the interrupted run.")],
+    *,
     brokers: Annotated[
         list[Path] | None,
         typer.Option("--broker", help="Ask these brokers instead of the run's; repeat for each."),
     ] = None,
-    *,
     helpers: HelperOptions,
-    metrics_port: MetricsPort = None,
-    wait_for_lease: WaitForLease = None,
+    waiting: WaitOptions,
     as_json: Json = False,
 ) -> None:
     """Continue an interrupted run from its last sealed checkpoint, bit for bit."""
@@ -98,7 +116,15 @@ def resume(
         name_brokers(out, brokers)
     if helpers.accelerator or helpers.dealer:
         name_helpers(out, accelerator=helpers.accelerator, dealer=helpers.dealer)
-    show_outcome(_done(_resumption(out, metrics_port), out, metrics_port, wait_for_lease), as_json)
+    show_outcome(
+        _done(
+            _resumption(out, waiting.metrics_port),
+            out,
+            waiting.metrics_port,
+            waiting.wait_for_lease,
+        ),
+        as_json,
+    )
 
 
 def _resumption(out: Path, metrics_port: int | None) -> Callable[[], Outcome]:
