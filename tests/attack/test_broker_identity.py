@@ -19,7 +19,7 @@ from release_world import ROOT, ReleaseWorld, ids_of, release_world
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
-from sealtrain.client.attested import fetch_keys, pinned_identity
+from sealtrain.client.attested import Deployed, fetch_keys, pinned_identity
 from sealtrain.client.grants import Grants, Wanted
 from sealtrain.client.pin import BrokerPin, load_pin
 from sealtrain.client.quorum import Quorum
@@ -74,9 +74,11 @@ class Asked:
         self.quorum = Quorum(
             pins,
             consortium_id=world.consortium.consortium_id,
-            app_id=world.locked.app_id,
-            compose_hash=world.locked.compose_hash,
-            brokers=world.locked.lock.brokers,
+            deployed=Deployed(
+                app_id=world.locked.app_id,
+                compose_hash=world.locked.compose_hash,
+                brokers=world.locked.lock.brokers,
+            ),
             clock=world.clock,
             on_failure=lambda url, error: self.told.append((url, error.code)),
             client=lambda url: clients[url],
@@ -174,9 +176,11 @@ def attest(world: ReleaseWorld, pin: BrokerPin, wire: Any, brokers: Sequence[str
         wire,
         pin,
         world.consortium,
-        app_id=world.locked.app_id,
-        compose_hash=world.locked.compose_hash,
-        brokers=brokers or world.locked.lock.brokers,
+        Deployed(
+            app_id=world.locked.app_id,
+            compose_hash=world.locked.compose_hash,
+            brokers=brokers or world.locked.lock.brokers,
+        ),
         now=world.clock(),
     )
 
@@ -259,9 +263,11 @@ def test_two_urls_of_one_broker_are_one_broker(world: ReleaseWorld) -> None:
     quorum = Quorum(
         [world.pin, world.pin.model_copy(update={"url": again.url})],
         consortium_id=world.consortium.consortium_id,
-        app_id=world.locked.app_id,
-        compose_hash=world.locked.compose_hash,
-        brokers=world.locked.lock.brokers,
+        deployed=Deployed(
+            app_id=world.locked.app_id,
+            compose_hash=world.locked.compose_hash,
+            brokers=world.locked.lock.brokers,
+        ),
         clock=world.clock,
         on_failure=lambda _url, error: told.append(error.code),
         client=lambda url: world.wire if url == REAL else again,

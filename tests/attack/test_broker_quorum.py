@@ -16,7 +16,7 @@ from quorum_world import QuorumWorld, quorum_world
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.secret import Secret
 from sealtrain.broker.service.keyring import Keyring
-from sealtrain.client.grant import obtain
+from sealtrain.client.grant import Asked, obtain
 from sealtrain.client.grants import Grants
 from sealtrain.errors import (
     AnswerInvalid,
@@ -214,10 +214,12 @@ def asked_with(world: QuorumWorld, place: int, position: int, **changed: Any) ->
         wire,
         broker,
         world.collect,
-        run_id="ab" * 16,
-        recipe_hash=world.first.locked.recipe_hash,
-        datasets=[(one.dataset_id, one.root, replace(honest, **changed))],
-        resume=False,
+        Asked(
+            run_id="ab" * 16,
+            recipe_hash=world.first.locked.recipe_hash,
+            datasets=[(one.dataset_id, one.root, replace(honest, **changed))],
+            resume=False,
+        ),
     )
 
 

@@ -18,7 +18,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.broker.service.keyring import Keyring
-from sealtrain.client.attested import AttestedBroker, fetch_keys
+from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
 from sealtrain.client.grant import renew
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.receipts import RECEIPT_PAYLOAD_TYPE
@@ -288,8 +288,10 @@ def _fetch(world: ReleaseWorld, pin: BrokerPin, wire: Wire | None = None) -> Att
         wire or world.wire,
         pin,
         world.consortium,
-        app_id=world.locked.app_id,
-        compose_hash=world.locked.compose_hash,
-        brokers=world.locked.lock.brokers,
+        Deployed(
+            app_id=world.locked.app_id,
+            compose_hash=world.locked.compose_hash,
+            brokers=world.locked.lock.brokers,
+        ),
         now=world.clock(),
     )

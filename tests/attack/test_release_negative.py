@@ -34,8 +34,8 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerLimits
-from sealtrain.client.attested import fetch_keys
-from sealtrain.client.grant import obtain
+from sealtrain.client.attested import Deployed, fetch_keys
+from sealtrain.client.grant import Asked, obtain
 from sealtrain.errors import (
     AnswerInvalid,
     ApprovalRevoked,
@@ -428,9 +428,11 @@ def test_a_stranger_with_the_brokers_software_under_another_vendor_is_refused(
             world.wire,
             world.pin,
             world.consortium,
-            app_id=world.locked.app_id,
-            compose_hash=world.locked.compose_hash,
-            brokers=world.locked.lock.brokers,
+            Deployed(
+                app_id=world.locked.app_id,
+                compose_hash=world.locked.compose_hash,
+                brokers=world.locked.lock.brokers,
+            ),
             now=world.clock(),
         )
     assert caught.value.code == "quote-root-untrusted"
@@ -506,10 +508,12 @@ def test_of_guests_that_ask_for_one_run_at_once_one_gets_keys(world: ReleaseWorl
                 Wire(broker=world.broker),
                 attested,
                 collect,
-                run_id=run_id,
-                recipe_hash=world.locked.recipe_hash,
-                datasets=[one.asked for one in world.sealed.values()],
-                resume=False,
+                Asked(
+                    run_id=run_id,
+                    recipe_hash=world.locked.recipe_hash,
+                    datasets=[one.asked for one in world.sealed.values()],
+                    resume=False,
+                ),
             )
             outcomes.append("released")
         except RunMismatch:

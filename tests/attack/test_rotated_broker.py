@@ -17,7 +17,7 @@ from sealtrain.base.secret import Secret
 from sealtrain.broker.service.keyring import Keyring
 from sealtrain.broker.service.rotating import rotate_key
 from sealtrain.broker.service.service import Broker
-from sealtrain.client.attested import AttestedBroker, fetch_keys
+from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
 from sealtrain.client.grant import renew
 from sealtrain.client.wrapping import wrap_for_brokers
 from sealtrain.consortium.receipts import verify_receipt
@@ -66,7 +66,8 @@ def attested(world: ReleaseWorld, wire: Any, **changed: Any) -> AttestedBroker:
         "brokers": world.locked.lock.brokers,
         "now": world.clock(),
     } | changed
-    return fetch_keys(wire, arguments.pop("pin", world.pin), world.consortium, **arguments)
+    pin, now = arguments.pop("pin", world.pin), arguments.pop("now")
+    return fetch_keys(wire, pin, world.consortium, Deployed(**arguments), now=now)
 
 
 def test_a_run_goes_on_at_the_broker_whose_key_was_rotated(world: ReleaseWorld) -> None:

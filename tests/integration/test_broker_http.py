@@ -24,8 +24,8 @@ from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.broker.config import BrokerConfig, BrokerLimits
 from sealtrain.broker.serve import running as running_broker
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.attested import AttestedBroker, fetch_keys
-from sealtrain.client.grant import Grant, obtain, renew
+from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
+from sealtrain.client.grant import Asked, Grant, obtain, renew
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.approvals import DatasetPin, Decision, Tally, sign_decision
 from sealtrain.consortium.datasets import load_dataset_manifest, sign_dataset
@@ -83,9 +83,11 @@ class Site:
             self.client,
             self.pin,
             self.consortium,
-            app_id=locked.app_id,
-            compose_hash=locked.compose_hash,
-            brokers=locked.lock.brokers,
+            Deployed(
+                app_id=locked.app_id,
+                compose_hash=locked.compose_hash,
+                brokers=locked.lock.brokers,
+            ),
             now=system_clock(),
         )
 
@@ -189,9 +191,7 @@ class Site:
             self.client,
             self.attest(locked),
             self.collect(locked),
-            recipe_hash=locked.recipe_hash,
-            datasets=asked,
-            **arguments,
+            Asked(recipe_hash=locked.recipe_hash, datasets=asked, **arguments),
         )
 
     def collect(self, locked: LockedRecipe) -> Any:
@@ -542,9 +542,11 @@ def test_a_broker_that_restarts_keeps_its_keys_and_its_ledger(
             client,
             site.pin,
             site.consortium,
-            app_id=site.locked.app_id,
-            compose_hash=site.locked.compose_hash,
-            brokers=site.locked.lock.brokers,
+            Deployed(
+                app_id=site.locked.app_id,
+                compose_hash=site.locked.compose_hash,
+                brokers=site.locked.lock.brokers,
+            ),
             now=system_clock(),
         )
         assert (after.keys, after.signing_key) == (before.keys, before.signing_key)

@@ -12,7 +12,7 @@ from manifest_world import OWNERS
 
 from sealtrain.base.clock import system_clock
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.attested import fetch_keys
+from sealtrain.client.attested import Deployed, fetch_keys
 from sealtrain.errors import BrokerUnreachable
 
 
@@ -32,9 +32,11 @@ def test_it_starts_answers_and_stops_gracefully(site: BrokerSite, tmp_path: Path
                 client,
                 site.pin.model_copy(update={"url": url}),
                 site.consortium,
-                app_id=site.locked.app_id,
-                compose_hash=site.locked.compose_hash,
-                brokers=site.locked.lock.brokers,
+                Deployed(
+                    app_id=site.locked.app_id,
+                    compose_hash=site.locked.compose_hash,
+                    brokers=site.locked.lock.brokers,
+                ),
                 now=system_clock(),
             )
             assert attested.simulated

@@ -12,7 +12,7 @@ from release_world import ReleaseWorld, Wire, release_world
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.config import BrokerLimits
-from sealtrain.client.grant import obtain
+from sealtrain.client.grant import Asked, obtain
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import CheckpointRefused, SealtrainError
 from sealtrain.release.decide import _advance
@@ -114,10 +114,12 @@ def recorded(world: ReleaseWorld) -> tuple[Recorded, dict[str, Any], bytes]:
     arguments: dict[str, Any] = {
         "broker": world.attest(),
         "collect": collect,
-        "run_id": "cd" * 16,
-        "recipe_hash": world.locked.recipe_hash,
-        "datasets": [one.asked for one in world.sealed.values()],
-        "resume": False,
+        "asked": Asked(
+            run_id="cd" * 16,
+            recipe_hash=world.locked.recipe_hash,
+            datasets=[one.asked for one in world.sealed.values()],
+            resume=False,
+        ),
         "random": lambda size: bytes(size),
     }
     obtain(Recording(broker=world.broker), **arguments)

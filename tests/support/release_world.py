@@ -33,8 +33,8 @@ from sealtrain.broker.service.keyring import Keyring
 from sealtrain.broker.service.parts import BrokerParts
 from sealtrain.broker.service.service import Broker
 from sealtrain.broker.store.memory import Store
-from sealtrain.client.attested import AttestedBroker, fetch_keys
-from sealtrain.client.grant import Grant, obtain
+from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
+from sealtrain.client.grant import Asked, Grant, obtain
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.approvals import DatasetPin, Decision, Target, sign_decision
 from sealtrain.consortium.datasets import sign_dataset
@@ -318,9 +318,11 @@ class ReleaseWorld:
             wire or self.wire,
             self.pin,
             self.consortium,
-            app_id=locked.app_id,
-            compose_hash=locked.compose_hash,
-            brokers=locked.lock.brokers,
+            Deployed(
+                app_id=locked.app_id,
+                compose_hash=locked.compose_hash,
+                brokers=locked.lock.brokers,
+            ),
             now=self.clock(),
         )
 
@@ -337,7 +339,7 @@ class ReleaseWorld:
         }
         wire = changed.pop("wire", self.wire)
         collect = changed.pop("collect", None) or self.collect(guest)
-        return obtain(wire, broker, collect, **(arguments | changed))
+        return obtain(wire, broker, collect, Asked(**(arguments | changed)))
 
     def refusals(self) -> list[dict[str, Any]]:
         return [entry["body"] for entry in self.ledger.entries() if entry["kind"] == "refusal"]

@@ -35,6 +35,7 @@ from sealtrain.signing.identity import broker_id
 __all__ = [
     "AttestedBroker",
     "AttestedIdentity",
+    "Deployed",
     "attested_identity",
     "fetch_keys",
     "pinned_identity",
@@ -66,6 +67,21 @@ class AttestedIdentity:
     def simulated(self) -> bool:
         """Its evidence came from a simulator and proves nothing about hardware."""
         return self.verdict.simulated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployed:
+    """A recipe's deployment, and the brokers that may release its keys.
+
+    Attributes:
+        app_id: 40 hex digits.
+        compose_hash: Of the deployment document, 64 hex digits.
+        brokers: Ids of the brokers that the recipe's lock names.
+    """
+
+    app_id: str
+    compose_hash: str
+    brokers: Collection[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,10 +231,8 @@ def fetch_keys(
     client: BrokerClient,
     pin: BrokerPin,
     consortium: Consortium,
+    deployed: Deployed,
     *,
-    app_id: str,
-    compose_hash: str,
-    brokers: Collection[str],
     now: int,
     random: Random = os.urandom,
     collateral: Collateral | None = None,
@@ -229,9 +243,7 @@ def fetch_keys(
         client: Of the broker at ``pin.url``.
         pin: What it must prove.
         consortium: As the asker holds it.
-        app_id: 40 hex digits, of the recipe's deployment.
-        compose_hash: 64 hex digits, of the recipe's deployment.
-        brokers: Ids of the brokers that the recipe's lock names.
+        deployed: The recipe's deployment, and the brokers of its lock.
         now: Verification time, seconds since the epoch.
         random: Source of the nonce.
         collateral: The asker's own collateral; ``None`` uses what the broker sends, which is signed
@@ -246,12 +258,12 @@ def fetch_keys(
         BrokerUnreachable: It does not answer.
     """
     nonce = random(32).hex()
-    answer = client.keys(app_id=app_id, compose_hash=compose_hash, nonce=nonce)
+    answer = client.keys(app_id=deployed.app_id, compose_hash=deployed.compose_hash, nonce=nonce)
     _same(
         {
             "consortium": (answer.consortium_id, consortium.consortium_id),
-            "app id": (answer.app_id, app_id),
-            "compose hash": (answer.compose_hash, compose_hash),
+            "app id": (answer.app_id, deployed.app_id),
+            "compose hash": (answer.compose_hash, deployed.compose_hash),
             "nonce": (answer.nonce, nonce),
         }
     )
@@ -273,14 +285,14 @@ def fetch_keys(
         collateral=collateral,
     )
     key = from_base64(answer.signing_key, length=32)
-    rotations = _rotated(client, pin, key, consortium.consortium_id, brokers)
+    rotations = _rotated(client, pin, key, consortium.consortium_id, deployed.brokers)
     return AttestedBroker(
         consortium_id=answer.consortium_id,
         app_id=answer.app_id,
         compose_hash=answer.compose_hash,
         keys={one.owner: from_base64(one.public_key) for one in answer.keys},
         signing_key=key,
-        named_as=_named(pin, key, rotations, brokers),
+        named_as=_named(pin, key, rotations, deployed.brokers),
         rotations=rotations,
         evidence=answer.evidence,
         verdict=verdict,

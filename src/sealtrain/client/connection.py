@@ -13,7 +13,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.attested import AttestedBroker, fetch_keys, pinned_identity
+from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys, pinned_identity
 from sealtrain.client.pin import load_pin
 from sealtrain.client.watch import observe, recorded
 from sealtrain.consortium.decisions import Target
@@ -79,9 +79,11 @@ def attested_brokers(broker_files: Sequence[Path], deployment: Path) -> list[Att
                 client,
                 pin,
                 client.consortium(lock.consortium_id),
-                app_id=target.app_id,
-                compose_hash=target.compose_hash,
-                brokers=lock.brokers,
+                Deployed(
+                    app_id=target.app_id,
+                    compose_hash=target.compose_hash,
+                    brokers=lock.brokers,
+                ),
                 now=system_clock(),
             )
         attested.append(broker)

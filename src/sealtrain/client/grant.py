@@ -51,7 +51,7 @@ from sealtrain.sealing.hpke import HpkePrivateKey
 from sealtrain.sealing.stanza import Stanza
 from sealtrain.signing.dsse import Envelope
 
-__all__ = ["Grant", "Receipted", "obtain", "renew"]
+__all__ = ["Asked", "Grant", "Receipted", "obtain", "renew"]
 
 Collect = Callable[[Binding], Evidence]
 """Makes this guest's evidence for 64 bytes of report data."""
@@ -118,16 +118,31 @@ class Grant:
         return self.receipts[-1].receipt.simulated
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The keys that a guest asks one broker for.
+
+    Attributes:
+        run_id: 32 hex digits; fresh for a new run.
+        recipe_hash: SHA-256 of the lock this guest runs.
+        datasets: (dataset id, root, recipe or share stanza), 1 to 256, none twice.
+        resume: Continue a run this broker released keys to before.
+        elsewhere: (dataset id, root) of the data of the run that other brokers are asked for.
+    """
+
+    run_id: str
+    recipe_hash: str
+    datasets: Sequence[tuple[str, str, Stanza]]
+    resume: bool
+    elsewhere: Sequence[tuple[str, str]] = ()
+
+
 def obtain(
     client: BrokerClient,
     broker: AttestedBroker,
     collect: Collect,
+    asked: Asked,
     *,
-    run_id: str,
-    recipe_hash: str,
-    datasets: Sequence[tuple[str, str, Stanza]],
-    resume: bool,
-    elsewhere: Sequence[tuple[str, str]] = (),
     random: Random = os.urandom,
 ) -> Grant:
     """Ask for the keys of datasets.
@@ -136,11 +151,7 @@ def obtain(
         client: Of the broker.
         broker: What it proved; its app id and compose hash are those asked for.
         collect: This guest's evidence.
-        run_id: 32 hex digits; fresh for a new run.
-        recipe_hash: SHA-256 of the lock this guest runs.
-        datasets: (dataset id, root, recipe or share stanza), 1 to 256, none twice.
-        resume: Continue a run this broker released keys to before.
-        elsewhere: (dataset id, root) of the data of the run that other brokers are asked for.
+        asked: The keys to ask for, and the run they are for.
         random: Source of the ephemeral key.
 
     Raises:
@@ -152,14 +163,16 @@ def obtain(
     private = HpkePrivateKey(Secret(random(32)))
     challenge = client.challenge(broker.consortium_id, "release").challenge
     transcript: dict[str, JsonValue] = {
-        **_conversation(broker, challenge, run_id, recipe_hash),
+        **_conversation(broker, challenge, asked.run_id, asked.recipe_hash),
         "hpke_public_key": to_base64(private.public.raw),
         "datasets": [
             {"dataset_id": dataset_id, "root": root, "stanza": stanza.to_dict()}
-            for dataset_id, root, stanza in datasets
+            for dataset_id, root, stanza in asked.datasets
         ],
-        "elsewhere": [{"dataset_id": dataset_id, "root": root} for dataset_id, root in elsewhere],
-        "resume": resume,
+        "elsewhere": [
+            {"dataset_id": dataset_id, "root": root} for dataset_id, root in asked.elsewhere
+        ],
+        "resume": asked.resume,
     }
     evidence = collect(Binding(RELEASE_PURPOSE, transcript))
     request = ReleaseRequest.from_dict(transcript | {"evidence": evidence.to_dict()})
@@ -170,7 +183,7 @@ def obtain(
     _same("lease", keys.lease, receipted.receipt.lease)
     _same("checkpoint", keys.latest_checkpoint, receipted.receipt.checkpoint)
     return Grant(
-        run_id=run_id,
+        run_id=asked.run_id,
         keys={name: Secret(from_base64(text)) for name, text in keys.keys.items()},
         latest_checkpoint=keys.latest_checkpoint,
         lease_key=Secret(from_base64(keys.lease_key, length=32)),

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -24,8 +24,8 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import Clock
 from sealtrain.base.secret import Random
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.attested import AttestedBroker, fetch_keys
-from sealtrain.client.grant import Collect, Grant, obtain, renew
+from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
+from sealtrain.client.grant import Asked, Collect, Grant, obtain, renew
 from sealtrain.client.grants import CombinedKey, Grants, Part, Wanted, combine, lapsed
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.decisions import Target, verify_decision
@@ -69,9 +69,7 @@ class Quorum:
         pins: Sequence[BrokerPin],
         *,
         consortium_id: str,
-        app_id: str,
-        compose_hash: str,
-        brokers: Collection[str],
+        deployed: Deployed,
         clock: Clock,
         on_failure: OnBrokerFailure,
         random: Random = os.urandom,
@@ -82,9 +80,8 @@ class Quorum:
         Args:
             pins: What each broker must prove.
             consortium_id: Of the lock.
-            app_id: The guest's.
-            compose_hash: The guest's.
-            brokers: Ids of the brokers that the measured lock names: no other counts.
+            deployed: The guest's deployment, and the brokers that the measured lock names: no
+                other counts.
             clock: Time at which brokers' evidence is verified.
             on_failure: Called for each broker that did not help, once for each reason.
             random: Source of nonces and ephemeral keys.
@@ -103,9 +100,7 @@ class Quorum:
             )
         self._pins = dict(zip(urls, pins, strict=True))
         self._consortium_id = consortium_id
-        self._app_id = app_id
-        self._compose_hash = compose_hash
-        self._brokers = frozenset(brokers)
+        self._deployed = deployed
         self._clock = clock
         self.on_failure = on_failure
         self._random = random
@@ -167,11 +162,13 @@ class Quorum:
                 seat.client,
                 seat.broker,
                 collect,
-                run_id=run_id,
-                recipe_hash=recipe_hash,
-                datasets=routes[seat.client.url],
-                elsewhere=_elsewhere(data, routes[seat.client.url]),
-                resume=resuming,
+                Asked(
+                    run_id=run_id,
+                    recipe_hash=recipe_hash,
+                    datasets=routes[seat.client.url],
+                    elsewhere=_elsewhere(data, routes[seat.client.url]),
+                    resume=resuming,
+                ),
                 random=self._random,
             )
 
@@ -256,7 +253,9 @@ class Quorum:
         listed, misses = self._each(
             lambda seat: (
                 seat.broker,
-                seat.client.registered(app_id=self._app_id, compose_hash=self._compose_hash),
+                seat.client.registered(
+                    app_id=self._deployed.app_id, compose_hash=self._deployed.compose_hash
+                ),
             )
         )
         if not listed:
@@ -302,7 +301,10 @@ class Quorum:
         return Grants(
             data_keys=data_keys,
             run_key=run_key(
-                data_keys, app_id=self._app_id, compose_hash=self._compose_hash, run_id=run_id
+                data_keys,
+                app_id=self._deployed.app_id,
+                compose_hash=self._deployed.compose_hash,
+                run_id=run_id,
             ),
             held={url: replace(grant, keys={}) for url, grant in answers.items()},
             needed={dataset_id: found.needed for dataset_id, found in combined.items()},
@@ -340,9 +342,7 @@ class Quorum:
             client,
             self._pins[url],
             client.consortium(self._consortium_id),
-            app_id=self._app_id,
-            compose_hash=self._compose_hash,
-            brokers=self._brokers,
+            self._deployed,
             now=self._clock(),
             random=self._random,
         )

@@ -160,15 +160,18 @@ class AttestedGuest:
 
     def _brokers(self, on_failure: OnBrokerFailure) -> Quorum:
         """The brokers of the settings, before the first request."""
+        from sealtrain.client.attested import Deployed
         from sealtrain.client.pin import load_pin
         from sealtrain.client.quorum import Quorum
 
         return Quorum(
             [load_pin(path) for path in self.settings.brokers],
             consortium_id=self.lock.consortium_id,
-            app_id=self.app_id,
-            compose_hash=self.compose_hash,
-            brokers=self.lock.brokers,
+            deployed=Deployed(
+                app_id=self.app_id,
+                compose_hash=self.compose_hash,
+                brokers=self.lock.brokers,
+            ),
             clock=self._clock,
             on_failure=on_failure,
             random=self._random,

@@ -58,6 +58,7 @@ from sealtrain.errors import (
 from sealtrain.recipe.privacy import Spending
 from sealtrain.release.facts import (
     ChallengeState,
+    Known,
     LeaseState,
     Limits,
     Measured,
@@ -128,13 +129,10 @@ def admit(request: Request, challenge: ChallengeState | None, *, now: int, limit
 
 def decide(
     request: ReleaseRequest,
-    *,
-    challenge: ChallengeState | None,
     measured: Measured,
-    tally: Tally,
-    run: RunState | None,
+    known: Known,
+    *,
     registered: Mapping[str, DatasetManifest],
-    withdrawn: Mapping[str, str],
     now: int,
     limits: Limits,
     spent: Mapping[tuple[str, str], float] = MappingProxyType({}),
@@ -143,12 +141,9 @@ def decide(
 
     Args:
         request: As received.
-        challenge: As for ``admit``.
         measured: From evidence that verified and appraised for this request.
-        tally: Where approval of the requested target stands at ``now``.
-        run: The run of that id, ``None`` when there is none.
+        known: What the broker knows, at ``now``.
         registered: Verified manifests of registered datasets, by dataset id.
-        withdrawn: Of the data of the run those datasets that were withdrawn, with their owners.
         now: The broker's time, seconds since the epoch.
         limits: The broker's bounds.
         spent: Epsilon that runs reserved before, by (owner, dataset name).
@@ -159,10 +154,11 @@ def decide(
     Raises:
         Refused: The class of the first check that fails.
     """
-    admit(request, challenge, now=now, limits=limits)
+    admit(request, known.challenge, now=now, limits=limits)
+    tally, run = known.tally, known.run
     _approved(request, measured, tally, limits)
     _run_fits(request, run)
-    none_withdrawn(withdrawn)  # (12)
+    none_withdrawn(known.withdrawn)  # (12)
     released = tuple(
         _dataset_fits(dataset, request, measured, tally, registered) for dataset in request.datasets
     )
@@ -181,18 +177,16 @@ def decide(
 
 def decide_renewal(
     request: RenewalRequest,
-    *,
-    challenge: ChallengeState | None,
     measured: Measured,
-    tally: Tally,
-    run: RunState | None,
+    known: Known,
+    *,
     lease: LeaseState | None,
-    withdrawn: Mapping[str, str],
     now: int,
     limits: Limits,
 ) -> Permit:
     """Decide a renewal. Arguments and errors as ``decide``; ``lease`` is the one named."""
-    admit(request, challenge, now=now, limits=limits)
+    admit(request, known.challenge, now=now, limits=limits)
+    tally, run = known.tally, known.run
     _approved(request, measured, tally, limits)
     if lease is None or run is None or lease.run_id != request.run_id or not _same(run, request):
         raise LeaseUnknown(  # (11)
@@ -217,7 +211,7 @@ def decide_renewal(
             hint="start a fresh release with resume in this guest",
         )
     checkpoint = _advance(run.checkpoint, request.checkpoint)
-    none_withdrawn(withdrawn)  # (15)
+    none_withdrawn(known.withdrawn)  # (15)
     return Permit(
         datasets=(),
         approved_by=tally.approved_by,

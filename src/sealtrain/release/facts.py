@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sealtrain.consortium.approvals import Tally
 from sealtrain.consortium.receipts import Anchor, ReleasedDataset
 from sealtrain.recipe.privacy import Spending
 from sealtrain.release.messages import ChallengePurpose
@@ -11,6 +13,7 @@ from sealtrain.signing.needs import Needs
 
 __all__ = [
     "ChallengeState",
+    "Known",
     "LeaseState",
     "Limits",
     "Measured",
@@ -88,6 +91,23 @@ class RunState:
     recipe_hash: str
     data: frozenset[tuple[str, str]]
     checkpoint: Anchor | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the broker knows when it decides about a request.
+
+    Attributes:
+        challenge: State before this request burnt it; ``None`` when never issued here.
+        tally: Where approval of the requested target stands now.
+        run: The run of that id; ``None`` when there is none.
+        withdrawn: Of the data of the run those datasets that were withdrawn, with their owners.
+    """
+
+    challenge: ChallengeState | None
+    tally: Tally
+    run: RunState | None
+    withdrawn: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,6 @@ __all__ = [
     "SignedRequest",
     "sign_request",
     "verify_head",
-    "verify_request",
 ]
 
 TAG: Final = "sealtrain-owner"
@@ -133,10 +132,10 @@ class _Keys(HTTPSignatureKeyResolver):
 
 
 class _Verifier(HTTPMessageVerifier):
-    """The library's verifier without its clock: time is an argument of ``verify_request``."""
+    """The library's verifier without its clock: time is an argument of ``verify_head``."""
 
     def validate_created_and_expires(self, sig_input: Any, max_age: Any = None) -> None:
-        """Leave the parameters to ``verify_request``."""
+        """Leave the parameters to ``verify_head``."""
 
 
 def sign_request(
@@ -174,44 +173,6 @@ def sign_request(
         body=body,
     )
     return dict(message.headers)
-
-
-def verify_request(
-    method: str,
-    url: str,
-    headers: Iterable[tuple[str, str]],
-    body: bytes,
-    keys: Mapping[str, bytes],
-    *,
-    brokers: Collection[str],
-    now: int,
-    max_age: int,
-    max_ahead: int,
-) -> SignedRequest:
-    """Return who signed a request whose head and body pass the module's checks.
-
-    Args:
-        method: As ``verify_head``, with the other arguments and what is raised.
-        url: As ``verify_head``.
-        headers: As ``verify_head``.
-        body: What came.
-        keys: As ``verify_head``.
-        brokers: As ``verify_head``.
-        now: As ``verify_head``.
-        max_age: As ``verify_head``.
-        max_ahead: As ``verify_head``.
-    """
-    head = verify_head(
-        method,
-        url,
-        headers,
-        keys,
-        brokers=brokers,
-        now=now,
-        max_age=max_age,
-        max_ahead=max_ahead,
-    )
-    return head.require_body(body)
 
 
 def verify_head(

@@ -48,6 +48,7 @@ from sealtrain.errors import (
 from sealtrain.release.decide import admit, decide, decide_renewal
 from sealtrain.release.facts import (
     ChallengeState,
+    Known,
     LeaseState,
     Limits,
     Measured,
@@ -171,15 +172,15 @@ class Case:
     now: int = NOW
     limits: Limits = LIMITS
 
+    def known(self, challenge: ChallengeState | None, run: RunState | None) -> Known:
+        return Known(challenge=challenge, tally=self.tally, run=run, withdrawn=self.withdrawn)
+
     def decide(self) -> Permit:
         return decide(
             self.release,
-            challenge=self.challenge,
-            measured=self.measured,
-            tally=self.tally,
-            run=self.run,
+            self.measured,
+            self.known(self.challenge, self.run),
             registered=self.registered,
-            withdrawn=self.withdrawn,
             now=self.now,
             limits=self.limits,
         )
@@ -188,12 +189,9 @@ class Case:
         challenge = self.challenge and replace(self.challenge, purpose="renewal")
         return decide_renewal(
             self.renewal,
-            challenge=challenge,
-            measured=self.measured,
-            tally=self.tally,
-            run=self.run or KNOWN,
+            self.measured,
+            self.known(challenge, self.run or KNOWN),
             lease=self.lease,
-            withdrawn=self.withdrawn,
             now=self.now,
             limits=self.limits,
         )

@@ -52,7 +52,7 @@ from sealtrain.errors import SealtrainError
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.rotation import rotation_entry
 from sealtrain.release.decide import admit, decide, decide_renewal, same_consortium
-from sealtrain.release.facts import ChallengeState, Limits
+from sealtrain.release.facts import ChallengeState, Known, Limits
 from sealtrain.release.lease_code import LeaseShown
 from sealtrain.release.messages import (
     IDENTITY_PURPOSE,
@@ -306,18 +306,20 @@ class Broker:
             spent = spent_so_far(self.ledger, reserved) if private else {}
             permit = decide(
                 request,
-                challenge=challenge,
-                measured=guest.measured,
-                tally=self._counting.tally(
-                    transaction, target_of(request), now, needs=guest.measured.needs
+                guest.measured,
+                Known(
+                    challenge=challenge,
+                    tally=self._counting.tally(
+                        transaction, target_of(request), now, needs=guest.measured.needs
+                    ),
+                    run=run,
+                    withdrawn=transaction.owner_documents.about(
+                        Withdrawal.entry_kind,
+                        request.run_id,
+                        [dataset_id for dataset_id, _root in request.data],
+                    ),
                 ),
-                run=run,
                 registered=registered,
-                withdrawn=transaction.owner_documents.about(
-                    Withdrawal.entry_kind,
-                    request.run_id,
-                    [dataset_id for dataset_id, _root in request.data],
-                ),
                 now=now,
                 limits=self._limits_for(transaction, guest),
                 spent=spent,
@@ -358,14 +360,18 @@ class Broker:
             transaction.successions.require_none()
             permit = decide_renewal(
                 request,
-                challenge=challenge,
-                measured=guest.measured,
-                tally=self._counting.tally(
-                    transaction, target_of(request), now, needs=guest.measured.needs
+                guest.measured,
+                Known(
+                    challenge=challenge,
+                    tally=self._counting.tally(
+                        transaction, target_of(request), now, needs=guest.measured.needs
+                    ),
+                    run=transaction.run(request.run_id),
+                    withdrawn=transaction.owner_documents.about(
+                        Withdrawal.entry_kind, request.run_id
+                    ),
                 ),
-                run=transaction.run(request.run_id),
                 lease=transaction.lease(request.lease_id),
-                withdrawn=transaction.owner_documents.about(Withdrawal.entry_kind, request.run_id),
                 now=now,
                 limits=self._limits_for(transaction, guest),
             )
