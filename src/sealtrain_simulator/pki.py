@@ -108,7 +108,6 @@ class SimulatedPki:
         tcb_status: str = "UpToDate",
         advisories: tuple[str, ...] = (),
         tcb_evaluation_data_number: int = 1,
-        fmspc: bytes | None = None,
         crl_until: int | None = None,
         revoked: bool = False,
     ) -> Collateral:
@@ -120,7 +119,6 @@ class SimulatedPki:
             tcb_status: Intel's word for the one TCB level that everything matches.
             advisories: Advisory ids of that level.
             tcb_evaluation_data_number: Age mark of the collateral.
-            fmspc: Another platform family than this PKI's, for tests of a mismatch.
             crl_until: When both revocation lists end, seconds since 1970; 2049 otherwise.
             revoked: Put this platform's certificate on its list.
         """
@@ -136,7 +134,7 @@ class SimulatedPki:
                 "version": 3,
                 "issueDate": issued,
                 "nextUpdate": until,
-                "fmspc": (self._fmspc if fmspc is None else fmspc).hex(),
+                "fmspc": self._fmspc.hex(),
                 "pceId": "0000",
                 "tcbType": 0,
                 "tcbEvaluationDataNumber": tcb_evaluation_data_number,

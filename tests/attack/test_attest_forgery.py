@@ -52,11 +52,12 @@ COMPOSE = b'{"name":"victim","key_provider":"kms"}\n'
 ASKED = Binding("release", {"challenge": "fresh"})
 verify = partial(verify_any, binding=ASKED)
 HARDWARE = policy_from_dict(intel(advisories="any"))
+TRUSTED_SEED = b"the trusted simulator, seed one"
 
 
 @pytest.fixture(scope="module")
 def pki() -> SimulatedPki:
-    return SimulatedPki(b"the trusted simulator, seed one")
+    return SimulatedPki(TRUSTED_SEED)
 
 
 @pytest.fixture(scope="module")
@@ -469,10 +470,11 @@ def test_each_expired_part_of_the_collateral_is_enough(
 
 @pytest.mark.claim("C16")
 def test_collateral_of_another_platform_family_is_refused(
-    evidence: Evidence, policy: AppraisalPolicy, pki: SimulatedPki
+    evidence: Evidence, policy: AppraisalPolicy
 ) -> None:
+    other_family = SimulatedPki(TRUSTED_SEED, fmspc=b"\x01" * 6)
     with pytest.raises(CollateralMismatch):
-        verify(evidence, policy, NOW, collateral=pki.collateral(NOW, fmspc=b"\x01" * 6))
+        verify(evidence, policy, NOW, collateral=other_family.collateral(NOW))
 
 
 @pytest.mark.claim("C16")

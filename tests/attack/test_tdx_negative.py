@@ -57,6 +57,7 @@ COMPOSE = b'{"name":"victim","key_provider":"kms"}\n'
 ASKED = Binding("release", {"challenge": "fresh"})
 ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 PKI = SimulatedPki(b"the vendor that the policy trusts")
+OTHER_FAMILY = SimulatedPki(b"the vendor that the policy trusts", fmspc=b"\x01" * 6)
 HONEST = SimulatedGuest(PKI, Secret(b"\x01" * 32), COMPOSE)
 COLLATERAL = PKI.collateral(NOW)
 ANY = insecure_simulator_policy(PKI.root_der)
@@ -400,7 +401,7 @@ def test_real_collateral_of_another_family_is_refused(shared: Path) -> None:
 @pytest.mark.negative(18)
 def test_simulated_collateral_of_another_family_is_refused() -> None:
     with pytest.raises(CollateralMismatch):
-        judged(HONEST, ANY, PKI.collateral(NOW, fmspc=b"\x01" * 6))
+        judged(HONEST, ANY, OTHER_FAMILY.collateral(NOW))
 
 
 @pytest.mark.negative(20)

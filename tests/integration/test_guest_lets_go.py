@@ -15,7 +15,7 @@ from manifest_world import OWNERS
 
 from sealtrain.errors import LeaseStale, SealRefused
 from sealtrain.guest import holding
-from sealtrain.guest.holding import DataGuest
+from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.sealing.dataset import SealedDataset
 
 pytestmark = pytest.mark.claim("C104")
@@ -62,9 +62,7 @@ def test_a_second_dataset_that_does_not_open_ends_the_lease_on_the_first(
     with pytest.raises(SealRefused):
         DataGuest(
             at.settings("lets-go"),
-            os.urandom(16).hex(),
-            resuming=False,
-            on_failure=lambda *_: None,
+            Asking(run_id=os.urandom(16).hex(), resuming=False, on_failure=lambda *_: None),
             shared_out=True,
             owner=OWNERS[0],
         )

@@ -33,7 +33,7 @@ from sealtrain.errors import (
 )
 from sealtrain.guest.guest import secluded
 from sealtrain.guest.guestrun import GuestRun
-from sealtrain.guest.holding import DataGuest
+from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.ledger.uses import Uses
 from sealtrain.manifest.checks.collaboration import RULES
 from sealtrain.manifest.verify import verify_manifest
@@ -42,7 +42,7 @@ from sealtrain.training.trained import Trained
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.parties.joint import close_joint
 from sealtrain_collab.parties.lead import LeadRun
-from sealtrain_collab.parties.party import PartyReport, PartyRun
+from sealtrain_collab.parties.party import Part, PartyReport, PartyRun
 from sealtrain_simulator.server import running as simulated_guest
 
 pytestmark = pytest.mark.claim("C79")
@@ -67,7 +67,8 @@ def untold(_url: str, _error: Exception) -> None:
 
 
 def begun(at: JointSite, name: str, run_id: str, out: str, **changed: Any) -> PartyRun:
-    return PartyRun.begin(at.settings(out), name, run_id, on_failure=untold, **changed)
+    part = Part(party=name, run_id=run_id, resume=changed.pop("resume", False))
+    return PartyRun.begin(at.settings(out), part, on_failure=untold, **changed)
 
 
 def texts(party: PartyRun) -> set[str]:
@@ -147,9 +148,7 @@ def test_the_broker_gives_no_guest_data_of_two_owners(at: JointSite) -> None:
     with pytest.raises(DatasetMismatch) as caught:
         DataGuest(
             at.settings("all"),
-            os.urandom(16).hex(),
-            resuming=False,
-            on_failure=untold,
+            Asking(run_id=os.urandom(16).hex(), resuming=False, on_failure=untold),
             shared_out=True,
         )
     assert (caught.value.check, caught.value.expected) == ("dataset owner", "datasets of one")
@@ -196,7 +195,7 @@ def test_a_party_goes_on_with_the_data_that_it_began_with(at: JointSite) -> None
             )  # fmt: skip
     changed = replace(at.settings("same"), data=(anew,))
     with pytest.raises(RunMismatch) as caught:
-        PartyRun.begin(changed, A, run_id, on_failure=untold, resume=True)
+        PartyRun.begin(changed, Part(party=A, run_id=run_id, resume=True), on_failure=untold)
     assert caught.value.check == "run data"
     begun(at, A, run_id, "same", resume=True).close()
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Literal, Self
+from urllib.parse import urlencode
 
 import httpcore
 import httpx
@@ -28,17 +29,20 @@ __all__ = [
     "LATER",
     "Answer",
     "Bounds",
+    "Headers",
     "HttpClient",
     "NoAnswer",
     "Problem",
     "Query",
     "parts_of",
     "retry_after",
+    "with_query",
 ]
 
 LATER: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses of servers that may do better later."""
 _LONGEST_PAUSE: Final = 20.0
+_CONNECTIONS: Final = 16
 _AGENT: Final = "sealtrain"
 _PIECE_BYTES: Final = 16 << 10
 
@@ -107,6 +111,8 @@ Failed = Callable[[Problem], Exception]
 """Makes the caller's own error."""
 Query = Mapping[str, str | int | Sequence[str]]
 """Names and values of a query; several values are the name repeated."""
+Headers = Mapping[str, str] | Callable[[str], Mapping[str, str]]
+"""Headers of a request, or a function that makes them of its whole URL."""
 
 
 class HttpClient:
@@ -120,7 +126,6 @@ class HttpClient:
         tls: bool | ssl.SSLContext = True,
         unix: str | None = None,
         headers: Mapping[str, str] | None = None,
-        connections: int = 16,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -134,7 +139,6 @@ class HttpClient:
                 ``http``, and saves reading them), or those of a context.
             unix: Path of a socket that every exchange goes through.
             headers: Of every request, in lower case.
-            connections: Most at a time.
             monotonic: What seconds are counted by.
             sleep: Waits so many seconds.
         """
@@ -148,7 +152,7 @@ class HttpClient:
             tls = httpx.create_ssl_context(trust_env=False)
         self._pool = httpcore.ConnectionPool(
             ssl_context=tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-            max_connections=connections,
+            max_connections=_CONNECTIONS,
             keepalive_expiry=5.0,
             uds=unix,
             network_backend=_Backend(self._clock),
@@ -178,9 +182,7 @@ class HttpClient:
         *,
         cap: int | Cap,
         content: bytes | Callable[[], Iterator[bytes]] | None = None,
-        query: Query | None = None,
-        headers: Mapping[str, str] | None = None,
-        sign: Callable[[str], Mapping[str, str]] | None = None,
+        headers: Headers | None = None,
         idempotent: bool = False,
         total: float | None = None,
     ) -> Answer:
@@ -192,9 +194,8 @@ class HttpClient:
             cap: Most bytes of the answer's body.
             content: What is sent; a function gives it anew for each try, and its length goes into
                 ``headers``.
-            query: Parameters to add to the URL.
-            headers: Of this request, in lower case.
-            sign: Further headers for the whole URL, made anew for each try.
+            headers: Of this request, in lower case; a function makes them anew for each try, such
+                as a signature.
             idempotent: Doing it twice does no more than doing it once.
             total: Seconds in place of ``bounds.total``.
 
@@ -202,7 +203,7 @@ class HttpClient:
             Exception: What ``failed`` makes of the problem.
         """
         try:
-            whole = httpx.URL(url).copy_merge_params(dict(query)) if query else httpx.URL(url)
+            whole = httpx.URL(url)
         except httpx.InvalidURL:
             raise self._failed(Problem("url", "not a URL")) from None
         if whole.scheme not in ("http", "https") or not whole.host:
@@ -210,7 +211,8 @@ class HttpClient:
         ends = self._monotonic() + (self._bounds.total if total is None else total)
         pause = self._bounds.pause
         for left in range(self._bounds.tries - 1, -1, -1):
-            given = {**self._headers, **(headers or {}), **(sign(str(whole)) if sign else {})}
+            own = headers(str(whole)) if callable(headers) else headers or {}
+            given = {**self._headers, **own}
             body = content() if callable(content) else content
             found = self._tried(method, whole, given, body, cap, ends)
             passing, after = _passes(found, idempotent=idempotent)
@@ -277,6 +279,13 @@ class HttpClient:
             return Problem("connect", type(error).__name__)
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
             return Problem("broken", type(error).__name__, status)
+
+
+def with_query(url: str, query: Query) -> str:
+    """A URL with further parameters; ``HttpClient.ask`` sees whether it is one."""
+    if not query:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}{urlencode(query, doseq=True)}"
 
 
 def retry_after(headers: httpx.Headers) -> float | None:

@@ -23,6 +23,7 @@ __all__ = [
     "FileOptions",
     "GuestOptions",
     "HelperOptions",
+    "InputOptions",
     "Listen",
     "LockFile",
     "Threads",
@@ -91,6 +92,14 @@ class HelperOptions:
             help="Dealer of the pads, where the recipe has one (see: sealtrain split dealer).",
         ),
     ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputOptions:
+    """The brokers to ask and the sealed data."""
+
+    brokers: BrokerFiles
+    data: Data
 
 
 def run_settings(

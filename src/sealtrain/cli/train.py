@@ -12,11 +12,10 @@ import typer
 from sealtrain.cli.alone import alone
 from sealtrain.cli.output import Json, emit, metric_lines, say
 from sealtrain.cli.runoptions import (
-    BrokerFiles,
-    Data,
     FileOptions,
     GuestOptions,
     HelperOptions,
+    InputOptions,
     LockFile,
     broker_missed,
     run_settings,
@@ -44,14 +43,6 @@ WaitForLease = Annotated[
         "on; without it, stop.",
     ),
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputOptions:
-    """The brokers to ask and the sealed data."""
-
-    brokers: BrokerFiles
-    data: Data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from typing import NoReturn, TypeVar
 import httpx
 
 from sealtrain.base.http import Answer as HttpAnswer
-from sealtrain.base.http import Bounds, HttpClient, Problem, Query, parts_of
+from sealtrain.base.http import Bounds, HttpClient, Problem, Query, parts_of, with_query
 from sealtrain.base.models import StrictModel
 from sealtrain.errors import (
     AnswerInvalid,
@@ -160,20 +160,18 @@ class Transport:
         now: int | None,
         bearer: str | None = None,
     ) -> HttpAnswer:
-        headers = {} if body is None else {"content-type": "application/json"}
-        headers |= {} if bearer is None else {"authorization": f"Bearer {bearer}"}
+        plain = {} if body is None else {"content-type": "application/json"}
+        plain |= {} if bearer is None else {"authorization": f"Bearer {bearer}"}
 
-        def signed(url: str) -> dict[str, str]:
-            return {} if sign is None else sign(method, url, body or b"", now)
+        def headers(url: str) -> dict[str, str]:
+            return plain | ({} if sign is None else sign(method, url, body or b"", now))
 
         return self._client.ask(
             method,
-            self.url + path,
+            with_query(self.url + path, query),
             cap=lambda status, _: MAX_ANSWER_BYTES if status == 200 else _MAX_ERROR_BYTES,
             content=body,
-            query=query,
             headers=headers,
-            sign=signed,
         )
 
     def _body(self, path: str, answer: HttpAnswer) -> bytes:

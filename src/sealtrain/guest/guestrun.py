@@ -17,7 +17,7 @@ from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.files import atomic_write
 from sealtrain.base.secret import Random
 from sealtrain.errors import AlreadyExists, CheckpointRefused
-from sealtrain.guest.holding import DataGuest
+from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.guest.inventory import ANCHOR_FILE
 from sealtrain.guest.journal import Journal, JournalStore
 from sealtrain.guest.recorder import Recorder
@@ -54,9 +54,7 @@ class GuestRun(DataGuest):
         self._began = time.monotonic()
         super().__init__(
             settings,
-            run_id,
-            resuming=resuming,
-            on_failure=on_failure,
+            Asking(run_id=run_id, resuming=resuming, on_failure=on_failure),
             shared_out=False,
             alone=alone,
             clock=clock,

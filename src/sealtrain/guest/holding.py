@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,22 @@ if TYPE_CHECKING:
     from sealtrain.sealing.dataset import SealedDataset
     from sealtrain.training.data.sources import Source
 
-__all__ = ["DataGuest"]
+__all__ = ["Asking", "DataGuest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """As whom a guest asks the brokers for keys.
+
+    Attributes:
+        run_id: Run id under which the brokers know this guest, 32 hex digits.
+        resuming: Continue a run that the brokers know.
+        on_failure: Called for each broker that failed while the others suffice.
+    """
+
+    run_id: str
+    resuming: bool
+    on_failure: OnBrokerFailure
 
 
 class DataGuest(AttestedGuest):
@@ -55,10 +71,8 @@ class DataGuest(AttestedGuest):
     def __init__(
         self,
         settings: RunSettings,
-        asked_as: str,
+        asking: Asking,
         *,
-        resuming: bool,
-        on_failure: OnBrokerFailure,
         shared_out: bool,
         owner: str | None = None,
         alone: bool = False,
@@ -69,9 +83,7 @@ class DataGuest(AttestedGuest):
 
         Args:
             settings: Where everything is.
-            asked_as: 32 hex digits.
-            resuming: Continue a run that the brokers know.
-            on_failure: Called for each broker that failed while the others suffice.
+            asking: As whom the brokers are asked.
             shared_out: As ``AttestedGuest``.
             owner: Ask for the datasets of this owner alone; for all of the recipe when ``None``.
             alone: As ``AttestedGuest``.
@@ -91,12 +103,12 @@ class DataGuest(AttestedGuest):
                 got=owner,
                 expected=" or ".join(self.recipe.owners),
             )
-        self.asked_as = asked_as
+        self.asked_as = asking.run_id
         self._renewing = threading.Lock()
         with ExitStack() as undoing:
-            self.quorum: Quorum = self._brokers(on_failure)
+            self.quorum: Quorum = self._brokers(asking.on_failure)
             undoing.callback(self.quorum.close)
-            self._open(owner, undoing, resuming=resuming)
+            self._open(owner, undoing, resuming=asking.resuming)
             undoing.pop_all()
 
     @property

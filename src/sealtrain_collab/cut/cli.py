@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -29,15 +30,23 @@ Patience = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeOptions:
+    """How long the guest waits for the owners."""
+
+    wait: Annotated[float, typer.Option(min=1, help="Seconds for all owners to join.")] = 3600
+    patience: Patience = 600
+
+
 def serve(
     lock: LockFile,
     guest: GuestOptions,
     brokers: BrokerFiles,
     out: Annotated[Path, typer.Option(help="Folder for model and manifest.")],
     files: FileOptions,
+    *,
     listen: Listen = ANYWHERE,
-    wait: Annotated[float, typer.Option(min=1, help="Seconds for all owners to join.")] = 3600,
-    patience: Patience = 600,
+    times: TimeOptions,
     as_json: Json = False,
 ) -> None:
     """Train the back of a cut model in a guest, on activations that owners' clients send.
@@ -57,8 +66,8 @@ def serve(
     outcome = serve_run(
         settings,
         host_and_port(listen),
-        wait=wait,
-        patience=patience,
+        wait=times.wait,
+        patience=times.patience,
         on_failure=broker_missed,
         ready=lambda place: say(f"cut server ready at {place}"),
         progress=True,
@@ -67,23 +76,38 @@ def serve(
     show_outcome(outcome, as_json)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerOptions:
+    """The owner, their consortium and their sealed data."""
+
+    identity: Annotated[Path, typer.Option(help="Your private identity file.")]
+    consortium: Annotated[Path, typer.Option(help="Your consortium's file.")]
+    data: Annotated[
+        list[Path], typer.Option(help="Your sealed dataset, or a folder of them; repeat.")
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOptions:
+    """How long the owner waits for the server."""
+
+    patience: Patience = 600
+    wait: Annotated[
+        float, typer.Option(min=0, help="Seconds to call a server that is not there.")
+    ] = 60
+
+
 def client(
     deployment: Annotated[Path, typer.Argument(help="app-compose.json that you approved.")],
     server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server listens.")],
-    identity: Annotated[Path, typer.Option(help="Your private identity file.")],
-    consortium: Annotated[Path, typer.Option(help="Your consortium's file.")],
-    data: Annotated[
-        list[Path], typer.Option(help="Your sealed dataset, or a folder of them; repeat.")
-    ],
+    owner: OwnerOptions,
     out: Annotated[Path, typer.Option(help="Folder for the run's manifest.")],
+    *,
     base: Annotated[
         Path | None,
         typer.Option(help="Folder the recipe's paths start from [the deployment's]."),
     ] = None,
-    patience: Patience = 600,
-    wait: Annotated[
-        float, typer.Option(min=0, help="Seconds to call a server that is not there.")
-    ] = 60,
+    calling: CallOptions,
     as_json: Json = False,
 ) -> None:
     """Send activations of your records to a guest you approved; the records stay with you.
@@ -96,18 +120,18 @@ def client(
     from sealtrain.keys.identity import Identity
     from sealtrain_collab.cut.guest.send import Sending, send
 
-    me = Identity.load(identity)
+    me = Identity.load(owner.identity)
     sending = Sending(
         deployment=deployment,
         server=host_and_port(server),
         me=me,
-        consortium=Consortium.load(consortium),
-        data=tuple(data),
+        consortium=Consortium.load(owner.consortium),
+        data=tuple(owner.data),
         base=base or deployment.parent,
         out=out,
         key_of=lambda folder: own_key(folder, me),
-        patience=patience,
-        wait=wait,
+        patience=calling.patience,
+        wait=calling.wait,
     )
     sent = send(
         sending,

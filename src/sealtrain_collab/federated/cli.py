@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +12,9 @@ from sealtrain.cli.alone import alone
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runoptions import (
     BrokerFiles,
-    Data,
     FileOptions,
     GuestOptions,
+    InputOptions,
     LockFile,
     broker_missed,
     run_settings,
@@ -58,14 +59,20 @@ def lead(
     show_outcome(outcome, as_json)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartyOptions:
+    """The party, its run and the way to its lead."""
+
+    party: Annotated[str, typer.Option(help="Owner whose data this guest holds.")]
+    run: Annotated[str, typer.Option(help="Id of the run, as its lead told it.")]
+    relay: Relay
+
+
 def join(
     lock: LockFile,
     guest: GuestOptions,
-    brokers: BrokerFiles,
-    data: Data,
-    party: Annotated[str, typer.Option(help="Owner whose data this guest holds.")],
-    run: Annotated[str, typer.Option(help="Id of the run, as its lead told it.")],
-    relay: Relay,
+    inputs: InputOptions,
+    joined: PartyOptions,
     out: Annotated[Path, typer.Option(help="Folder of this party.")],
     *,
     again: Annotated[
@@ -77,28 +84,27 @@ def join(
     """Attest, get the keys of one owner's data, and learn what a proven lead asks."""
     alone()
     from sealtrain_collab.federated.guest.join import join as join_run
+    from sealtrain_collab.parties.party import Part
 
     settings = run_settings(
         lock,
         guest,
         files,
-        brokers=brokers,
-        data=data,
+        brokers=inputs.brokers,
+        data=inputs.data,
         out=out,
     )
     done = join_run(
         settings,
-        party,
-        run,
-        relay,
+        Part(party=joined.party, run_id=joined.run, resume=again),
+        joined.relay,
         on_failure=broker_missed,
-        begun=lambda: say(f"party ready, {party}"),
+        begun=lambda: say(f"party ready, {joined.party}"),
         progress=True,
-        again=again,
         alone=True,
     )
     rounds = ", ".join(map(str, done["rounds"])) or "none"
-    emit(as_json, done, [f"party        {party}", f"rounds       {rounds}"])
+    emit(as_json, done, [f"party        {joined.party}", f"rounds       {rounds}"])
 
 
 def relay(

@@ -28,7 +28,7 @@ from sealtrain.base.models import (
 )
 from sealtrain.base.secret import Random
 from sealtrain.errors import AlreadyExists, ClaimContradicted, RunMismatch, UsageError
-from sealtrain.guest.holding import DataGuest
+from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.guest.settings import RunSettings
 from sealtrain.manifest.condense import needed_releases
 from sealtrain.manifest.predicate import Release
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.sealing.datakey import DataKey
 
-__all__ = ["MAX_REPORT_BYTES", "PartyReport", "PartyRun"]
+__all__ = ["MAX_REPORT_BYTES", "Part", "PartyReport", "PartyRun"]
 
 MAX_REPORT_BYTES = 4 << 20
 _FILE = "party.json"
@@ -118,6 +118,22 @@ class _Kept:
         atomic_write(self.path, canonical_json(document), overwrite=True)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A party's part in a run.
+
+    Attributes:
+        party: Name of the owner whose data it holds.
+        run_id: Of the whole run, 32 hex digits, as its lead made it.
+        resume: The brokers know this party already: it was interrupted, or moved. Its folder may
+            be another one; then its report begins with this release.
+    """
+
+    party: str
+    run_id: str
+    resume: bool = False
+
+
 class PartyRun(DataGuest):
     """See the module.
 
@@ -129,26 +145,26 @@ class PartyRun(DataGuest):
     def __init__(
         self,
         settings: RunSettings,
-        party: str,
-        run_id: str,
+        part: Part,
         *,
-        resuming: bool,
         on_failure: OnBrokerFailure,
         alone: bool = False,
         clock: Clock = system_clock,
         random: Random = os.urandom,
     ) -> None:
         """Steps 1 to 4. Arguments and errors as ``begin``."""
-        self.name = party
-        self.run_id = run_id
-        kept = _kept(settings.out, party, run_id) if resuming else None
+        self.name = part.party
+        self.run_id = part.run_id
+        kept = _kept(settings.out, part.party, part.run_id) if part.resume else None
         super().__init__(
             settings,
-            party_run_id(run_id, party),
-            resuming=resuming,
-            on_failure=on_failure,
+            Asking(
+                run_id=party_run_id(part.run_id, part.party),
+                resuming=part.resume,
+                on_failure=on_failure,
+            ),
             shared_out=True,
-            owner=party,
+            owner=part.party,
             alone=alone,
             clock=clock,
             random=random,
@@ -157,7 +173,7 @@ class PartyRun(DataGuest):
         fresh = [one.to_dict() for one in self.grant.fresh]
         if kept is None:
             begun = to_rfc3339(clock())
-            kept = _Kept(settings.out / _FILE, run_id, party, begun, [])
+            kept = _Kept(settings.out / _FILE, part.run_id, part.party, begun, [])
         self._kept = kept
         self._kept.add(fresh)
 
@@ -165,11 +181,9 @@ class PartyRun(DataGuest):
     def begin(
         cls,
         settings: RunSettings,
-        party: str,
-        run_id: str,
+        part: Part,
         *,
         on_failure: OnBrokerFailure,
-        resume: bool = False,
         alone: bool = False,
         clock: Clock = system_clock,
         random: Random = os.urandom,
@@ -178,11 +192,8 @@ class PartyRun(DataGuest):
 
         Args:
             settings: Where everything is; ``out`` is the party's own folder.
-            party: Name of the owner.
-            run_id: Of the whole run, 32 hex digits, as its lead made it.
+            part: The party, and its run.
             on_failure: Called for each broker that did not help while the others suffice.
-            resume: The brokers know this party already: it was interrupted, or moved. Its folder
-                may be another one; then its report begins with this release.
             alone: As ``AttestedGuest``.
             clock: Source of the time.
             random: Source of nonces and ephemeral keys.
@@ -193,15 +204,13 @@ class PartyRun(DataGuest):
             RunMismatch: The folder is of another run or party.
             Refused, Unreachable: As ``DataGuest``.
         """
-        if not resume and settings.out.exists() and any(settings.out.iterdir()):
+        if not part.resume and settings.out.exists() and any(settings.out.iterdir()):
             raise AlreadyExists(
                 f"{settings.out} is not empty", hint="choose another folder, or resume this party"
             )
         return cls(
             settings,
-            party,
-            run_id,
-            resuming=resume,
+            part,
             on_failure=on_failure,
             alone=alone,
             clock=clock,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,9 +14,9 @@ from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runoptions import (
     ANYWHERE,
     BrokerFiles,
-    Data,
     FileOptions,
     GuestOptions,
+    InputOptions,
     LockFile,
     Threads,
     broker_missed,
@@ -33,26 +34,38 @@ __all__ = ["accelerate", "hold", "orchestrate"]
 Device = Annotated[str, typer.Option(help="Where the accelerator computes: cpu or cuda.")]
 
 
-def hold(
-    lock: LockFile,
-    party: Annotated[str, typer.Option(help="Owner whose data this guest gives.")],
-    writes: Annotated[str, typer.Option(metavar="HOST:PORT", help="The accelerator's write port.")],
-    guest: GuestOptions,
-    brokers: BrokerFiles,
-    data: Data,
-    out: Annotated[Path, typer.Option(help="Folder for this party's receipts.")],
-    *,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartyOptions:
+    """The party, and the accelerator that it gives chunks to."""
+
+    party: Annotated[str, typer.Option(help="Owner whose data this guest gives.")]
+    writes: Annotated[str, typer.Option(metavar="HOST:PORT", help="The accelerator's write port.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitOptions:
+    """Where the holder listens, how long it waits, and whether it goes on with a run."""
+
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where orchestrators come; port 0 for any.")
-    ] = ANYWHERE,
+    ] = ANYWHERE
     wait: Annotated[
         float,
         typer.Option(min=1, help="Seconds that no orchestrator may talk to it; then it ends."),
-    ] = 3600,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds a write may take.")] = 60,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="It was interrupted in this run.")
-    ] = False,
+    ] = 3600
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds a write may take.")] = 60
+    resume: Annotated[bool, typer.Option("--resume", help="It was interrupted in this run.")] = (
+        False
+    )
+
+
+def hold(
+    lock: LockFile,
+    gives: PartyOptions,
+    guest: GuestOptions,
+    inputs: InputOptions,
+    out: Annotated[Path, typer.Option(help="Folder for this party's receipts.")],
+    waiting: WaitOptions,
     files: FileOptions,
     as_json: Json = False,
 ) -> None:
@@ -69,17 +82,17 @@ def hold(
             lock,
             guest,
             files,
-            brokers=brokers,
-            data=data,
+            brokers=inputs.brokers,
+            data=inputs.data,
             out=out,
         ),
-        party,
+        gives.party,
         Holding(
-            listen=host_and_port(listen),
-            writes=host_and_port(writes),
-            wait=wait,
-            timeout=timeout,
-            resume=resume,
+            listen=host_and_port(waiting.listen),
+            writes=host_and_port(gives.writes),
+            wait=waiting.wait,
+            timeout=waiting.timeout,
+            resume=waiting.resume,
         ),
         ready=lambda place: say(f"holder ready at {place}"),
         on_failure=broker_missed,
@@ -138,37 +151,50 @@ def accelerate(
     )
 
 
-def orchestrate(
-    lock: LockFile,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineOptions:
+    """The machines of the run, and the folder of its states."""
+
     holders: Annotated[
         list[str],
         typer.Option("--holder", help="OWNER=HOST:PORT, where it waits; once for each owner."),
-    ],
+    ]
     accelerator: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="The accelerator's control port.")
-    ],
-    writes: Annotated[str, typer.Option(metavar="HOST:PORT", help="The accelerator's write port.")],
+    ]
+    writes: Annotated[str, typer.Option(metavar="HOST:PORT", help="The accelerator's write port.")]
     states: Annotated[
         Path, typer.Option(help="Folder for sealed states; a standby takes over from it.")
-    ],
-    guest: GuestOptions,
-    brokers: BrokerFiles,
-    out: Annotated[Path, typer.Option(help="Folder for model and manifest.")],
-    *,
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadOptions:
+    """Whether another orchestrator led before, how long this one waits, and where it computes."""
+
     take_over: Annotated[
         bool,
         typer.Option("--take-over", help="Go on with a run whose orchestrator is gone."),
-    ] = False,
+    ] = False
     standby: Annotated[
         bool,
         typer.Option("--standby", help="Wait until the orchestrator is gone, then take over."),
-    ] = False,
-    wait: Annotated[float, typer.Option(min=1, help="Seconds a standby waits.")] = 86_400,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds a holder may be silent.")] = 60,
+    ] = False
+    wait: Annotated[float, typer.Option(min=1, help="Seconds a standby waits.")] = 86_400
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds a holder may be silent.")] = 60
     patience: Annotated[
         float, typer.Option(min=1, help="Seconds an operation of the accelerator may take.")
-    ] = 3600,
-    device: Device = "cpu",
+    ] = 3600
+    device: Device = "cpu"
+
+
+def orchestrate(
+    lock: LockFile,
+    machines: MachineOptions,
+    guest: GuestOptions,
+    brokers: BrokerFiles,
+    out: Annotated[Path, typer.Option(help="Folder for model and manifest.")],
+    leading: LeadOptions,
     files: FileOptions,
     as_json: Json = False,
 ) -> None:
@@ -186,15 +212,15 @@ def orchestrate(
             out=out,
         ),
         Leading(
-            accelerator=host_and_port(accelerator),
-            writes=host_and_port(writes),
-            holders=_places(holders),
-            states=states,
-            place=_place(take_over, standby),
-            wait=wait,
-            timeout=timeout,
-            patience=patience,
-            device=_device(device),
+            accelerator=host_and_port(machines.accelerator),
+            writes=host_and_port(machines.writes),
+            holders=_places(machines.holders),
+            states=machines.states,
+            place=_place(leading.take_over, leading.standby),
+            wait=leading.wait,
+            timeout=leading.timeout,
+            patience=leading.patience,
+            device=_device(leading.device),
         ),
         progress=True,
         on_failure=broker_missed,

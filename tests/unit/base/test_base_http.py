@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from raw_server import says, server
 
-from sealtrain.base.http import Bounds, HttpClient, NoAnswer, Problem, parts_of
+from sealtrain.base.http import Bounds, HttpClient, NoAnswer, Problem, parts_of, with_query
 
 QUICK = Bounds(connect=2.0, read=2.0, total=10.0, tries=3, pause=0.01)
 
@@ -40,7 +40,7 @@ def test_a_request_is_what_was_asked_for() -> None:
         server(lambda one, _: one.sendall(says("200 OK"))) as (url, heads),
         client(headers={"authorization": "Bearer x"}) as asking,
     ):
-        asking.ask("POST", f"{url}/a?b=1", cap=9, content=b"body", query={"c": "2 3"})
+        asking.ask("POST", with_query(f"{url}/a?b=1", {"c": "2 3"}), cap=9, content=b"body")
         asking.ask("POST", f"{url}/empty", cap=9)
         signed: list[str] = []
         asking.ask(
@@ -48,8 +48,10 @@ def test_a_request_is_what_was_asked_for() -> None:
             f"{url}/parts",
             cap=9,
             content=lambda: iter([b"ab", b"cd"]),
-            headers={"content-length": "4"},
-            sign=lambda whole: signed.append(whole) or {"x-signed": "yes"},  # type: ignore[func-returns-value]
+            headers=lambda whole: {
+                "content-length": "4",
+                "x-signed": "yes" if signed.append(whole) is None else "",
+            },
         )
     first, empty, parts = heads
     assert first.startswith(b"POST /a?b=1&c=2+3 HTTP/1.1\r\n") or first.startswith(
@@ -255,7 +257,7 @@ def test_a_server_cannot_ask_to_wait_beyond_the_end() -> None:
 
 def test_a_parameter_may_have_several_values() -> None:
     with server(lambda one, _: one.sendall(says("200 OK"))) as (url, heads), client() as asking:
-        asking.ask("GET", url, cap=1, query={"after": 3, "owner": ["a", "b"]})
+        asking.ask("GET", with_query(url, {"after": 3, "owner": ["a", "b"]}), cap=1)
     assert heads[0].startswith(b"GET /?after=3&owner=a&owner=b HTTP/1.1\r\n")
 
 

@@ -20,7 +20,7 @@ from sealtrain_collab.federated.holding import Holding
 from sealtrain_collab.federated.mailbox import Mailbox
 from sealtrain_collab.federated.messages import Asked, Joined, Learned
 from sealtrain_collab.federated.patients import patient_privacy_of
-from sealtrain_collab.parties.party import PartyRun
+from sealtrain_collab.parties.party import Part, PartyRun
 
 if TYPE_CHECKING:
     from sealtrain.client.quorum import OnBrokerFailure
@@ -37,27 +37,23 @@ _SILENT_ROUNDS = 3
 
 def join(
     settings: RunSettings,
-    party: str,
-    run_id: str,
+    part: Part,
     relay: Path,
     *,
     on_failure: OnBrokerFailure,
     begun: Callable[[], None],
     progress: bool,
-    again: bool = False,
     alone: bool = False,
 ) -> dict[str, Any]:
     """Take part in a federated run until its lead says that all is done.
 
     Args:
         settings: Where everything is; ``out`` is the party's own folder.
-        party: Owner whose data it holds.
-        run_id: As the lead told it.
+        part: The party, and the run as the lead told it.
         relay: Unix socket to make, which the relay's ClientApp connects to.
         on_failure: Called for each broker that did not help while others suffice.
         begun: Called when a lead may talk to it.
         progress: Tell of each round.
-        again: It took part before and was interrupted.
         alone: This process is for the run only: it gives up for good what it gives up
             (``sandbox.border``).
 
@@ -69,7 +65,7 @@ def join(
         LeaseStale: Its keys must not be used any longer.
         SealtrainError: Whatever else fails.
     """
-    run = PartyRun.begin(settings, party, run_id, on_failure=on_failure, resume=again, alone=alone)
+    run = PartyRun.begin(settings, part, on_failure=on_failure, alone=alone)
     try:
         terms_of(run)
         with Mailbox(relay) as mailbox:

@@ -33,7 +33,7 @@ from sealtrain_collab.channel.channel import accept
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import bound, listening
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
-from sealtrain_collab.parties.party import PartyRun
+from sealtrain_collab.parties.party import Part, PartyRun
 from sealtrain_collab.travelling.guest.tokens import HeldTokens
 from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, Holder
 from sealtrain_collab.travelling.recipe import TOKEN_BYTES, Travelling
@@ -139,10 +139,8 @@ def hold(
         stack.enter_context(channel)
         run = PartyRun.begin(
             settings,
-            party,
-            run_id,
+            Part(party=party, run_id=run_id, resume=how.resume),
             on_failure=on_failure,
-            resume=how.resume,
             alone=alone,
             clock=clock,
             random=random,
