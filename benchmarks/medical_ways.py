@@ -23,7 +23,12 @@ from sealtrain_collab.cut.front import Reading
 from sealtrain_collab.cut.learning import Learning
 from sealtrain_collab.federated.merging import merge
 from sealtrain_collab.federated.patients import PatientPrivacy
-from sealtrain_collab.federated.private import PatientRounds, PrivateMerging, plan_rounds
+from sealtrain_collab.federated.private import (
+    PatientBound,
+    PatientRounds,
+    PrivateMerging,
+    plan_rounds,
+)
 from sealtrain_collab.federated.update import Update, decode_state, encode_state
 from sealtrain_collab.pads.protect import protect, quantise, restore
 
@@ -140,9 +145,9 @@ def _private(task: Task) -> Told:
             task.learner(recipe, plan, name),
             recipe,
             data.sources(name),
-            patient="patient",
-            records_a_patient=RECORDS_A_PATIENT,
-            max_norm=PATIENT_NORM,
+            promised=PatientBound(
+                patient="patient", records_a_patient=RECORDS_A_PATIENT, max_norm=PATIENT_NORM
+            ),
             noise=NoiseSource(secret).derive(name),
             seed=recipe.trainer.seed,
         )

@@ -27,7 +27,7 @@ from sealtrain_collab.channel.ports import listening
 from sealtrain_collab.cut.front import Reading
 from sealtrain_collab.cut.learning import Learning
 from sealtrain_collab.cut.messages import conversation_of
-from sealtrain_collab.cut.received import Clients
+from sealtrain_collab.cut.received import Clients, CutRun
 from sealtrain_collab.cut.sending import Client, OwnDataset
 
 WORDS = 97
@@ -239,7 +239,17 @@ def site(recipe: Any, **changed: Any) -> Iterator[Site]:
     )
     values: dict[str, Any] = {"patience": PATIENCE, "clock": lambda: NOW} | changed
     expected = values.pop("expected", None) or Learning(recipe, Path()).expected
-    clients = Clients(RUN_ID, target, consortium, recipe.datasets, expected, guest(), **values)
+    clients = Clients(
+        CutRun(
+            run_id=RUN_ID,
+            target=target,
+            consortium=consortium,
+            wanted=recipe.datasets,
+            expected=expected,
+        ),
+        guest(),
+        **values,
+    )
     with listening(("127.0.0.1", 0), clients.handle, what="clients") as address:
         try:
             yield Site(recipe, consortium, target, clients, address)

@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -232,11 +232,10 @@ class FederatedWorld:
         fields: dict[str, Any] = {
             "conversation": conversation("lead", *PARTIES),
             "merging": Mean(),
-            "again_after": 0.2,
             "record": lambda event, fields: self.log.append(event, fields, NOW),
         }
         fields |= changed
-        return Federation(plan or rounds(), self.carrier, **fields)
+        return Federation(replace(plan or rounds(), again_after=0.2), self.carrier, **fields)
 
     def events(self, name: str) -> list[dict[str, Any]]:
         return [one["fields"] for one in self.log.entries if one["event"] == name]

@@ -16,7 +16,7 @@ from sealtrain.training.data.sources import Source
 from sealtrain.training.privacy.noise import NoiseSource
 from sealtrain_collab.federated.learner import Learner
 from sealtrain_collab.federated.patients import PatientPrivacy
-from sealtrain_collab.federated.private import PatientRounds
+from sealtrain_collab.federated.private import PatientBound, PatientRounds
 
 NORM = 0.5
 PRIVACY = PatientPrivacy(
@@ -60,8 +60,12 @@ def party(
     recipe = classifier(dropout=dropout, peft=ATTENTION | {"lora_dropout": dropout})
     opened = source(folder, rows, name)
     learner = Learner(recipe, Path(), [opened], party=OWNERS[0], terms=Terms(aggregation="ffa"))
-    asked = {"patient": "patient", "records_a_patient": most, "max_norm": NORM, "noise": NOISE}
-    asked |= how
+    bound = PatientBound(
+        patient=how.pop("patient", "patient"),
+        records_a_patient=how.pop("records_a_patient", most),
+        max_norm=how.pop("max_norm", NORM),
+    )
+    asked = {"promised": bound, "noise": NOISE} | how
     return learner, PatientRounds(learner, recipe, [opened], **asked)
 
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium
     from sealtrain.recipe.terms import Dataset
 
-__all__ = ["Clients", "RemoteRecords"]
+__all__ = ["Clients", "CutRun", "RemoteRecords"]
 
 KEPT_BYTES: Final = 4 << 30
 _POLL_SECONDS: Final = 0.2
@@ -86,15 +86,30 @@ class Received:
         return hashlib.sha256(bytes.fromhex(joined)).hexdigest()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutRun:
+    """The run that owners join.
+
+    Attributes:
+        run_id: 32 hex digits.
+        target: Deployment and recipe that owners must have consented to.
+        consortium: Whose owners may join.
+        wanted: The recipe's datasets.
+        expected: What owners' messages must hold.
+    """
+
+    run_id: str
+    target: Target
+    consortium: Consortium
+    wanted: Sequence[Dataset]
+    expected: Expected
+
+
 class Clients:
     """Lets owners join, keeps a channel to each, and asks for records.
 
     Args:
-        run_id: Of the run.
-        target: Deployment and recipe that owners must have consented to.
-        consortium: Whose owners may join.
-        wanted: The recipe's datasets.
-        expected: What their messages must hold.
+        run: That owners join.
         proof: Proves this guest.
         patience: Seconds to wait for an owner who left to come back, and between bytes.
         clock: Time, seconds since the epoch.
@@ -104,11 +119,7 @@ class Clients:
 
     def __init__(
         self,
-        run_id: str,
-        target: Target,
-        consortium: Consortium,
-        wanted: Sequence[Dataset],
-        expected: Expected,
+        run: CutRun,
         proof: ProveGuest,
         *,
         patience: float,
@@ -116,14 +127,15 @@ class Clients:
         random: Random = os.urandom,
         kept_bytes: int = KEPT_BYTES,
     ) -> None:
-        self._begin = Begin(run_id=run_id, **target.to_dict())
-        self._target, self._consortium = target, consortium
-        self._wanted, self._expected = tuple(wanted), expected
+        self._begin = Begin(run_id=run.run_id, **run.target.to_dict())
+        self._target, self._consortium = run.target, run.consortium
+        self._wanted, self._expected = tuple(run.wanted), run.expected
         self._patience, self._clock = patience, clock
-        self.rows = expected.rows_a_message
+        self.rows = run.expected.rows_a_message
         """Records in a message."""
         self._owners = {
-            name: consortium.owner(name).signing_bytes for name in {one.owner for one in wanted}
+            name: run.consortium.owner(name).signing_bytes
+            for name in {one.owner for one in run.wanted}
         }
         self._conversation = Conversation(
             purpose=PURPOSE,

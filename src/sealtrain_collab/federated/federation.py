@@ -39,7 +39,7 @@ _MOST_NORM = 1e12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
-    """What the recipe says of them.
+    """What the recipe says of the rounds, and how often the lead tries again.
 
     Attributes:
         rule: How updates are merged.
@@ -47,6 +47,7 @@ class Rounds:
         min_parties: Updates that each needs.
         round_seconds: How long it waits for them.
         parties: Owners who may take part: those who give data to train on.
+        again_after: Seconds before the lead tries again to talk to a node.
     """
 
     rule: str
@@ -54,6 +55,7 @@ class Rounds:
     min_parties: int
     round_seconds: int
     parties: tuple[str, ...]
+    again_after: float = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +144,6 @@ class Federation:
         merging: The mathematics.
         record: Appends an event to the run log.
         on_merged: Called for each round when it is merged: number, and mean loss of its updates.
-        again_after: Seconds before it tries again to talk to a node.
         random: Names of conversations.
     """
 
@@ -155,7 +156,6 @@ class Federation:
         *,
         record: Callable[[str, dict[str, JsonValue]], None],
         on_merged: Callable[[int, float | None], None] | None = None,
-        again_after: float = 3.0,
         random: Random = os.urandom,
     ) -> None:
         self._rounds = rounds
@@ -164,7 +164,6 @@ class Federation:
         self._merging = merging
         self._record = record
         self._on_merged = on_merged
-        self._again_after = again_after
         self._random = random
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._seats: dict[int, Seat] = {}
@@ -289,7 +288,7 @@ class Federation:
                     self._conversation,
                     self._news,
                     patience=2 * self._rounds.round_seconds,
-                    again_after=self._again_after,
+                    again_after=self._rounds.again_after,
                     random=self._random,
                 )
                 self._seats[node] = seat

@@ -37,7 +37,14 @@ if TYPE_CHECKING:
     from sealtrain.training.privacy.noise import NoiseSource
     from sealtrain_collab.federated.learner import Learner
 
-__all__ = ["PatientPlan", "PatientRounds", "PrivateMerging", "plan_rounds", "refuse_unclipped"]
+__all__ = [
+    "PatientBound",
+    "PatientPlan",
+    "PatientRounds",
+    "PrivateMerging",
+    "plan_rounds",
+    "refuse_unclipped",
+]
 
 _MARGIN: Final = 2.0**-12
 """Share of the norm kept for rounding a sum to float32: enough for 2000 drawn patients a party."""
@@ -101,6 +108,21 @@ def plan_rounds(privacy: PatientPrivacy, *, patients: int, rounds: int) -> Patie
     return plan
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatientBound:
+    """What one patient may contribute.
+
+    Attributes:
+        patient: Column that says whose a record is.
+        records_a_patient: Most records of one patient; those first in the data.
+        max_norm: L2 norm that a patient's gradient is cut to, > 0.
+    """
+
+    patient: str
+    records_a_patient: int
+    max_norm: float
+
+
 class PatientRounds:
     """A party's side.
 
@@ -108,9 +130,7 @@ class PatientRounds:
         learner: The party's, of phase ``classify`` on text.
         recipe: Of the learner.
         sources: Its training data, opened.
-        patient: Column that says whose a record is.
-        records_a_patient: Most records of one patient; those first in the data.
-        max_norm: L2 norm that a patient's gradient is cut to, > 0.
+        promised: What a patient may contribute.
         noise: Secret coins, of this party and run alone.
         at_once: Most records in a pass, but for a patient with more.
         seed: Of dropout; secret when ``None``. Who knows the masks of a round and all patients but
@@ -127,9 +147,7 @@ class PatientRounds:
         recipe: Any,
         sources: Sequence[Source],
         *,
-        patient: str,
-        records_a_patient: int,
-        max_norm: float,
+        promised: PatientBound,
         noise: NoiseSource,
         at_once: int = 16,
         seed: int | None = None,
@@ -139,19 +157,21 @@ class PatientRounds:
                 "rounds private to patients train classifiers of text", check="phase"
             )
         self._learner, self._recipe, self._at_once = learner, recipe, at_once
-        self._max_norm, self._seed = max_norm, seed
+        self._max_norm, self._seed = promised.max_norm, seed
         self._given: dict[int, tuple[str, float]] = {}
         self._noise = noise.derive("patients")
         self._encode = text_encoder(recipe, learner.tokenizer)
         by_patient: dict[str, Rows] = {}
         train = [source for source in sources if source.role == "train"]
-        for batch in read_all(train, [*recipe.columns.names, patient]):
+        for batch in read_all(train, [*recipe.columns.names, promised.patient]):
             for row in batch.to_pylist():
-                whose = row.pop(patient)
+                whose = row.pop(promised.patient)
                 if whose is None or str(whose) == "":
                     raise RecordInvalid("a record names no patient", check="patient")
                 by_patient.setdefault(str(whose), []).append(row)
-        self._patients = [by_patient[name][:records_a_patient] for name in sorted(by_patient)]
+        self._patients = [
+            by_patient[name][: promised.records_a_patient] for name in sorted(by_patient)
+        ]
         for records in self._patients:
             self._encode(records)  # a fault shows now, and not in the round that draws its patient
 

@@ -8,15 +8,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, TextIO
 
-from sealtrain.base.clock import Clock, system_clock, to_rfc3339
+from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.hostport import written
-from sealtrain.base.secret import Random
 from sealtrain.guest.guest import secluded
 from sealtrain.guest.sandbox.border import saying
 from sealtrain.recipe.collaboration import of_kind
@@ -50,8 +48,6 @@ def serve(
     ready: Callable[[str], object],
     progress: bool,
     alone: bool = False,
-    clock: Clock = system_clock,
-    random: Random = os.urandom,
 ) -> Outcome:
     """Serve a cut run from its beginning to its manifest.
 
@@ -65,8 +61,6 @@ def serve(
         progress: Show a bar on stderr.
         alone: This process is for the run only: it gives up for good what it gives up
             (``sandbox.border``).
-        clock: Source of the time.
-        random: Source of ids, nonces and ephemeral keys.
 
     Raises:
         UsageError: The recipe is for no cut model, or the address cannot be bound.
@@ -75,11 +69,9 @@ def serve(
         SealtrainError: Whatever else fails.
     """
     with ExitStack() as stack:
-        run = LeadRun.begin(
-            settings, on_failure=on_failure, alone=alone, clock=clock, random=random
-        )
+        run = LeadRun.begin(settings, on_failure=on_failure, alone=alone)
         stack.callback(run.close)
-        work = _Work(run, of_kind(run.recipe, Cut), wait=wait, patience=patience, random=random)
+        work = _Work(run, of_kind(run.recipe, Cut), wait=wait, patience=patience)
         listener = stack.enter_context(bound(listen, what="clients"))
         ready(written(*listener.getsockname()[:2]))
         return secluded(
@@ -92,29 +84,28 @@ def serve(
 class _Work:
     """What is done while owners may be connected."""
 
-    def __init__(
-        self, run: LeadRun, how: Cut, *, wait: float, patience: float, random: Random
-    ) -> None:
+    def __init__(self, run: LeadRun, how: Cut, *, wait: float, patience: float) -> None:
         self._run, self._how = run, how
-        self._wait, self._patience, self._random = wait, patience, random
+        self._wait, self._patience = wait, patience
 
     def done(self, listener: socket.socket, terminal: TextIO, *, progress: bool) -> Outcome:
         from sealtrain.training.run import Inputs, Reporting, train
         from sealtrain_collab.cut.learning import Learning
-        from sealtrain_collab.cut.received import Clients
+        from sealtrain_collab.cut.received import Clients, CutRun
 
         run, how = self._run, self._how
         learning = Learning(run.recipe, run.base)
         clients = Clients(
-            run.run_id,
-            run.target,
-            run.consortium,
-            run.recipe.datasets,
-            learning.expected,
+            CutRun(
+                run_id=run.run_id,
+                target=run.target,
+                consortium=run.consortium,
+                wanted=run.recipe.datasets,
+                expected=learning.expected,
+            ),
             ProveGuest.of(run),
             patience=self._patience,
             clock=run.now,
-            random=self._random,
         )
         terms = {"layers": how.layers, "wire": how.wire, "spf_share": how.spf_share}
         run.record("cut.begun", terms)

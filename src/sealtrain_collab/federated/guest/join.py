@@ -141,15 +141,17 @@ class _Work:
         if promised is None:
             return None
         from sealtrain.training.privacy.noise import NoiseSource
-        from sealtrain_collab.federated.private import PatientRounds
+        from sealtrain_collab.federated.private import PatientBound, PatientRounds
 
         return PatientRounds(
             self._learner,
             self._run.recipe,
             sources,
-            patient=promised.patient,
-            records_a_patient=promised.records_a_patient,
-            max_norm=promised.max_patient_norm,
+            promised=PatientBound(
+                patient=promised.patient,
+                records_a_patient=promised.records_a_patient,
+                max_norm=promised.max_patient_norm,
+            ),
             noise=NoiseSource(self._run.secret),
             at_once=self._run.recipe.trainer.per_device_train_batch_size,
         )

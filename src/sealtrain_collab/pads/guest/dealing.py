@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
-from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.hostport import written
 from sealtrain.base.secret import Random
 from sealtrain.errors import UsageError
@@ -37,7 +36,6 @@ def deal(
     threads: int,
     ready: Callable[[str], object],
     alone: bool = False,
-    clock: Clock = system_clock,
     random: Random = os.urandom,
 ) -> None:
     """Be a dealer until the process is told to end.
@@ -51,7 +49,6 @@ def deal(
         threads: It multiplies with, on the CPU.
         ready: Called with address that was bound.
         alone: This process does nothing else: lock it down for good.
-        clock: Verification time of guests.
         random: Source of ephemeral keys and nonces.
 
     Raises:
@@ -59,7 +56,7 @@ def deal(
         Refused: This guest did not measure this lock.
         Unreachable: The guest API did not answer.
     """
-    guest = AttestedGuest(settings, alone=alone, clock=clock)
+    guest = AttestedGuest(settings, alone=alone)
     import torch
 
     from sealtrain_collab.pads.dealer import Dealer, conversation

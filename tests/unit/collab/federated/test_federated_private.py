@@ -22,6 +22,7 @@ from sealtrain.errors import (
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.privacy.noise import NoiseSource
 from sealtrain_collab.federated.private import (
+    PatientBound,
     PatientPlan,
     PatientRounds,
     PrivateMerging,
@@ -92,7 +93,11 @@ def test_nobodys_records_and_other_phases_are_refused(tmp_path: Path) -> None:
     other = classifier().model_copy(update={"phase": "sft"})
     with pytest.raises(RecipeInvalid):
         PatientRounds(
-            learner, other, [], patient="p", records_a_patient=1, max_norm=NORM, noise=NOISE
+            learner,
+            other,
+            [],
+            promised=PatientBound(patient="p", records_a_patient=1, max_norm=NORM),
+            noise=NOISE,
         )
 
 
