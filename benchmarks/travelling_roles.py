@@ -32,7 +32,7 @@ from sealtrain_collab.channel.ports import listening
 from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
 from sealtrain_collab.travelling import accelerator as accelerators
 from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
-from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, Holder
+from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, GivingBounds, Holder
 from sealtrain_collab.travelling.program import Program
 from sealtrain_collab.travelling.schedule import Plan
 from sharing.data import BusFeed, TlsFeed, relay, serve_data
@@ -112,9 +112,7 @@ class Holders:
                 source,
                 key=key,
                 share=lambda: bytes(32),
-                max_bytes=1 << 40,
-                timeout=PATIENCE,
-                patience=PATIENCE,
+                bounds=GivingBounds(max_bytes=1 << 40, timeout=PATIENCE, patience=PATIENCE),
             )
             holder.serve(sock, conversation(HOLDER_PURPOSE, self.name, "lead"))
 

@@ -21,7 +21,7 @@ from sealtrain.signing.runlog import RunLog
 from sealtrain_collab.channel.channel import accept, connect
 from sealtrain_collab.channel.ports import listening
 from sealtrain_collab.channel.proofs import ProveKey
-from sealtrain_collab.travelling.orchestrator import Orchestrator
+from sealtrain_collab.travelling.orchestrator import Orchestrator, TravelLog
 from sealtrain_collab.travelling.parties import Parties, joined
 from sealtrain_collab.travelling.program import Program
 from sealtrain_collab.travelling.schedule import Plan
@@ -206,7 +206,7 @@ class Stage:
 
         lanes = {name: joined(parties, run_id, name, 0, os.urandom)[0] for name in HOLDERS}
         with Orchestrator(
-            plan, parties, run_id, holders=lanes, log=log, record=record
+            plan, parties, TravelLog(run_id, log=log, record=record), holders=lanes
         ) as orchestrator:
             orchestrator.run()
         # The program is loaded when the run is set up; at the end the last chunk is wiped.

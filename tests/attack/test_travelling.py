@@ -41,7 +41,7 @@ from sealtrain_collab.travelling import accelerator as accelerators
 from sealtrain_collab.travelling import holder as holders
 from sealtrain_collab.travelling.capability import Gate, WriteCapability, Written, write_chunk
 from sealtrain_collab.travelling.check import Terms, Travelled, travelled
-from sealtrain_collab.travelling.holder import Holder
+from sealtrain_collab.travelling.holder import GivingBounds, Holder
 from sealtrain_collab.travelling.program import Program
 from sealtrain_collab.travelling.standby import Standby
 
@@ -243,12 +243,14 @@ def test_a_holder_that_names_other_bytes_than_it_sent_loses_its_turn() -> None:
         assert not any(world.accelerator.buffer)
 
 
-def small_holder(most: int, **changed: Any) -> Holder:
+def small_holder(most: int, *, forgives: int = 8) -> Holder:
     key = KEYS["clinic-a"]
     return Holder(
-        Tokens("x", 100), key=key, share=lambda: bytes(32), max_bytes=most, timeout=1.0,
-        patience=1.0, **changed,
-    )  # fmt: skip
+        Tokens("x", 100),
+        key=key,
+        share=lambda: bytes(32),
+        bounds=GivingBounds(max_bytes=most, timeout=1.0, patience=1.0, forgives=forgives),
+    )
 
 
 def provision(trip: int, size: int, port: int = 1) -> holders.Provision:

@@ -21,8 +21,8 @@ from sealtrain_collab.channel.ports import listening
 from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
 from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
 from sealtrain_collab.travelling.check import Terms
-from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, Holder
-from sealtrain_collab.travelling.orchestrator import Orchestrator
+from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, GivingBounds, Holder
+from sealtrain_collab.travelling.orchestrator import Hooks, Orchestrator, TravelLog
 from sealtrain_collab.travelling.parties import Parties
 from sealtrain_collab.travelling.program import ProgramSettings
 from sealtrain_collab.travelling.schedule import HolderPlan, Plan
@@ -110,8 +110,12 @@ class TravelWorld:
 
     def orchestrator(self, plan: Plan | None = None, **changed: Any) -> Orchestrator:
         parties = changed.pop("parties", None) or self.parties()
+        into = TravelLog(RUN_ID, log=changed.pop("log", None))
+        hooks = Hooks(
+            **{name: changed.pop(name) for name in {"on_trip", "reported"} & changed.keys()}
+        )
         arguments: dict[str, Any] = {"clock": lambda: NOW} | changed
-        return Orchestrator(plan or self.plan(), parties, RUN_ID, **arguments)
+        return Orchestrator(plan or self.plan(), parties, into, hooks=hooks, **arguments)
 
 
 def conversation(purpose: str, me: str, accepts: str) -> Conversation:
@@ -171,9 +175,7 @@ def travel_world(
                 world.tokens[name],
                 key=KEYS[name],
                 share=partial(_share, name),
-                max_bytes=max_bytes,
-                timeout=TIMEOUT,
-                patience=PATIENCE,
+                bounds=GivingBounds(max_bytes=max_bytes, timeout=TIMEOUT, patience=PATIENCE),
             )
             world.holders[name] = stack.enter_context(
                 listening(

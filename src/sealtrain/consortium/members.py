@@ -98,7 +98,7 @@ class Consortium(StrictModel):
         return self
 
     @classmethod
-    def found(
+    def found(  # noqa: PLR0913  # each threshold by its name
         cls,
         *,
         name: str,

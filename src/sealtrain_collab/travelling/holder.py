@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
@@ -79,6 +80,23 @@ class Provision(StrictModel):
     capability: dict[str, JsonValue] = Field(repr=False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivingBounds:
+    """How much a holder gives, and how long it waits.
+
+    Attributes:
+        max_bytes: Most it gives to one run, whatever it is asked.
+        timeout: Seconds the accelerator may take for a write.
+        patience: Seconds an orchestrator may be silent.
+        forgives: Most trips of a run that may be lost with an orchestrator.
+    """
+
+    max_bytes: int
+    timeout: float
+    patience: float
+    forgives: int = 8
+
+
 class Holder:
     """One holder in its own guest.
 
@@ -86,10 +104,7 @@ class Holder:
         source: Its tokens.
         key: Key of the holder's for this run; the marks of its chunks are derived from it.
         share: What it adds to the standby's key, 32 bytes; raises when its lease has ended.
-        max_bytes: Most it gives to one run, whatever it is asked.
-        forgives: Most trips of a run that may be lost with an orchestrator.
-        timeout: Seconds the accelerator may take for a write.
-        patience: Seconds an orchestrator may be silent.
+        bounds: How much it gives, and how long it waits.
         report: Shows other parties how it came by its data; ``None`` without a report.
         writes: The accelerator's write port, whatever an orchestrator says; ``None`` to believe it.
         timer: Seconds, for timers.
@@ -104,10 +119,7 @@ class Holder:
         *,
         key: DataKey,
         share: Callable[[], bytes],
-        max_bytes: int,
-        timeout: float,
-        patience: float,
-        forgives: int = 8,
+        bounds: GivingBounds,
         report: Callable[[], bytes] | None = None,
         writes: tuple[str, int] | None = None,
         timer: Callable[[], float] = time.perf_counter,
@@ -115,10 +127,10 @@ class Holder:
         self._source = source
         self._key = key
         self._share = share
-        self._most = max_bytes
-        self._forgives = forgives
-        self._timeout = timeout
-        self._patience = patience
+        self._most = bounds.max_bytes
+        self._forgives = bounds.forgives
+        self._timeout = bounds.timeout
+        self._patience = bounds.patience
         self._report = report
         self._writes = writes
         self._timer = timer

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from sealtrain.base.canonical import JsonValue
@@ -38,10 +39,42 @@ from sealtrain_collab.travelling.schedule import Plan, Trip
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Orchestrator"]
+__all__ = ["Hooks", "Orchestrator", "TravelLog"]
 
 Answered = TypeVar("Answered")
 Record = Callable[[str, dict[str, JsonValue]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TravelLog:
+    """A run, and where its events are written.
+
+    Attributes:
+        run_id: 32 hex digits.
+        log: The run log, with what another orchestrator wrote before it was taken over; a new one
+            where ``None``.
+        record: Writes an event to that log; the orchestrator itself where ``None``.
+    """
+
+    run_id: str
+    log: RunLog | None = None
+    record: Record | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """What an orchestrator calls on the way.
+
+    Attributes:
+        sealed: Called with the model state whenever ``plan.seal_every`` trips have gone by.
+        on_trip: Called after every trained trip, with its loss.
+        reported: Called with each holder's report when it joins and for every chunk it wrote,
+            before anything of it is trained on; ``None`` where holders have none.
+    """
+
+    sealed: Callable[[bytes], None] | None = None
+    on_trip: Callable[[Trip, float], None] | None = None
+    reported: Callable[[str, bytes], None] | None = None
 
 
 class Orchestrator:
@@ -50,46 +83,38 @@ class Orchestrator:
     Args:
         plan: What to do.
         parties: With whom.
-        run_id: 32 hex digits.
+        into: The run, and where its events are written.
         holders: Channels to holders that have joined; closed at the end.
-        log: The run log, with what another orchestrator wrote before it was taken over.
-        record: Writes an event to that log; by itself where ``None``.
         clock: Of the log, if this process alone writes it.
         random: Of sessions, capabilities and nonces.
-        sealed: Called with the model state whenever ``plan.seal_every`` trips have gone by.
-        on_trip: Called after every trained trip, with its loss.
-        reported: Called with each holder's report when it joins and for every chunk it wrote,
-            before anything of it is trained on; ``None`` where holders have none.
+        hooks: What is called on the way.
     """
 
     def __init__(
         self,
         plan: Plan,
         parties: Parties,
-        run_id: str,
+        into: TravelLog,
         *,
         holders: dict[str, HolderLane] | None = None,
-        log: RunLog | None = None,
-        record: Record | None = None,
         clock: Clock = system_clock,
         random: Random = os.urandom,
-        sealed: Callable[[bytes], None] | None = None,
-        on_trip: Callable[[Trip, float], None] | None = None,
-        reported: Callable[[str, bytes], None] | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
+        hooks = hooks or Hooks()
         self.plan = plan
-        self.log = RunLog(run_id) if log is None else log
+        self.log = RunLog(into.run_id) if into.log is None else into.log
         self.progress = Progress()
         self.accelerators: tuple[str, ...] = ()
         self._parties = parties
-        self._run_id = run_id
+        self._run_id = into.run_id
         self._clock = clock
-        self._record = self._note if record is None else record
+        self._record = self._note if into.record is None else into.record
         self._random = random
-        self._sealed = sealed
+        self._sealed = hooks.sealed
         self._sealed_at = 0
-        self._on_trip = on_trip
-        self._reported = reported
+        self._on_trip = hooks.on_trip
+        self._reported = hooks.reported
         self._stack = ExitStack()
         self._ahead = ThreadPoolExecutor(max_workers=1)
         self._measured: dict[str, str] = {}

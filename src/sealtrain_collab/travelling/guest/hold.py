@@ -35,7 +35,7 @@ from sealtrain_collab.channel.ports import bound, listening
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.parties.party import Part, PartyRun
 from sealtrain_collab.travelling.guest.tokens import HeldTokens
-from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, Holder
+from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, GivingBounds, Holder
 from sealtrain_collab.travelling.recipe import TOKEN_BYTES, Travelling
 from sealtrain_collab.travelling.standby import STANDBY_PURPOSE
 
@@ -232,10 +232,12 @@ class _Work:
             source,
             key=run.key,
             share=lambda: run.share(STANDBY_PURPOSE),
-            max_bytes=source.size if limit is None else limit * TOKEN_BYTES,
-            forgives=forgiven(run),
-            timeout=how.timeout,
-            patience=how.wait,
+            bounds=GivingBounds(
+                max_bytes=source.size if limit is None else limit * TOKEN_BYTES,
+                forgives=forgiven(run),
+                timeout=how.timeout,
+                patience=how.wait,
+            ),
             report=lambda: run.report(run.now()).to_bytes(),
             writes=how.writes,
         )

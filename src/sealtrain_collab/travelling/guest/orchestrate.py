@@ -42,7 +42,7 @@ from sealtrain_collab.parties.lead import LeadRun
 from sealtrain_collab.parties.party import PartyReport
 from sealtrain_collab.travelling.guest.standby_folder import Standing, leading
 from sealtrain_collab.travelling.history import first_open, left_by
-from sealtrain_collab.travelling.orchestrator import Orchestrator
+from sealtrain_collab.travelling.orchestrator import Hooks, Orchestrator, TravelLog
 from sealtrain_collab.travelling.parties import Parties, joined
 from sealtrain_collab.travelling.program import Program, ProgramSettings
 from sealtrain_collab.travelling.recipe import TOKEN_BYTES, Travelling
@@ -299,14 +299,10 @@ class _Work:
         return Orchestrator(
             plan,
             self._parties,
-            lead.run_id,
+            TravelLog(lead.run_id, log=lead.journal.log, record=lead.record),
             holders=lanes,
-            log=lead.journal.log,
-            record=lead.record,
             random=self._random,
-            sealed=seal,
-            on_trip=told,
-            reported=self._reported,
+            hooks=Hooks(sealed=seal, on_trip=told, reported=self._reported),
         )
 
     def _reported(self, name: str, report: bytes) -> None:
