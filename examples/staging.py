@@ -67,7 +67,10 @@ class Stage:
     def run(self, *arguments: str | Path, expect: int = 0) -> dict[str, Any]:
         """Run one ``sealtrain`` command, show it, and return its JSON answer."""
         words = self._shown(arguments)
-        quiet = words[0] not in ("train", "resume")  # these show their own progress on stderr
+        quiet = words[:2] != ["deploy", "run"] and words[0] not in (
+            "train",
+            "resume",
+        )  # these show their own progress on stderr
         done = subprocess.run(  # noqa: S603 - our own program with our own words
             _command(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE if quiet else None,
             text=True,

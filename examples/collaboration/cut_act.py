@@ -83,10 +83,10 @@ class _Stage(Rehearsal):
 
     def _train(self, path: Path) -> dict[str, Any]:
         self._say("starting the server in a guest; no broker will release a key to it")
-        server = self._part(
-            "server", "split", "serve", *self._in_guest(path, self._sockets / "guest.sock"),
-            *self._brokers, "--out", self.out / "run", "--patience", "300", "--wait", "300",
+        ticket = self._ticket(
+            "guest", "server", *self._brokers, "--base", path.resolve().parent,
         )  # fmt: skip
+        server = self._part("server", *self._started("guest", ticket))
         place = server.place("cut server ready", within=_STARTS_WITHIN_S)
         self._say("two clinics send activations; their records stay with them")
         clients = {one: self._client(one, one, self._deployment, place) for one in CLINICS}

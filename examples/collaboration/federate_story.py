@@ -123,33 +123,36 @@ class _Stage(Rehearsal):
         for hospital in HOSPITALS:
             flower.add_node(hospital, self._relay(hospital))
         self._say("starting the lead, and a guest at each hospital")
-        lead = self._part(
-            "lead", "federate", "lead", *self._in_guest(path, self._sockets / "guest.sock"),
-            *self._brokers, "--relay", self._relay("lead"), "--out", self.out / "run",
-        )  # fmt: skip
-        for hospital in HOSPITALS:
-            self._boot(self._deployment, f"{hospital}.sock")
+        base = ("--base", path.resolve().parent)
+        ticket = self._ticket("lead", "lead", *self._brokers, *base)
+        lead = self._part("lead-guest", *self._started("lead", ticket))
         run_id = lead.place("federation ready", within=_WITHIN_S)
-        parties = {one: self._joined(path, one, one, run_id) for one in HOSPITALS}
+        parties = {one: self._joined(path, f"{one}-run", one, run_id) for one in HOSPITALS}
         flower.run_app(self._relay("lead"))
         self._say("rounds: each hospital learns, the lead merges")
         told = self._follow(lead, parties, 0, until="round 1 of")
         lost = HOSPITALS[-1]
         parties[lost].kill()
         self._say(f"{lost} is cut off, and starts again while the others go on")
-        parties[lost] = self._joined(path, f"{lost}-again", lost, run_id, "--again")
+        parties[lost] = self._joined(path, f"{lost}-again", lost, run_id)
         self._follow(lead, parties, told, until=None)
         return {"trained": lead.answer()}
 
-    def _joined(self, path: Path, name: str, hospital: str, run_id: str, *words: str) -> Part:
-        return self._part(
-            name, "federate", "join", *self._in_guest(path, self._sockets / f"{hospital}.sock"),
-            *self._brokers, "--data", self._sealed, "--party", hospital, "--run", run_id,
-            "--relay", self._relay(hospital), "--out", self.out / f"{hospital}-run", *words,
+    def _joined(self, path: Path, name: str, hospital: str, run_id: str) -> Part:
+        ticket = self._ticket(
+            hospital, "party", *self._brokers, "--base", path.resolve().parent,
+            "--data", self._sealed, "--party", hospital, "--run", run_id,
         )  # fmt: skip
+        return self._part(name, *self._started(f"{hospital}-guest", ticket))
 
     def _relay(self, name: str) -> Path:
-        return self._sockets / f"{name}.relay"
+        """The relay's socket in a guest's folder, by a path that is short enough for one."""
+        place = self._sockets / name
+        if not place.exists():
+            guest = self.out / ("lead" if name == "lead" else f"{name}-guest")
+            guest.mkdir(mode=0o700, exist_ok=True)
+            place.symlink_to(guest)
+        return place / "relay.sock"
 
     def _follow(
         self, lead: Part, parties: Mapping[str, Part], told: int, *, until: str | None

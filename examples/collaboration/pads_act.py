@@ -81,13 +81,15 @@ class _Stage(Rehearsal):
         refused = self._refused(path, liar, dealer)
         self._say(f"  refused [{refused.code}]: nothing of it was used")
         self._say(f"going on from the sealed checkpoint with the accelerator at {honest}")
-        trained = self._run("resume", self.out / "run", "--accelerator", honest, shown=True)
+        peers = ("--peer", f"accelerator={honest}", "--peer", f"dealer={dealer}")
+        again = self._started("guest", self._training(path, *peers))
+        trained = self._run(*again, shown=True)
         return {"refused": refused.to_dict(), "trained": trained}
 
     def _refused(self, path: Path, liar: str, dealer: str) -> SealtrainError:
-        words = (*self._training(path), "--accelerator", liar, "--dealer", dealer)
+        ticket = self._training(path, "--peer", f"accelerator={liar}", "--peer", f"dealer={dealer}")
         try:
-            self._run(*words, shown=True)
+            self._run(*self._started("guest", ticket), shown=True)
         except ProductAltered as error:
             return error
         raise UsageError("the accelerator was to lie, and training ended before it did")

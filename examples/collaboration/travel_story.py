@@ -94,50 +94,44 @@ class _Stage(Rehearsal):
 
     def _train(self, path: Path) -> dict[str, Any]:
         self._say("starting the accelerator, and a guest at each library")
+        base = ("--base", path.resolve().parent)
+        ticket = self._ticket("accelerator", "accelerator", *base)
         accelerator = self._part(
-            "accelerator", "travel", "accelerate",
-            *self._in_guest(path, self._boot(self._deployment, "accelerator.sock")), answers=False,
-        )  # fmt: skip
-        guests = {holder: self._boot(self._deployment, f"{holder}.sock") for holder in HOLDERS}
+            "accelerator-run", *self._started("accelerator", ticket), answers=False
+        )
         control = accelerator.place("accelerator ready", within=_WITHIN_S)
         writes = accelerator.place("writes at", within=_WITHIN_S)
-        holders = [
-            self._part(
-                holder, "travel", "hold", *self._in_guest(path, guest), *self._brokers,
-                "--party", holder, "--writes", writes, "--data", self._sealed,
-                "--out", self.out / f"{holder}-run",
-            )
-            for holder, guest in guests.items()
-        ]  # fmt: skip
-        words = ["--accelerator", control, "--writes", writes]
-        for holder in holders:
-            place = holder.place("holder ready", within=_WITHIN_S)
-            words += ["--holder", f"{holder.name}={place}"]
-        first = self._leader(
-            "orchestrator-1", *self._in_guest(path, self._sockets / "guest.sock"), *words,
-            "--out", self.out / "orchestrator-1-run",
-        )  # fmt: skip
-        standby = self._leader(
-            "orchestrator-2", *self._in_guest(path, self._boot(self._deployment, "standby.sock")),
-            *words, "--standby", "--out", self.out / "run",
-        )  # fmt: skip
+        peers = ("--peer", f"writes={writes}")
+        holders = {}
+        for holder in HOLDERS:
+            ticket = self._ticket(
+                holder, "holder", *base, *self._brokers, *peers,
+                "--party", holder, "--data", self._sealed,
+            )  # fmt: skip
+            holders[holder] = self._part(f"{holder}-run", *self._started(f"{holder}-guest", ticket))
+        words: list[str | Path] = ["--peer", f"accelerator={control}", *peers, *base]
+        for name, part in holders.items():
+            place = part.place("holder ready", within=_WITHIN_S)
+            words += ["--holder", f"{name}={place}"]
+        first = self._leader("orchestrator", *words)
+        standby = self._leader("standby", *words)
         self._say("training: the accelerator goes round; a standby waits")
         self._await_state(first)
         first.kill()
         self._say("the orchestrator is killed; the standby takes over from the sealed state")
         trained = standby.ended(within=_WITHIN_S)
         self._say("every library hears that it is over, and drops its keys")
-        for holder in holders:
-            holder.ended(within=_WITHIN_S)
+        for part in holders.values():
+            part.ended(within=_WITHIN_S)
         return {"trained": trained}
 
     @property
     def _states(self) -> Path:
         return self.out / "states"
 
-    def _leader(self, name: str, *words: str | Path) -> Part:
-        states = ("--states", self._states)
-        return self._part(name, "travel", "orchestrate", *words, *self._brokers, *states)
+    def _leader(self, role: str, *words: str | Path) -> Part:
+        ticket = self._ticket(role, role, *words, *self._brokers, "--states", self._states)
+        return self._part(f"{role}-run", *self._started(role, ticket))
 
     def _await_state(self, first: Part) -> None:
         """Until a state is sealed."""

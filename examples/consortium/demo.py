@@ -49,7 +49,8 @@ class _Story:
         self.deployment = self.lock_folder / "app-compose.json"
         self.policy = out / "policy.yaml"
         self.root = out / "simulated-root"
-        self.collateral = f"file:{self.root / 'collateral.json'}"
+        self.guest = out / "guest"
+        self.ticket = out / "ticket.json"
         self.servers: dict[str, Server] = {}
 
     def play(self) -> None:
@@ -85,10 +86,6 @@ class _Story:
             *self.brokers(), "--out", self.lock_folder,
         )  # fmt: skip
         print(f"  recipe hash {locked['recipe_hash']}")
-        self.stage.server(
-            "guest API", "simulator", "serve", self.deployment, "--socket", self.out / "guest.sock",
-            "--state", self.root,
-        )  # fmt: skip
 
     def start(self) -> None:
         stage, out = self.stage, self.out
@@ -97,19 +94,16 @@ class _Story:
         compose = out / "broker-compose.json"
         stage.run(
             "broker", "deployment", "--consortium", self.consortium, "--policy", self.policy,
-            "--out", compose,
+            "--lease-seconds", str(LEASE_SECONDS), "--out", compose,
         )  # fmt: skip
+        ticket = out / "broker-ticket.json"
+        stage.run(
+            "deploy", "ticket", "--role", "broker", "--listen", "127.0.0.1:0", "--out", ticket
+        )
         for name in BROKERS:
-            socket = out / f"{name}.sock"
-            stage.server(
-                "guest API", "simulator", "serve", compose, "--socket", socket,
-                "--state", self.root,
-            )  # fmt: skip
             self.servers[name] = stage.server(
-                "broker ready", "broker", "serve", "--consortium", self.consortium,
-                "--policy", self.policy, "--root-secret", f"file:{out / f'{name}.secret'}",
-                "--state", out / name, "--guest", socket, "--collateral", self.collateral,
-                "--platform", "simulator", "--port", "0", "--lease-seconds", str(LEASE_SECONDS),
+                "broker ready", "deploy", "run", compose, "--ticket", ticket,
+                "--folder", out / name, "--simulator", self.root,
             )  # fmt: skip
             stage.run(
                 "broker", "pin", "--url", self.servers[name].said, "--deployment", compose,
@@ -133,26 +127,30 @@ class _Story:
         self.stage.title("Three approve, one holder is missing: refused")
         for owner in ("hospital-a", "hospital-b", "hospital-c"):
             self.decide("approve", owner)
-        refused = self.stage.run(*self.train(self.out / "too-early"), expect=3)["error"]
+        self.stage.run(
+            "deploy", "ticket", "--role", "train", *self.brokers(), "--data", self.out / "sealed",
+            "--out", self.ticket,
+        )  # fmt: skip
+        refused = self.stage.run(*self.train(), expect=3)["error"]
         print(f"  refused [{refused['code']}]: {refused['message']}")
         self.decide("approve", "hospital-e")
-        refused = self.stage.run(*self.train(self.out / "too-early"), expect=3)["error"]
+        refused = self.stage.run(*self.train(), expect=3)["error"]
         print(f"  four approve, but not hospital-d, whose data it reads: {refused['message']}")
         self.decide("approve", "hospital-d")
 
     def train_until_revoked(self) -> dict[str, Any]:
         stage = self.stage
         stage.title("Training; in the middle of it hospital-b revokes")
-        with stage.meanwhile(*self.train(self.out / "run"), expect=3) as training:
+        with stage.meanwhile(*self.train(), expect=3) as training:
             for step in self.checkpoints(training):
                 print(f"  sealed checkpoint after step {step}")
                 break
             self.decide("revoke", "hospital-b")
         error: dict[str, Any] = training.answer["error"]
         print(f"  the run ended [{error['code']}]: {error['message']}")
-        kept = stage.run("checkpoints", self.out / "run")["checkpoints"]
+        kept = stage.run("checkpoints", self.guest / "out")["checkpoints"]
         print(f"  newest sealed checkpoint: step {max(one['step'] for one in kept)}")
-        refused = stage.run("resume", self.out / "run", expect=3)["error"]
+        refused = stage.run(*self.train(), expect=3)["error"]
         print(f"  to resume is refused [{refused['code']}]: {refused['message']}")
         return error
 
@@ -160,7 +158,7 @@ class _Story:
         self.stage.title("hospital-b takes it back; one broker is switched off; the run goes on")
         self.decide("approve", "hospital-b", "--lift-revocation")
         self.servers["west"].stop()
-        finished = self.stage.run("resume", self.out / "run")
+        finished = self.stage.run(*self.train())
         accuracy, majority = (finished["metrics"][name] for name in ("accuracy", "majority"))
         print(
             f"  accuracy {accuracy:.4f} on sealed test records (the larger class: {majority:.4f})"
@@ -174,7 +172,7 @@ class _Story:
             "trust", "new", "--consortium", self.consortium, "--deployment", self.deployment,
             "--policy", self.policy, *self.brokers(alive), "--threshold", "2", "--out", trust,
         )  # fmt: skip
-        verified = stage.run("verify", out / "run" / "manifest.json", "--trust", trust)
+        verified = stage.run("verify", self.guest / "out" / "manifest.json", "--trust", trust)
         for one in verified["checks"]:
             print(f"  {'✓' if one['outcome'] == 'passed' else '·'} {one['title']}")
         stage.title("Every owner's client witnesses the ledgers; anybody audits them")
@@ -197,7 +195,7 @@ class _Story:
         self.stage.title("Attack: whoever runs a broker takes hospital-b's revocation out")
         self.servers["north"].stop()
         doctored = self.out / "doctored"
-        shutil.copytree(self.out / "north", doctored)
+        shutil.copytree(self.out / "north" / "state", doctored)
         with sqlite3.connect(doctored / "ledger.sqlite") as ledger:
             wanted = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
             triggers = ledger.execute(wanted).fetchall()
@@ -231,18 +229,18 @@ class _Story:
         )  # fmt: skip
         print(f"  progress {tally['progress']}/{tally['threshold']}, sealed: {tally['sealed']}")
 
-    def train(self, out: Path) -> list[str | Path]:
+    def train(self) -> list[str | Path]:
+        """Words that start the guest: a run that was interrupted goes on."""
         return [
-            "train", self.lock_folder / "recipe.lock.json", "--platform", "simulator",
-            "--guest", self.out / "guest.sock", "--collateral", self.collateral, *self.brokers(),
-            "--data", self.out / "sealed", "--out", out,
+            "deploy", "run", self.deployment, "--ticket", self.ticket, "--folder", self.guest,
+            "--simulator", self.root,
         ]  # fmt: skip
 
     def checkpoints(self, training: Meanwhile) -> Iterator[int]:
         """Steps of the sealed checkpoints of the run, as they appear."""
         deadline, seen = time.monotonic() + _SOON, 0
         while training.running and time.monotonic() < deadline:
-            for path in sorted((self.out / "run" / "checkpoints").glob("*"))[seen:]:
+            for path in sorted((self.guest / "out" / "checkpoints").glob("*"))[seen:]:
                 seen += 1
                 yield int(path.name.split("-")[-1].partition(".")[0])
             time.sleep(0.2)

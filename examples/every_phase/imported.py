@@ -67,7 +67,23 @@ class Watched(Rehearsal):
     def _train(self, path: Path) -> dict[str, Any]:
         loaded = self.out / "run" / "loaded.json"
         given = json.dumps([sys.path[1:], str(loaded), self._guarded])
-        words = [str(word) for word in (*self._training(path), *self._helpers(path), "--json")]
+        # Not from the document: the program that watches is another one than was measured.
+        guest = self._sockets / "guest.sock"
+        self._serve(
+            "guest API", "simulator", "serve", self._deployment,
+            "--socket", guest, "--state", self._root, *self._machine,
+        )  # fmt: skip
+        words = [
+            str(word)
+            for word in (
+                "train", self._deployment.with_name("recipe.lock.json"), *self._brokers,
+                "--platform", "simulator", "--guest", guest,
+                "--collateral", f"file:{self._root / 'collateral.json'}",
+                "--gpu-collateral", f"file:{self._root / 'gpu-collateral.json'}",
+                "--base", path.resolve().parent, "--data", self._sealed,
+                "--out", self.out / "run", "--json",
+            )
+        ]  # fmt: skip
         done = subprocess.run(  # noqa: S603 - our own program with our own words
             [sys.executable, "-I", "-S", "-c", WATCHED, given, *words],
             stdout=subprocess.PIPE,

@@ -46,17 +46,18 @@ class Killed(Rehearsal):
         self._moment = moment
 
     def _train(self, path: Path) -> dict[str, Any]:
-        words, helpers = self._training(path), self._helpers(path)
-        with self._part("whole", *words[:-1], self.out / "whole", *helpers) as whole:
+        ticket = self._training(path)
+        with self._part("whole-run", *self._started("whole", ticket)) as whole:
             moments = self._moments(whole, "whole")
             answer = whole.ended(within=WITHIN_S)
-        with self._part("killed", *words, *helpers) as victim:
-            if not self._moments(victim, "run", most=1):
+        with self._part("killed-run", *self._started("guest", ticket)) as victim:
+            if not self._moments(victim, "guest", most=1):
                 victim.ended(within=WITHIN_S)
             time.sleep(self._moment * (moments[-1] - moments[0]))
+            late = victim.gone
             victim.kill()
-        step = self._newest("run")
-        again = self._run("resume", self.out / "run")
+        step = self._newest("guest")
+        again = victim.answer() if late else self._run(*self._started("guest", ticket))
         return {"whole": answer, "trained": again, "step": step}
 
     def same(self, done: Mapping[str, Any], recipient: str) -> bool:
@@ -64,7 +65,7 @@ class Killed(Rehearsal):
         opened = self.out / recipient / "whole"
         trust = self.out / "trust.yaml"
         words = ("--identity", self._identity(recipient), "--trust", trust, "--out", opened)
-        self._run("open", self.out / "whole" / "model", *words)
+        self._run("open", self.out / "whole" / "out" / "model", *words)
         metrics = (done["trained"]["metrics"], done["whole"]["metrics"])
         return metrics[0] == metrics[1] and files(Path(done["model"])) == files(opened)
 
@@ -81,7 +82,7 @@ class Killed(Rehearsal):
 
     def _newest(self, run: str) -> int:
         """Step of the newest checkpoint; 0 for none."""
-        found = (self.out / run / "checkpoints").glob("checkpoint-*.sealed")
+        found = (self.out / run / "out" / "checkpoints").glob("checkpoint-*.sealed")
         return max((int(re.split(r"[-.]", path.name)[2]) for path in found), default=0)
 
 

@@ -10,6 +10,7 @@ on plaintext to show that sealing changes nothing, and tries one attack.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import shutil
 import subprocess
@@ -20,6 +21,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+from sealtrain.client.pin import load_pin  # noqa: E402
+from sealtrain.manifest import form  # noqa: E402
 from staging import Stage, emptied  # noqa: E402 - it lies beside the stories
 
 HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")
@@ -61,17 +64,13 @@ def _story(demo: Stage) -> None:
         "broker", "deployment", "--consortium", consortium, "--policy", policy,
         "--out", out / "broker-compose.json",
     )  # fmt: skip
-    broker_socket = out / "broker.sock"
-    demo.server(
-        "guest API", "simulator", "serve", out / "broker-compose.json",
-        "--socket", broker_socket, "--state", root,
+    demo.run(
+        "deploy", "ticket", "--role", "broker", "--listen", "127.0.0.1:0",
+        "--out", out / "broker-ticket.json",
     )  # fmt: skip
-    collateral = f"file:{root / 'collateral.json'}"
     url = demo.server(
-        "broker ready", "broker", "serve", "--consortium", consortium, "--policy", policy,
-        "--root-secret", f"file:{out / 'broker-root.secret'}", "--state", out / "broker-state",
-        "--guest", broker_socket, "--collateral", collateral, "--platform", "simulator",
-        "--port", "0",
+        "broker ready", "deploy", "run", out / "broker-compose.json",
+        "--ticket", out / "broker-ticket.json", "--folder", out / "broker", "--simulator", root,
     ).said  # fmt: skip
     broker = out / "broker.yaml"
     demo.run(
@@ -92,10 +91,6 @@ def _story(demo: Stage) -> None:
     )  # fmt: skip
     deployment = lock_folder / "app-compose.json"
     print(f"  recipe hash {locked['recipe_hash']}")
-    guest_socket = out / "guest.sock"
-    demo.server(
-        "guest API", "simulator", "serve", deployment, "--socket", guest_socket, "--state", root
-    )
 
     demo.title("Each hospital seals its records at home, for this recipe only")
     sealed = out / "sealed"
@@ -111,16 +106,19 @@ def _story(demo: Stage) -> None:
     demo.title("Two approve; the recipe reads records of the third, which did not: refused")
     for hospital in HOSPITALS[:2]:
         _approve(demo, hospital, deployment, broker)
-    train = [
-        "train", lock_folder / "recipe.lock.json", "--platform", "simulator",
-        "--guest", guest_socket, "--collateral", collateral, "--broker", broker, "--data", sealed,
-    ]  # fmt: skip
-    refused = demo.run(*train, "--out", out / "too-early", expect=3)["error"]
+    ticket = out / "ticket.json"
+    demo.run(
+        "deploy", "ticket", "--role", "train", "--broker", broker, "--data", sealed,
+        "--out", ticket,
+    )  # fmt: skip
+    train = ["deploy", "run", deployment, "--ticket", ticket, "--simulator", root]
+    refused = demo.run(*train, "--folder", out / "guest", expect=3)["error"]
     print(f"  refused [{refused['code']}]: {refused['message']}")
 
     demo.title("The third hospital approves; the guest proves itself, gets the keys and trains")
     _approve(demo, HOSPITALS[2], deployment, broker)
-    trained = demo.run(*train, "--out", out / "run")
+    trained = demo.run(*train, "--folder", out / "guest")
+    run = out / "guest" / "out"
 
     demo.title("The auditor verifies the manifest offline")
     trust = out / "trust.yaml"
@@ -128,7 +126,7 @@ def _story(demo: Stage) -> None:
         "trust", "new", "--consortium", consortium, "--deployment", deployment,
         "--policy", policy, "--broker", broker, "--out", trust,
     )  # fmt: skip
-    manifest = out / "run" / "manifest.json"
+    manifest = run / "manifest.json"
     verified = demo.run("verify", manifest, "--trust", trust)
     for check in verified["checks"]:
         print(f"  {'✓' if check['outcome'] == 'passed' else '·'} {check['title']}")
@@ -136,7 +134,7 @@ def _story(demo: Stage) -> None:
 
     demo.title("A hospital opens the model that was sealed to it")
     demo.run(
-        "open", out / "run" / "model", "--identity", _identity(out, "hospital-a"),
+        "open", run / "model", "--identity", _identity(out, "hospital-a"),
         "--trust", trust, "--out", out / "hospital-a" / "model",
     )  # fmt: skip
 
@@ -150,15 +148,19 @@ def _story(demo: Stage) -> None:
 
     demo.title("Attack: the engineer changes the recipe after approval")
     changed = _changed_recipe(demo, lock_folder, consortium)
-    evil_socket = out / "changed.sock"
-    demo.server(
-        "guest API", "simulator", "serve", changed / "app-compose.json",
-        "--socket", evil_socket, "--state", root,
-    )  # fmt: skip
-    attack = [word if word is not guest_socket else evil_socket for word in train]
-    attack[1] = changed / "recipe.lock.json"
-    refused = demo.run(*attack, "--out", out / "attack", expect=3)["error"]
+    refused = demo.run(
+        "deploy", "run", changed / "app-compose.json", "--ticket", ticket, "--simulator", root,
+        "--folder", out / "changed-guest", expect=3,
+    )["error"]  # fmt: skip
     print(f"  refused [{refused['code']}]: {refused['message']}")
+
+    demo.title("What was measured is what ran: every document's hash, and what was proved of it")
+    _compare_documents(
+        {
+            "guest": (deployment, _measured(manifest)),
+            "broker": (out / "broker-compose.json", load_pin(broker).compose_hash),
+        }
+    )
 
     demo.title("Done")
     accuracy, majority = trained["metrics"]["accuracy"], plain["majority"]
@@ -217,6 +219,20 @@ def _compare(trained: dict[str, Any], plain: dict[str, Any]) -> None:
         raise SystemExit("sealed and plaintext losses differ")
     print(f"  all {len(sealed_losses)} logged losses are equal")
     print(f"  accuracy sealed {trained['metrics']['accuracy']}, plaintext {plain['accuracy']}")
+
+
+def _measured(manifest: Path) -> str:
+    """The document that the run's guest measured, as its signed manifest says."""
+    return form.read(manifest.read_bytes()).predicate.deployment.compose_hash
+
+
+def _compare_documents(documents: dict[str, tuple[Path, str]]) -> None:
+    for name, (path, proved) in documents.items():
+        started = hashlib.sha256(path.read_bytes()).hexdigest()
+        print(f"  {name:<7} started   {started}")
+        print(f"  {'':<7} measured  {proved}")
+        if started != proved:
+            raise SystemExit(f"the {name} measured another document than was started")
 
 
 if __name__ == "__main__":

@@ -113,6 +113,10 @@ class LockInvalid(ConfigError):
     """A lock or deployment document is malformed or does not fit its recipe."""
 
 
+class TicketInvalid(ConfigError):
+    """A run ticket is malformed, or names a role that the deployment document does not have."""
+
+
 class TrustInvalid(ConfigError):
     """A trust file or appraisal policy is missing a field or has an unknown one."""
 
@@ -471,6 +475,10 @@ class PrivacyBroken(Refused):
 
 class ProductAltered(Refused):
     """An accelerator or a dealer returned a wrong product."""
+
+
+class DocumentMismatch(Refused):
+    """A broker was told to serve something else than its measured deployment document says."""
 
 
 class EnvironmentChanged(Refused):

@@ -103,7 +103,7 @@ def test_a_lock_swapped_inside_a_document_is_another_document() -> None:
     swapped = relock(ON_DSTACK, add_recipient)
     document = json.loads(ON_DSTACK["compose"])
     services = json.loads(document["docker_compose_file"])
-    services["configs"]["recipe_lock"]["content"] = swapped.to_bytes().decode()
+    services["configs"]["recipe.lock.json"]["content"] = swapped.to_bytes().decode()
     document["docker_compose_file"] = canonical_json(services).decode()
     data = canonical_json(document)
     assert extract_lock(data) == swapped.to_bytes()
@@ -123,9 +123,11 @@ def test_a_weaker_lock_cannot_ride_in_a_stronger_frame() -> None:
 
     document = json.loads(ON_DSTACK["compose"])
     services = json.loads(document["docker_compose_file"])
-    services["configs"]["recipe_lock"]["content"] = relock(ON_DSTACK, unpin).to_bytes().decode()
+    services["configs"]["recipe.lock.json"]["content"] = (
+        relock(ON_DSTACK, unpin).to_bytes().decode()
+    )
     document["docker_compose_file"] = canonical_json(services).decode()
-    with pytest.raises(LockInvalid, match="'kms_enabled'"):
+    with pytest.raises(LockInvalid, match="than its files give"):
         extract_lock(canonical_json(document))
 
 
@@ -136,7 +138,7 @@ def test_a_simulated_frame_cannot_carry_a_recipe_for_hardware() -> None:
         extract_lock(canonical_json(document))
     frame = json.loads(ON_DSTACK["compose"])
     services = json.loads(frame["docker_compose_file"])
-    services["configs"]["recipe_lock"]["content"] = SIMULATED["lock"]
+    services["configs"]["recipe.lock.json"]["content"] = SIMULATED["lock"]
     frame["docker_compose_file"] = canonical_json(services).decode()
     with pytest.raises(LockInvalid):
         extract_lock(canonical_json(frame))
@@ -182,7 +184,7 @@ def test_a_dollar_sign_in_a_recipe_stays_a_dollar_sign() -> None:
     lock = relock(ON_DSTACK, describe)
     document = build_compose(lock)
     assert extract_lock(document) == lock.to_bytes()
-    content = json.loads(json.loads(document)["docker_compose_file"])["configs"]["recipe_lock"][
-        "content"
-    ]
+    content = json.loads(json.loads(document)["docker_compose_file"])["configs"][
+        "recipe.lock.json"
+    ]["content"]
     assert "$X" not in content.replace("$$", "")

@@ -53,7 +53,7 @@ def test_a_broker_that_cannot_reach_its_guest_does_not_start(
     site: BrokerSite, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    lost = {"root_secret": f"dstack:{tmp_path / 'none.sock'}"}
+    lost = {"guest": str(tmp_path / "none.sock")}
     process, url = start(site.settings("state") | lost, log)
     assert url == ""
     assert process.wait(20) != 0

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from broker_program import start
-from release_world import BROKER_COMPOSE, NOW, ROOT, ReleaseWorld, release_world
+from broker_program import documented, start
+from release_world import NOW, ROOT, ReleaseWorld, release_world
 
 from sealtrain.base.clock import system_clock
 from sealtrain.client.attested import AttestedBroker
@@ -73,7 +73,20 @@ def process_site(folder: Path, database: str | None = None) -> Iterator[ProcessS
     (folder / "collateral.json").write_text(collateral)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    (folder / "compose.json").write_bytes(BROKER_COMPOSE)
+    fields = {
+        "consortium": str(folder / "consortium.json"),
+        "policy": str(folder / "policy.yaml"),
+        "root_secret": f"file:{folder / 'root'}",
+        "state": str(state),
+        "guest": str(folder / "guest.sock"),
+        "collateral": f"file:{folder / 'collateral.json'}",
+        "platform": "simulator",
+        "database": None if database is None else f"file:{folder / 'database'}",
+        "port": port,
+        "now": NOW,
+        "limits": {"posts_per_minute": 1_000_000},
+    }
+    (folder / "compose.json").write_bytes(documented(fields))
     ensure(folder / "simulator", system_clock())
     with simulated_guest(folder / "guest.sock", folder / "compose.json", folder / "simulator"):
         yield ProcessSite(
@@ -81,17 +94,5 @@ def process_site(folder: Path, database: str | None = None) -> Iterator[ProcessS
             attested=attested,
             folder=folder,
             state=state,
-            fields={
-                "consortium": str(folder / "consortium.json"),
-                "policy": str(folder / "policy.yaml"),
-                "root_secret": f"file:{folder / 'root'}",
-                "state": str(state),
-                "guest": str(folder / "guest.sock"),
-                "collateral": f"file:{folder / 'collateral.json'}",
-                "platform": "simulator",
-                "database": None if database is None else f"file:{folder / 'database'}",
-                "port": port,
-                "now": NOW,
-                "limits": {"posts_per_minute": 1_000_000},
-            },
+            fields=fields,
         )

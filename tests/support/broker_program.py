@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from sealtrain.broker.config import BrokerConfig
+from sealtrain.broker.service.deployment import document_of
+
 PROGRAM = """
 import json, sys
 from pathlib import Path
@@ -27,6 +30,16 @@ serve(
     clock=system_clock if now is None else lambda: now,
 )
 """
+
+
+def documented(fields: Mapping[str, Any]) -> bytes:
+    """The deployment document of a broker with these settings."""
+    given = dict(fields)
+    for name in ("consortium", "policy"):
+        given[name] = Path(given[name])
+    for name in ("limits", "now"):
+        given.pop(name, None)
+    return document_of(BrokerConfig(**given | {"state": Path("state")})).to_bytes()
 
 
 def start(

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from broker_program import end, start
+from broker_program import documented, end, start
 from manifest_world import OWNERS, identity, target_of
-from release_world import BROKER_COMPOSE, lock_changed
+from release_world import lock_changed
 
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.clock import system_clock
@@ -138,28 +138,30 @@ def broker_site(folder: Path) -> Iterator[BrokerSite]:
         own_data_consent=False,
     )
     (folder / "consortium.json").write_bytes(consortium.to_bytes())
-    (folder / "compose.json").write_bytes(BROKER_COMPOSE)
     for name in OWNERS:
         identity(name).save(folder / f"{name}.identity.json")
     socket = folder / "broker.sock"
+    fields = {
+        "consortium": str(folder / "consortium.json"),
+        "policy": str(folder / "policy.yaml"),
+        "root_secret": f"dstack:{socket}",
+        "guest": str(socket),
+        "collateral": f"file:{simulator.collateral_path}",
+        "platform": "simulator",
+    }
+    document = documented(fields)
+    (folder / "compose.json").write_bytes(document)
     with simulated_guest(socket, folder / "compose.json", folder / "simulator"):
         key = signing_key(root_secret(f"dstack:{socket}"), "broker").public
         locked = lock_changed(consortium.consortium_id, (broker_id(key),))
         (folder / "app-compose.json").write_bytes(locked.compose_bytes)
         yield BrokerSite(
             folder=folder,
-            fields={
-                "consortium": str(folder / "consortium.json"),
-                "policy": str(folder / "policy.yaml"),
-                "root_secret": f"dstack:{socket}",
-                "guest": str(socket),
-                "collateral": f"file:{simulator.collateral_path}",
-                "platform": "simulator",
-            },
+            fields=fields,
             pin=BrokerPin(
                 url="http://127.0.0.1:1",
                 signing_key=to_base64(key),
-                compose_hash=sha256_hex(BROKER_COMPOSE),
+                compose_hash=sha256_hex(document),
                 appraisal=policy,
             ),
             consortium=consortium,

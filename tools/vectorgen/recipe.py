@@ -15,23 +15,47 @@ from typing import Any
 
 Json = Any
 OUT = Path(__file__).resolve().parents[2] / "vectors" / "recipe"
-LOCK_PATH = "/run/sealtrain/recipe.lock.json"
 ARGUMENTS = (
-    f"train {LOCK_PATH} --platform PLATFORM --guest /var/run/dstack.sock --base /run-data "
-    "--collateral file:/run-data/collateral.json --broker /run-data/broker.yaml "
-    "--data /run-data/sealed --out /run-data/out"
+    "guest MEASUREDrecipe.lock.json --platform PLATFORM --guest GUEST "
+    "COLLATERAL--gpu-collateral file:KEPTgpu-collateral.json "
+    "--base KEPTbase --out KEPTout --ticket TICKET --json"
 )
 SCRIPT = (
     "#!/bin/bash\n"
-    "# SIMULATED — NOT ATTESTED. This recipe names no image, so no hardware guest may run it.\n"
+    "# SIMULATED — NOT ATTESTED. This document names no image, so no hardware guest may run it.\n"
+    "# sealtrain deployment document 2\n"
     "set -euo pipefail\n"
-    "mkdir -p /run/sealtrain\n"
-    "printf %s \"$(cat <<'SEALTRAIN_RECIPE_LOCK'\n"
+    "printf %s \"$(cat <<'SEALTRAIN_FILE'\n"
     "LOCK\n"
-    "SEALTRAIN_RECIPE_LOCK\n"
-    f')" > {LOCK_PATH}\n'
-    f"exec sealtrain {ARGUMENTS.replace('PLATFORM', 'simulator')}\n"
+    "SEALTRAIN_FILE\n"
+    ')" > recipe.lock.json\n'
+    "exec sealtrain COMMAND\n"
 )
+
+
+def arguments(platform: str) -> str:
+    """The guest's command on a platform."""
+    device = {
+        "simulator": "guest.sock",
+        "dstack": "/var/run/dstack.sock",
+        "nitro": "nitro:/dev/nsm?compose=/run/sealtrain/app-compose.json",
+        "snp": "snp:/sys/kernel/config/tsm/report?compose=/run/sealtrain/app-compose.json",
+    }
+    here = platform == "simulator"
+    words = {
+        "MEASURED": "" if here else "/run/sealtrain/",
+        "TICKET": "ticket.json" if here else "/run/sealtrain/ticket.json",
+        "PLATFORM": platform,
+        "GUEST": device[platform],
+        "COLLATERAL": ""
+        if platform in ("nitro", "snp")
+        else "--collateral file:KEPTcollateral.json ",
+        "KEPT": "" if here else "/run-data/",
+    }
+    text = ARGUMENTS
+    for name, value in words.items():
+        text = text.replace(name, value)
+    return text
 
 
 def canonical(value: Json) -> str:
@@ -214,24 +238,43 @@ def compose(hardware: Json, text: str) -> str:
         "storage_fs": "zfs",
     }
     if hardware["image"] is None:
-        document |= {"runner": "bash", "bash_script": SCRIPT.replace("LOCK\n", text + "\n", 1)}
+        script = SCRIPT.replace("COMMAND", arguments("simulator"))
+        document |= {"runner": "bash", "bash_script": script.replace("LOCK\n", text + "\n", 1)}
         return canonical(document)
-    service = {
+    platform = hardware["platforms"][0]
+    shown = "/run/sealtrain/app-compose.json"
+    ticket = "/run/sealtrain/ticket.json"
+    reports = "/sys/kernel/config/tsm/report"
+    mounts = {
+        "dstack": ["/var/run/dstack.sock:/var/run/dstack.sock", f"/dstack/user_config:{ticket}:ro"],
+        "nitro": [f"{shown}:{shown}:ro", f"{ticket}:{ticket}:ro"],
+        "snp": [f"{reports}:{reports}", f"{shown}:{shown}:ro", f"{ticket}:{ticket}:ro"],
+    }
+    service: Json = {
         "image": hardware["image"],
+        "labels": {"sealtrain.document": "2"},
         "entrypoint": ["sealtrain"],
-        "command": ARGUMENTS.replace("PLATFORM", "dstack").split(),
+        "command": arguments(platform).split(),
         "working_dir": "/run-data",
-        "configs": [{"source": "recipe_lock", "target": LOCK_PATH}],
-        "volumes": ["/var/run/dstack.sock:/var/run/dstack.sock", "run-data:/run-data"],
+        "configs": [
+            {"source": "recipe.lock.json", "target": "/run/sealtrain/recipe.lock.json"},
+        ],
+        "volumes": [*mounts[platform], "run-data:/run-data"],
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
         "read_only": True,
-        "tmpfs": ["/tmp"],  # noqa: S108  # a path inside the guest
+        "tmpfs": ["/tmp:exec"],  # noqa: S108  # a path inside the guest
+        "shm_size": "8gb",
         "restart": "no",
     }
+    if platform == "nitro":
+        service["devices"] = ["/dev/nsm:/dev/nsm"]
+    if hardware.get("gpu"):
+        gpus = [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]
+        service["deploy"] = {"resources": {"reservations": {"devices": gpus}}}
     services = {
         "services": {"guest": service},
-        "configs": {"recipe_lock": {"content": text.replace("$", "$$")}},
+        "configs": {"recipe.lock.json": {"content": text.replace("$", "$$")}},
         "volumes": {"run-data": {}},
     }
     document |= {"runner": "docker-compose", "docker_compose_file": canonical(services)}
@@ -255,6 +298,9 @@ def compose_vectors() -> list[Json]:
     }
     local = {**kms, "key_provider": "local", "key_provider_id": None}
     contract = {**kms, "app_id": "ab" * 20}
+    bare = {"image": image, "key_provider": "none", "key_provider_id": None}
+    nitro = {**bare, "platforms": ["nitro"]}
+    snp = {**bare, "platforms": ["snp"], "gpu": "nvidia"}
     result = []
     for comment, hardware, locked in (
         ("simulator, bash", simulator, lock("", simulator)),
@@ -266,6 +312,8 @@ def compose_vectors() -> list[Json]:
         ("dstack, interpolation", kms, lock("$HOME ${HOME} $$ 大", kms)),
         ("dstack, local key provider", local, lock("", local)),
         ("dstack, KMS contract", contract, lock("", contract)),
+        ("nitro", nitro, lock("", nitro)),
+        ("snp with GPUs", snp, lock("", snp)),
     ):
         text = written(locked)
         document = compose(hardware, text)

@@ -6,11 +6,13 @@ import ctypes
 import multiprocessing
 import os
 import pickle
+import select
 import signal
+import threading
 import warnings
 from typing import Any, Final
 
-__all__ = ["answer_of", "end_with_parent", "forked", "packed", "packed_error"]
+__all__ = ["answer_of", "end_with", "end_with_parent", "forked", "packed", "packed_error"]
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -24,6 +26,27 @@ def end_with_parent() -> bool:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     parent = multiprocessing.parent_process()
     return parent is not None and os.getppid() == parent.pid
+
+
+def end_with(process: int) -> None:
+    """End this process when another one ends.
+
+    Unlike ``end_with_parent`` it needs no leave of that process: the kernel sends no signal of a
+    process that a sandbox keeps from signalling others.
+
+    Args:
+        process: The other's process id.
+    """
+    try:
+        other = os.pidfd_open(process)
+    except ProcessLookupError:
+        os._exit(0)
+
+    def wait() -> None:
+        select.select([other], [], [])
+        os._exit(0)
+
+    threading.Thread(target=wait, name="stop-with", daemon=True).start()
 
 
 def forked() -> int:

@@ -10,9 +10,9 @@ from sealtrain.broker.logs import LogFormat
 from sealtrain.broker.urls import public_url
 from sealtrain.errors import UsageError
 
-__all__ = ["BrokerConfig", "BrokerLimits"]
+__all__ = ["MAX_LEASE", "MIN_LEASE", "BrokerConfig", "BrokerLimits"]
 
-_MIN_LEASE, _MAX_LEASE = 60, 7 * 24 * 3600
+MIN_LEASE, MAX_LEASE = 60, 7 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,12 +141,12 @@ class BrokerConfig:
         platform_of(self.platform)
         for url in self.public_urls:
             public_url(url)
-        if not _MIN_LEASE <= self.lease_seconds <= _MAX_LEASE:
+        if not MIN_LEASE <= self.lease_seconds <= MAX_LEASE:
             raise UsageError(
                 "lease time is out of range",
                 check="lease seconds",
                 got=self.lease_seconds,
-                expected=f"{_MIN_LEASE} to {_MAX_LEASE}",
+                expected=f"{MIN_LEASE} to {MAX_LEASE}",
             )
         for port in (self.port, self.metrics_port or 0):
             if not 0 <= port <= 65535:

@@ -1,6 +1,7 @@
 """Start a broker from its configuration and serve it until SIGTERM or SIGINT.
 
-1. Everything it trusts is read and checked before it listens.
+1. Everything it trusts is read and checked before it listens, and compared with the deployment
+   document that its guest measured.
 2. The ledger is audited when it is opened: a ledger that was rewritten stops the start.
 3. It listens on loopback unless configured otherwise; a reverse proxy in front of it ends TLS.
 4. On a signal it stops accepting, answers the requests it began and closes its databases.
@@ -30,12 +31,12 @@ from sealtrain.base.secret import Random
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.logs import configure
 from sealtrain.broker.service.collateral import gpu_collateral, guests_collateral
+from sealtrain.broker.service.deployment import require_known_owners, require_measured
 from sealtrain.broker.urls import public_url
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import (
     ConfigError,
     EvidenceRefused,
-    TrustInvalid,
     Unreachable,
 )
 from sealtrain.keys.uris import root_secret
@@ -69,11 +70,13 @@ def serve(
 
     Raises:
         ConfigError: A configured file cannot be used.
+        DocumentMismatch: The broker's guest measured a document that says something else.
         Unreachable: The guest API, the ledger file or the database cannot be reached.
         LedgerInconsistent: The ledger was changed from outside.
         ExtraMissing: The ``broker`` extra is not installed.
     """
     configure(config.log_format)
+    require_measured(config, _own_guest(config).app_compose())
     with assembled(config, clock=clock, random=random) as broker, _app(broker, config) as app:
         from sealtrain.broker.http.server import serve_app
 
@@ -85,6 +88,8 @@ def running(
     config: BrokerConfig, *, clock: Clock = system_clock, random: Random = os.urandom
 ) -> Iterator[str]:
     """Serve in a background thread, for tests and for a broker inside one process.
+
+    What its guest measured is not compared: that program is another one than a document starts.
 
     Yields:
         The base URL, answering. Raises as ``serve``.
@@ -132,12 +137,7 @@ def assembled(
     if config.collateral is not None and not services_of(config.collateral):
         load_collateral(config.collateral)
     load_gpu_collateral(config.gpu_collateral)
-    guest = open_guest(
-        platform_of(config.platform),
-        str(config.guest),
-        collateral=config.collateral,
-        gpu_collateral=config.gpu_collateral,
-    )
+    guest = _own_guest(config)
     config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     # Only a first root secret is made here: another one is the work of rotate-root.
     keyring = Keyring(
@@ -195,16 +195,18 @@ def _chain_gate(
     from sealtrain_chain.gate import opened_gate
 
     chain = load_chain_file(config.chain)
-    if unknown := chain.owners.keys() - {owner.name for owner in consortium.owners}:
-        raise TrustInvalid(
-            "the chain file names owners that the consortium does not have",
-            check="chain file",
-            got=", ".join(sorted(unknown)),
-            expected=", ".join(owner.name for owner in consortium.owners),
-            hint="write the chain file anew for this consortium",
-        )
+    require_known_owners(chain, consortium)
     with opened_gate(chain, clock=clock, monotonic=time.monotonic) as gate:
         yield gate
+
+
+def _own_guest(config: BrokerConfig) -> Guest:
+    return open_guest(
+        platform_of(config.platform),
+        str(config.guest),
+        collateral=config.collateral,
+        gpu_collateral=config.gpu_collateral,
+    )
 
 
 def _own_evidence(guest: Guest, binding: Binding) -> Evidence:

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from sealtrain.attest.guest import platform_of
 from sealtrain.attest.policy import load_policy
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.files import atomic_write, read_bounded
-from sealtrain.base.platforms import PLATFORMS
+from sealtrain.base.hostport import host_and_port
+from sealtrain.base.platforms import PLATFORMS, Platform
 from sealtrain.broker.config import BrokerConfig, BrokerLimits
 from sealtrain.broker.logs import log_format_of
 from sealtrain.broker.serve import serve as serve_broker
-from sealtrain.broker.service.deployment import broker_deployment
+from sealtrain.broker.service.deployment import document_of
 from sealtrain.cli.broker_database import Database
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import attested_identity
 from sealtrain.client.pin import new_pin
-from sealtrain.consortium.members import Consortium
+from sealtrain.client.ticket import BROKER_ROLE, RunTicket, load_ticket
+from sealtrain.errors import TicketInvalid, UsageError
+from sealtrain.keys.uris import DEFAULT_PATH, SCHEMES
+from sealtrain.recipe.document import layout_of
 
 __all__ = ["deployment", "pin", "serve"]
 
@@ -70,6 +75,9 @@ class ListenOptions:
 
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(help="Port to listen on; 0 picks one.")] = 8470
+    ticket: Annotated[
+        Path | None, typer.Option(help="Run ticket: where to listen, and under which URLs.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +133,10 @@ def serve(
     network: NetworkOptions,
     watching: WatchOptions,
 ) -> None:
-    """Serve keys to guests that prove themselves, while enough owners approve."""
+    """Serve keys to guests that prove themselves, while enough owners approve.
+
+    A broker serves only what the deployment document says that its guest measured.
+    """
     config = BrokerConfig(
         consortium=service.consortium,
         succeeds=service.succeeds,
@@ -150,41 +161,121 @@ def serve(
         metrics_port=watching.metrics_port,
         log_format=log_format_of(watching.log_format),
     )
+    if listening.ticket is not None:
+        config = _with_ticket(config, load_ticket(listening.ticket))
     serve_broker(config, ready=lambda url: say(f"broker ready at {url}"))
 
 
-def deployment(
-    consortium: Annotated[Path, typer.Option(help="The consortium file.")],
-    policy: Annotated[Path, typer.Option(help="Appraisal policy the broker will apply.")],
-    out: Annotated[Path, typer.Option(help="File to write.")] = Path("broker-compose.json"),
+def _with_ticket(config: BrokerConfig, ticket: RunTicket) -> BrokerConfig:
+    """Settings of a broker with what its ticket says besides."""
+    if ticket.role != BROKER_ROLE:
+        raise TicketInvalid(
+            "the run ticket is not a broker's",
+            check="role",
+            got=ticket.role,
+            expected=BROKER_ROLE,
+        )
+    listen = (config.host, config.port)
+    if ticket.listen is not None:
+        listen = host_and_port(ticket.listen)
+    return replace(
+        config,
+        host=listen[0],
+        port=listen[1],
+        collateral=ticket.collateral or config.collateral,
+        root_secret=ticket.root_secret or config.root_secret,
+        former_root_secrets=(*config.former_root_secrets, *ticket.former_root_secrets),
+        public_urls=(*config.public_urls, *ticket.public_urls),
+        proxies=(*config.proxies, *ticket.proxies),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedOptions:
+    """What the document says that the broker serves."""
+
+    consortium: Annotated[Path, typer.Option(help="The consortium file.")]
+    policy: Annotated[Path, typer.Option(help="Appraisal policy the broker will apply.")]
+    succeeds: Annotated[
+        Path | None,
+        typer.Option(help="Succession by which this consortium took another one's place."),
+    ] = None
+    chain: Annotated[Path | None, typer.Option(help="Chain file that the broker will ask too.")] = (
+        None
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceOptions:
+    """What the broker runs on, and where its secret and memory are."""
+
     image: Annotated[
         str | None, typer.Option(help="Image with digest; leave out for the simulator only.")
-    ] = None,
-    key_provider_id: Annotated[str, typer.Option(help="Pin of the KMS root key, hex.")] = "",
-    chain: Annotated[
-        Path | None, typer.Option(help="Chain file that the broker will ask too.")
-    ] = None,
+    ] = None
+    platform: Annotated[
+        str | None, typer.Option(help=f"{PLATFORMS}: what the broker runs on [dstack].")
+    ] = None
+    key_provider_id: Annotated[str, typer.Option(help="Pin of the KMS root key, hex.")] = ""
+    root_secret: Annotated[
+        str | None,
+        typer.Option(help="Where the root secret is; left out on dstack and the simulator."),
+    ] = None
     with_database: Annotated[
         bool,
         typer.Option("--with-database", help="Its memory is in PostgreSQL, outside its guest."),
-    ] = False,
+    ] = False
+
+
+def deployment(
+    served: ServedOptions,
+    answers: AnswerOptions,
+    place: PlaceOptions,
+    out: Annotated[Path, typer.Option(help="File to write.")] = Path("broker-compose.json"),
     as_json: Json = False,
 ) -> None:
-    """Write the broker's own deployment document; its hash is what owners pin."""
-    document = broker_deployment(
-        consortium_id=Consortium.load(consortium).consortium_id,
-        policy=read_bounded(policy, 1 << 20),
-        image=image,
-        key_provider_id=key_provider_id,
-        chain=None if chain is None else read_bounded(chain, 1 << 20),
-        database=with_database,
+    """Write the broker's own deployment document; its hash is what owners pin.
+
+    Consortium, policy and chain file are in it. A broker serves nothing else than it says.
+    """
+    here = platform_of(place.platform or ("simulator" if place.image is None else "dstack"))
+    config = BrokerConfig(
+        consortium=served.consortium,
+        succeeds=served.succeeds,
+        policy=served.policy,
+        root_secret=place.root_secret or _own_root_secret(here),
+        state=Path("state"),
+        guest="",
+        collateral=None,
+        platform=here,
+        lease_seconds=answers.lease_seconds,
+        boot_auth=answers.boot_auth,
+        gateway_app_id=answers.gateway_app_id,
+        chain=served.chain,
+        database="file:database" if place.with_database else None,
     )
-    atomic_write(out, document)
-    compose_hash = sha256_hex(document)
+    document = document_of(config, image=place.image, key_provider_id=place.key_provider_id)
+    written = document.to_bytes()
+    atomic_write(out, written)
+    compose_hash = sha256_hex(written)
     emit(
         as_json,
         {"deployment": str(out), "compose_hash": compose_hash},
         [f"deployment    {out}", f"compose hash  {compose_hash}"],
+    )
+
+
+def _own_root_secret(platform: Platform) -> str:
+    """The root secret of a platform that has a place for one."""
+    if platform == "simulator":
+        return "file:root.secret"
+    if platform == "dstack":
+        return f"dstack:{layout_of(platform).guest}?path={DEFAULT_PATH}"
+    raise UsageError(
+        f"{platform} has no place of its own for a root secret",
+        check="root secret",
+        got="none",
+        expected=" or ".join(SCHEMES),
+        hint="name one with --root-secret",
     )
 
 

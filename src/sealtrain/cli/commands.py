@@ -231,6 +231,17 @@ _SIMULATOR: Final[Entries] = {
     ),
 }
 
+_DEPLOY: Final[Entries] = {
+    "run": Entry(
+        "sealtrain.cli.deploy:run",
+        "Start exactly what a deployment document says, in a simulated guest that measured it.",
+    ),
+    "ticket": Entry(
+        "sealtrain.cli.deploy:ticket",
+        "Write a run ticket: addresses, and which role of its document a guest plays.",
+    ),
+}
+
 _SPLIT: Final[Entries] = {
     "accelerator": Entry(
         "sealtrain_collab.pads.cli:accelerator",
@@ -336,6 +347,10 @@ COMMANDS: Final[Entries] = {
         "sealtrain.cli.evaluate:evaluate",
         "Measure a model on sealed data; only noisy or thresholded aggregates leave.",
     ),
+    "guest": Entry(
+        "sealtrain.cli.guest:guest",
+        "Play the role of a run ticket in a guest; a measured deployment document starts this.",
+    ),
     "checkpoints": Entry(
         "sealtrain.cli.checkpoints:checkpoints",
         "List the sealed checkpoints of a run, newest first, as their files claim them.",
@@ -393,6 +408,7 @@ COMMANDS: Final[Entries] = {
     ),
     "trust": Noun("The auditor's trust file.", _TRUST, no_args_is_help=True),
     "broker": Noun("The key-release service.", _BROKER),
+    "deploy": Noun("Deployment documents: run tickets, and start what is measured.", _DEPLOY),
     "chain": Noun("Owners' decisions on a public chain.", _CHAIN),
     "simulator": Noun("A simulated guest API. SIMULATED — NOT ATTESTED.", _SIMULATOR),
     "split": Noun(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,7 +19,10 @@ from sealtrain.cli.runoptions import (
 )
 from sealtrain.errors import UsageError
 
-__all__ = ["evaluate"]
+if TYPE_CHECKING:
+    from sealtrain.guest.closing import Outcome
+
+__all__ = ["evaluate", "show_metrics"]
 
 
 def evaluate(
@@ -49,7 +52,11 @@ def evaluate(
         data=data,
         out=out,
     )
-    outcome = start(settings, progress=False, on_failure=broker_missed, alone=True)
+    show_metrics(start(settings, progress=False, on_failure=broker_missed, alone=True), as_json)
+
+
+def show_metrics(outcome: Outcome, as_json: bool) -> None:
+    """Print what a finished evaluation found."""
     if outcome.simulated:
         say("SIMULATED — NOT ATTESTED")
     metrics = metric_lines(outcome.metrics)

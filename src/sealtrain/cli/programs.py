@@ -19,8 +19,11 @@ _ENDS_WITHIN_S: Final = 20
 
 
 def program(words: tuple[str | Path, ...]) -> list[str]:
-    """The command line of this program with these words."""
-    return [sys.executable, "-m", "sealtrain", *map(str, words)]
+    """The command line of this program with these words.
+
+    No file of the working directory can stand in for a module (``-P``).
+    """
+    return [sys.executable, "-P", "-m", "sealtrain", *map(str, words)]
 
 
 def answered(

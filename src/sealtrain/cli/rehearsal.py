@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import yaml
 
 from sealtrain.cli.programs import Part, answered, program
+from sealtrain.cli.runoptions import ANYWHERE
 from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.keys.shares import check_threshold
 from sealtrain.manifest import form
@@ -125,13 +126,13 @@ class Rehearsal:
         self._trust_machines()
         self._open_brokers()
         self._lock(path, recipe.name)
-        self._boot(self._deployment, "guest.sock")
         for key in wanted:
             self._seal(key, Path(data[key]), shlex.split(seal_as.get(key, "")))
         for owner in recipe.owners:
             self._approve(owner)
         trained = self._train(path)
-        return trained | self._verify(recipe.release_policy.model.recipients[0])
+        run = Path(trained["trained"]["manifest"]).parent
+        return trained | self._verify(recipe.release_policy.model.recipients[0], run)
 
     def play_recipe(
         self,
@@ -181,28 +182,15 @@ class Rehearsal:
             "broker", "deployment", "--consortium", self._consortium, "--policy", policy,
             "--out", compose,
         )  # fmt: skip
-        self._boot(compose, "broker.sock")
+        ticket = self._ticket("broker", "broker", "--listen", ANYWHERE)
         for file in self._broker_files:
-            name = file.stem
             url = self._serve(
-                "broker ready", "broker", "serve", "--consortium", self._consortium,
-                "--policy", policy, "--root-secret", f"file:{self.out / f'{name}-root.secret'}",
-                "--state", self.out / f"{name}-state", "--guest", self._sockets / "broker.sock",
-                *self._collateral, "--platform", "simulator", "--port", "0",
-            )  # fmt: skip
+                "broker ready", *self._started(f"{file.stem}-guest", ticket, document=compose)
+            )
             self._run(
                 "broker", "pin", "--url", url, "--deployment", compose, "--policy", policy,
                 "--out", file,
             )  # fmt: skip
-
-    def _boot(self, document: Path, socket: str) -> Path:
-        """Start a simulated guest that measures a document; the socket it is asked at."""
-        place = self._sockets / socket
-        self._serve(
-            "guest API", "simulator", "serve", document,
-            "--socket", place, "--state", self._root, *self._machine,
-        )  # fmt: skip
-        return place
 
     def _seal(self, key: str, source: Path, words: list[str]) -> None:
         owner, _, name = key.partition(".")
@@ -225,47 +213,59 @@ class Rehearsal:
         )  # fmt: skip
 
     def _train(self, path: Path) -> dict[str, Any]:
-        helpers = self._helpers(path)
+        ticket = self._training(path)
         self._say("training")
-        return {"trained": self._run(*self._training(path), *helpers, shown=True)}
+        return {"trained": self._run(*self._started("guest", ticket), shown=True)}
+
+    def _training(self, path: Path, *peers: str) -> Path:
+        """The ticket of the guest that trains.
+
+        Args:
+            path: The recipe.
+            peers: Words that name its helpers; helpers are started where there are none.
+        """
+        return self._ticket(
+            "guest", "train" if load_recipe(path).phase != "evaluate" else "evaluate",
+            *self._brokers, "--data", self._sealed, "--base", path.resolve().parent,
+            *(peers or self._helpers(path)),
+        )  # fmt: skip
 
     def _helpers(self, path: Path) -> tuple[str, ...]:
-        """Start accelerator and dealer, where the recipe has pads; the options that name them."""
+        """Start accelerator and dealer, where the recipe has pads; the words that name them."""
         how = load_recipe(path).collaboration
         helpers = () if how is None else how.helpers
         words: list[str] = []
         if "accelerator" in helpers:
-            words += ["--accelerator", self._accelerator()]
+            words += ["--peer", f"accelerator={self._accelerator()}"]
         if "dealer" in helpers:
-            words += ["--dealer", self._dealer(path)]
+            words += ["--peer", f"dealer={self._dealer(path)}"]
         return tuple(words)
 
     def _accelerator(self, *words: str) -> str:
         return self._serve("accelerator ready", "split", "accelerator", *words)
 
     def _dealer(self, path: Path) -> str:
-        return self._serve(
-            "dealer ready", "split", "dealer",
-            *self._in_guest(path, self._boot(self._deployment, "dealer.sock")),
-        )  # fmt: skip
+        ticket = self._ticket("dealer", "dealer", "--base", path.resolve().parent)
+        return self._serve("dealer ready", *self._started("dealer", ticket))
 
-    def _training(self, path: Path) -> tuple[str | Path, ...]:
-        """The words of the command that trains."""
+    def _ticket(self, name: str, role: str, *words: str | Path) -> Path:
+        """Write a run ticket."""
+        out = self.out / f"{name}.ticket.json"
+        self._run("deploy", "ticket", "--role", role, *words, "--out", out)
+        return out
+
+    def _started(
+        self, name: str, ticket: Path, *, document: Path | None = None
+    ) -> tuple[str | Path, ...]:
+        """The words that start a document in a guest of its own, with a folder of that name."""
         return (
-            "train", *self._in_guest(path, self._sockets / "guest.sock"), *self._brokers,
-            "--data", self._sealed, "--out", self.out / "run",
+            "deploy", "run", document or self._deployment, "--ticket", ticket,
+            "--folder", self.out / name, "--simulator", self._root, *self._machine,
         )  # fmt: skip
 
-    def _in_guest(self, path: Path, guest: Path) -> tuple[str | Path, ...]:
-        """The words of every command that does its part of the lock in a guest."""
-        return (
-            self._lock_file, "--platform", "simulator", "--guest", guest, *self._collateral,
-            "--base", path.resolve().parent,
-        )  # fmt: skip
-
-    def _verify(self, recipient: str) -> dict[str, Any]:
+    def _verify(self, recipient: str, run: Path) -> dict[str, Any]:
         self._say("verifying the manifest, opening the model")
-        trust, manifest = self.out / "trust.yaml", self.out / "run" / "manifest.json"
+        trust, manifest = self.out / "trust.yaml", run / "manifest.json"
         self._run(
             "trust", "new", "--consortium", self._consortium, "--deployment", self._deployment,
             "--policy", self._policy, *self._brokers, *self._at_least, "--out", trust,
@@ -274,7 +274,7 @@ class Rehearsal:
         report, model = self.out / "report.html", self.out / recipient / "model"
         self._run("report", manifest, "--trust", trust, "--out", report)
         self._run(
-            "open", self.out / "run" / "model", "--identity", self._identity(recipient),
+            "open", run / "model", "--identity", self._identity(recipient),
             "--trust", trust, "--out", model,
         )  # fmt: skip
         return {"verified": verified, "report": str(report), "model": str(model)}
@@ -296,10 +296,6 @@ class Rehearsal:
         return self.out / "engineer" / "app-compose.json"
 
     @property
-    def _lock_file(self) -> Path:
-        return self.out / "engineer" / "recipe.lock.json"
-
-    @property
     def _broker_files(self) -> list[Path]:
         if self._count == 1:
             return [self.out / "broker.yaml"]
@@ -316,12 +312,6 @@ class Rehearsal:
     @property
     def _sealed(self) -> Path:
         return self.out / "sealed"
-
-    @property
-    def _collateral(self) -> tuple[str, ...]:
-        words = ("--collateral", f"file:{self._root / 'collateral.json'}")
-        of_gpus = self._root / "gpu-collateral.json"
-        return (*words, *(("--gpu-collateral", f"file:{of_gpus}") if of_gpus.exists() else ()))
 
     def _identity(self, owner: str) -> Path:
         return self.out / owner / f"{owner}.identity.json"

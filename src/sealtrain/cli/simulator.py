@@ -10,6 +10,7 @@ import typer
 
 from sealtrain.base.clock import system_clock
 from sealtrain.base.files import atomic_write
+from sealtrain.base.processes import end_with
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.output import Json, emit, say
 from sealtrain_simulator.machine import Machine, SimulatedTee, fault_meanings
@@ -58,8 +59,13 @@ def serve(
     emit_events: Annotated[
         bool, typer.Option("--emit-events", help="Play a dstack agent of 0.5: events of the app.")
     ] = False,
+    until: Annotated[
+        int | None, typer.Option(metavar="PID", help="End when the process with this id ends.")
+    ] = None,
 ) -> None:
     """Serve dstack's guest API, or an enclave's security module, with simulated evidence."""
+    if until is not None:
+        end_with(until)
     lie = "" if fault is None else f" (fault: {fault})"
     serve_guest(
         socket,

@@ -20,7 +20,7 @@ from sealtrain.keys import pkcs11
 from sealtrain.keys.derive import KEY_BYTES
 from sealtrain.keys.keyfile import read_secret_file, write_secret_file
 
-__all__ = ["DEFAULT_PATH", "SCHEMES", "root_secret"]
+__all__ = ["DEFAULT_PATH", "SCHEMES", "anchor_of", "root_secret"]
 
 DEFAULT_PATH = "sealtrain/broker-root/v1"
 PURPOSE = "sealtrain-broker-root"
@@ -69,6 +69,36 @@ def root_secret(uri: str, *, create: bool = False, random: Random = os.urandom) 
         got=scheme[:20] if separator else "no scheme",
         expected=" or ".join(SCHEMES),
     )
+
+
+def anchor_of(uri: str) -> str:
+    """What owners pin of a root secret's place; a rotation moves within it.
+
+    A file is whatever the operator puts there. Of a secret that hardware or a service keeps, the
+    anchor says which one: another one would hand out secrets that its own operator knows.
+
+    Args:
+        uri: One of ``SCHEMES``.
+
+    Raises:
+        UsageError: Another scheme.
+    """
+    scheme, _, rest = uri.partition(":")
+    place, _, options = rest.partition("?")
+    anchors = {
+        "file": "file:",
+        "dstack": f"dstack:{place}",
+        "awskms": f"awskms:?{options}",
+        "pkcs11": uri,
+    }
+    if scheme not in anchors or not rest:
+        raise UsageError(
+            "unknown kind of root secret",
+            check="root secret",
+            got=scheme[:20],
+            expected=" or ".join(SCHEMES),
+        )
+    return anchors[scheme]
 
 
 def _file_path(rest: str) -> Path:

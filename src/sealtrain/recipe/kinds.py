@@ -8,7 +8,7 @@ they import. Another kind is a package and one entry here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Final, Union
 
@@ -28,32 +28,47 @@ class Kind:
         rule: Check 18 for its runs (``manifest.checks.collaboration``).
         summary: Sums up its run log for a report (``manifest.joint_sections``), or ``None``.
         stand_ins: Makes the ``StandIns`` of a run, for a kind with helpers.
+        roles: What a guest of such a recipe may be told to be by its ticket (``cli.guest``), by
+            name; called with its settings and the ticket. None for a kind whose guest trains.
     """
 
     settings: str
     rule: str
     summary: str | None = None
     stand_ins: str | None = None
+    roles: Mapping[str, str] = field(default_factory=dict)
 
 
 KINDS: Final[Mapping[str, Kind]] = {
     "travelling": Kind(
         settings="sealtrain_collab.travelling.recipe:Travelling",
         rule="sealtrain_collab.travelling.check:trips_hold",
+        roles={
+            "accelerator": "sealtrain_collab.travelling.cli:accelerate_by_ticket",
+            "holder": "sealtrain_collab.travelling.cli:hold_by_ticket",
+            "orchestrator": "sealtrain_collab.travelling.cli:orchestrate_by_ticket",
+            "standby": "sealtrain_collab.travelling.cli:orchestrate_by_ticket",
+        },
     ),
     "federated": Kind(
         settings="sealtrain_collab.federated.recipe:Federated",
         rule="sealtrain_collab.federated.check:rounds_hold",
+        roles={
+            "lead": "sealtrain_collab.federated.cli:lead_by_ticket",
+            "party": "sealtrain_collab.federated.cli:join_by_ticket",
+        },
     ),
     "pads": Kind(
         settings="sealtrain_collab.pads.recipe:Pads",
         rule="sealtrain_collab.pads.check:pads_hold",
         summary="sealtrain_collab.pads.check:sum_up",
         stand_ins="sealtrain_collab.pads.guest.stand_ins:PadStandIns",
+        roles={"dealer": "sealtrain_collab.pads.cli:deal_by_ticket"},
     ),
     "cut": Kind(
         settings="sealtrain_collab.cut.recipe:Cut",
         rule="sealtrain_collab.cut.check:cut_holds",
+        roles={"server": "sealtrain_collab.cut.cli:serve_by_ticket"},
     ),
 }
 """By the name that ``collaboration.kind`` has in recipes and manifests."""

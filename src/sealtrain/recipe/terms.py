@@ -11,6 +11,7 @@ from pydantic import Field, StringConstraints, model_validator
 from sealtrain.base.models import Hex40, OwnerName, StrictModel
 from sealtrain.base.platforms import Platform
 from sealtrain.errors import KeyProviderMismatch, UsageError
+from sealtrain.recipe.collaboration import is_none
 from sealtrain.recipe.fields import ColumnName, ImageName
 
 __all__ = ["Dataset", "Hardware", "ModelRelease", "ReleasePolicy", "expect_data"]
@@ -120,6 +121,11 @@ class Hardware(StrictModel):
     app_id: Hex40 | None = Field(
         default=None,
         description="Address of the KMS contract; else the compose hash's first 20 bytes.",
+    )
+    gpu: Literal["nvidia"] | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Accelerators that the guest's container is given: all of the machine's.",
     )
 
     @model_validator(mode="after")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,7 +23,11 @@ from sealtrain.cli.runoptions import (
 )
 from sealtrain.cli.train import show_outcome
 
-__all__ = ["client", "serve"]
+if TYPE_CHECKING:
+    from sealtrain.client.ticket import RunTicket
+    from sealtrain.guest.settings import RunSettings
+
+__all__ = ["client", "serve", "serve_by_ticket"]
 
 Patience = Annotated[
     float, typer.Option(min=1, help="Seconds the other side may be silent, or gone.")
@@ -54,20 +58,25 @@ def serve(
     Brokers are asked for the owners' approvals; no key is released. Ends with the manifest.
     """
     alone()
+    settings = run_settings(lock, guest, files, brokers=brokers, out=out)
+    _serve(settings, listen, as_json, wait=times.wait, patience=times.patience)
+
+
+def serve_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
+    """Be the server of a deployment document (``cli.guest``)."""
+    _serve(settings, ticket.listen or ANYWHERE, as_json)
+
+
+def _serve(
+    settings: RunSettings, listen: str, as_json: bool, *, wait: float = 3600, patience: float = 600
+) -> None:
     from sealtrain_collab.cut.guest.serve import serve as serve_run
 
-    settings = run_settings(
-        lock,
-        guest,
-        files,
-        brokers=brokers,
-        out=out,
-    )
     outcome = serve_run(
         settings,
         host_and_port(listen),
-        wait=times.wait,
-        patience=times.patience,
+        wait=wait,
+        patience=patience,
         on_failure=broker_missed,
         ready=lambda place: say(f"cut server ready at {place}"),
         progress=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -21,7 +21,15 @@ from sealtrain.cli.runoptions import (
 )
 from sealtrain.cli.train import show_outcome
 
-__all__ = ["join", "lead", "relay"]
+if TYPE_CHECKING:
+    from sealtrain.client.ticket import RunTicket
+    from sealtrain.guest.settings import RunSettings
+    from sealtrain_collab.parties.party import Part
+
+__all__ = ["join", "join_by_ticket", "lead", "lead_by_ticket", "relay"]
+
+_RELAY: Final = Path("relay.sock")
+"""Of a deployment document, in the guest's folder."""
 
 Relay = Annotated[
     Path, typer.Option(help="Unix socket to make; the relay's Flower app connects to it.")
@@ -39,15 +47,17 @@ def lead(
 ) -> None:
     """Merge what parties learn, seal the adapter, sign the manifest. Holds no data and no key."""
     alone()
+    _lead(run_settings(lock, guest, files, brokers=brokers, out=out), relay, as_json)
+
+
+def lead_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
+    """Be the lead of a deployment document (``cli.guest``)."""
+    _lead(settings, _RELAY, as_json)
+
+
+def _lead(settings: RunSettings, relay: Path, as_json: bool) -> None:
     from sealtrain_collab.federated.guest.lead import lead as lead_run
 
-    settings = run_settings(
-        lock,
-        guest,
-        files,
-        brokers=brokers,
-        out=out,
-    )
     outcome = lead_run(
         settings,
         relay,
@@ -83,7 +93,6 @@ def join(
 ) -> None:
     """Attest, get the keys of one owner's data, and learn what a proven lead asks."""
     alone()
-    from sealtrain_collab.federated.guest.join import join as join_run
     from sealtrain_collab.parties.party import Part
 
     settings = run_settings(
@@ -94,17 +103,39 @@ def join(
         data=inputs.data,
         out=out,
     )
-    done = join_run(
+    _join(
         settings,
         Part(party=joined.party, run_id=joined.run, resume=again),
         joined.relay,
+        as_json,
+    )
+
+
+def join_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
+    """Be a party of a deployment document (``cli.guest``)."""
+    from sealtrain_collab.parties.party import Part
+
+    if ticket.party is None or ticket.run is None:
+        raise AssertionError("a party's ticket names both")
+    again = settings.out.is_dir() and any(settings.out.iterdir())
+    part = Part(party=ticket.party, run_id=ticket.run, resume=again)
+    _join(settings, part, _RELAY, as_json)
+
+
+def _join(settings: RunSettings, part: Part, relay: Path, as_json: bool) -> None:
+    from sealtrain_collab.federated.guest.join import join as join_run
+
+    done = join_run(
+        settings,
+        part,
+        relay,
         on_failure=broker_missed,
-        begun=lambda: say(f"party ready, {joined.party}"),
+        begun=lambda: say(f"party ready, {part.party}"),
         progress=True,
         alone=True,
     )
     rounds = ", ".join(map(str, done["rounds"])) or "none"
-    emit(as_json, done, [f"party        {joined.party}", f"rounds       {rounds}"])
+    emit(as_json, done, [f"party        {part.party}", f"rounds       {rounds}"])
 
 
 def relay(

@@ -6,7 +6,7 @@ import signal
 import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,7 +24,11 @@ from sealtrain.cli.runoptions import (
     run_settings,
 )
 
-__all__ = ["accelerator", "dealer", "try_out"]
+if TYPE_CHECKING:
+    from sealtrain.client.ticket import RunTicket
+    from sealtrain.guest.settings import RunSettings
+
+__all__ = ["accelerator", "deal_by_ticket", "dealer", "try_out"]
 
 Device = Annotated[str, typer.Option(help="Where it multiplies: cpu, cuda, cuda:1.")]
 Exact = Annotated[
@@ -83,26 +87,40 @@ def dealer(
     together they could read everything. Ends with Ctrl-C.
     """
     alone()
+    with TemporaryDirectory(prefix="sealtrain-dealer-") as nothing:
+        settings = run_settings(lock, guest, files, out=Path(nothing))
+        _deal(settings, listen, device=device, exact=exact, threads=threads)
 
+
+def deal_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
+    """Be the dealer of a deployment document (``cli.guest``)."""
+    settings.out.mkdir(exist_ok=True)  # stays empty: the sandbox opens it
+    from sealtrain.recipe.lockfile import load_lock
+
+    gpu = load_lock(settings.lock).recipe.hardware.gpu
+    _deal(settings, ticket.listen or ANYWHERE, device="cpu" if gpu is None else "cuda")
+
+
+def _deal(
+    settings: RunSettings,
+    listen: str,
+    *,
+    device: str = "cpu",
+    exact: str = "fastest",
+    threads: int = 1,
+) -> None:
     from sealtrain_collab.pads.guest.dealing import deal
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave as with Ctrl-C
-    with TemporaryDirectory(prefix="sealtrain-dealer-") as nothing:
-        settings = run_settings(
-            lock,
-            guest,
-            files,
-            out=Path(nothing),
-        )
-        deal(
-            settings,
-            host_and_port(listen),
-            device=device,
-            exact=exact,
-            threads=threads,
-            ready=lambda place: say(f"dealer ready at {place}"),
-            alone=True,
-        )
+    deal(
+        settings,
+        host_and_port(listen),
+        device=device,
+        exact=exact,
+        threads=threads,
+        ready=lambda place: say(f"dealer ready at {place}"),
+        alone=True,
+    )
 
 
 def try_out(

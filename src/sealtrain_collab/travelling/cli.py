@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -27,9 +27,24 @@ from sealtrain.cli.train import show_outcome
 from sealtrain.errors import UsageError
 
 if TYPE_CHECKING:
-    from sealtrain_collab.travelling.guest.orchestrate import Place
+    from sealtrain.client.ticket import RunTicket
+    from sealtrain.guest.settings import RunSettings
+    from sealtrain_collab.travelling.guest.accelerate import Ports
+    from sealtrain_collab.travelling.guest.hold import Holding
+    from sealtrain_collab.travelling.guest.orchestrate import Leading, Place
 
-__all__ = ["accelerate", "hold", "orchestrate"]
+__all__ = [
+    "accelerate",
+    "accelerate_by_ticket",
+    "hold",
+    "hold_by_ticket",
+    "orchestrate",
+    "orchestrate_by_ticket",
+]
+
+_WAIT_SECONDS: Final = 3600
+_STANDBY_SECONDS: Final = 86_400
+_TIMEOUT_SECONDS: Final = 60
 
 Device = Annotated[str, typer.Option(help="Where the accelerator computes: cpu or cuda.")]
 
@@ -75,25 +90,48 @@ def hold(
     """
     alone()
     from sealtrain_collab.travelling.guest.hold import Holding
+
+    settings = run_settings(
+        lock,
+        guest,
+        files,
+        brokers=inputs.brokers,
+        data=inputs.data,
+        out=out,
+    )
+    holding = Holding(
+        listen=host_and_port(waiting.listen),
+        writes=host_and_port(gives.writes),
+        wait=waiting.wait,
+        timeout=waiting.timeout,
+        resume=waiting.resume,
+    )
+    _hold(settings, gives.party, holding, as_json)
+
+
+def hold_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
+    """Be a holder of a deployment document (``cli.guest``)."""
+    from sealtrain_collab.travelling.guest.hold import Holding
+
+    if ticket.party is None:
+        raise AssertionError("a holder's ticket names its owner")
+    holding = Holding(
+        listen=host_and_port(ticket.listen or ANYWHERE),
+        writes=ticket.peer("writes"),
+        wait=_WAIT_SECONDS,
+        timeout=_TIMEOUT_SECONDS,
+        resume=settings.out.is_dir() and any(settings.out.iterdir()),
+    )
+    _hold(settings, ticket.party, holding, as_json)
+
+
+def _hold(settings: RunSettings, party: str, holding: Holding, as_json: bool) -> None:
     from sealtrain_collab.travelling.guest.hold import hold as hold_data
 
     held = hold_data(
-        run_settings(
-            lock,
-            guest,
-            files,
-            brokers=inputs.brokers,
-            data=inputs.data,
-            out=out,
-        ),
-        gives.party,
-        Holding(
-            listen=host_and_port(waiting.listen),
-            writes=host_and_port(gives.writes),
-            wait=waiting.wait,
-            timeout=waiting.timeout,
-            resume=waiting.resume,
-        ),
+        settings,
+        party,
+        holding,
         ready=lambda place: say(f"holder ready at {place}"),
         on_failure=broker_missed,
         alone=True,
@@ -126,6 +164,31 @@ def accelerate(
     """
     alone()
     from sealtrain_collab.travelling.guest.accelerate import Ports
+
+    ports = Ports(
+        control=host_and_port(listen),
+        writes=host_and_port(writes),
+        patience=patience,
+        timeout=timeout,
+    )
+    _accelerate(run_settings(lock, guest, files, out=lock.parent), ports, threads=threads)
+
+
+def accelerate_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
+    """Be the accelerator of a deployment document (``cli.guest``)."""
+    from sealtrain_collab.travelling.guest.accelerate import Ports
+
+    settings.out.mkdir(exist_ok=True)  # stays empty: the sandbox opens it
+    ports = Ports(
+        control=host_and_port(ticket.listen or ANYWHERE),
+        writes=host_and_port(ticket.listen_writes or ANYWHERE),
+        patience=_WAIT_SECONDS,
+        timeout=_TIMEOUT_SECONDS,
+    )
+    _accelerate(settings, ports, threads=1)
+
+
+def _accelerate(settings: RunSettings, ports: Ports, *, threads: int) -> None:
     from sealtrain_collab.travelling.guest.accelerate import accelerate as serve
 
     def ready(control: str, write_port: str) -> None:
@@ -133,18 +196,8 @@ def accelerate(
         say(f"accelerator ready at {control}")
 
     serve(
-        run_settings(
-            lock,
-            guest,
-            files,
-            out=lock.parent,
-        ),
-        Ports(
-            control=host_and_port(listen),
-            writes=host_and_port(writes),
-            patience=patience,
-            timeout=timeout,
-        ),
+        settings,
+        ports,
         threads=threads,
         ready=ready,
         alone=True,
@@ -201,32 +254,49 @@ def orchestrate(
     """Lead a travelling run: send the accelerator round, seal the model, sign the manifest."""
     alone()
     from sealtrain_collab.travelling.guest.orchestrate import Leading
+
+    settings = run_settings(lock, guest, files, brokers=brokers, out=out)
+    how = Leading(
+        accelerator=host_and_port(machines.accelerator),
+        writes=host_and_port(machines.writes),
+        holders=_places(machines.holders),
+        states=machines.states,
+        place=_place(leading.take_over, leading.standby),
+        wait=leading.wait,
+        timeout=leading.timeout,
+        patience=leading.patience,
+        device=_device(leading.device),
+    )
+    _orchestrate(settings, how, as_json)
+
+
+def orchestrate_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
+    """Be orchestrator or standby of a deployment document (``cli.guest``)."""
+    from sealtrain.recipe.lockfile import load_lock
+    from sealtrain_collab.travelling.guest.orchestrate import Leading
+
+    gpu = load_lock(settings.lock).recipe.hardware.gpu
+    states = settings.out.parent / "states" if ticket.states is None else Path(ticket.states)
+    begun = states.is_dir() and any(states.iterdir())
+    place: Place = "standby" if ticket.role == "standby" else "take-over" if begun else "first"
+    how = Leading(
+        accelerator=ticket.peer("accelerator"),
+        writes=ticket.peer("writes"),
+        holders={owner: host_and_port(text) for owner, text in ticket.holders.items()},
+        states=states,
+        place=place,
+        wait=_STANDBY_SECONDS,
+        timeout=_TIMEOUT_SECONDS,
+        patience=_WAIT_SECONDS,
+        device="cpu" if gpu is None else "cuda",
+    )
+    _orchestrate(settings, how, as_json)
+
+
+def _orchestrate(settings: RunSettings, how: Leading, as_json: bool) -> None:
     from sealtrain_collab.travelling.guest.orchestrate import orchestrate as lead
 
-    outcome = lead(
-        run_settings(
-            lock,
-            guest,
-            files,
-            brokers=brokers,
-            out=out,
-        ),
-        Leading(
-            accelerator=host_and_port(machines.accelerator),
-            writes=host_and_port(machines.writes),
-            holders=_places(machines.holders),
-            states=machines.states,
-            place=_place(leading.take_over, leading.standby),
-            wait=leading.wait,
-            timeout=leading.timeout,
-            patience=leading.patience,
-            device=_device(leading.device),
-        ),
-        progress=True,
-        on_failure=broker_missed,
-        say=say,
-        alone=True,
-    )
+    outcome = lead(settings, how, progress=True, on_failure=broker_missed, say=say, alone=True)
     if outcome is None:
         emit(as_json, {"finished": "by another orchestrator"}, ["finished by another orchestrator"])
     else:

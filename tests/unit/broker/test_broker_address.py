@@ -10,7 +10,6 @@ import pytest
 from carrying import carries
 
 from sealtrain.broker.address import database_of, is_address, places
-from sealtrain.broker.service.deployment import broker_deployment
 from sealtrain.errors import KeyFileInvalid, UsageError
 
 ADDRESS = "postgresql+psycopg://broker@127.0.0.1:5433/memory"
@@ -79,12 +78,3 @@ def test_a_broker_on_files_imports_no_driver_of_postgresql(tmp_path: Path) -> No
     )
     path = str(tmp_path / "broker.sqlite")
     assert subprocess.run([sys.executable, "-c", script, path], check=False).returncode == 0
-
-
-def test_owners_who_pin_a_broker_see_that_its_memory_is_outside() -> None:
-    common = {"consortium_id": "11" * 32, "policy": b"policy", "key_provider_id": ""}
-    for image in (None, "registry.example/broker@sha256:" + "ab" * 32):
-        inside = broker_deployment(**common, image=image)
-        outside = broker_deployment(**common, image=image, database=True)
-        assert b"--database" in outside
-        assert b"--database" not in inside

@@ -15,9 +15,7 @@ from manifest_world import OWNERS, identity
 from release_world import release_world
 
 from sealtrain.base.clock import system_clock
-from sealtrain.base.digests import sha256_hex
 from sealtrain.broker.serve import _chain_gate
-from sealtrain.broker.service.deployment import broker_deployment
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ChainUnreachable, TrustInvalid
 from sealtrain_chain.chainfile import ChainFile
@@ -69,17 +67,6 @@ def test_a_chain_file_of_other_owners_keeps_a_broker_from_starting(tmp_path: Pat
         _chain_gate(config_of(tmp_path, chain=path), consortium(), system_clock),
     ):
         pytest.fail("it started")
-
-
-def test_owners_who_pin_a_broker_pin_that_it_asks() -> None:
-    common = {"consortium_id": "11" * 32, "policy": b"policy", "key_provider_id": ""}
-    image = "registry.example/broker@sha256:" + "ab" * 32
-    for given in (None, image):
-        without = broker_deployment(**common, image=given)
-        asking = broker_deployment(**common, image=given, chain=b"chain file")
-        assert sha256_hex(b"chain file").encode() in asking
-        assert b"--chain" in asking
-        assert b"chain" not in without
 
 
 def asked(listener: socket.socket) -> int:

@@ -12,7 +12,7 @@ from carrying import carries
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import LockInvalid
-from sealtrain.recipe import compose
+from sealtrain.recipe import document as frame
 from sealtrain.recipe.compose import extract_lock, lint_compose
 from sealtrain.recipe.lock import LockedRecipe
 
@@ -54,7 +54,11 @@ def test_the_service_is_one_image_by_digest_without_privilege(
     (service,) = services["services"].values()
     assert service["image"] == on_dstack["hardware"]["image"]
     assert service["cap_drop"] == ["ALL"]
-    assert service["volumes"] == ["/var/run/dstack.sock:/var/run/dstack.sock", "run-data:/run-data"]
+    assert service["volumes"] == [
+        "/var/run/dstack.sock:/var/run/dstack.sock",
+        "/dstack/user_config:/run/sealtrain/ticket.json:ro",
+        "run-data:/run-data",
+    ]
     assert not {"ports", "privileged", "environment", "env_file", "devices"} & set(service)
 
 
@@ -63,7 +67,7 @@ def test_every_yaml_reader_sees_the_same_lock(on_dstack: Document, lock_of: Lock
     locked = lock_of(on_dstack)
     text = json.loads(locked.compose_bytes)["docker_compose_file"]
     assert yaml.safe_load(text) == json.loads(text)
-    content = yaml.safe_load(text)["configs"]["recipe_lock"]["content"]
+    content = yaml.safe_load(text)["configs"]["recipe.lock.json"]["content"]
     # Compose turns "$$" into "$" and any other "$" into a variable.
     assert content.replace("$$", "").count("$") == 0
     assert (
@@ -81,10 +85,11 @@ def test_the_simulators_script_says_so_and_writes_exactly_the_lock(
     script = json.loads(locked.compose_bytes)["bash_script"]
     assert "SIMULATED — NOT ATTESTED" in script.splitlines()[1]
     (tmp_path / "bin").mkdir()
+    (tmp_path / "run").mkdir()
     (tmp_path / "bin" / "sealtrain").write_text(f'#!/bin/bash\necho "$@" > {tmp_path}/called\n')
     (tmp_path / "bin" / "sealtrain").chmod(0o755)
-    here = script.replace("/run/sealtrain", str(tmp_path / "run"))
-    subprocess.run(["bash", "-c", here], check=True, env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
+    path = f"{tmp_path}/bin:/usr/bin:/bin"
+    subprocess.run(["bash", "-c", script], check=True, env={"PATH": path}, cwd=tmp_path / "run")
     assert (tmp_path / "run" / "recipe.lock.json").read_bytes() == locked.lock_bytes
     assert "--platform simulator" in (tmp_path / "called").read_text()
 
@@ -122,15 +127,18 @@ EDITS: list[tuple[str, Callable[[Document, Document], Any]]] = [
     ("'secure_time'", lambda d, s: d.pop("secure_time")),
     ("runner", lambda d, s: d.update(runner="nerdctl-compose")),
     ("bash_script", lambda d, s: d.update(runner="bash")),
-    ('guest', lambda d, s: s["services"].update(evil={"image": "x"})),
-    ('guest', lambda d, s: s["services"].clear()),
-    ("sha256", lambda d, s: service(s).update(image="name:latest")),
-    ("sha256", lambda d, s: service(s).pop("image")),
-    ("^deployment document", lambda d, s: service(s).update(image=f"evil@sha256:{'0' * 64}")),
+    ("one service", lambda d, s: s["services"].update(evil={"image": "x"})),
+    ("one service", lambda d, s: s["services"].clear()),
+    ("by digest", lambda d, s: service(s).update(image="name:latest")),
+    ("by digest", lambda d, s: service(s).pop("image")),
+    ("'image'", lambda d, s: service(s).update(image=f"evil@sha256:{'0' * 64}")),
     ("'privileged'", lambda d, s: service(s).update(privileged=True)),
     ("'ports'", lambda d, s: service(s).update(ports=["22:22"])),
     ("'environment'", lambda d, s: service(s).update(environment={"PYTHONPATH": "/run-data"})),
     ("'env_file'", lambda d, s: service(s).update(env_file="/run-data/env")),
+    ("'labels'", lambda d, s: service(s).update(labels={"sealtrain.document": "3"})),
+    ("'labels'", lambda d, s: service(s).pop("labels")),
+    ("'deploy'", lambda d, s: service(s).update(deploy={"replicas": 2})),
     ("'devices'", lambda d, s: service(s).update(devices=["/dev/mem"])),
     ("'volumes'", lambda d, s: service(s)["volumes"].append("/:/host")),
     ("'entrypoint'", lambda d, s: service(s).update(entrypoint=["sh"])),
@@ -138,9 +146,9 @@ EDITS: list[tuple[str, Callable[[Document, Document], Any]]] = [
     ("'configs'", lambda d, s: service(s).update(configs=[])),
     ("'secrets'", lambda d, s: s.update(secrets={})),
     ("'configs'", lambda d, s: s["configs"].update(more={"content": "x"})),
-    ("configs", lambda d, s: s["configs"].clear()),
-    ("^docker compose file", lambda d, s: s["configs"]["recipe_lock"].update(content="$LOCK")),
-    ("lock:", lambda d, s: s["configs"]["recipe_lock"].update(content="{}")),
+    ("no lock", lambda d, s: s["configs"].clear()),
+    ("interpolate", lambda d, s: s["configs"]["recipe.lock.json"].update(content="$LOCK")),
+    ("lock:", lambda d, s: s["configs"]["recipe.lock.json"].update(content="{}")),
 ]  # fmt: skip
 
 
@@ -172,7 +180,9 @@ def test_the_document_has_one_spelling(on_dstack: Document, lock_of: LockOf) -> 
     [
         lambda script: script + "curl example.org\n",
         lambda script: "#!/bin/bash\nid\n" + script,
-        lambda script: script.replace("\nSEALTRAIN", "\nSEALTRAIN_RECIPE_LOCK\n) id; $(\n", 1),
+        lambda script: script.replace("\nSEALTRAIN", "\nSEALTRAIN_FILE\n) id; $(\n", 1),
+        lambda script: script.replace("deployment document 2", "deployment document 3"),
+        lambda script: script + script.splitlines()[-1] + "\n",
         lambda script: script.replace("SIMULATED — NOT ATTESTED", "ATTESTED"),
         lambda script: script.replace("--platform simulator", "--platform dstack"),
         lambda script: None,
@@ -191,8 +201,8 @@ def test_a_document_beyond_the_guests_limit_is_never_written(
     sft: Document, lock_of: LockOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = lock_of(sft).compose_bytes
-    monkeypatch.setattr(compose, "MAX_COMPOSE_BYTES", len(data) - 1)
-    with pytest.raises(LockInvalid, check=carries(check="compose", got="4057 bytes")):
+    monkeypatch.setattr(frame, "MAX_DOCUMENT_BYTES", len(data) - 1)
+    with pytest.raises(LockInvalid, match="too large"):
         lock_of(sft)
     with pytest.raises(LockInvalid, check=carries(check="compose")):
         extract_lock(data)

@@ -9,6 +9,7 @@ from typing import get_args
 
 import pytest
 
+from sealtrain.client.ticket import Role
 from sealtrain.manifest.checks.collaboration import RULES
 from sealtrain.manifest.limits import TEXTS
 from sealtrain.recipe.collaboration import DECRYPTED_IN_A_GUEST, CollaborationSettings
@@ -18,8 +19,9 @@ from sealtrain.recipe.kinds import KINDS, load, settings_of
 @pytest.mark.parametrize("name", KINDS)
 def test_what_the_table_names_is_there(name: str) -> None:
     kind = KINDS[name]
-    for field in fields(kind):
-        place = getattr(kind, field.name)
+    named = {field.name: getattr(kind, field.name) for field in fields(kind)}
+    assert named.pop("roles").keys() <= set(get_args(Role))
+    for place in (*named.values(), *kind.roles.values()):
         assert place is None or callable(load(place))
     settings = settings_of(name)
     assert settings is not None

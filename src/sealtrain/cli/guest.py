@@ -1,0 +1,156 @@
+"""``guest``: what a recipe's measured deployment document starts, in every role.
+
+The document fixes everything that owners approve; the run ticket says the rest. After a restart of
+the guest the same command continues the run that its folder holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from sealtrain.cli.alone import alone
+from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.runoptions import (
+    FileOptions,
+    GuestOptions,
+    HelperOptions,
+    LockFile,
+    broker_missed,
+    run_settings,
+)
+from sealtrain.errors import TicketInvalid
+
+if TYPE_CHECKING:
+    from sealtrain.client.ticket import RunTicket
+    from sealtrain.guest.closing import Outcome
+    from sealtrain.guest.settings import RunSettings
+    from sealtrain.recipe.recipe import Recipe
+
+__all__ = ["guest"]
+
+_BROKERS: Final = "brokers"
+_HELPERS: Final = ("accelerator", "dealer")
+
+
+def guest(
+    lock: LockFile,
+    guest: GuestOptions,
+    files: FileOptions,
+    ticket: Annotated[Path, typer.Option(help="Run ticket (made by: sealtrain deploy ticket).")],
+    out: Annotated[Path, typer.Option(help="Folder for what the run makes.")],
+    as_json: Json = False,
+) -> None:
+    """Play the role of a run ticket in a guest; a measured deployment document starts this."""
+    alone()
+    from sealtrain.client.ticket import load_ticket
+    from sealtrain.recipe.lockfile import load_lock
+
+    given = load_ticket(ticket)
+    play = _role(load_lock(lock).recipe, given.role)
+    kept = FileOptions(
+        collateral=given.collateral or files.collateral,
+        gpu_collateral=files.gpu_collateral,
+        base=files.base if given.base is None else Path(given.base),
+    )
+    settings = run_settings(
+        lock,
+        guest,
+        kept,
+        brokers=_broker_files(given, out.parent / _BROKERS),
+        data=given.data,
+        out=out,
+        helpers=HelperOptions(**{name: given.peers.get(name) for name in _HELPERS}),
+    )
+    play(settings, given, as_json)
+
+
+def _role(recipe: Recipe, role: str) -> Callable[[RunSettings, RunTicket, bool], None]:
+    """What a role of a recipe's document does.
+
+    Raises:
+        TicketInvalid: The document has no such role.
+    """
+    from sealtrain.recipe.kinds import KINDS, load
+
+    kind = None if recipe.collaboration is None else KINDS[recipe.collaboration.kind]
+    roles: dict[str, Callable[[], Any]] = {
+        name: partial(load, place) for name, place in ({} if kind is None else kind.roles).items()
+    }
+    if kind is None or kind.stand_ins is not None:
+        work = _evaluate if recipe.phase == "evaluate" else _train
+        roles[work.__name__.removeprefix("_")] = lambda: work
+    if role not in roles:
+        raise TicketInvalid(
+            "the deployment document has no such role",
+            check="role",
+            got=role,
+            expected=" or ".join(sorted(roles)),
+            hint="write the ticket for a role of this recipe",
+        )
+    found: Callable[[RunSettings, RunTicket, bool], None] = roles[role]()
+    return found
+
+
+def _broker_files(ticket: RunTicket, folder: Path) -> list[Path]:
+    """Write the ticket's broker files: the run keeps their places for its resumption."""
+    from sealtrain.base.files import atomic_write
+
+    folder.mkdir(mode=0o700, exist_ok=True)
+    written = []
+    for number, pin in enumerate(ticket.brokers, 1):
+        written.append(folder / f"{number}.yaml")
+        atomic_write(written[-1], pin.to_yaml().encode(), overwrite=True)
+    return written
+
+
+def _train(settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
+    from sealtrain.cli.train import show_outcome
+
+    if (outcome := _outcome(settings, as_json, progress=True)) is not None:
+        show_outcome(outcome, as_json)
+
+
+def _evaluate(settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
+    from sealtrain.cli.evaluate import show_metrics
+
+    if (outcome := _outcome(settings, as_json, progress=False)) is not None:
+        show_metrics(outcome, as_json)
+
+
+def _outcome(settings: RunSettings, as_json: bool, *, progress: bool) -> Outcome | None:
+    """Begin the run or continue it; ``None`` where it is finished."""
+    from sealtrain.guest.run import resume, start
+
+    if _finished(settings, as_json):
+        return None
+    if _continues(settings):
+        return resume(settings.out, progress=progress, on_failure=broker_missed, alone=True)
+    return start(settings, progress=progress, on_failure=broker_missed, alone=True)
+
+
+def _finished(settings: RunSettings, as_json: bool) -> bool:
+    """Whether the folder holds a finished run; a guest that starts again has nothing to do."""
+    from sealtrain.guest.closing import MANIFEST
+
+    manifest = settings.out / MANIFEST
+    if not manifest.is_file():
+        return False
+    say("this guest's run is finished")
+    emit(as_json, {"manifest": str(manifest)}, [f"manifest     {manifest}"])
+    return True
+
+
+def _continues(settings: RunSettings) -> bool:
+    """Whether the folder holds an interrupted run, which from now on has these settings."""
+    from sealtrain.guest.settings import holds_run, load_run, save_run
+
+    if not holds_run(settings.out):
+        return False
+    _, run_id = load_run(settings.out)
+    save_run(settings, run_id)
+    return True

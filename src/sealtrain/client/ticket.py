@@ -1,0 +1,220 @@
+"""The run ticket: what a guest is told that its measured document cannot know.
+
+Addresses, names and a choice among the roles of the document (spec/run-ticket.md). The operator
+writes it and may lie in it, so every reader checks what a ticket leads to: brokers by the ids of
+the lock, data and models by their digests, peers by their evidence. A ticket holds no secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final, Literal, NamedTuple, Self
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from sealtrain.attest.tdx.fetch import services_of
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.files import read_regular
+from sealtrain.base.hostport import host_and_port
+from sealtrain.base.models import Hex32, OwnerName, StrictModel, load_json
+from sealtrain.client.pin import BrokerPin
+from sealtrain.errors import DataInvalid, TicketInvalid, UsageError
+from sealtrain.recipe.lockfile import MAX_BROKERS
+from sealtrain.storage.address import is_url, parse_address
+
+__all__ = ["BROKER_ROLE", "MAX_TICKET_BYTES", "Role", "RunTicket", "load_ticket", "parse_ticket"]
+
+MAX_TICKET_BYTES: Final = 1 << 20
+BROKER_ROLE: Final = "broker"
+
+Role = Literal[
+    "accelerator",
+    "broker",
+    "dealer",
+    "evaluate",
+    "holder",
+    "lead",
+    "orchestrator",
+    "party",
+    "server",
+    "standby",
+    "train",
+]
+Text = Annotated[
+    str, StringConstraints(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f\x7f]+$")
+]
+PeerName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+
+
+class _Fields(NamedTuple):
+    """Fields of a role's ticket besides version and role."""
+
+    required: frozenset[str] = frozenset()
+    optional: frozenset[str] = frozenset()
+
+
+_IN_GUEST: Final = frozenset({"base", "collateral"})
+_OF_BROKERS: Final = frozenset(
+    {"collateral", "former_root_secrets", "listen", "proxies", "public_urls", "root_secret"}
+)
+_FIELDS: Final[Mapping[str, _Fields]] = {
+    "accelerator": _Fields(frozenset(), _IN_GUEST | {"listen", "listen_writes"}),
+    "broker": _Fields(frozenset(), _OF_BROKERS),
+    "dealer": _Fields(frozenset(), _IN_GUEST | {"listen"}),
+    "evaluate": _Fields(frozenset({"brokers", "data"}), _IN_GUEST),
+    "holder": _Fields(frozenset({"brokers", "data", "party", "peers"}), _IN_GUEST | {"listen"}),
+    "lead": _Fields(frozenset({"brokers"}), _IN_GUEST),
+    "orchestrator": _Fields(frozenset({"brokers", "holders", "peers"}), _IN_GUEST | {"states"}),
+    "party": _Fields(frozenset({"brokers", "data", "party", "run"}), _IN_GUEST),
+    "server": _Fields(frozenset({"brokers"}), _IN_GUEST | {"listen"}),
+    "standby": _Fields(frozenset({"brokers", "holders", "peers", "states"}), _IN_GUEST),
+    "train": _Fields(frozenset({"brokers", "data"}), _IN_GUEST | {"peers"}),
+}
+
+
+class RunTicket(StrictModel):
+    """What an operator tells a guest; fields that are not written are null or empty.
+
+    Attributes:
+        version: Format version, 1.
+        role: Which role of the document the guest plays.
+        brokers: Broker files of the brokers to ask.
+        data: Sealed datasets, folders of them, or URLs.
+        base: Folder that the recipe's paths start from.
+        collateral: URL of a service for collateral of quotes, in place of a file.
+        listen: ``HOST:PORT`` to listen at, in place of the document's.
+        listen_writes: The same for the writes of holders.
+        peers: ``HOST:PORT`` of other machines, by what they are asked for.
+        holders: ``HOST:PORT`` of the holders of a travelling run, by owner.
+        party: Owner whose data this guest holds.
+        run: Id of the run, as its lead told it.
+        states: Folder for sealed states that orchestrator and standby share.
+        public_urls: URLs under which a broker is reached.
+        proxies: Addresses of a broker's reverse proxies.
+        root_secret: URI of a broker's root secret after a rotation.
+        former_root_secrets: URIs of those before, newest first.
+    """
+
+    version: Literal[1]
+    role: Role
+    brokers: tuple[BrokerPin, ...] = Field(default=(), max_length=MAX_BROKERS)
+    data: tuple[Text, ...] = Field(default=(), max_length=256)
+    base: Text | None = None
+    collateral: Text | None = None
+    listen: Text | None = None
+    listen_writes: Text | None = None
+    peers: dict[PeerName, Text] = Field(default_factory=dict, max_length=256)
+    holders: dict[OwnerName, Text] = Field(default_factory=dict, max_length=256)
+    party: OwnerName | None = None
+    run: Hex32 | None = None
+    states: Text | None = None
+    public_urls: tuple[Text, ...] = Field(default=(), max_length=16)
+    proxies: tuple[Text, ...] = Field(default=(), max_length=16)
+    root_secret: Text | None = None
+    former_root_secrets: tuple[Text, ...] = Field(default=(), max_length=64)
+
+    @field_validator("listen", "listen_writes")
+    @classmethod
+    def _listens(cls, place: str | None) -> str | None:
+        if place is not None:
+            _address(place)
+        return place
+
+    @field_validator("peers", "holders")
+    @classmethod
+    def _reached(cls, peers: dict[str, str]) -> dict[str, str]:
+        for place in peers.values():
+            _address(place)
+        return peers
+
+    @field_validator("data")
+    @classmethod
+    def _without_secrets(cls, data: tuple[str, ...]) -> tuple[str, ...]:
+        for place in filter(is_url, data):
+            try:
+                parse_address(place)
+            except UsageError as error:
+                raise ValueError(error.message) from None
+        return data
+
+    @field_validator("collateral")
+    @classmethod
+    def _a_service(cls, collateral: str | None) -> str | None:
+        if collateral is not None and not services_of(collateral):
+            raise ValueError("not the URL of a service")
+        return collateral
+
+    @model_validator(mode="after")
+    def _of_its_role(self) -> Self:
+        fields = _FIELDS[self.role]
+        given = {
+            name
+            for name in type(self).model_fields
+            if name not in ("version", "role") and getattr(self, name) not in (None, (), {})
+        }
+        if missing := fields.required - given:
+            raise ValueError(f"role {self.role} needs {', '.join(sorted(missing))}")
+        if strange := given - fields.required - fields.optional:
+            raise ValueError(f"role {self.role} has no {', '.join(sorted(strange))}")
+        return self
+
+    def peer(self, name: str) -> tuple[str, int]:
+        """Host and port of a peer.
+
+        Raises:
+            TicketInvalid: The ticket names no such peer.
+        """
+        if name not in self.peers:
+            raise TicketInvalid(
+                f"the run ticket names no peer {name!r}",
+                check="peers",
+                got=", ".join(self.peers) or "none",
+                expected=name,
+                hint=f"sealtrain deploy ticket --peer {name}=HOST:PORT",
+            )
+        return host_and_port(self.peers[name])
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON; what is not given is left out."""
+        given = {
+            name: value for name, value in self.to_dict().items() if value not in (None, [], {})
+        }
+        return canonical_json(given)
+
+
+def parse_ticket(data: bytes) -> RunTicket:
+    """A ticket from its bytes, in any JSON spelling.
+
+    Raises:
+        TicketInvalid: Too long or deep, not JSON, or a field is missing, unknown, malformed or not
+            of its role.
+    """
+    try:
+        return load_json(RunTicket, data, TicketInvalid, "run ticket", max_bytes=MAX_TICKET_BYTES)
+    except DataInvalid as error:
+        raise TicketInvalid(f"run ticket: {error.message}", check="run ticket") from error
+
+
+def load_ticket(path: Path) -> RunTicket:
+    """Read a ticket.
+
+    Raises:
+        TicketInvalid: There is no such file, or as ``parse_ticket``.
+    """
+    try:
+        data = read_regular(path, MAX_TICKET_BYTES)
+    except DataInvalid as error:
+        raise TicketInvalid(
+            f"run ticket: {error.message}",
+            check="run ticket",
+            hint="write one with sealtrain deploy ticket, and give it to the guest",
+        ) from error
+    return parse_ticket(data)
+
+
+def _address(place: str) -> None:
+    try:
+        host_and_port(place)
+    except UsageError as error:
+        raise ValueError(f"not HOST:PORT ({error.message})") from None

@@ -1,0 +1,235 @@
+"""Attacks on what a deployment document starts: other bytes, environments and folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from manifest_world import OWNERS, identity
+
+from sealtrain.attest.presets import insecure_simulator_policy
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.clock import system_clock
+from sealtrain.broker.config import BrokerConfig
+from sealtrain.broker.service.deployment import document_of
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import LockInvalid
+from sealtrain.recipe.compose import extract_lock
+from sealtrain_simulator.state import ensure
+
+VECTORS = json.loads(
+    (Path(__file__).resolve().parents[2] / "vectors" / "recipe" / "compose.json").read_text()
+)["vectors"]
+CANARY = "canary-51c0e6"
+SECONDS = 60
+
+
+@pytest.mark.claim("C132")
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["comment"])
+def test_no_byte_of_a_guests_document_can_change(vector: dict[str, Any]) -> None:
+    """Other bytes are refused, or they are the whole document of another lock: another hash."""
+    data = vector["compose"].encode()
+    assert extract_lock(data).decode() == vector["lock"]
+    for at in range(0, len(data), max(1, len(data) // 150)):
+        for changed in (
+            data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :],
+            data[:at] + data[at + 1 :],
+            data[:at] + data[at : at + 1] + data[at:],
+        ):
+            if changed == data:
+                continue
+            with suppress(LockInvalid):
+                assert extract_lock(changed).decode() != vector["lock"]
+
+
+@pytest.mark.claim("C132")
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" * 100_000,
+        b'{"runner":' * 50_000,
+        b'{"runner":"bash","bash_script":"' + b"x" * (300 << 10) + b'","key_provider_id":""}',
+        b'{"runner":"bash","bash_script":"x","bash_script":"y","key_provider_id":""}',
+        b'{"runner":"bash","bash_script":7,"key_provider_id":""}',
+        b'{"runner":"bash","key_provider_id":7}',
+        b'{"runner":"docker-compose","docker_compose_file":"{}","key_provider_id":""}',
+        b'{"runner":"docker-compose","docker_compose_file":"[]","key_provider_id":""}',
+        canonical_json(
+            {
+                "runner": "docker-compose",
+                "key_provider_id": "",
+                "docker_compose_file": '{"services":{"guest":[]}}',
+            }
+        ),
+    ],
+)
+def test_a_document_of_no_form_is_refused(data: bytes) -> None:
+    with pytest.raises(LockInvalid):
+        extract_lock(data)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A folder with a broker's document and a ticket for it."""
+    root = tmp_path / "root"
+    policy = insecure_simulator_policy(ensure(root, system_clock()).root_path.read_bytes())
+    (tmp_path / "policy.yaml").write_text(yaml.safe_dump(policy.to_dict()))
+    owners = [identity(name).public for name in OWNERS]
+    consortium = Consortium.found(name="three", owners=owners, approve=2)
+    (tmp_path / "consortium.json").write_bytes(consortium.to_bytes())
+    config = BrokerConfig(
+        consortium=tmp_path / "consortium.json",
+        policy=tmp_path / "policy.yaml",
+        root_secret="file:root.secret",
+        state=Path("state"),
+        guest="guest.sock",
+        collateral=None,
+        platform="simulator",
+    )
+    (tmp_path / "broker-compose.json").write_bytes(document_of(config).to_bytes())
+    (tmp_path / "ticket.json").write_text('{"version":1,"role":"broker","listen":"127.0.0.1:0"}')
+    return tmp_path
+
+
+def words(site: Path, document: str = "broker-compose.json", *more: str) -> list[str]:
+    return [
+        sys.executable, "-m", "sealtrain", "deploy", "run", str(site / document),
+        "--ticket", str(site / "ticket.json"), "--folder", str(site / "guest"),
+        "--simulator", str(site / "root"), *more,
+    ]  # fmt: skip
+
+
+def refused(site: Path, *given: str) -> str:
+    done = subprocess.run(
+        [*words(site, *given), "--json"], capture_output=True, text=True, timeout=SECONDS
+    )
+    assert done.returncode in (2, 3, 5), done.stderr
+    return str(json.loads(done.stdout)["error"]["code"])
+
+
+@contextmanager
+def started(site: Path, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        words(site), stderr=subprocess.PIPE, text=True, env=os.environ | variables, cwd=site
+    )
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "broker ready" in line:
+                break
+        else:
+            raise AssertionError("it did not start")
+        yield process
+    finally:
+        process.kill()
+        process.wait(20)
+        process.stderr.close()
+
+
+def _told(name: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda document: document.update(name=name)
+
+
+EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "script": lambda document: document.update(
+        bash_script=document["bash_script"].replace("exec sealtrain", "touch evil; exec sealtrain")
+    ),
+    "option": lambda document: document.update(
+        bash_script=document["bash_script"].replace("--port 8470", "--port 8470 --boot-auth")
+    ),
+    "field": lambda document: document.update(init_script="touch evil"),
+    "name": _told("other"),
+    "command": lambda document: document.update(
+        bash_script=document["bash_script"].replace("broker serve", "broker status")
+    ),
+}
+
+
+@pytest.mark.claim("C130")
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_an_altered_document_starts_nothing(
+    site: Path, edit: Callable[[dict[str, Any]], Any]
+) -> None:
+    document = json.loads((site / "broker-compose.json").read_bytes())
+    edit(document)
+    (site / "altered.json").write_bytes(canonical_json(document))
+    assert refused(site, "altered.json") == "lock-invalid"
+    assert not (site / "guest").exists()
+    assert not (site / "evil").exists()
+
+
+@pytest.mark.claim("C130")
+def test_a_ticket_for_something_else_starts_nothing(site: Path) -> None:
+    (site / "ticket.json").write_text('{"version":1,"role":"dealer"}')
+    assert refused(site) == "ticket-invalid"
+    (site / "ticket.json").unlink()
+    assert refused(site) == "ticket-invalid"
+    (site / "ticket.json").mkdir()
+    assert refused(site) == "ticket-invalid"
+    assert not (site / "guest").exists()
+
+
+@pytest.mark.claim("C130")
+def test_what_runs_is_the_measured_script_without_the_executors_environment(site: Path) -> None:
+    (site / "guest").mkdir()
+    (site / "guest" / "sealtrain.py").write_text("raise SystemExit('a module of the folder')")
+    with started(site, CANARY=CANARY, DSTACK_SIMULATOR_ENDPOINT=CANARY) as process:
+        document = json.loads((site / "broker-compose.json").read_bytes())
+        assert (site / "guest" / "start.sh").read_text() == document["bash_script"]
+        proc = Path(f"/proc/{process.pid}")
+        assert CANARY.encode() not in (proc / "environ").read_bytes()
+        ran = (proc / "cmdline").read_bytes().split(b"\0")
+        measured = document["bash_script"].rsplit("exec sealtrain ", 1)[1].split()
+        assert [word.decode() for word in ran if word][-len(measured) :] == measured
+        agents = [
+            int(path.name)
+            for path in Path("/proc").glob("[0-9]*")
+            if (path / "cmdline").exists()
+            and b"--until\0" + str(process.pid).encode() in (path / "cmdline").read_bytes()
+        ]
+        assert len(agents) == 1
+        process.kill()
+        process.wait(20)
+        until = time.monotonic() + 20
+        while Path(f"/proc/{agents[0]}/cmdline").exists() and time.monotonic() < until:
+            if not Path(f"/proc/{agents[0]}/cmdline").read_bytes():
+                break  # ended; nobody has waited for it yet
+            time.sleep(0.05)
+        else:
+            assert not Path(f"/proc/{agents[0]}").exists(), "the simulated guest outlived its run"
+
+
+@pytest.mark.claim("C130")
+def test_the_folder_of_another_document_is_refused(site: Path) -> None:
+    (site / "guest").mkdir()
+    (site / "guest" / "app-compose.json").write_bytes(b"{}")
+    assert refused(site) == "already-exists"
+    assert not (site / "guest" / "start.sh").exists()
+
+
+@pytest.mark.claim("C131")
+def test_files_that_are_swapped_after_the_start_are_refused(site: Path) -> None:
+    """The operator changes what the script wrote, and types the broker's command again."""
+    with started(site):
+        folder = site / "guest"
+        other = Consortium.found(
+            name="three", owners=[identity(name).public for name in OWNERS], approve=1
+        )
+        (folder / "consortium.json").write_bytes(other.to_bytes())
+        document = json.loads((folder / "app-compose.json").read_bytes())
+        command = document["bash_script"].rsplit("exec sealtrain ", 1)[1].split()
+        done = subprocess.run(
+            [sys.executable, "-m", "sealtrain", *command],
+            capture_output=True, text=True, cwd=folder, timeout=SECONDS,
+        )  # fmt: skip
+        assert done.returncode == 3
+        assert "document-mismatch" in done.stderr
