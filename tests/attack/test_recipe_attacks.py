@@ -147,7 +147,7 @@ def test_a_simulated_frame_cannot_carry_a_recipe_for_hardware() -> None:
 @pytest.mark.parametrize("runner", [None, "", "docker-compose\n", "Bash", 1, ["bash"], {}])
 def test_an_odd_runner_is_refused(runner: Any) -> None:
     document = json.loads(ON_DSTACK["compose"]) | {"runner": runner}
-    with pytest.raises(LockInvalid, check=carries(check="compose")):
+    with pytest.raises(LockInvalid, check=carries(check="document")):
         extract_lock(canonical_json(document))
 
 

@@ -171,7 +171,7 @@ def test_the_document_has_one_spelling(on_dstack: Document, lock_of: LockOf) -> 
             extract_lock(other)
     document = json.loads(data)
     document["docker_compose_file"] = yaml.safe_dump(json.loads(document["docker_compose_file"]))
-    with pytest.raises(LockInvalid, check=carries(check="compose")):
+    with pytest.raises(LockInvalid, check=carries(check="document")):
         extract_lock(canonical_json(document))
 
 
@@ -204,5 +204,5 @@ def test_a_document_beyond_the_guests_limit_is_never_written(
     monkeypatch.setattr(frame, "MAX_DOCUMENT_BYTES", len(data) - 1)
     with pytest.raises(LockInvalid, match="too large"):
         lock_of(sft)
-    with pytest.raises(LockInvalid, check=carries(check="compose")):
+    with pytest.raises(LockInvalid, check=carries(check="document")):
         extract_lock(data)
