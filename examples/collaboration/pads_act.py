@@ -156,10 +156,10 @@ def _spent(done: Mapping[str, Any]) -> dict[str, Any]:
     """What the run log says of products made elsewhere, all processes of the run."""
     from dataclasses import asdict
 
-    from sealtrain_collab.pads.check import outsourced
+    from sealtrain_collab.pads.check import read_pad_use
     from sealtrain_collab.pads.recipe import Pads
 
-    return asdict(outsourced(run_log(done), Pads.model_validate(RECIPE["collaboration"])))
+    return asdict(read_pad_use(run_log(done), Pads.model_validate(RECIPE["collaboration"])))
 
 
 def _measured(drawn: Random) -> dict[str, str]:

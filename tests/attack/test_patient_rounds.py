@@ -151,7 +151,7 @@ def test_the_log_of_an_honest_lead_is_accepted_and_tells_no_figure() -> None:
     ("lead", "says"),
     [
         (SaysLess, "other noise than was planned"),
-        (PlansLess, "spends more than it says"),
+        (PlansLess, "spends more than it states"),
         (CountsMore, "other patients"),
     ],
 )
@@ -170,7 +170,7 @@ def test_a_log_whose_epsilon_was_lowered_is_refused() -> None:
         entries = deepcopy(list(world.log.entries))
         plan = next(one["fields"] for one in entries if one["event"] == "federation.planned")
         plan["epsilon"] /= 10
-        with pytest.raises(ClaimContradicted, match="spends more than it says"):
+        with pytest.raises(ClaimContradicted, match="spends more than it states"):
             judged(entries)
 
 

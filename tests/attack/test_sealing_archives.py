@@ -73,7 +73,7 @@ def test_names_that_leave_their_folder_or_hide(name: str, tmp_path: Path) -> Non
     ],
 )
 def test_only_plain_files_are_records(kind: bytes, tmp_path: Path) -> None:
-    with pytest.raises(RecordInvalid, match="no plain file"):
+    with pytest.raises(RecordInvalid, match="not a plain file"):
         rows(single(tmp_path / "a.tar", kind, link="/etc/passwd"))
 
 

@@ -172,7 +172,7 @@ def test_machines_that_the_recipe_has_no_use_for_are_refused(world: Stage, engin
     expect_helpers(settings(engineer, accelerator="127.0.0.1:7000"))
     with pytest.raises(UsageError, match="no use for a dealer"):
         expect_helpers(settings(engineer, accelerator="127.0.0.1:7000", dealer="127.0.0.1:7001"))
-    with pytest.raises(UsageError, match="no address"):
+    with pytest.raises(UsageError, match="not the address"):
         expect_helpers(settings(engineer, accelerator="7000"))
 
 

@@ -264,7 +264,7 @@ def test_a_broker_that_goes_on_is_found_by_an_audit(world: ReleaseWorld, kind: s
     assert audited(world).holds
     world.ledger.append(kind, body | {"receipt_digest": "ab" * 32, "lease_id": "cd" * 32})
     problems = [one.problem for one in audited(world).findings]
-    assert any("in the place of this one" in one for one in problems), problems
+    assert any("had replaced this consortium" in one for one in problems), problems
 
 
 # A broker that begins with one.

@@ -1,4 +1,4 @@
-"""The server's view of its clients: who joined by which consent, and records as they send them.
+"""The server's view of its clients: their consents, and the records that they send.
 
 ``RemoteRecords`` is a dataset as training reads it, so order, weights and epochs are those of every
 other run; only its rows are activations.
@@ -264,7 +264,7 @@ class Clients:
             or self._owners.get(name) != channel.peer.public_key
         ):
             raise ChannelRefused(
-                "a caller is not who it says, or comes for another recipe",
+                "a client claims another name than its key's, or joins for another recipe",
                 check="channel context",
                 hint="an owner of this recipe's data calls under its own name",
             )

@@ -131,7 +131,7 @@ class Client:
                     check="cut",
                     got=got,
                     expected=expected,
-                    hint="the owner's approval names what it may run",
+                    hint="send to the server whose deployment and recipe the owner approved",
                 )
         self.run_id = begun.run_id
 

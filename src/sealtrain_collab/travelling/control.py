@@ -32,7 +32,7 @@ __all__ = ["AcceleratorLane"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What came of training on a range.
+    """Result of training on a range.
 
     Attributes:
         tokens: Trained on.
@@ -105,7 +105,7 @@ class AcceleratorLane:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ChannelBroken(
-                "the accelerator does not say what it did", check="accelerator"
+                "the accelerator's answer has no result", check="accelerator"
             ) from error
 
     def measure(self) -> dict[str, str]:

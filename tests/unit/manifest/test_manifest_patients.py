@@ -131,8 +131,8 @@ def test_an_honest_log_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (put("federation.planned", epsilon=0.9), "spends more than it says"),
-        (put("federation.planned", noise_multiplier=0.5), "spends more than it says"),
+        (put("federation.planned", epsilon=0.9), "spends more than it states"),
+        (put("federation.planned", noise_multiplier=0.5), "spends more than it states"),
         (put("federation.planned", epsilon=5.1), "more than the recipe promises"),
         (put("federation.planned", noise_multiplier=0.0), "noise_multiplier"),
         (put("federation.planned", rate=0.01), "another rate"),

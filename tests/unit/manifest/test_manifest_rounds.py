@@ -134,20 +134,20 @@ def test_a_party_whose_owner_keeps_the_number_gives_none() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (drop("federation.begun"), "stands where it may not"),
-        (again("federation.begun"), "stands where it may not"),
+        (drop("federation.begun"), "out of place"),
+        (again("federation.begun"), "out of place"),
         (drop("federation.finished"), "did not finish"),
-        (again("federation.finished"), "stands where it may not"),
+        (again("federation.finished"), "out of place"),
         (put("federation.begun", rule="fedavg"), "otherwise than the recipe"),
         (put("federation.begun", min_parties=1), "otherwise than the recipe"),
         (put("federation.begun", parties=["clinic-a"]), "otherwise than the recipe"),
         (put("federation.begun", state=digest(9)), "another adapter"),
-        (drop("party.joined"), "not there"),
+        (drop("party.joined"), "while absent"),
         (again("party.joined"), "there already"),
         (put("party.joined", 2, party="stranger"), "a stranger"),
         (put("party.joined", records=1000), "another number of records"),
         (drop("party.left"), "there already"),
-        (again("party.left"), "was not there"),
+        (again("party.left"), "without having joined"),
         (unknown, "no federation"),
         (drop("round.begun"), "is over"),
         (again("round.begun"), "out of turn"),
@@ -156,13 +156,13 @@ def test_a_party_whose_owner_keeps_the_number_gives_none() -> None:
         (drop("update.taken"), "of others than gave"),
         (again("update.taken"), "two updates"),
         (put("update.taken", 3, round=1), "is over"),
-        (put("update.taken", 4, party="clinic-c"), "not there"),
+        (put("update.taken", 4, party="clinic-c"), "while absent"),
         (put("update.taken", records=11), "of other records"),
         (put("update.taken", norm=-1.0), "norm"),
         (put("update.taken", digest="00"), "digest"),
-        (much_later, "took no part"),
-        (put("update.refused", party="stranger"), "no party was asked"),
-        (put("update.refused", round=4), "no party was asked"),
+        (much_later, "without taking part"),
+        (put("update.refused", party="stranger"), "never requested"),
+        (put("update.refused", round=4), "never requested"),
         (drop("round.merged"), "out of turn"),
         (again("round.merged"), "out of turn"),
         (put("round.merged", rule="fedavg"), "another rule"),
@@ -191,5 +191,5 @@ def test_the_manifest_names_those_who_took_part_and_nobody_else() -> None:
     windows = dict.fromkeys((*PARTIES, "clinic-d"), (BEGAN, BEGAN + 60))
     with pytest.raises(ClaimContradicted, match="names other parties"):
         merged_rounds(good(), terms(windows=windows))
-    with pytest.raises(ClaimContradicted, match="took no part"):
+    with pytest.raises(ClaimContradicted, match="without taking part"):
         merged_rounds(good(), terms(windows=dict.fromkeys(PARTIES[:2], (BEGAN, BEGAN + 60))))

@@ -201,8 +201,8 @@ def _first(
     raise refused or PeerUnreachable(
         "no orchestrator came",
         check="orchestrator",
-        got=f"nobody within {how.wait:g} s",
-        hint="see that it runs, and that it knows this address",
+        got=f"none within {how.wait:g} s",
+        hint="check that the orchestrator runs and has this address",
     )
 
 
@@ -258,7 +258,7 @@ class _Work:
                     raise PeerUnreachable(
                         "the orchestrator is gone and none took over",
                         check="orchestrator",
-                        got=f"nobody for {silent:.0f} s",
+                        got=f"none for {silent:.0f} s",
                     )
         given = self._holder.given(run.run_id)
         terminal.write(f"{run.name}: gave {len(given)} chunks, {sum(given)} bytes\n")
