@@ -26,7 +26,7 @@ from sealtrain_chain.node import Node
 from sealtrain_chain.proof import Account, proven, require_extra
 from sealtrain_chain.slots import IMPLEMENTATION
 
-__all__ = ["Head", "Reader", "Reading", "reading"]
+__all__ = ["Head", "Reader", "Reading", "open_reader"]
 
 CLOCK_SKEW = 300
 
@@ -206,7 +206,7 @@ class Reader:
 
 
 @contextmanager
-def reading(chain: ChainFile) -> Iterator[Reader]:
+def open_reader(chain: ChainFile) -> Iterator[Reader]:
     """A reader, closed at the end. Raises ``ExtraMissing``."""
     reader = Reader(chain)
     try:

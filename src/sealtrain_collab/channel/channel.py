@@ -24,7 +24,7 @@ from sealtrain_collab.channel.frames import (
     READY,
     FrameReader,
     FrameWriter,
-    stepped,
+    derive_next,
 )
 from sealtrain_collab.channel.handshake import Conversation, Keys, initiate, respond
 from sealtrain_collab.channel.proofs import Peer
@@ -97,7 +97,7 @@ class AttestedChannel:
                 check="channel",
                 hint="open a new channel",
             )
-        return stepped(key, f"export {label}".encode())
+        return derive_next(key, f"export {label}".encode())
 
     def ratchet(self) -> None:
         """Move this direction's key on: the new key opens nothing that was sent before."""

@@ -29,8 +29,8 @@ __all__ = [
     "Begin",
     "Joined",
     "conversation_of",
-    "heard",
-    "said",
+    "receive_message",
+    "send_message",
 ]
 
 PURPOSE: Final = "cut-activations"
@@ -70,12 +70,12 @@ class Ask(StrictModel):
     number: int = Field(default=0, ge=0, le=2**53 - 1)
 
 
-def said(channel: AttestedChannel, word: StrictModel) -> None:
+def send_message(channel: AttestedChannel, word: StrictModel) -> None:
     """Send a word."""
     channel.send(canonical_json(word.to_dict()))
 
 
-def heard(channel: AttestedChannel, kind: type[Any]) -> Any:
+def receive_message(channel: AttestedChannel, kind: type[Any]) -> Any:
     """Receive a word of that kind.
 
     Raises:

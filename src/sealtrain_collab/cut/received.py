@@ -38,8 +38,8 @@ from sealtrain_collab.cut.messages import (
     Ask,
     Begin,
     Joined,
-    heard,
-    said,
+    receive_message,
+    send_message,
 )
 
 if TYPE_CHECKING:
@@ -148,8 +148,8 @@ class Clients:
         """
         with accept(sock, self._conversation, timeout=self._patience) as channel:
             name = self._named(channel)
-            said(channel, self._begin)
-            self._take(name, channel, heard(channel, Joined))
+            send_message(channel, self._begin)
+            self._take(name, channel, receive_message(channel, Joined))
             client, spoke = self._clients[name], time.monotonic()
             while not self._over.wait(_POLL_SECONDS):
                 with self._changed:
@@ -159,7 +159,7 @@ class Clients:
                 quiet_for = time.monotonic() - spoke
                 if quiet_for > self._patience / 4 and client.turn.acquire(blocking=False):
                     try:
-                        said(channel, Ask(kind="wait"))
+                        send_message(channel, Ask(kind="wait"))
                     finally:
                         client.turn.release()
                     spoke = time.monotonic()
@@ -243,7 +243,7 @@ class Clients:
                 continue
             try:
                 with client.turn:
-                    said(channel, Ask(kind="end"))
+                    send_message(channel, Ask(kind="end"))
                     channel.send(manifest)
             except SealtrainError:
                 continue  # an owner who left misses nothing that others do not have
@@ -319,7 +319,7 @@ class Clients:
         while True:
             channel = self._reached(owner, client, until)
             try:
-                said(channel, ask)
+                send_message(channel, ask)
                 answer = channel.receive(max_bytes=max_bytes)
             except (ChannelBroken, PeerUnreachable):
                 answer = None

@@ -42,7 +42,7 @@ def test_settings_and_rules_are_loaded_without_torch() -> None:
         "import sys\n"
         "from sealtrain.recipe.kinds import KINDS, load\n"
         "for kind in KINDS.values():\n"
-        "    load(kind.settings), load(kind.rule), kind.account and load(kind.account)\n"
+        "    load(kind.settings), load(kind.rule), kind.summary and load(kind.summary)\n"
         "sys.exit('torch' in sys.modules or 'sealtrain.guest.run' in sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

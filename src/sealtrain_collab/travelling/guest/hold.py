@@ -31,7 +31,7 @@ from sealtrain.guest.guest import AttestedGuest, secluded
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain_collab.channel.channel import accept
 from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.channel.ports import bound, listening
+from sealtrain_collab.channel.ports import bind, listening
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.parties.party import PartyRun
 from sealtrain_collab.travelling.guest.tokens import HeldTokens
@@ -126,7 +126,7 @@ def hold(
     guest = AttestedGuest(settings, shared_out=True, alone=alone, clock=clock, random=random)
     _owner_of(guest, party)
     with ExitStack() as stack:
-        listener = stack.enter_context(bound(how.listen, what="orchestrators"))
+        listener = stack.enter_context(bind(how.listen, what="orchestrators"))
         ready(written(*listener.getsockname()[:2]))
         talk = Conversation(
             purpose=HOLDER_PURPOSE,
