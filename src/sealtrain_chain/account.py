@@ -78,7 +78,7 @@ def signed_by(
 
     Args:
         chain: Whose owners may sign.
-        named: Address of the one who is said to have signed.
+        named: Address that the document names as signer.
         message: As ``typed`` makes it.
         signature: 130 hex digits.
         what: What was signed, one word.
@@ -89,7 +89,7 @@ def signed_by(
     owner = chain.owner_of(named)
     if owner is None:
         raise SignatureInvalid(
-            f"the {what} is signed by nobody in the chain file",
+            f"the {what} is not signed by an owner in the chain file",
             check="chain owner",
             got=named,
             expected=", ".join(chain.owners),

@@ -28,7 +28,7 @@ NodeUrl = Annotated[str, StringConstraints(pattern=r"^https?://[!-~]{1,500}$")]
 
 
 class ChainFile(StrictModel):
-    """What decides, and whom to ask. Every field is written."""
+    """The contract that decides, and the nodes to ask. Every field is written."""
 
     version: Literal[1]
     chain_id: int = Field(ge=1, le=MAX_CHAIN_ID)
@@ -55,7 +55,7 @@ class ChainFile(StrictModel):
         try:
             places = [(urlsplit(url).hostname, urlsplit(url).port) for url in self.rpc]
         except ValueError as error:
-            raise ValueError("rpc holds something that is no URL") from error
+            raise ValueError("rpc holds something that is not a URL") from error
         if any(not host for host, _ in places):
             raise ValueError("rpc holds a URL without a host")
         if len(set(places)) != len(places):
@@ -99,11 +99,11 @@ def address_of(text: str, what: str) -> str:
     """
     lower = text.lower()
     if len(lower) != 42 or not lower.startswith("0x") or set(lower[2:]) - set("0123456789abcdef"):
-        raise UsageError(f"{what} is no address", check=what, got=text[:64], expected="0x…")
+        raise UsageError(f"{what} is not an address", check=what, got=text[:64], expected="0x…")
     return lower
 
 
 def host_of(url: str) -> str:
-    """What may be shown of a node's address."""
+    """The part of a node's address that may be shown."""
     parts = urlsplit(url)
     return f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)

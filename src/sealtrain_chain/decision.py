@@ -187,7 +187,7 @@ def verify_chain_decision(vote: ChainDecision, chain: ChainFile) -> SignedChainD
     """Return what an owner decided, once the module's checks hold.
 
     Raises:
-        SignatureInvalid: Made for another chain or contract, by nobody here, or altered.
+        SignatureInvalid: Made for another chain or contract, not by an owner, or altered.
         StatementInvalid: The off-chain decision inside says something else.
     """
     if (vote.chain_id, vote.contract) != (chain.chain_id, chain.contract):

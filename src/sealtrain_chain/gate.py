@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from sealtrain.base.clock import Clock
 from sealtrain.errors import ChainRefused, ChainUnreachable, ProofInvalid
 from sealtrain_chain.chainfile import ChainFile
-from sealtrain_chain.reading import Reader, reading
+from sealtrain_chain.reading import Reader, open_reader
 from sealtrain_chain.slots import compose_slot
 
 __all__ = ["ChainGate", "counts_until", "opened_gate", "require_app", "require_counting"]
@@ -118,7 +118,7 @@ def opened_gate(
     Raises:
         ExtraMissing: The ``chain`` extra is not installed.
     """
-    with reading(chain) as reader:
+    with open_reader(chain) as reader:
         yield ChainGate(reader, clock=clock, monotonic=monotonic)
 
 

@@ -83,7 +83,7 @@ def proven(
         return None
     fields = _decoded(raw)
     if not isinstance(fields, list) or len(fields) != 4 or len(fields[2]) != 32:
-        raise _invalid("what it proves is no account")
+        raise _invalid("its proof does not lead to an account")
     values = tuple(
         _value(fields[2], slot, one) for slot, one in zip(slots, given.storage, strict=True)
     )
@@ -94,7 +94,7 @@ def _value(storage_root: bytes, slot: bytes, given: _SlotProof) -> int:
     raw = _looked_up(storage_root, slot, given.proof)
     content = b"" if raw is None else _decoded(raw)
     if not isinstance(content, bytes) or len(content) > 32:
-        raise _invalid("what it proves is no value of a slot")
+        raise _invalid("its proof does not lead to a slot's value")
     value = int.from_bytes(content, "big")
     stated = int(given.value, 16)
     if stated != value:
@@ -103,7 +103,7 @@ def _value(storage_root: bytes, slot: bytes, given: _SlotProof) -> int:
             check="chain proof",
             got=hex(stated),
             expected=hex(value),
-            hint="stop asking this node: it lies",
+            hint="remove this node from the chain file: its proof is false",
         )
     return value
 
@@ -120,7 +120,7 @@ def _looked_up(root: bytes, key: bytes, nodes: Sequence[str]) -> bytes | None:
     except Exception as error:  # the library meets hostile nodes here and raises many kinds
         raise _invalid(f"it does not lead to the root ({type(error).__name__})") from None
     if not isinstance(found, bytes):
-        raise _invalid("it leads to something that is no value")
+        raise _invalid("it does not lead to a value")
     return found or None
 
 
@@ -140,7 +140,7 @@ def _invalid(why: str) -> ProofInvalid:
     return ProofInvalid(
         f"the proof of the chain's node does not hold: {why}",
         check="chain proof",
-        hint="ask other nodes; one that cannot prove what it says is of no use",
+        hint="ask other nodes; remove nodes that cannot prove their answers",
     )
 
 

@@ -26,7 +26,7 @@ from sealtrain_chain.node import Node
 from sealtrain_chain.proof import Account, proven, require_extra
 from sealtrain_chain.slots import IMPLEMENTATION
 
-__all__ = ["Head", "Reader", "Reading", "reading"]
+__all__ = ["Head", "Reader", "Reading", "open_reader"]
 
 CLOCK_SKEW = 300
 
@@ -137,7 +137,7 @@ class Reader:
     def _told_by(
         self, nodes: Sequence[Node], ask: Callable[[Node], Told]
     ) -> list[tuple[Node, Told]]:
-        """Of the nodes that answer, what they say; all are asked at once."""
+        """Answers of the nodes that answer; all are asked at once."""
         pending = [(node, self._pool.submit(ask, node)) for node in nodes]
         told: list[tuple[Node, Told]] = []
         failures: list[ChainUnreachable] = []
@@ -157,7 +157,7 @@ class Reader:
                 check="block age",
                 got=f"{now - head.time} s old",
                 expected=f"-{CLOCK_SKEW} to {self.chain.max_age_seconds} s",
-                hint="who shows an old block hides revocations: check nodes and clock",
+                hint="check nodes and clock: an old block hides revocations",
             )
         if head.number < self._highest:
             raise ChainUnreachable(
@@ -206,7 +206,7 @@ class Reader:
 
 
 @contextmanager
-def reading(chain: ChainFile) -> Iterator[Reader]:
+def open_reader(chain: ChainFile) -> Iterator[Reader]:
     """A reader, closed at the end. Raises ``ExtraMissing``."""
     reader = Reader(chain)
     try:

@@ -74,7 +74,7 @@ class SafeProposal(StrictModel):
     def _ascending(self) -> Self:
         owners = [signature.owner for signature in self.signatures]
         if owners != sorted(set(owners)):
-            raise ValueError("signatures stand in the order of their owners, none twice")
+            raise ValueError("signatures must be sorted by owner, without repetition")
         return self
 
     @property
@@ -149,7 +149,7 @@ def verify_proposal(proposal: SafeProposal, chain: ChainFile) -> SafeProposal:
 
     Raises:
         StatementInvalid: It is about another contract or chain.
-        SignatureInvalid: A signature is nobody's here, or does not hold.
+        SignatureInvalid: A signature is not by an owner, or does not hold.
     """
     if (proposal.chain_id, proposal.contract) != (chain.chain_id, chain.contract):
         raise StatementInvalid(

@@ -1,6 +1,6 @@
-"""Lies a simulated TDX guest can be told to tell, one at a time, while all else is right.
+"""Faults of a simulated TDX guest, one at a time, while all else is right.
 
-For tests, and for people who want to see what a verifier says.
+For tests, and for readers who want to see a verifier refuse.
 """
 
 from __future__ import annotations

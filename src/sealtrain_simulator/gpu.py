@@ -1,7 +1,7 @@
 """Simulated GPUs and NVSwitches: the vendor's report format under a software root.
 
 The same parser and verifier judge them, under another root. Each lie of ``FAULT_MEANINGS`` is one
-wrong thing while all else is right, for tests and for people who want to see what a verifier says.
+wrong thing while all else is right, for tests and for readers who want to see a verifier refuse.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FAULT_MEANINGS: Final[dict[str, str]] = {
     "mixed-modes": "the last GPU is in another mode than the driver says (gpu-mode-refused)",
     "switch-missing": "the last switch is left out (gpu-set-refused)",
     "other-switch": "the last GPU is wired to a switch that is not shown (gpu-set-refused)",
-    "other-gpu": "the last GPU is none of those that the switches are wired to (gpu-set-refused)",
+    "other-gpu": "the last GPU is not wired to the switches (gpu-set-refused)",
     "old-driver": "driver 535.43.02 (tcb-status-refused)",
 }
 """What the lie is, and the refusal it must end in (under a policy that looks)."""

@@ -65,7 +65,7 @@ class Machine:
 
     @property
     def cpu_fault(self) -> str | None:
-        """The lie of the guest or of who made its processor."""
+        """The lie of the guest or of its processor's vendor."""
         return None if self.gpu_fault is not None else self.fault
 
 

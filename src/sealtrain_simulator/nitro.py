@@ -41,7 +41,7 @@ FAULT_MEANINGS = {
     "wrong-parent": "PCR4 names another instance than the module id (measurement-mismatch)",
     "other-image": "another image was started (measurement-mismatch)",
 }
-"""What a module can be told to do wrong, and the refusal it must end in."""
+"""Faults of a module, and the refusal that each must end in."""
 
 FAULTS = tuple(FAULT_MEANINGS)
 """Their names."""

@@ -152,7 +152,7 @@ def _text(
 ) -> str:
     value = fields.get(name, default)
     if not isinstance(value, str) or len(value) > most:
-        raise DataInvalid(f"{name} is missing or is no text")
+        raise DataInvalid(f"{name} is missing or not a text")
     return value
 
 

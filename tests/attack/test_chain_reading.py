@@ -36,7 +36,7 @@ from sealtrain_chain.chainfile import ChainFile
 from sealtrain_chain.decision import ChainDecision, decide
 from sealtrain_chain.gate import ChainGate, opened_gate
 from sealtrain_chain.node import MAX_ANSWER_BYTES
-from sealtrain_chain.reading import reading
+from sealtrain_chain.reading import open_reader
 from sealtrain_chain.slots import compose_slot
 
 pytestmark = pytest.mark.claim("C52")
@@ -291,7 +291,7 @@ def test_nodes_of_another_chain_do_not_count(chain: TestChain, contract: str) ->
 def test_a_block_of_another_time_is_no_answer(
     chain: TestChain, contract: str, seconds: int
 ) -> None:
-    with served_by(chain, None) as [url], reading(chain_file(chain, contract, url)) as reader:
+    with served_by(chain, None) as [url], open_reader(chain_file(chain, contract, url)) as reader:
         with pytest.raises(ChainUnreachable) as caught:
             reader.read([], now=chain.now + seconds)
         assert caught.value.check == "block age"

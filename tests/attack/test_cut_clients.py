@@ -29,7 +29,7 @@ from sealtrain.errors import (
 from sealtrain.signing.dsse import Envelope
 from sealtrain_collab.channel.proofs import ProveKey
 from sealtrain_collab.cut.activations import encode
-from sealtrain_collab.cut.messages import Ask, Begin, Joined, heard, said
+from sealtrain_collab.cut.messages import Ask, Begin, Joined, receive_message, send_message
 from sealtrain_collab.cut.sending import Client
 
 pytestmark = [
@@ -76,9 +76,9 @@ def consent(at: Any, owner: str, **changed: Any) -> Envelope:
 def answered(at: Any, owner: str, envelope: Envelope) -> Any:
     """What the server does about a consent; its next word."""
     with at.channel(owner) as channel:
-        heard(channel, Begin)
+        receive_message(channel, Begin)
         own = [own_dataset(one).envelope for one in at.recipe.datasets if one.owner == owner]
-        said(channel, Joined(owner=owner, consent=envelope.to_dict(), datasets=tuple(own)))
+        send_message(channel, Joined(owner=owner, consent=envelope.to_dict(), datasets=tuple(own)))
         return channel.receive(max_bytes=1 << 20)
 
 
@@ -132,7 +132,7 @@ def test_nobody_joins_under_the_name_of_another(
     with site(recipe, expected=expected) as at:
         # Closed without a word of the run.
         with pytest.raises((ChannelBroken, PeerUnreachable)), at.channel(A, **changed) as channel:
-            heard(channel, Begin)
+            receive_message(channel, Begin)
         assert not at.clients.present
 
 
@@ -225,7 +225,9 @@ def test_a_server_gets_no_records_that_were_not_consented_to(recipe: Any, expect
             threads[0].join(0.05)
         channel = at.clients._clients[A].channel
         assert channel is not None
-        said(channel, Ask(kind="records", dataset_id=digest("dataset of another", 16), number=0))
+        send_message(
+            channel, Ask(kind="records", dataset_id=digest("dataset of another", 16), number=0)
+        )
         threads[0].join(60)
         assert [type(error) for error in at.failures] == [ChannelBroken]
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from sealtrain.attest.claims import Claim, Group, require_all
+from sealtrain.attest.claims import Claim, Group, require_groups
 from sealtrain.attest.part import Part, Vouched
 from sealtrain.errors import EvidenceRefused
 
@@ -53,16 +53,16 @@ def decide(parts: Iterable[Part]) -> dict[str, tuple[Vouched, tuple[Claim, ...]]
     found: dict[str, tuple[Vouched, tuple[Claim, ...]]] = {}
     postponed: list[tuple[str, Vouched]] = []
     for part in parts:
-        claims = require_all(part.before)
+        claims = require_groups(part.before)
         vouched = part.verify()
-        claims += require_all(vouched.bound)
+        claims += require_groups(vouched.bound)
         if part.last:
             postponed.append((part.name, vouched))
         else:
-            claims += require_all(vouched.groups)
+            claims += require_groups(vouched.groups)
         found[part.name] = (vouched, claims)
     for name, vouched in postponed:
-        found[name] = (vouched, found[name][1] + require_all(vouched.groups))
+        found[name] = (vouched, found[name][1] + require_groups(vouched.groups))
     return found
 
 

@@ -15,8 +15,8 @@ __all__ = [
     "Outcome",
     "among",
     "equal",
-    "held",
-    "require_all",
+    "require_checks",
+    "require_groups",
     "single",
     "unlooked",
 ]
@@ -65,7 +65,7 @@ Group = Callable[[], tuple[Claim, ...]]
 """Comparisons made together: the claims that hold, or the first breach."""
 
 
-def held(checks: Iterable[Check]) -> tuple[Claim, ...]:
+def require_checks(checks: Iterable[Check]) -> tuple[Claim, ...]:
     """Make comparisons in order.
 
     Raises:
@@ -74,7 +74,7 @@ def held(checks: Iterable[Check]) -> tuple[Claim, ...]:
     return tuple(check() for check in checks)
 
 
-def require_all(groups: Iterable[Group]) -> tuple[Claim, ...]:
+def require_groups(groups: Iterable[Group]) -> tuple[Claim, ...]:
     """Make groups of comparisons in order.
 
     Raises:

@@ -314,10 +314,10 @@ def _device(tee: str, rest: str) -> tuple[Callable[[bytes], Shown], Path, Path]:
     if not name or not document or collect is None or strange:
         raise UsageError("not the address of a guest", check="guest", got=rest, expected=_FORMS)
 
-    def asked(report_data: bytes) -> Shown:
+    def show(report_data: bytes) -> Shown:
         return collect(place, report_data, options)
 
-    return asked, place, Path(document)
+    return show, place, Path(document)
 
 
 def _document(path: Path) -> bytes:

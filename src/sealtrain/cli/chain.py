@@ -26,7 +26,7 @@ from sealtrain_chain.carrying import carry_out, execute_proposal
 from sealtrain_chain.chainfile import ChainFile, load_chain_file
 from sealtrain_chain.decision import MAX_DECISION_BYTES, ChainDecision, decide
 from sealtrain_chain.gate import counts_until, require_app, require_counting
-from sealtrain_chain.reading import reading
+from sealtrain_chain.reading import open_reader
 from sealtrain_chain.safe import SafeProposal
 from sealtrain_chain.slots import COMPOSE, DEVICE, compose_slot, nonce_slot
 
@@ -64,7 +64,7 @@ def status(
         if file.kind == "owners":
             slots.append(nonce_slot(COMPOSE, compose_hash))
     now = system_clock()
-    with reading(file) as reader:
+    with open_reader(file) as reader:
         read = reader.read(slots, now=now)
         shown: dict[str, Any] = {
             "chain_id": file.chain_id,
@@ -197,7 +197,7 @@ def execute(
     given = [read_bounded(path, MAX_DECISION_BYTES) for path in files]
     first = parse_json(given[0], max_bytes=MAX_DECISION_BYTES)
     proposed = isinstance(first, dict) and "safe" in first
-    with reading(file) as reader:
+    with open_reader(file) as reader:
         web3 = chain_setup.first_web3(reader.nodes, file.chain_id)
         if proposed:
             copies = [SafeProposal.from_bytes(data) for data in given]
@@ -237,7 +237,7 @@ def _vote(
     """
     chain_setup.require_kind(chain, "owners")
     now = system_clock()
-    with reading(chain) as reader:
+    with open_reader(chain) as reader:
         slot = nonce_slot(DEVICE if decision is None else COMPOSE, subject)
         [nonce] = reader.read([slot], now=now).values
     return decide(

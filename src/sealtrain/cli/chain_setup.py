@@ -18,7 +18,7 @@ from sealtrain_chain import contracts
 from sealtrain_chain.account import load_account
 from sealtrain_chain.chainfile import ChainFile, address_of
 from sealtrain_chain.node import Node
-from sealtrain_chain.reading import Reader, reading
+from sealtrain_chain.reading import Reader, open_reader
 from sealtrain_chain.slots import IMPLEMENTATION
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def pin(
         "owners": _owners(chain.owner),
     }
     draft = load_model(ChainFile, fields, UsageError, "chain file")
-    with reading(draft) as reader:
+    with open_reader(draft) as reader:
         _, _, account = reader.account([IMPLEMENTATION] if proxied else [], system_clock())
         told = told_of(reader)
     found = {"code_hash": account.code_hash}
@@ -230,7 +230,7 @@ def safe_nonce(chain: ChainFile, where: str) -> int:
     Raises:
         ChainUnreachable: They do not, or a node does not answer.
     """
-    with reading(chain) as reader:
+    with open_reader(chain) as reader:
         calls = [
             contracts.safe(contracts.connected(node), where).functions.nonce()
             for node in reader.nodes

@@ -195,7 +195,9 @@ def audit_broker(
             while auditor.size < size:
                 page = client.ledger_entries(auditor.size, min(1000, size - auditor.size))
                 if not page:
-                    auditor.found("entry missing", "the broker serves no such entry", auditor.size)
+                    auditor.add_finding(
+                        "entry missing", "the broker serves no such entry", auditor.size
+                    )
                     break
                 for entry in page[: size - auditor.size]:
                     seen(auditor.size, entry)
@@ -231,7 +233,7 @@ def _audit_database(
         say(f"note: there is no {beside.name} beside it; only the ledger is audited")
     auditor = _auditor(members, key, notes)
     if problem is not None:
-        auditor.found("database", problem)
+        auditor.add_finding("database", problem)
     meta = {"origin": ledger_origin(members.consortium_id)}
     with progress_items("auditing", entries_in(place), shown=shown) as advance:
         audit_stored(place, auditor, meta, advance)

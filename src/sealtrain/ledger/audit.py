@@ -136,7 +136,7 @@ class Auditor:
         """Entries so far."""
         return self._tree.size
 
-    def found(self, check: str, problem: str, index: int | None = None) -> None:
+    def add_finding(self, check: str, problem: str, index: int | None = None) -> None:
         """Add a finding of the caller, who reads the entries."""
         self._findings.append(Finding(index=index, check=check, problem=problem))
 
@@ -152,12 +152,12 @@ class Auditor:
         try:
             kind, at, body = _parsed(data)
         except DataInvalid as error:
-            self.found("entry form", error.message, index)
+            self.add_finding("entry form", error.message, index)
             return
         self._kinds[kind] += 1
         self._follow_time(at, index)
         for problem in self._rules.problems(kind, at, body):
-            self.found(kind, problem, index)
+            self.add_finding(kind, problem, index)
         if kind == ROTATION:
             self._rotate(body, index)
         self._stated.entry(index, kind, body)
@@ -176,7 +176,7 @@ class Auditor:
         Args:
             leaf: Its hash, where that is still stored.
         """
-        self.found("entry missing", "there is no such entry any more", self._tree.size)
+        self.add_finding("entry missing", "there is no such entry any more", self._tree.size)
         self._tree.add(leaf or bytes(merkle.HASH_BYTES))
         self._see_root()
 
@@ -190,7 +190,7 @@ class Auditor:
         self._compare_heads()
         if references is not None:
             for index, problem in self._stated.differences(references):
-                self.found("database", problem, index)
+                self.add_finding("database", problem, index)
         last = self._tree.size
         return AuditReport(
             origin=self._origin,
@@ -210,7 +210,9 @@ class Auditor:
         """Report an entry whose time goes back; later entries are compared with its time."""
         back = self._latest - at
         if back > BACKWARDS_SECONDS:
-            self.found("time", f"its time goes back by {back} s: the broker's clock was set", index)
+            self.add_finding(
+                "time", f"its time goes back by {back} s: the broker's clock was set", index
+            )
             self._latest = at
         self._latest = max(self._latest, at)
 
@@ -218,10 +220,12 @@ class Auditor:
         try:
             found = read_rotation(body, origin=self._origin)
         except SealtrainError as error:
-            self.found(ROTATION, error.message, index)
+            self.add_finding(ROTATION, error.message, index)
             return
         if self._rotations and self._rotations[-1].new != found.old:
-            self.found(ROTATION, "the ledger was rotated to another key than its signer", index)
+            self.add_finding(
+                ROTATION, "the ledger was rotated to another key than its signer", index
+            )
             return
         self._rotations.append(found)
 
@@ -234,16 +238,16 @@ class Auditor:
             try:
                 self._read(note, self._consortium, signed_by(note, keys, origin=self._origin))
             except SealtrainError as error:
-                self.found("checkpoint", f"a tree head does not verify: {error.message}")
+                self.add_finding("checkpoint", f"a tree head does not verify: {error.message}")
         if self._made_with is not None and self._made_with not in {key_id(key) for key in keys}:
             made = f"{self._made_with:.80}"
-            self.found("file", f"it says it was made with {made}, not {key_id(keys[0])}")
+            self.add_finding("file", f"it says it was made with {made}, not {key_id(keys[0])}")
 
     def _read(self, note: str, consortium: Consortium, public_key: bytes) -> None:
         try:
             head = verify_tree_head(note, public_key, origin=self._origin)
         except SealtrainError as error:
-            self.found("checkpoint", f"a tree head does not verify: {error.message}")
+            self.add_finding("checkpoint", f"a tree head does not verify: {error.message}")
             return
         self._heads.append(head)
         try:
@@ -252,7 +256,7 @@ class Auditor:
             )
         except SealtrainError as error:
             problem = f"a cosignature at size {head.size} does not verify: {error.message}"
-            self.found("cosignature", problem)
+            self.add_finding("cosignature", problem)
             return
         for owner in found.times:
             self._cosignatures.add((head.size, head.root, owner))
@@ -267,13 +271,13 @@ class Auditor:
         for one in sorted(self._heads, key=lambda one: one.size):
             got = self._roots.get(one.size)
             if got is None:
-                self.found(
+                self.add_finding(
                     "checkpoint",
                     f"the ledger has {self._tree.size} entries, and a tree head was signed when "
                     f"it had {one.size}: entries are gone",
                 )
             elif got != one.root:
-                self.found(
+                self.add_finding(
                     "checkpoint",
                     f"the entries give the root {got} at size {one.size}, and {one.root} was "
                     f"signed: one of the entries {good} to {one.size - 1} is not what it was",

@@ -26,10 +26,10 @@ from sealtrain.errors import ConfigError, LedgerInconsistent
 from sealtrain.ledger.postgres import Postgres, is_unreachable, unreachable
 from sealtrain.ledger.postgres_schema import MAKE, STRUCTURE, structure
 from sealtrain.ledger.tree import (
-    Grown,
+    Growth,
     KeptTree,
     another_meta,
-    grown,
+    grow,
     recomputed,
     subtree,
     tampered,
@@ -119,7 +119,7 @@ class PostgresLedger:
         with self._writer.transaction() as connection:
             first = self._next(connection)
             made = self._insert(connection, first, entries)
-        self.kept.grown(made)
+        self.kept.remember(made)
         return first
 
     def pending(self, connection: Any) -> _Pending:
@@ -139,9 +139,9 @@ class PostgresLedger:
 
     def _insert(
         self, connection: psycopg.Connection, first: int, entries: Sequence[bytes]
-    ) -> Grown:
+    ) -> Growth:
         """Write entries from an index on."""
-        made = grown(first, entries, self.kept.node)
+        made = grow(first, entries, self.kept.node)
         connection.execute(
             _APPEND,
             {
@@ -216,7 +216,7 @@ class _Pending:
         self._connection = connection
         self._entries: list[bytes] = []
         self._first: int | None = None
-        self._made: Grown | None = None
+        self._made: Growth | None = None
 
     @property
     def count(self) -> int:
@@ -259,7 +259,7 @@ class _Pending:
 
     def written(self) -> None:
         if self._made is not None:
-            self._ledger.kept.grown(self._made)
+            self._ledger.kept.remember(self._made)
 
     def dropped(self) -> None:
         """The transaction's end lets go of the lock."""

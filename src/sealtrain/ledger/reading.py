@@ -21,7 +21,7 @@ from sealtrain.ledger.postgres import Postgres, unreachable
 from sealtrain.ledger.sqlite_store import APPLICATION_ID, SCHEMA, VERSION
 from sealtrain.signing import merkle
 
-__all__ = ["Reading", "audit_stored", "entries_in", "reading"]
+__all__ = ["Reading", "audit_stored", "entries_in", "open_reading"]
 
 _MAX_GAP = 10_000
 """Most missing entries in a row; a file with a wider gap is not a ledger."""
@@ -50,7 +50,7 @@ class Reading:
 
 
 @contextmanager
-def reading(where: Path | Postgres) -> Iterator[Reading]:
+def open_reading(where: Path | Postgres) -> Iterator[Reading]:
     """Open a database so that nothing can change it.
 
     Raises:
@@ -107,7 +107,7 @@ def entries_in(where: Path | Postgres) -> int:
         DataInvalid: There is no such file.
         Unreachable: The server does not answer.
     """
-    with reading(where) as db:
+    with open_reading(where) as db:
         try:
             [[found]] = db.rows("SELECT count(*) FROM entry", ())
         except db.failed:
@@ -133,7 +133,7 @@ def audit_stored(
         DataInvalid: There is no such file.
         Unreachable: The server does not answer.
     """
-    with reading(where) as db:
+    with open_reading(where) as db:
         steps: tuple[Callable[[], None], ...] = (
             lambda: _form(db, auditor, meta),
             lambda: _entries(db.rows, auditor, progress),
@@ -145,16 +145,16 @@ def audit_stored(
                     step()
             except db.failed as error:
                 name = getattr(error, "sqlite_errorname", type(error).__name__)
-                auditor.found("file", f"not all of {db.name} can be read: {name}")
+                auditor.add_finding("file", f"not all of {db.name} can be read: {name}")
 
 
 def _form(db: Reading, auditor: Auditor, meta: dict[str, str]) -> None:
     for problem in db.form():
-        auditor.found("file", problem[:_MAX_PRINTED])
+        auditor.add_finding("file", problem[:_MAX_PRINTED])
     said = dict(db.rows("SELECT name, value FROM meta", ()))
     auditor.made_with(said.pop("key_id", None))
     if said != meta:
-        auditor.found("file", f"it says of itself {said!s:.300}, not {meta}")
+        auditor.add_finding("file", f"it says of itself {said!s:.300}, not {meta}")
 
 
 def _file_form(db: sqlite3.Connection) -> Iterator[str]:
@@ -178,16 +178,16 @@ def _entries(db: Rows, auditor: Auditor, progress: Callable[[int], None]) -> Non
     )
     for index, data, stored in rows:
         if not isinstance(index, int) or not auditor.size <= index < auditor.size + _MAX_GAP:
-            auditor.found("file", f"it has an entry at {index!s:.40}, which is no place")
+            auditor.add_finding("file", f"it has an entry at {index!s:.40}, which is no place")
             continue
         while auditor.size < index:
             auditor.lost(_leaf(db, auditor.size))
         raw = data if isinstance(data, bytes) else str(data).encode()
         if not isinstance(data, bytes):
-            auditor.found("file", "the entry is not stored as bytes", index)
+            auditor.add_finding("file", "the entry is not stored as bytes", index)
         if stored != merkle.leaf_hash(raw):
             problem = "no hash of it is stored" if stored is None else "it has another hash"
-            auditor.found("stored hash", f"{problem}: the entry was changed or added", index)
+            auditor.add_finding("stored hash", f"{problem}: the entry was changed or added", index)
         auditor.entry(raw)
         progress(1)
     # Entries that were cut off may have left their hashes.
@@ -211,17 +211,17 @@ def _hashes(db: Rows, auditor: Auditor) -> None:
         for position, own, left, right in rows:
             count += 1
             if not _follows(own, left, right):
-                auditor.found("stored hash", f"hash {(level, position)} does not follow")
+                auditor.add_finding("stored hash", f"hash {(level, position)} does not follow")
         missing = (size >> level) - count
         if missing:
-            auditor.found("stored hash", f"{missing} hashes of level {level} are missing")
+            auditor.add_finding("stored hash", f"{missing} hashes of level {level} are missing")
         level += 1
     [[extra]] = db(
         "SELECT count(*) FROM node WHERE level < 0 OR level >= ? OR i < 0 OR i >= (? >> level)",
         (level, size),
     )
     if extra:
-        auditor.found("stored hash", f"{extra} hashes belong to no entry")
+        auditor.add_finding("stored hash", f"{extra} hashes belong to no entry")
 
 
 def _follows(own: Any, left: Any, right: Any) -> bool:

@@ -25,10 +25,10 @@ from sealtrain.base.files import sync
 from sealtrain.base.sqlite import switch_to_wal
 from sealtrain.errors import Unreachable
 from sealtrain.ledger.tree import (
-    Grown,
+    Growth,
     KeptTree,
     another_meta,
-    grown,
+    grow,
     recomputed,
     subtree,
     tampered,
@@ -132,7 +132,7 @@ class LedgerStore:
         with self._writing() as db:
             first = _size(db)
             made = self._insert(first, entries)
-        self.kept.grown(made)
+        self.kept.remember(made)
         return first
 
     def pending(self, connection: Any) -> _Pending:
@@ -198,9 +198,9 @@ class LedgerStore:
             raise tampered(f"stored hash {(level, position)} is missing")
         return bytes(row[0])
 
-    def _insert(self, first: int, entries: Sequence[bytes]) -> Grown:
+    def _insert(self, first: int, entries: Sequence[bytes]) -> Growth:
         """Write entries from an index on, in the writer's transaction."""
-        made = grown(first, entries, self.kept.node)
+        made = grow(first, entries, self.kept.node)
         self._writer.executemany(
             "INSERT INTO entry (i, data) VALUES (?, ?)", enumerate(entries, first)
         )
@@ -278,7 +278,7 @@ class _Pending:
         self._entries: list[bytes] = []
         self._db: sqlite3.Connection | None = None
         self._first = 0
-        self._made: Grown | None = None
+        self._made: Growth | None = None
 
     @property
     def count(self) -> int:
@@ -320,7 +320,7 @@ class _Pending:
 
     def written(self) -> None:
         if self._made is not None:
-            self._store.kept.grown(self._made)
+            self._store.kept.remember(self._made)
         self.dropped()
 
     def dropped(self) -> None:

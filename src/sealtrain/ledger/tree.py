@@ -16,14 +16,14 @@ from sealtrain.errors import LedgerInconsistent
 from sealtrain.signing import merkle
 
 __all__ = [
-    "Grown",
+    "Growth",
     "KeptTree",
     "Node",
     "Nodes",
     "Pending",
     "StoredTree",
     "another_meta",
-    "grown",
+    "grow",
     "recomputed",
     "subtree",
     "tampered",
@@ -71,12 +71,12 @@ class KeptTree:
         """An entry that was written a moment ago; ``None`` for any other."""
         return self._entries.get(index)
 
-    def grown(self, grown: Grown) -> None:
+    def remember(self, growth: Growth) -> None:
         """Remember what was committed."""
         with self._keeping:
-            _keep(self._nodes, grown.nodes, _KEPT_NODES)
-            _keep(self._entries, dict(enumerate(grown.entries, grown.first)), _KEPT_ENTRIES)
-            self.size = max(self.size, grown.first + len(grown.entries))
+            _keep(self._nodes, growth.nodes, _KEPT_NODES)
+            _keep(self._entries, dict(enumerate(growth.entries, growth.first)), _KEPT_ENTRIES)
+            self.size = max(self.size, growth.first + len(growth.entries))
 
 
 def _keep(kept: dict[Any, bytes], more: dict[Any, bytes], most: int) -> None:
@@ -152,7 +152,7 @@ class StoredTree(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Grown:
+class Growth:
     """What a tree gains.
 
     Attributes:
@@ -166,7 +166,7 @@ class Grown:
     nodes: Nodes
 
 
-def grown(first: int, entries: Sequence[bytes], node: Node) -> Grown:
+def grow(first: int, entries: Sequence[bytes], node: Node) -> Growth:
     """What a tree of ``first`` entries gains with more of them.
 
     Args:
@@ -183,7 +183,7 @@ def grown(first: int, entries: Sequence[bytes], node: Node) -> Grown:
             value = merkle.node_hash(left, value)
             level, position = level + 1, position >> 1
             made[level, position] = value
-    return Grown(first, tuple(entries), made)
+    return Growth(first, tuple(entries), made)
 
 
 def subtree(start: int, end: int, node: Node) -> bytes:

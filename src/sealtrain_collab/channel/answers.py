@@ -1,4 +1,4 @@
-"""What a party of a channel answers when it was asked for something: what it did, or why not."""
+"""Answers of a channel's parties: the result of a request, or the refusal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sealtrain_collab.channel.streams import Buffer
 __all__ = ["Done", "answer", "operation", "receive_answer", "receive_answer_into"]
 
 Done = tuple[dict[str, JsonValue], Buffer]
-"""What was done, and the message that follows the answer; none where it is empty."""
+"""The answer's fields, and the message that follows; an empty message is not sent."""
 
 
 class _Answer(StrictModel):
@@ -35,7 +35,7 @@ class _Answer(StrictModel):
 
 
 def operation(message: bytes, known: Iterable[str]) -> tuple[str, dict[str, Any]]:
-    """What a party asks for: the operation that ``do`` names, and the other fields.
+    """Parse a request: the operation that ``do`` names, and the other fields.
 
     Args:
         message: JSON, as it came.
@@ -54,7 +54,7 @@ def operation(message: bytes, known: Iterable[str]) -> tuple[str, dict[str, Any]
 def answer(
     channel: AttestedChannel, act: Callable[[], Done], *, refusal_ends: bool = False
 ) -> None:
-    """Do what was asked, and say so: the answer, and the message that follows it if there is one.
+    """Serve one request: act, then send the answer and the message that follows it.
 
     Args:
         channel: To the peer that asked.
@@ -110,7 +110,7 @@ def receive_answer_into(
 def _receive_words(channel: AttestedChannel, max_bytes: int) -> tuple[dict[str, Any], int]:
     message = channel.receive(max_bytes=max_bytes)
     if message is None:
-        raise ChannelBroken("the other side ended the conversation", check="channel")
+        raise ChannelBroken("the peer ended the conversation", check="channel")
     found = load_message(_Answer, message, error=ChannelBroken)
     if found.error is not None:
         raise found.error.error()
@@ -118,4 +118,4 @@ def _receive_words(channel: AttestedChannel, max_bytes: int) -> tuple[dict[str, 
 
 
 def _another_payload() -> ChannelBroken:
-    return ChannelBroken("the other side sent another payload than was due", check="payload")
+    return ChannelBroken("the peer sent an unexpected payload", check="payload")

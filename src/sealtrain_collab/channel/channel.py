@@ -24,7 +24,7 @@ from sealtrain_collab.channel.frames import (
     READY,
     FrameReader,
     FrameWriter,
-    stepped,
+    derive_next,
 )
 from sealtrain_collab.channel.handshake import Conversation, Keys, initiate, respond
 from sealtrain_collab.channel.proofs import Peer
@@ -50,7 +50,7 @@ class AttestedChannel:
         self.peer: Peer = keys.peer
         """The peer."""
         self.context: dict[str, JsonValue] = keys.context
-        """What the initiator said it wants to talk about; both proofs cover it."""
+        """The context that the initiator sent; both proofs cover it."""
 
     def send(self, message: Buffer) -> None:
         """Send one message of any length.
@@ -75,7 +75,7 @@ class AttestedChannel:
         """As ``receive``, into ``target``; returns the length. An end is ``ChannelBroken``."""
         length = self._receives.receive_into(target)
         if length is None:
-            raise ChannelBroken("the other side ended the conversation", check="channel")
+            raise ChannelBroken("the peer ended the conversation", check="channel")
         return length
 
     def export(self, label: str) -> Secret:
@@ -97,7 +97,7 @@ class AttestedChannel:
                 check="channel",
                 hint="open a new channel",
             )
-        return stepped(key, f"export {label}".encode())
+        return derive_next(key, f"export {label}".encode())
 
     def ratchet(self) -> None:
         """Move this direction's key on: the new key opens nothing that was sent before."""

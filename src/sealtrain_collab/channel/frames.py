@@ -28,7 +28,7 @@ from sealtrain_collab.channel.streams import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["LABEL", "MAX_PLAINTEXT", "READY", "FrameReader", "FrameWriter", "stepped"]
+__all__ = ["LABEL", "MAX_PLAINTEXT", "READY", "FrameReader", "FrameWriter", "derive_next"]
 
 LABEL = b"sealtrain/attested-channel/v1 "
 MAX_PLAINTEXT = 1 << 20
@@ -40,7 +40,7 @@ _MAX_FRAMES = 1 << 32
 _SMALL = 1 << 12
 
 
-def stepped(key: Secret, info: bytes) -> Secret:
+def derive_next(key: Secret, info: bytes) -> Secret:
     """The key that follows from one of a channel's, for one use."""
     return Secret(HKDFExpand(hashes.SHA256(), 32, LABEL + info).derive(key.reveal()))
 
@@ -71,7 +71,7 @@ class _Direction:
     def ratchet(self) -> None:
         if self._key is None:
             raise ChannelBroken("the channel is closed", check="channel", hint="open a new one")
-        self._key = stepped(self._key, b"ratchet")
+        self._key = derive_next(self._key, b"ratchet")
         self._aead = AESGCM(self._key.reveal())
         self._number = 0
 

@@ -225,7 +225,7 @@ def _public(text: str) -> HpkePublicKey:
     try:
         return HpkePublicKey(from_base64(text))
     except DataInvalid as error:
-        raise ChannelRefused(f"the other side's key is none: {error.message}") from error
+        raise ChannelRefused(f"the peer sent no public key: {error.message}") from error
 
 
 def _open(private: HpkePrivateKey, sealed: str, info: bytes) -> Secret:
@@ -233,7 +233,7 @@ def _open(private: HpkePrivateKey, sealed: str, info: bytes) -> Secret:
         return private.open(from_base64(sealed), info=info)
     except (WrongKey, DataInvalid) as error:
         raise ChannelRefused(
-            "the other side's secret does not open",
+            "the peer's secret does not open",
             check="channel secret",
             hint="it answers another conversation; open the channel again",
         ) from error
@@ -242,7 +242,7 @@ def _open(private: HpkePrivateKey, sealed: str, info: bytes) -> Secret:
 def _same(what: str, got: JsonValue, expected: JsonValue) -> None:
     if got != expected:
         raise ChannelRefused(
-            f"the other side wants to talk about another {what}",
+            f"the peer asks for another {what}",
             check=f"channel {what}",
             got=_shown(got),
             expected=_shown(expected),

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from sealtrain.base.hostport import written
 from sealtrain.errors import SealtrainError, UsageError
 
-__all__ = ["bound", "listening"]
+__all__ = ["bind", "listening"]
 
 _log = logging.getLogger(__name__)
 _MAX_CONNECTIONS = 16
@@ -22,7 +22,7 @@ _POLL_S = 0.2
 Say = Callable[[str], object]
 
 
-def bound(address: tuple[str, int], *, what: str) -> socket.socket:
+def bind(address: tuple[str, int], *, what: str) -> socket.socket:
     """A socket that is listened on, before a process gives up to open any.
 
     Args:
@@ -54,7 +54,7 @@ def listening(
     """Accept connections while the block runs.
 
     Args:
-        where: Host and port, or what ``bound`` gave; closed at the end.
+        where: Host and port, or what ``bind`` gave; closed at the end.
         handle: Serves one connection to its end; closes it. An error it raises is told by its code,
             or by its class if it is not one of ours: nothing else of it, for it may quote a record.
         what: Name of the port for the log.
@@ -67,7 +67,7 @@ def listening(
     Raises:
         UsageError: The address cannot be bound.
     """
-    listener = where if isinstance(where, socket.socket) else bound(where, what=what)
+    listener = where if isinstance(where, socket.socket) else bind(where, what=what)
     listener.settimeout(_POLL_S)
     over = threading.Event()
     slots = threading.BoundedSemaphore(connections)

@@ -1,4 +1,4 @@
-"""How a side of a channel proves who it is, and what it accepts from the other (spec §1)."""
+"""Proofs of identity on a channel, and the checks of the peer's proof (spec §1)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Peer:
 
     Attributes:
         kind: How it proved itself.
-        verdict: What its evidence was worth; ``None`` for a key.
+        verdict: Result of appraising its evidence; ``None`` for a key.
         public_key: The Ed25519 key it signed with; ``None`` for a guest.
     """
 
@@ -126,7 +126,7 @@ class AcceptGuest:
 
 @dataclass(frozen=True, slots=True)
 class AcceptKey:
-    """Accept who holds one of these Ed25519 keys."""
+    """Accept a holder of one of these Ed25519 keys."""
 
     public_keys: frozenset[bytes]
 
@@ -150,7 +150,7 @@ def _signed(binding: Binding) -> bytes:
 def _fields(proof: JsonValue, kind: str, names: set[str]) -> dict[str, JsonValue]:
     if not isinstance(proof, dict) or proof.get("kind") != kind or set(proof) != {"kind", *names}:
         raise ChannelRefused(
-            "the other side proves itself in another way than this side accepts",
+            "the peer proves itself in another way than this side accepts",
             check="proof",
             got=proof.get("kind") if isinstance(proof, dict) else None,
             expected=kind,

@@ -1,4 +1,4 @@
-"""A connection as channels use it: what the system says of it becomes an error of ours."""
+"""Connections of channels: errors of the system become errors of ours."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Stream(Protocol):
-    """What a channel needs of a connection; a socket has it."""
+    """Methods that a channel needs of a connection; a socket has them."""
 
     def sendall(self, data: Buffer, /) -> None:
         """Send every byte, or raise ``OSError``."""
@@ -90,7 +90,7 @@ def dialled(address: Address, *, timeout: float) -> socket.socket:
             "no peer answers at this address",
             check="channel",
             got=f"{address[0]}:{address[1]}, {type(error).__name__}",
-            hint="see whether it runs and listens there",
+            hint="check that the peer runs and listens there",
         ) from error
 
 
@@ -159,8 +159,8 @@ def _received(sock: Stream, view: memoryview) -> int:
 
 def _unreachable(error: OSError) -> PeerUnreachable:
     return PeerUnreachable(
-        "the other side of the channel does not answer",
+        "the peer does not answer",
         check="channel",
         got=type(error).__name__,
-        hint="see whether it still runs, and open the channel again",
+        hint="check that the peer still runs, and open the channel again",
     )

@@ -62,7 +62,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What a message must hold.
+    """Expected content of a message.
 
     Attributes:
         form: Of the activations.
@@ -187,7 +187,7 @@ def decode(message: bytes, expected: Expected, *, rows: int) -> list[Row]:
     if expected.form == "int8":
         scales = _shaped(tensors["scales"], torch.float32, (total,))
         if not (scales.isfinite() & (scales > 0)).all():
-            raise _invalid("a scale that is none", "finite, above 0")
+            raise _invalid("an invalid scale", "finite, above 0")
     count = total if expected.per_token else rows
     labels = _shaped(tensors["labels"], torch.int32, (count,)).to(torch.int64)
     known = (labels >= 0) & (labels < expected.labels)
@@ -234,7 +234,7 @@ def _shaped(tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) ->
 
 def _invalid(got: Any, expected: str) -> DataInvalid:
     return DataInvalid(
-        "a message of activations is not as it must be",
+        "a message of activations is malformed",
         check="activations",
         got=got,
         expected=expected,

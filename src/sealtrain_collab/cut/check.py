@@ -1,4 +1,4 @@
-"""What a run log says of a cut run holds together (spec/split-cut.md §4).
+"""Check that the run log of a cut run is consistent (spec/split-cut.md §4).
 
 Rules over the entries: the chain under them is another check's. In order, the first breach is
 ``ClaimContradicted``, or what a signature's own check raises:
@@ -66,7 +66,7 @@ _Word = TypeVar("_Word", bound=StrictModel)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a cut run is held to.
+    """Terms that a cut run must keep.
 
     Attributes:
         how: The recipe's settings.
@@ -91,7 +91,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """What a cut run came to.
+    """Results of a cut run.
 
     Attributes:
         consents: By owner.
@@ -187,7 +187,7 @@ def _consents(terms: Terms, joined: Iterable[_Joined]) -> dict[str, SignedConsen
             target=terms.target,
         )
         if signed.owner.name != one.party or one.party in found:
-            raise _broken("a consent of somebody else", signed.owner.name, one.party)
+            raise _broken("a consent of another owner", signed.owner.name, one.party)
         found[one.party] = signed
     if not set(found) == set(terms.parties) == set(terms.owners):
         raise _broken("other parties than owners of the data", sorted(found), list(terms.owners))

@@ -122,7 +122,7 @@ def client(
     """Send activations of your records to a guest you approved; the records stay with you.
 
     Your machine runs the front of the model. The guest proves itself first; you sign a consent to
-    this one run. Whoever sees activations can guess at the text: they are for that guest alone.
+    this one run. A reader of activations can guess at the text: they are for that guest alone.
     """
     from sealtrain.client.connection import own_key
     from sealtrain.consortium.members import Consortium

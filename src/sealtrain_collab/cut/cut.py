@@ -1,4 +1,4 @@
-"""A Transformers model cut between two layers: who has the data runs the front, a guest the back.
+"""A Transformers model cut between two layers: the owner runs the front, a guest the back.
 
     cut = CutModel(model, layers=6)
     activations = cut.front(input_ids, attention_mask)        # embeddings and layers 0 … 5, frozen
@@ -45,7 +45,7 @@ class _Passed(nn.Module):
 
 
 class _Outlet(_Passed):
-    """Keeps what the first layer of the other half would be given."""
+    """Keeps the input of the first layer of the other half."""
 
     reached: torch.Tensor | None = None
 
@@ -108,7 +108,7 @@ class Front(nn.Module):
 
     @torch.no_grad()
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """What enters the back's first layer.
+        """Input of the back's first layer.
 
         Args:
             input_ids: int64 (rows, tokens), padded on the right.
@@ -270,7 +270,7 @@ def _trial_tokens(base: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _recorded(base: nn.Module, layer: nn.Module, call: Callable[[], object]) -> torch.Tensor:
-    """What a layer is given during a call."""
+    """Arguments of a layer during a call."""
     seen: list[torch.Tensor] = []
 
     def record(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:

@@ -90,7 +90,7 @@ class Reading:
 
 
 def expected_of(recipe: Recipe, *, width: int, vocabulary: int) -> Expected:
-    """What a message of activations must hold under a recipe.
+    """Expected content of a message of activations under a recipe.
 
     Args:
         recipe: Of kind ``cut``.

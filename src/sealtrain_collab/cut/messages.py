@@ -1,4 +1,4 @@
-"""What the server and a client of a cut model say to each other (spec/split-cut.md §3).
+"""Messages between the server and a client of a cut model (spec/split-cut.md §3).
 
 Without torch: a client that finds another guest than it approved leaves before it loads a model.
 """
@@ -29,8 +29,8 @@ __all__ = [
     "Begin",
     "Joined",
     "conversation_of",
-    "heard",
-    "said",
+    "receive_message",
+    "send_message",
 ]
 
 PURPOSE: Final = "cut-activations"
@@ -48,7 +48,7 @@ class Begin(StrictModel):
 
     @property
     def target(self) -> Target:
-        """What an owner must have approved."""
+        """Deployment and recipe that an owner must have approved."""
         return Target(
             app_id=self.app_id, compose_hash=self.compose_hash, recipe_hash=self.recipe_hash
         )
@@ -70,12 +70,12 @@ class Ask(StrictModel):
     number: int = Field(default=0, ge=0, le=2**53 - 1)
 
 
-def said(channel: AttestedChannel, word: StrictModel) -> None:
+def send_message(channel: AttestedChannel, word: StrictModel) -> None:
     """Send a word."""
     channel.send(canonical_json(word.to_dict()))
 
 
-def heard(channel: AttestedChannel, kind: type[Any]) -> Any:
+def receive_message(channel: AttestedChannel, kind: type[Any]) -> Any:
     """Receive a word of that kind.
 
     Raises:
@@ -84,7 +84,7 @@ def heard(channel: AttestedChannel, kind: type[Any]) -> Any:
     """
     data = channel.receive(max_bytes=MAX_CONTROL_BYTES)
     if data is None:
-        raise ChannelBroken("the other side ended the conversation", check="cut")
+        raise ChannelBroken("the peer ended the conversation", check="cut")
     return load_canonical(
         kind,
         data,

@@ -1,4 +1,4 @@
-"""The server's view of its clients: who joined by which consent, and records as they send them.
+"""The server's view of its clients: their consents, and the records that they send.
 
 ``RemoteRecords`` is a dataset as training reads it, so order, weights and epochs are those of every
 other run; only its rows are activations.
@@ -38,8 +38,8 @@ from sealtrain_collab.cut.messages import (
     Ask,
     Begin,
     Joined,
-    heard,
-    said,
+    receive_message,
+    send_message,
 )
 
 if TYPE_CHECKING:
@@ -165,8 +165,8 @@ class Clients:
         """
         with accept(sock, self._conversation, timeout=self._patience) as channel:
             name = self._named(channel)
-            said(channel, self._begin)
-            self._take(name, channel, heard(channel, Joined))
+            send_message(channel, self._begin)
+            self._take(name, channel, receive_message(channel, Joined))
             client, spoke = self._clients[name], time.monotonic()
             while not self._over.wait(_POLL_SECONDS):
                 with self._changed:
@@ -176,7 +176,7 @@ class Clients:
                 quiet_for = time.monotonic() - spoke
                 if quiet_for > self._patience / 4 and client.turn.acquire(blocking=False):
                     try:
-                        said(channel, Ask(kind="wait"))
+                        send_message(channel, Ask(kind="wait"))
                     finally:
                         client.turn.release()
                     spoke = time.monotonic()
@@ -260,7 +260,7 @@ class Clients:
                 continue
             try:
                 with client.turn:
-                    said(channel, Ask(kind="end"))
+                    send_message(channel, Ask(kind="end"))
                     channel.send(manifest)
             except SealtrainError:
                 continue  # an owner who left misses nothing that others do not have
@@ -281,7 +281,7 @@ class Clients:
             or self._owners.get(name) != channel.peer.public_key
         ):
             raise ChannelRefused(
-                "a caller is not who it says, or comes for another recipe",
+                "a client claims another name than its key's, or joins for another recipe",
                 check="channel context",
                 hint="an owner of this recipe's data calls under its own name",
             )
@@ -336,7 +336,7 @@ class Clients:
         while True:
             channel = self._reached(owner, client, until)
             try:
-                said(channel, ask)
+                send_message(channel, ask)
                 answer = channel.receive(max_bytes=max_bytes)
             except (ChannelBroken, PeerUnreachable):
                 answer = None

@@ -1,4 +1,4 @@
-"""What a recipe may say of a model that is cut in two halves (spec/recipe.md §2.14)."""
+"""Settings of a recipe for a model that is cut in two halves (spec/recipe.md §2.14)."""
 
 from __future__ import annotations
 

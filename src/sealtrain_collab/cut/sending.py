@@ -22,8 +22,8 @@ from sealtrain_collab.cut.messages import (
     Ask,
     Begin,
     Joined,
-    heard,
-    said,
+    receive_message,
+    send_message,
 )
 
 if TYPE_CHECKING:
@@ -100,11 +100,11 @@ class Client:
                 than the owner consented to.
             ChannelBroken, PeerUnreachable: The conversation broke off.
         """
-        begun: Begin = heard(channel, Begin)
+        begun: Begin = receive_message(channel, Begin)
         self._refuse_other(begun)
-        said(channel, self._joined(begun.run_id))
+        send_message(channel, self._joined(begun.run_id))
         while True:
-            asked: Ask = heard(channel, Ask)
+            asked: Ask = receive_message(channel, Ask)
             if asked.kind == "wait":
                 continue
             if asked.kind == "end":
@@ -131,7 +131,7 @@ class Client:
                     check="cut",
                     got=got,
                     expected=expected,
-                    hint="the owner's approval names what it may run",
+                    hint="send to the server whose deployment and recipe the owner approved",
                 )
         self.run_id = begun.run_id
 

@@ -1,4 +1,4 @@
-"""The Flower app as a folder for ``flwr run``: the relay, and what Flower must know of it."""
+"""The Flower app as a folder for ``flwr run``: the relay, and its project file."""
 
 from __future__ import annotations
 

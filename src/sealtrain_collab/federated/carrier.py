@@ -133,7 +133,7 @@ class Carrier:
 
     def _take(self, frame: bytes) -> None:
         if len(frame) < FROM_RELAY.size:
-            raise ChannelBroken("the relay sends something else than a frame", check="relay")
+            raise ChannelBroken("the relay sent something else than a frame", check="relay")
         kind, number = FROM_RELAY.unpack_from(frame)
         data = frame[FROM_RELAY.size :]
         if kind == NODES and len(data) % 8 == 0 and len(data) <= 8 * _MAX_NODES:

@@ -1,6 +1,6 @@
-"""Whether what a run log says of a federation holds together (spec/federated-rounds.md §6).
+"""Check that the run log of a federation is consistent (spec/federated-rounds.md §6).
 
-Pure rules over the entries: the chain under them, and who signed it, is another check's. Read in
+Pure rules over the entries: other checks cover the hash chain and its signature. Read in
 order, the first breach is ``ClaimContradicted``:
 
 1. the federation begins once, as the recipe says, and is finished once, after the last round;
@@ -42,7 +42,7 @@ _Names = Annotated[tuple[OwnerName, ...], Field(min_length=1, max_length=256)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a federation is held to.
+    """Terms that a federation must keep.
 
     Attributes:
         rule: How updates are merged.
@@ -66,7 +66,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
-    """What the rounds of a run came to.
+    """Results of the rounds of a run.
 
     Attributes:
         merged: Parties of each round, in order.
@@ -217,7 +217,7 @@ class _Told:
         if event not in _STEPS:
             raise _broken(f"an event of no federation: {event}", entry, "event")
         if self.over or (event != "federation.begun") != (self.state is not None):
-            raise _broken(f"{event} stands where it may not", entry, "event")
+            raise _broken(f"{event} is out of place", entry, "event")
         kind, step = _STEPS[event]
         name = f"run log entry {entry['seq']}"
         step(self, load_model(kind, entry["fields"], ClaimContradicted, name), entry)
@@ -262,7 +262,7 @@ class _Told:
 
     def leave(self, said: _Left, entry: Mapping[str, Any]) -> None:
         if said.party not in self.there:
-            raise _broken(f"{said.party} left, and was not there", entry, "party")
+            raise _broken(f"{said.party} left without having joined", entry, "party")
         del self.there[said.party]
         self.left += 1
 
@@ -290,20 +290,20 @@ class _Told:
             raise _broken(f"{said.party} gave two updates to round {said.round}", entry, "party")
         if said.party not in self.there or self.there[said.party] != said.records:
             raise _broken(
-                f"{said.party} gave an update when it was not there, or of other records",
+                f"{said.party} gave an update while absent, or of other records",
                 entry,
                 "records",
             )
         begins, until = self.terms.windows.get(said.party, (0, 0))
         moment = from_rfc3339(entry["at"])
         if not begins - CLOCK_TOLERANCE_S <= moment <= until + CLOCK_TOLERANCE_S:
-            raise _broken(f"{said.party} gave an update when it took no part", entry, "at")
+            raise _broken(f"{said.party} gave an update without taking part", entry, "at")
         self._holds(self.hiding.give(said.party, told=(said.digest, said.norm)), entry)
         self.gave.add(said.party)
 
     def refuse(self, said: _Refused, entry: Mapping[str, Any]) -> None:
         if said.party not in self.there or said.round > self.number:
-            raise _broken("an update was refused that no party was asked for", entry, "party")
+            raise _broken("a refused update was never requested from a party", entry, "party")
         self.refused += 1
 
     def merge(self, said: _Merged, entry: Mapping[str, Any]) -> None:
@@ -334,7 +334,7 @@ class _Told:
 
     def _goes_on_from(self, state: str, entry: Mapping[str, Any]) -> None:
         if state != self.state:
-            raise _broken("it goes on from another adapter than was merged", entry, "state")
+            raise _broken("it continues from another adapter than was merged", entry, "state")
 
 
 _STEPS: Final[Mapping[str, tuple[type[StrictModel], Callable[..., None]]]] = {

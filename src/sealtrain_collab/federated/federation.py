@@ -1,4 +1,4 @@
-"""Rounds of a federation: who takes part, which updates count, and what is merged (spec §5).
+"""Rounds of a federation: parties, updates that count, and merges (spec §5).
 
 One thread decides and records; each party has a seat whose thread only talks. What it needs of
 training and of runs is handed in: this module knows neither keys nor models.
@@ -86,7 +86,7 @@ class Merging(Protocol):
     rate: float | None = None
 
     def admit(self, joined: Joined) -> dict[str, JsonValue]:
-        """What the log says of who joins, besides. Raises ``UpdateRefused`` if it cannot."""
+        """Further fields of the log about a party that joins. Raises ``UpdateRefused``."""
         return {}
 
     def plan(self, present: Sequence[str]) -> dict[str, JsonValue] | None:
@@ -107,7 +107,7 @@ class Merging(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """What a federation ends with.
+    """Results of a federation.
 
     Attributes:
         state: The last merged adapter.
@@ -208,7 +208,7 @@ class Federation:
         )
 
     def _gather(self) -> None:
-        """Wait for everybody; in the end for as many as a round needs."""
+        """Wait for all parties; at the deadline, for as many as a round needs."""
         self._hear_until(lambda: len(self._present) == len(self._rounds.parties))
         if len(self._present) < self._rounds.min_parties:
             raise self._too_few(len(self._present), "joined")

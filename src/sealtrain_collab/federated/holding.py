@@ -34,7 +34,7 @@ _POLL_S = 0.5
 
 
 class Work(Protocol):
-    """What a party does for a lead."""
+    """Work of a party for its lead."""
 
     def learn(self, asked: Asked, state: bytes) -> Done:
         """Train a round from a merged adapter: ``Learned`` as JSON, and the update."""
@@ -116,10 +116,10 @@ class Holding:
             self._heard = time.monotonic()
         if time.monotonic() - self._heard > self._patience:
             raise PeerUnreachable(
-                "no lead of this run says anything any more",
+                "the lead of this run is silent",
                 check="lead",
                 got=f"silence for {self._patience:.0f} s",
-                hint="see whether it still runs; if it does, join again",
+                hint="check that the lead still runs; if it does, join again",
             )
 
     def _route(self, turn: Turn) -> None:
@@ -166,7 +166,7 @@ class Holding:
             asked = load_message(Asked, message, error=ChannelBroken)
             state = channel.receive(max_bytes=MAX_STATE_BYTES)
             if state is None or len(state) != asked.payload:
-                raise ChannelBroken("the lead sent another adapter than it said", check="payload")
+                raise ChannelBroken("the lead sent another adapter than announced", check="payload")
             answer(channel, partial(self._act, asked, state))
             if asked.do == "finish":
                 # The event comes after the answer is out: then the process may end.

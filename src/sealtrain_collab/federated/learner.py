@@ -129,7 +129,7 @@ class Learner:
         return self._start
 
     def initial(self) -> bytes:
-        """The adapter that the first round starts from: equal for all who have the recipe."""
+        """The adapter that the first round starts from: equal for all holders of the recipe."""
         return encode_state(self._start)
 
     def state(self) -> dict[str, Tensor]:
@@ -299,7 +299,7 @@ def pooled(counts: Sequence[dict[str, Any]]) -> dict[str, float]:
 def _check(recipe: Any, terms: Any) -> None:
     if terms is None or getattr(terms, "rounds", None) is None:
         raise RecipeInvalid(
-            "the recipe is for no federation", check="collaboration", expected="kind: federated"
+            "the recipe is not for a federation", check="collaboration", expected="kind: federated"
         )
     if recipe.phase not in ("classify", "sft") or recipe.peft is None:
         raise RecipeInvalid(

@@ -88,7 +88,7 @@ def _check(rule: str, updates: Sequence[Update], rank: int | None) -> None:
     if rule not in RULES:
         raise UsageError("no such rule", got=rule, expected=", ".join(RULES))
     if not updates:
-        raise UsageError("there is no update to merge")
+        raise UsageError("no update to merge was given")
     if (rule == "exact") != (rank is not None):
         raise UsageError("rank and the rule exact go together", got=f"{rule}, rank {rank}")
     parties = [update.party for update in updates]
@@ -102,7 +102,7 @@ def _check(rule: str, updates: Sequence[Update], rank: int | None) -> None:
 def _of_all(
     rule: str, shares: Sequence[float], trim: int | None
 ) -> Callable[[Sequence[Tensor]], Tensor]:
-    """What makes one tensor of the parties' tensors."""
+    """Merges the parties' tensors into one."""
     if (rule == "trimmed-mean") != (trim is not None):
         raise UsageError("trim and the rule trimmed-mean go together", got=f"{rule}, trim {trim}")
     if trim is not None:

@@ -1,4 +1,4 @@
-"""What lead and parties say to each other inside their channel (spec §4)."""
+"""Messages between lead and parties inside their channel (spec §4)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Asked(StrictModel):
 
 
 class Learned(StrictModel):
-    """What a party answers to ``learn``; its adapter follows.
+    """A party's answer to ``learn``; its adapter follows.
 
     Attributes:
         round: As asked.

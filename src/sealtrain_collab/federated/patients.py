@@ -1,8 +1,8 @@
-"""What a federation promises patients, and what its recipe may then say (spec/recipe.md §2.14).
+"""A federation's privacy promise to patients, and its limits on recipes (spec/recipe.md §2.14).
 
 Rounds that hide patients are steps of gradient descent of our own (``federated.private``),
-not a trainer of a library. So that nothing is approved that does not happen, whatever they do not
-follow has to be left at its default, or is refused.
+not a trainer of a library. Settings that they do not follow must keep their default and are refused
+otherwise, so that owners approve nothing that does not happen.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _FOLLOWED: Final = frozenset(
 
 
 class PatientPrivacy(StrictModel):
-    """What hides everything that one party holds of one patient."""
+    """Privacy of everything that one party holds of one patient."""
 
     patient: ColumnName = Field(
-        description="Column that says whose a record is; the model does not read it."
+        description="Column that names a record's patient; the model does not read it."
     )
     records_a_patient: int = Field(
         ge=1, le=4096, description="Of one patient so many records train, those first in the data."
@@ -77,7 +77,7 @@ class PatientPrivacy(StrictModel):
 
 
 def patient_privacy_of(recipe: Any) -> PatientPrivacy | None:
-    """What a ``Recipe`` promises patients; ``None`` for nothing."""
+    """The promise of a ``Recipe`` to patients; ``None`` without one."""
     promised: PatientPrivacy | None = getattr(recipe.collaboration, "patient_privacy", None)
     return promised
 

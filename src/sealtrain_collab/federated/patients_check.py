@@ -1,4 +1,4 @@
-"""Whether what a run log says of rounds that hide patients keeps what the recipe promised them.
+"""Check that the log of rounds that hide patients keeps the recipe's promise to them.
 
 Pure rules beside those of ``rounds``, which reads the log (spec/federated-rounds.md §6):
 
@@ -98,7 +98,7 @@ class Hiding:
             delta=promised.delta,
         )
         if plan.epsilon < (1 - TOLERANCE) * spent:
-            return Breach("epsilon", "the plan spends more than it says")
+            return Breach("epsilon", "the plan spends more than it states")
         self.plan = plan
         return None
 

@@ -99,7 +99,7 @@ def plan_rounds(privacy: PatientPrivacy, *, patients: int, rounds: int) -> Patie
     spent = plan.epsilon(rounds)
     if not spent <= privacy.target_epsilon:
         raise PrivacyBroken(
-            "the noise spends more than it may",
+            "the noise is too small for the promised epsilon",
             check="patient_privacy.noise_multiplier",
             got=f"epsilon {spent:.4g}",
             expected=f"at most {privacy.target_epsilon:g}",
@@ -307,7 +307,7 @@ class PrivateMerging:
                 hint="begin a new run",
             )
         if not sums:
-            raise UsageError("there is no sum to merge")
+            raise UsageError("no sum to merge was given")
         for party, state in sums.items():
             refuse_unclipped(plan.privacy, party, state, patients[party])
         self._last = round_number

@@ -1,4 +1,4 @@
-"""What a recipe may say of a training in rounds (spec/recipe.md §2.14)."""
+"""Settings of a recipe for training in rounds (spec/recipe.md §2.14)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Federated(PartiesSettings):
 
     @property
     def privacy_promise(self) -> PrivacyPromise | None:
-        """What patients are promised."""
+        """The privacy promise to patients."""
         promised = self.patient_privacy
         if promised is None:
             return None

@@ -1,7 +1,7 @@
-"""The lead's talk with one node: prove, ask, hear; anew after whatever goes wrong (spec §3, §5).
+"""The lead's conversation with one node: prove, ask, receive; again after a failure (spec §3, §5).
 
-Each seat is a thread. It decides nothing: what it hears goes to the federation as news, in the
-order it came.
+Each seat is a thread. It decides nothing: it passes answers to the federation as news, in their
+order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Carrying = Callable[[bytes, int], bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Came:
-    """A party proved itself and says who it is."""
+    """A party proved itself and named itself."""
 
     seat: Seat
     joined: Joined
@@ -109,7 +109,7 @@ class Seat:
         self._thread.start()
 
     def ask(self, asked: Asked, state: bytes) -> None:
-        """Have the party do something; what comes of it is news."""
+        """Give the party a task; its result becomes news."""
         self._tasks.put((asked, state))
 
     def dismiss(self) -> None:

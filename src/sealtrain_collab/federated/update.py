@@ -1,4 +1,4 @@
-"""What a party's adapter travels as: float32 tensors in safetensors, checked before they are used.
+"""Encoding of a party's adapter: float32 tensors in safetensors, checked before use.
 
 An update holds exactly the tensors of the state it was learned from, in the same shapes. Names,
 shapes and sizes are compared with that state before a number is read; a number that is not finite
@@ -44,7 +44,7 @@ class Update:
     def __post_init__(self) -> None:
         if not 1 <= self.weight <= MAX_WEIGHT:
             raise UpdateRefused(
-                "an update weighs what no number of records can",
+                "an update has an impossible weight",
                 owner=self.party,
                 check="records",
                 got=self.weight,
@@ -91,7 +91,7 @@ def decode_state(data: bytes, like: State, *, party: str | None = None) -> dict[
     payload = 4 * sum(math.prod(shape) for shape in wanted.values())
     if not payload <= len(data) <= payload + _MAX_HEADER_BYTES:
         raise UpdateRefused(
-            "an adapter is not as long as it must be",
+            "an adapter has the wrong length",
             owner=party,
             check="size",
             got=f"{len(data)} bytes",
@@ -101,7 +101,7 @@ def decode_state(data: bytes, like: State, *, party: str | None = None) -> dict[
         state = load(data)
     except (SafetensorError, ValueError, KeyError) as error:
         raise UpdateRefused(
-            "an adapter is no safetensors file",
+            "an adapter is not a safetensors file",
             owner=party,
             check="format",
             got=type(error).__name__,

@@ -165,7 +165,7 @@ def _gone(problem: str, got: object) -> AcceleratorUnreachable:
 
 
 def _printable(body: bytearray) -> str:
-    """What an untrusted machine says, cut, and without what could drive a terminal."""
+    """Text of an untrusted machine, cut, without control characters."""
     return printable(bytes(body[: wire.MAX_REFUSAL]).decode("utf-8", "replace"), 200)
 
 

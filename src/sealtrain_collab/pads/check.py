@@ -1,6 +1,6 @@
-"""Whether what a run log says of products made elsewhere holds together (spec/one-time-pads.md §8).
+"""Check that the run log of products under pads is consistent (spec/one-time-pads.md §8).
 
-Pure rules over the entries: the chain under them, and who signed it, is another check's. Read in
+Pure rules over the entries: other checks cover the hash chain and its signature. Read in
 order, the first breach is ``ClaimContradicted``:
 
 1. every ``pads.begun`` and ``pads.spent`` has exactly its fields, in their types;
@@ -86,7 +86,7 @@ def pads_hold(case: Case) -> str:
 
 
 def sum_up(entries: Iterable[Mapping[str, Any]], how: Pads) -> str:
-    """What left under pads, in numbers, for a report. Arguments and errors: ``read_pad_use``."""
+    """Sum up the products under pads for a report. Arguments and errors: ``read_pad_use``."""
     found = read_pad_use(entries, how)
     layers = ", ".join(f"{name} {count:,}" for name, count in found.layers.items())
     return (
@@ -98,7 +98,7 @@ def sum_up(entries: Iterable[Mapping[str, Any]], how: Pads) -> str:
 
 
 def read_pad_use(entries: Iterable[Mapping[str, Any]], how: Pads) -> PadUse:
-    """What a run log says, once it holds together.
+    """Read the use of pads from a run log, by the module's rules.
 
     Args:
         entries: Of the log, in order.
@@ -138,9 +138,7 @@ class _Told:
     def sum(self) -> PadUse:
         self._leave()
         if not self.beginnings:
-            raise ClaimContradicted(
-                "the run log says of no product that it was made under pads", check="pads"
-            )
+            raise ClaimContradicted("the run log names no product under pads", check="pads")
         totals = {
             name: sum(getattr(one, name) for one in self.before)
             for name in ("products", "rows", "bytes_out", "bytes_in")

@@ -83,8 +83,8 @@ def dealer(
 ) -> None:
     """Make pads for guests of the same deployment, in a guest of its own.
 
-    It proves itself to them and they to it. Keep it apart from whoever runs the accelerator:
-    together they could read everything. Ends with Ctrl-C.
+    It proves itself to them and they to it. Run it apart from the accelerator: an operator of both
+    could read everything. Ends with Ctrl-C.
     """
     alone()
     with TemporaryDirectory(prefix="sealtrain-dealer-") as nothing:

@@ -330,7 +330,7 @@ def _digest(said: dict[str, Any]) -> bytes:
     try:
         return from_hex(said["matrix"], length=32)
     except (KeyError, TypeError, DataInvalid) as error:
-        raise ChannelBroken("the dealer does not say what it was brought", check="pads") from error
+        raise ChannelBroken("the dealer does not confirm its matrices", check="pads") from error
 
 
 @contextmanager
@@ -350,5 +350,5 @@ def _gone(problem: str, got: object) -> DealerUnreachable:
     return DealerUnreachable(
         problem,
         got=got,
-        hint="see what it says and that it runs at that address, or resume with another one",
+        hint="check the dealer's output and address, or resume with another dealer",
     )

@@ -45,7 +45,7 @@ def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """
     weight = weight.detach().to(torch.float32)
     if not bool(torch.isfinite(weight).all()):
-        raise ModelInvalid("a frozen layer has weights that are no numbers", check="weights")
+        raise ModelInvalid("a frozen layer has weights that are not finite", check="weights")
     largest = weight.abs().amax(dim=1)
     scale = torch.where(largest > 0, largest / _WEIGHT_MAX, torch.ones_like(largest))
     return torch.round(weight / scale[:, None]).clamp_(-127, 127).to(torch.int8), scale
@@ -56,7 +56,7 @@ class PublicMatrix:
     """int8 weights of one layer, or of several stacked that share their input.
 
     Attributes:
-        values: int8, (outputs, inputs), on the CPU. Everybody may know them.
+        values: int8, (outputs, inputs), on the CPU. They are public.
         bits: Of what is multiplied with them.
     """
 

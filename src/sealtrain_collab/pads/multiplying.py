@@ -1,4 +1,4 @@
-"""What an accelerator and a dealer have in common: products with matrices that a guest brought.
+"""Products with a guest's matrices, as accelerator and dealer make them.
 
 Matrices belong to the connection that brought them. Another one neither sees them nor has them
 multiplied, and they are forgotten when it ends.
@@ -24,7 +24,7 @@ MAX_MATRICES: Final = 1 << 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What an accelerator or a dealer takes at most.
+    """Limits of an accelerator or a dealer.
 
     Attributes:
         matrix_bytes: Of the matrices of all connections together.

@@ -168,7 +168,7 @@ class Pool:
         secret: The pad secret.
 
     Raises:
-        DataInvalid: It is no such file.
+        DataInvalid: It is not such a file.
         FileTruncated: It is longer or shorter than it says.
     """
 
@@ -363,7 +363,7 @@ class OwnPool:
 def _header(file: BinaryIO) -> PoolHeader:
     front = file.read(len(MAGIC) + 4)
     if len(front) != len(MAGIC) + 4 or not front.startswith(MAGIC):
-        raise DataInvalid("this is no pool of pads")
+        raise DataInvalid("this is not a pool of pads")
     length = int.from_bytes(front[len(MAGIC) :], "big")
     if length > MAX_HEADER:
         raise DataInvalid("the header of a pool is too long", got=length, expected=MAX_HEADER)

@@ -46,7 +46,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protected:
-    """What ``protect`` did.
+    """Result of ``protect``.
 
     Attributes:
         engine: Multiplies, and counts what that takes.
@@ -182,7 +182,7 @@ def _frozen(model: nn.Module) -> Iterator[str]:
     for name, part in model.named_modules():
         if any(f"{name}.".startswith(f"{inner}.") for inner in adapters):
             continue
-        # PEFT's trained copy of a layer with its original, and what makes virtual tokens.
+        # PEFT's trained copy of a layer with its original, and its makers of virtual tokens.
         saved = isinstance(getattr(part, "modules_to_save", None), nn.ModuleDict)
         if saved or name.rpartition(".")[2] == "prompt_encoder":
             adapters.append(name)

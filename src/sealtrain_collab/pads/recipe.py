@@ -1,4 +1,4 @@
-"""What a recipe may say of a training whose products are made under pads (spec/recipe.md §2.14)."""
+"""Settings of a recipe for products under pads (spec/recipe.md §2.14)."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def served(
 
 
 def _told(work: subprocess.Popen[bytes]) -> dict[str, Any]:
-    """What a started accelerator says of itself, within the time it has to start."""
+    """The address that a started accelerator prints within its time to start."""
     output = work.stdout
     if output is None or not select.select([output], [], [], START_SECONDS)[0]:
         raise AcceleratorUnreachable("the accelerator did not start in time")
@@ -182,7 +182,7 @@ def run(settings: dict[str, Any], *, say: Callable[[bytes], object], lifeline: i
         say: Takes one line: where it listens.
         lifeline: Descriptor to read from; at its end, so ends this process.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started it
     torch.set_num_threads(settings["threads"])
     try:
         device = Device(settings["device"], settings["exact"])

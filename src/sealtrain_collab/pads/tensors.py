@@ -79,7 +79,7 @@ def expect_rows(rows: int, columns: int) -> None:
         raise DataInvalid("too many rows, or none", got=rows, expected=f"1 to {MAX_ROWS}")
     if 4 * columns * rows > MAX_BYTES:
         raise LimitExceeded(
-            "the rows asked for fit no message",
+            "the requested rows do not fit a message",
             got=f"{4 * columns * rows} bytes",
             expected=f"at most {MAX_BYTES}",
         )

@@ -1,1 +1,1 @@
-"""What all kinds share in which several parties train: a lead, its parties, one manifest."""
+"""Shared by all kinds in which several parties train: a lead, its parties, one manifest."""

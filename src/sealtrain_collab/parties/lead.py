@@ -179,7 +179,7 @@ class LeadRun(AttestedGuest):
             self.record(BORDER_CLOSED, self._held.to_dict())
 
     def joint_key(self, purpose: str, shares: Mapping[str, bytes]) -> DataKey:
-        """A key that follows from what all of some parties contribute; no lead has it alone.
+        """A key derived from the shares of some parties; the lead cannot derive it alone.
 
         Args:
             purpose: Lower-case words with hyphens, as given to ``PartyRun.share``.

@@ -223,7 +223,7 @@ class PartyRun(DataGuest):
         return self.grant.run_key
 
     def share(self, purpose: str) -> bytes:
-        """What this party adds to a key that no lead has alone (``LeadRun.joint_key``).
+        """This party's share of a key that the lead cannot derive alone (``LeadRun.joint_key``).
 
         Args:
             purpose: Lower-case words with hyphens; the same for all parties.

@@ -1,6 +1,6 @@
 """One accelerator that travels between holders of data that stay where they are.
 
 See ``spec/travelling.md``. ``accelerator`` does as it is told, ``holder`` gives its chunks,
-``orchestrator`` owns model and schedule. What remains for others to check is the run log, by the
-rules of ``travelling.check``.
+``orchestrator`` owns model and schedule. Verifiers check the run log by the rules of
+``travelling.check``.
 """

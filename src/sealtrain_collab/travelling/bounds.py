@@ -111,7 +111,7 @@ def bounded(
         most: L2 norm of the movement, > 0.
 
     Yields:
-        Tells, after the block, how far it went before it was cut; -1 for not finite.
+        A function that gives, after the block, the movement before it was cut; -1 for not finite.
     """
     import torch
 
@@ -122,10 +122,10 @@ def bounded(
     }
     moved = 0.0
 
-    def told() -> float:
+    def movement() -> float:
         return moved
 
-    yield told
+    yield movement
     with torch.no_grad():
         squares = [
             (one.detach() - before[name]).double().square().sum()

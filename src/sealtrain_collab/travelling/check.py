@@ -1,6 +1,6 @@
-"""Whether what a run log says of a travelling accelerator holds together (spec/travelling.md §5).
+"""Check that the run log of a travelling accelerator is consistent (spec/travelling.md §5).
 
-Pure rules over the entries: the chain under them, and who signed it, is another check's. Read in
+Pure rules over the entries: other checks cover the hash chain and its signature. Read in
 order, the first breach is ``TranscriptInvalid``:
 
 1. one setup, of the program, buffer and holders that the recipe means, before any trip;
@@ -34,7 +34,7 @@ _PREFIXES: Final = ("travel.", "trip.")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What the recipe holds a travelling run to.
+    """Terms that the recipe sets for a travelling run.
 
     Attributes:
         program: Settings of the accelerator's program but for its device.
@@ -54,7 +54,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Travelled:
-    """What a run's trips came to.
+    """Results of a run's trips.
 
     Attributes:
         trips: How many were trained on.
@@ -178,7 +178,7 @@ class _Reader:
         if event not in steps:
             raise self._broken(f"an event of no travelling run: {event}")
         if self.over or (event != "travel.setup") != (self.holders is not None):
-            raise self._broken(f"{event} stands where it may not")
+            raise self._broken(f"{event} is out of place")
         try:
             steps[event](entry["fields"])
             if event == "trip.written":
@@ -248,7 +248,7 @@ class _Reader:
         begins, ends = self.terms.windows[holder]
         if not begins - CLOCK_TOLERANCE_S <= moment <= ends + CLOCK_TOLERANCE_S:
             raise self._broken(
-                f"{holder} gave a chunk when it took no part",
+                f"{holder} gave a chunk without taking part",
                 got=to_rfc3339(moment),
                 expected=f"{to_rfc3339(begins)} to {to_rfc3339(ends)}",
             )

@@ -32,7 +32,7 @@ __all__ = ["AcceleratorLane"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What came of training on a range.
+    """Result of training on a range.
 
     Attributes:
         tokens: Trained on.
@@ -73,13 +73,13 @@ class AcceleratorLane:
         return self._ask({"do": "load", "settings": settings.to_dict()}, state)[0]
 
     def lend(self, capability: WriteCapability) -> Callable[[], None]:
-        """Ask to open a capability; what is returned waits until it is open."""
+        """Ask to open a capability; returns a function that waits until it is open."""
         self._send({"do": "lend", "capability": capability.to_dict()})
 
-        def opened() -> None:
+        def wait() -> None:
             self._answer()
 
-        return opened
+        return wait
 
     def take_back(self, capability_id: str) -> Written:
         """Close a capability; returns what came through it."""
@@ -105,7 +105,7 @@ class AcceleratorLane:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ChannelBroken(
-                "the accelerator does not say what it did", check="accelerator"
+                "the accelerator's answer has no result", check="accelerator"
             ) from error
 
     def measure(self) -> dict[str, str]:
@@ -114,10 +114,10 @@ class AcceleratorLane:
         return {name: str(answer[name]) for name in ("code", "model")}
 
     def scrub(self, start: int, end: int, nonce: bytes) -> Callable[[], str]:
-        """Ask to wipe a range; what is returned waits for the proof, and sees that it is of zeros.
+        """Ask to wipe a range; the function that it returns waits for the proof.
 
         Raises:
-            TripBroken: From what is returned: it is another.
+            TripBroken: From that function: the range does not hold zeros.
         """
         self._send({"do": "scrub", "start": start, "end": end, "nonce": nonce.hex()})
         expected = zeros_proof(nonce.hex(), end - start)

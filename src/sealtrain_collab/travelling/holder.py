@@ -176,7 +176,7 @@ class Holder:
             raise CheckpointRefused(
                 "the orchestrator goes on from an older state than can be the newest",
                 check="trips",
-                got=f"{missing} trips it has no record of",
+                got=f"{missing} trips unknown to it",
                 expected=f"at most {self._forgives}",
                 hint="the store holds newer sealed states back; use the newest",
             )

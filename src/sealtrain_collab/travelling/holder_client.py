@@ -67,7 +67,7 @@ class HolderLane:
             share = Secret(from_base64(ok["share"], length=32))
             return Joined(size=int(ok["bytes"]), share=share)
         except (KeyError, TypeError, ValueError, DataInvalid):
-            raise ChannelBroken("the holder does not say what it has", check="holder") from None
+            raise ChannelBroken("the holder's answer names no tokens", check="holder") from None
 
     def provision(self, asked: Provision) -> Given:
         """Have it write one chunk.
@@ -85,7 +85,7 @@ class HolderLane:
                 timers={str(name): float(seconds) for name, seconds in timers.items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ChannelBroken("the holder does not say what it wrote", check="holder") from error
+            raise ChannelBroken("the holder's answer names no chunk", check="holder") from error
 
     def report(self) -> bytes:
         """How it came by its data. Raises as ``provision``."""

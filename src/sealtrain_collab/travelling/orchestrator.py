@@ -361,7 +361,7 @@ class Orchestrator:
                 )
 
     def _wiping(self, trip: Trip) -> Callable[[], None]:
-        """Ask for step 8 of a trip that was trained on; what is returned waits, and does step 9."""
+        """Ask for step 8 of a trained trip; the function that it returns does step 9."""
         began = time.perf_counter()
         scrubbed = self._scrubbing(self._loans, trip)
 

@@ -329,7 +329,7 @@ class Program:
         try:
             tensors = load(state)
         except SafetensorError as error:
-            raise ModelInvalid("the model state is no safetensors file") from error
+            raise ModelInvalid("the model state is not a safetensors file") from error
         # Loaded above, so the header is whole and JSON; the library shows no metadata of bytes.
         header = json.loads(state[8 : 8 + int.from_bytes(state[:8], "little")])
         kept_with = parse_json(header.get("__metadata__", {}).get(_KEPT, "null").encode())

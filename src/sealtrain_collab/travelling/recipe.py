@@ -1,8 +1,8 @@
-"""What a recipe may say of a training that travels, and the program that it means.
+"""Settings of a recipe for an accelerator that travels, and the program they stand for.
 
 The accelerator's program is its own loop (``travelling.program``), not a trainer of a
-library. So that nothing is approved that does not happen, whatever it does not follow has to be
-left at its default, or is refused.
+library. Settings that it does not follow must keep their default and are refused otherwise, so that
+owners approve nothing that does not happen.
 """
 
 from __future__ import annotations

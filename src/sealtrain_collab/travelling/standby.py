@@ -1,9 +1,8 @@
 """Sealed states of a run, for another orchestrator that takes over (spec §6).
 
 A state is one sealed blob: plan, journal so far and model state, bound to run and trip. What
-follows the newest one is done again; nobody can put an older one in its place who does not also
-hold back every newer one, and then holders count more trips than can be lost and refuse
-(``holder``).
+follows the newest one is done again; an attacker who puts an older one in its place has to hold
+back every newer one, and then holders count more trips than can be lost and refuse (``holder``).
 
 The key is made of a share of each holder, so no orchestrator keeps it: one that takes over asks all
 of them, proving itself anew, and a holder whose lease has ended has no share to give.
@@ -97,7 +96,7 @@ class Standby:
         """
         names = self._names()
         if not names:
-            raise CheckpointRefused("there is no sealed state to go on from", check="standby")
+            raise CheckpointRefused("no sealed state to continue from was found", check="standby")
         newest = names[-1]
         root = self._store.verify(newest)
         with self._store.read(newest, self._binding(newest), root=root) as file:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from sealtrain.attest.claims import Check, Claim, among, equal, held
+from sealtrain.attest.claims import Check, Claim, among, equal, require_checks
 from sealtrain.attest.dstack.policy import DstackPolicy
 from sealtrain.attest.dstack.verify import MeasuredGuest, VerifiedDstack
 from sealtrain.attest.tdx import appraise as tdx
@@ -28,7 +28,7 @@ def claims_of(verified: VerifiedDstack, policy: DstackPolicy, now: int) -> tuple
     """
     return (
         *tdx.claims_of(verified, policy, now),
-        *held(checks_of(verified.measured, policy)),
+        *require_checks(checks_of(verified.measured, policy)),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from sealtrain.attest.claims import Check, Claim, among, equal, held, unlooked
+from sealtrain.attest.claims import Check, Claim, among, equal, require_checks, unlooked
 from sealtrain.attest.nitro.policy import NitroPolicy
 from sealtrain.attest.nitro.verify import (
     PARENT_PCR,
@@ -34,7 +34,7 @@ def claims_of(verified: VerifiedNitro, policy: NitroPolicy, now: int) -> tuple[C
         MeasurementMismatch: Image or signer is not listed.
         PlatformMismatch: Parent instance or its IAM role is not listed.
     """
-    return held(checks_of(verified, policy, now))
+    return require_checks(checks_of(verified, policy, now))
 
 
 def checks_of(

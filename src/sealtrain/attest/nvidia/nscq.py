@@ -111,17 +111,17 @@ class Switches:
         return found[0]
 
     def _observe(self, path: str, kind: Any, read: Callable[[Any], Any]) -> list[Any]:
-        """What the callback was told; a structure is valid only while it runs."""
+        """Values that the callback received; a structure is valid only while it runs."""
         told: list[Any] = []
         codes: list[int] = []
 
-        def hear(_device: Any, code: int, value: Any, _more: Any) -> None:
+        def on_answer(_device: Any, code: int, value: Any, _more: Any) -> None:
             codes.append(code)
             if code >= 0 and len(told) <= MAX_DEVICES:
                 told.append(read(value))
 
         heard = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Uuid), ctypes.c_int8, kind, ctypes.c_void_p)(
-            hear
+            on_answer
         )
         code = self._library.nscq_session_path_observe(
             self._session, ctypes.c_char_p(path.encode()), heard, None, ctypes.c_uint32(0)

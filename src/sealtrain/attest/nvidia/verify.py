@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
-from sealtrain.attest.claims import Claim, Group, require_all, single, unlooked
+from sealtrain.attest.claims import Claim, Group, require_groups, single, unlooked
 from sealtrain.attest.nvidia.appraise import checks_of_device
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.device import VerifiedDevice, verify_device
@@ -108,18 +108,18 @@ def verify_gpus(
         )
     shown, told = evidence.devices, evidence.claims
     # Before any signature: of too many devices none is verified.
-    require_all(_before(shown, told, policy))
+    require_groups(_before(shown, told, policy))
     verified: dict[str, VerifiedDevice] = {}
     claims: dict[str, tuple[Claim, ...]] = {}
     for name, device in zip(names_of(shown), shown, strict=True):
         one = verify_device(device, simulator_root=simulator_root, now=now)
         groups = device_groups(one, collateral, policy, nonce=nonce, now=now)
-        verified[name], claims[name] = one, require_all(groups)
+        verified[name], claims[name] = one, require_groups(groups)
     devices = tuple(verified.values())
     of_set = set_groups(devices, told, collateral, policy, nonce=nonce, now=now)
     return VerifiedGpus(
         devices=MappingProxyType(verified),
-        claims=MappingProxyType({SET: require_all(of_set), **claims}),
+        claims=MappingProxyType({SET: require_groups(of_set), **claims}),
         mode=mode_of(devices, told),
         gpu_claims=told,
         digest=evidence.digest,

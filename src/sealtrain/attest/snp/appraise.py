@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from sealtrain.attest.claims import Check, Claim, among, equal, held, unlooked
+from sealtrain.attest.claims import Check, Claim, among, equal, require_checks, unlooked
 from sealtrain.attest.snp.parse import Tcb
 from sealtrain.attest.snp.policy import ProductName, SnpPolicy, product_name
 from sealtrain.attest.snp.revocation import check_revocation
@@ -44,7 +44,7 @@ def claims_of(verified: VerifiedSnp, policy: SnpPolicy, now: int) -> tuple[Claim
         RevocationUnknown: No valid revocation list where the policy requires one.
         CertificateRevoked: A certificate of the chain was revoked.
     """
-    return held(checks_of(verified.platform, policy, crl=verified.crl, now=now))
+    return require_checks(checks_of(verified.platform, policy, crl=verified.crl, now=now))
 
 
 def checks_of(

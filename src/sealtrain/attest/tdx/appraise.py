@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from sealtrain.attest.claims import Check, Claim, among, equal, held, unlooked
+from sealtrain.attest.claims import Check, Claim, among, equal, require_checks, unlooked
 from sealtrain.attest.tdx.policy import QuotePolicy
 from sealtrain.attest.tdx.verify import QuotedGuest, VerifiedQuote
 from sealtrain.errors import (
@@ -33,7 +33,7 @@ def claims_of(verified: QuotedGuest, policy: QuotePolicy, now: int) -> tuple[Cla
     Raises:
         EvidenceRefused: A leaf of that branch, for the first claim that does not hold.
     """
-    return held(checks_of(verified.signed, policy, now))
+    return require_checks(checks_of(verified.signed, policy, now))
 
 
 def checks_of(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> tuple[Check, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sealtrain.ledger.postgres import Postgres
-from sealtrain.ledger.reading import reading
+from sealtrain.ledger.reading import open_reading
 from sealtrain.ledger.references import References
 
 __all__ = ["Beside", "read_beside"]
@@ -54,7 +54,7 @@ def read_beside(where: Path | Postgres) -> Beside:
     notes: list[str] = []
     runs: frozenset[str] = frozenset()
     problem = None
-    with reading(where) as db:
+    with open_reading(where) as db:
         try:
             with db.part():
                 for table, query in _REFERENCES.items():

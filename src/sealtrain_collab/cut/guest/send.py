@@ -58,7 +58,7 @@ _PAUSE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sending:
-    """What an owner has, and where the server is.
+    """An owner's files and keys, and the server's address.
 
     Attributes:
         deployment: The ``app-compose.json`` that the owner approved.
@@ -156,7 +156,7 @@ def send(
                 manifest = client.serve(channel)
             break
         except (PeerUnreachable, ChannelBroken):
-            # It may come back, and goes on where it was; what it was sent it has.
+            # The server may come back and continue; it keeps the messages that were sent.
             # A server that refuses us at once gets no further time; one that worked with us does.
             worked = client is not None and client.sent > sent
             if worked or (proved and time.monotonic() - began > how.wait):

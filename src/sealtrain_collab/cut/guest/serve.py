@@ -19,7 +19,7 @@ from sealtrain.guest.guest import secluded
 from sealtrain.guest.sandbox.border import saying
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain.signing.parties import party_run_id
-from sealtrain_collab.channel.ports import bound, listening
+from sealtrain_collab.channel.ports import bind, listening
 from sealtrain_collab.channel.proofs import ProveGuest
 from sealtrain_collab.cut.recipe import Cut
 from sealtrain_collab.parties.joint import close_joint
@@ -72,7 +72,7 @@ def serve(
         run = LeadRun.begin(settings, on_failure=on_failure, alone=alone)
         stack.callback(run.close)
         work = _Work(run, of_kind(run.recipe, Cut), wait=wait, patience=patience)
-        listener = stack.enter_context(bound(listen, what="clients"))
+        listener = stack.enter_context(bind(listen, what="clients"))
         ready(written(*listener.getsockname()[:2]))
         return secluded(
             run,

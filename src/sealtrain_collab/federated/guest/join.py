@@ -168,5 +168,5 @@ class _Work:
 
 def _rate(asked: Asked) -> float:
     if asked.rate is None:
-        raise PrivacyBroken("a lead asks for a sum and tells no rate", check="rate", got="none")
+        raise PrivacyBroken("the lead asks for a sum without a rate", check="rate", got="none")
     return asked.rate

@@ -1,4 +1,4 @@
-"""The lead of a federated run: merges what parties learned, and never sees what they learned from.
+"""The lead of a federated run: merges the parties' updates and never sees their records.
 
 1. as ``parties.lead``: admit, and have the brokers prove themselves;
 2. tell the run's id, for parties to join under, and listen for the relay;
@@ -132,7 +132,7 @@ class _Work:
         try:
             measured = pooled([one for _party, one in sorted(merged.counts.items())])
         except (KeyError, TypeError, ValueError) as error:
-            raise DataInvalid("a party's counts are none", check="counts") from error
+            raise DataInvalid("a party's counts are invalid", check="counts") from error
         finite = {name: value for name, value in measured.items() if math.isfinite(value)}
         return Trained(
             files=learner.export(merged.state),

@@ -31,7 +31,7 @@ __all__ = ["Merge", "PatientMerge", "merging_of"]
 
 
 def merging_of(run: LeadRun, terms: Federated, form: Mapping[str, Tensor]) -> Merge:
-    """What merges the updates of a run.
+    """Merges the updates of a run.
 
     Args:
         run: The lead's.
@@ -133,8 +133,8 @@ class PatientMerge(Merge):
     def plan(self, present: Sequence[str]) -> dict[str, JsonValue]:
         """Choose the noise from the patients of the parties that are there, for all rounds.
 
-        Who comes later takes part at the same rate and under the same noise, and costs its own
-        patients the same; who leaves costs nobody more (spec/federated.md §5).
+        A party that joins later takes part at the same rate and under the same noise, at the same
+        cost for its patients; a party that leaves costs the others nothing (spec/federated.md §5).
 
         Raises:
             PrivacyBroken: No noise keeps the promise, or there are too few patients.
@@ -208,7 +208,7 @@ class PatientMerge(Merge):
         }
 
     def samples(self, steps: int) -> int:
-        """As ``Merge``, as planned: how many were drawn is told nobody."""
+        """As ``Merge``, as planned: the number of drawn patients is not published."""
         return self._promised.patients_a_round * self._terms.rounds
 
     def _planned(self) -> tuple[PatientPlan, PrivateMerging]:

@@ -17,7 +17,7 @@ from sealtrain.errors import UsageError
 from sealtrain.guest.guest import AttestedGuest, secluded
 from sealtrain.guest.sandbox.border import saying
 from sealtrain.recipe.collaboration import of_kind
-from sealtrain_collab.channel.ports import bound, listening
+from sealtrain_collab.channel.ports import bind, listening
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.pads.recipe import Pads
 
@@ -76,7 +76,7 @@ def deal(
         Device(device, exact),
         limits,
     )
-    with bound(listen, what="guests") as listener:
+    with bind(listen, what="guests") as listener:
         ready(written(*listener.getsockname()[:2]))
 
         def work(terminal: TextIO) -> None:

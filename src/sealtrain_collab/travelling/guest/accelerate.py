@@ -15,7 +15,7 @@ from sealtrain.base.secret import Random
 from sealtrain.guest.guest import AttestedGuest, secluded
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.channel.ports import bound, listening
+from sealtrain_collab.channel.ports import bind, listening
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
 from sealtrain_collab.travelling.recipe import Travelling, program_of
@@ -89,8 +89,8 @@ def accelerate(
         random=random,
     )
     with ExitStack() as stack:
-        control = stack.enter_context(bound(ports.control, what="orchestrators"))
-        writes = stack.enter_context(bound(ports.writes, what="holders"))
+        control = stack.enter_context(bind(ports.control, what="orchestrators"))
+        writes = stack.enter_context(bind(ports.writes, what="holders"))
         ready(written(*control.getsockname()[:2]), written(*writes.getsockname()[:2]))
 
         def work(_terminal: object) -> None:

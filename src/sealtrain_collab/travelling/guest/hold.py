@@ -31,7 +31,7 @@ from sealtrain.guest.guest import AttestedGuest, secluded
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain_collab.channel.channel import accept
 from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.channel.ports import bound, listening
+from sealtrain_collab.channel.ports import bind, listening
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.parties.party import Part, PartyRun
 from sealtrain_collab.travelling.guest.tokens import HeldTokens
@@ -126,7 +126,7 @@ def hold(
     guest = AttestedGuest(settings, shared_out=True, alone=alone, clock=clock, random=random)
     _owner_of(guest, party)
     with ExitStack() as stack:
-        listener = stack.enter_context(bound(how.listen, what="orchestrators"))
+        listener = stack.enter_context(bind(how.listen, what="orchestrators"))
         ready(written(*listener.getsockname()[:2]))
         talk = Conversation(
             purpose=HOLDER_PURPOSE,
@@ -199,8 +199,8 @@ def _first(
     raise refused or PeerUnreachable(
         "no orchestrator came",
         check="orchestrator",
-        got=f"nobody within {how.wait:g} s",
-        hint="see that it runs, and that it knows this address",
+        got=f"none within {how.wait:g} s",
+        hint="check that the orchestrator runs and has this address",
     )
 
 
@@ -258,7 +258,7 @@ class _Work:
                     raise PeerUnreachable(
                         "the orchestrator is gone and none took over",
                         check="orchestrator",
-                        got=f"nobody for {silent:.0f} s",
+                        got=f"none for {silent:.0f} s",
                     )
         given = self._holder.given(run.run_id)
         terminal.write(f"{run.name}: gave {len(given)} chunks, {sum(given)} bytes\n")

@@ -31,7 +31,7 @@ from sealtrain.errors import (
     SealtrainError,
     UsageError,
 )
-from sealtrain_collab.channel.ports import bound, listening
+from sealtrain_collab.channel.ports import bind, listening
 from sealtrain_collab.pads import tensors, wire
 from sealtrain_collab.pads.accelerator import RemoteAccelerator
 from sealtrain_collab.pads.engine import Inside, UnderPads
@@ -325,14 +325,14 @@ def test_where_nothing_listens_it_is_said_where() -> None:
 
 def test_where_something_listens_already_it_is_said() -> None:
     with accelerating() as address, pytest.raises(UsageError) as refused:
-        bound(address, what="guests")
+        bind(address, what="guests")
     assert refused.value.got == f"127.0.0.1:{address[1]}, Address already in use"
 
 
 def test_an_address_of_ipv6_is_listened_on() -> None:
     if not socket.has_dualstack_ipv6():
         pytest.skip("this machine has no IPv6")
-    with bound(("::1", 0), what="guests") as listener:
+    with bind(("::1", 0), what="guests") as listener:
         assert listener.family == socket.AF_INET6
 
 
