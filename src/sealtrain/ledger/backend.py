@@ -18,9 +18,9 @@ from sealtrain.ledger.tree import StoredTree
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
-__all__ = ["BUSY_SECONDS", "Backend", "Place", "Reading", "Rows", "Server"]
+__all__ = ["TURN_SECONDS", "Backend", "Place", "Reading", "Rows", "Server"]
 
-BUSY_SECONDS = 20.0
+TURN_SECONDS = 20.0
 """How long a transaction on the tables waits for another."""
 
 Rows = Callable[[str, Sequence[Any]], Iterable[Any]]

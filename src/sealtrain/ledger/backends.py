@@ -8,7 +8,7 @@ from typing import Any, Final
 from sealtrain.errors import UsageError
 from sealtrain.ledger.backend import Backend, Place, Server
 
-__all__ = ["SCHEMES", "backend_of", "server_at"]
+__all__ = ["BACKENDS", "SCHEMES", "backend_of", "server_at"]
 
 _MODULES: Final = (
     "sealtrain.ledger.sqlite_backend",
@@ -26,8 +26,20 @@ _MAX_PRINTED: Final = 20
 
 
 def backend_of(where: Place) -> Backend[Any]:
-    """The backend that opens a place."""
-    return next(one for one in BACKENDS if isinstance(where, one.place))
+    """The backend that opens a place.
+
+    Raises:
+        UsageError: None does.
+    """
+    for one in BACKENDS:
+        if isinstance(where, one.place):
+            return one
+    raise UsageError(
+        "no backend opens this place",
+        check="database",
+        got=type(where).__name__,
+        expected=" or ".join(one.place.__name__ for one in BACKENDS),
+    )
 
 
 def server_at(address: str) -> Server:

@@ -11,7 +11,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.errors import SealtrainError
-from sealtrain.ledger.backend import BUSY_SECONDS, Backend, Reading
+from sealtrain.ledger.backend import TURN_SECONDS, Backend, Reading
 from sealtrain.ledger.postgres import SCHEMES, Postgres, is_unreachable, unreachable
 from sealtrain.ledger.tree import StoredTree
 
@@ -74,7 +74,7 @@ def _engine(where: Postgres, _migrating: bool) -> Engine:
         creator=where.connect,
         pool_size=4,
         max_overflow=4,
-        pool_timeout=BUSY_SECONDS,
+        pool_timeout=TURN_SECONDS,
     )
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.sqlite import switch_to_wal
-from sealtrain.errors import DataInvalid, SealtrainError, Unreachable
-from sealtrain.ledger.backend import BUSY_SECONDS, Backend, Reading
+from sealtrain.errors import ConfigError, DataInvalid, SealtrainError, Unreachable
+from sealtrain.ledger.backend import TURN_SECONDS, Backend, Reading
 from sealtrain.ledger.sqlite_store import APPLICATION_ID, SCHEMA, VERSION, LedgerStore
 
 if TYPE_CHECKING:
@@ -25,7 +25,14 @@ def _ledger(path: Path, meta: dict[str, str], patience: float) -> LedgerStore:
 
 def _meta(path: Path) -> dict[str, str]:
     with _reading(path) as db:
-        return dict(db.rows("SELECT name, value FROM meta", ()))
+        try:
+            return dict(db.rows("SELECT name, value FROM meta", ()))
+        except db.failed as error:
+            raise ConfigError(
+                f"the file {db.name} holds no ledger",
+                check="ledger file",
+                hint="give the file that a broker wrote",
+            ) from error
 
 
 @contextmanager
@@ -62,13 +69,13 @@ def _engine(path: Path, migrating: bool) -> Engine:
         # The driver's own BEGIN comes too late and without the lock; ``begin`` sends ours.
         connection.isolation_level = None
         for pragma in (
-            f"busy_timeout = {int(BUSY_SECONDS * 1000)}",
+            f"busy_timeout = {int(TURN_SECONDS * 1000)}",
             "synchronous = FULL",
             # SQLite changes a table by replacing it, so foreign keys are checked at the end.
             f"foreign_keys = {'OFF' if migrating else 'ON'}",
         ):
             connection.execute(f"PRAGMA {pragma}")
-        switch_to_wal(connection, patience=BUSY_SECONDS)
+        switch_to_wal(connection, patience=TURN_SECONDS)
 
     sa.event.listen(engine, "connect", configure)
     return engine

@@ -19,7 +19,7 @@ from sealtrain.broker.store.incarnation import begin_anew, move_in
 from sealtrain.broker.store.schema import HEAD, version_of
 from sealtrain.broker.store.tables import leases
 from sealtrain.errors import ConfigError
-from sealtrain.ledger.backend import BUSY_SECONDS, Server
+from sealtrain.ledger.backend import TURN_SECONDS, Server
 from sealtrain.ledger.backends import backend_of
 from sealtrain.ledger.tree import StoredTree
 
@@ -57,7 +57,7 @@ def settle(database: Server, *, now: int) -> Settled:
     """
     backend = backend_of(database)
     meta = backend.meta(database)
-    ledger = backend.ledger(database, meta, BUSY_SECONDS)
+    ledger = backend.ledger(database, meta, TURN_SECONDS)
     engine = engine_of(database)
     try:
         size = ledger.recompute()
