@@ -71,7 +71,7 @@ def _dying(self):
 ledger_store._Pending.write = _dying
 """
 GROWING = """
-from sealtrain.broker.store import database
+from sealtrain.ledger import sqlite_backend as database
 _switch = database.switch_to_wal
 def _growing(connection, **how):
     _switch(connection, **how)

@@ -36,7 +36,7 @@ EXTRAS = {
     "sealtrain/storage": ["remote"],
     "sealtrain/training/data/validation": ["validation"],
     "sealtrain/base/background.py": ["broker", "simulator"],  # the one server start of both
-    "sealtrain/ledger": ["postgres"],
+    "sealtrain/ledger": ["broker", "postgres"],  # imported where a database is opened
 }
 # Declared although no module names it.
 NEEDED_UNSEEN = {

@@ -7,7 +7,8 @@ from typing import Final
 
 from sealtrain.errors import KeyFileInvalid, UsageError
 from sealtrain.keys.keyfile import read_secret_file
-from sealtrain.ledger.postgres import SCHEMES, Postgres
+from sealtrain.ledger.backend import Place, Server
+from sealtrain.ledger.backends import SCHEMES, server_at
 
 __all__ = ["DATABASE", "LEDGER", "database_of", "is_address", "places"]
 
@@ -18,11 +19,11 @@ _MAX_ADDRESS: Final = 4096
 
 
 def is_address(text: str) -> bool:
-    """Whether an option names a PostgreSQL database and not a file of SQLite."""
+    """Whether an option names a database on a server and not a file."""
     return text.startswith((_FILE, *(f"{scheme}:" for scheme in SCHEMES)))
 
 
-def database_of(address: str) -> Postgres:
+def database_of(address: str) -> Server:
     """The database that an option names.
 
     Args:
@@ -32,18 +33,18 @@ def database_of(address: str) -> Postgres:
     Raises:
         UsageError: It is no such address, or holds a password that other users could read.
         KeyFileInvalid: The file cannot be read, or others may read it too.
-        ExtraMissing: The ``postgres`` extra is not installed.
+        ExtraMissing: The extra of its backend is not installed.
     """
     scheme, separator, rest = address.partition(":")
     if separator and scheme == "file":
         data = read_secret_file(Path(rest.removeprefix("//")), max_bytes=_MAX_ADDRESS)
         try:
-            return Postgres.parse(data.decode("utf-8"))
+            return server_at(data.decode("utf-8"))
         except UnicodeDecodeError:
             raise KeyFileInvalid(
                 f"the file {rest} holds no address of a database", check="database"
             ) from None
-    found = Postgres.parse(address)
+    found = server_at(address)
     if found.has_password:
         raise UsageError(
             "a password on a command line is read by every user of the machine",
@@ -53,7 +54,7 @@ def database_of(address: str) -> Postgres:
     return found
 
 
-def places(state: Path, address: str | None) -> tuple[Path | Postgres, Path | Postgres]:
+def places(state: Path, address: str | None) -> tuple[Place, Place]:
     """Locate a broker's tables and its ledger.
 
     Args:

@@ -86,7 +86,7 @@ class BrokerConfig:
         policy: Appraisal policy for guests, YAML.
         root_secret: URI of the root secret (``file:…`` or ``dstack:…``).
         state: Folder of the database and the ledger; created if absent, mode 0700.
-        database: PostgreSQL for both instead (``store.database.database_of``); ``None`` for files
+        database: PostgreSQL for both instead (``broker.address.database_of``); ``None`` for files
             in ``state``.
         guest: Where evidence of the broker itself comes from (``attest.guest``).
         collateral: Source of the collateral for quotes (``file:…``, or ``https://…`` of a PCCS or

@@ -14,7 +14,7 @@ from sealtrain.cli.output import Json, emit, say
 from sealtrain.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from sealtrain.ledger.postgres import Postgres
+    from sealtrain.ledger.backend import Place
 
 __all__ = ["Database", "State", "migrate", "restored", "tables_at"]
 
@@ -30,7 +30,7 @@ State = Annotated[
 ]
 
 
-def tables_at(state: Path | None, database: str | None) -> Path | Postgres:
+def tables_at(state: Path | None, database: str | None) -> Place:
     """Where the tables of a broker are that served before.
 
     Raises:

@@ -12,7 +12,6 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,11 +24,12 @@ from sealtrain.errors import (
     LimitExceeded,
     SignatureInvalid,
 )
-from sealtrain.ledger.postgres import Postgres
+from sealtrain.ledger.backend import Place
+from sealtrain.ledger.backends import backend_of
 from sealtrain.ledger.proofs import LedgerProof, verify_extension, verify_proof
 from sealtrain.ledger.rotation import KIND as ROTATION
 from sealtrain.ledger.rotation import Rotation, lineage, read_rotation
-from sealtrain.ledger.sqlite_store import BUSY_SECONDS, LedgerStore
+from sealtrain.ledger.sqlite_store import BUSY_SECONDS
 from sealtrain.ledger.tree import Pending, StoredTree, another_meta
 from sealtrain.signing import merkle
 from sealtrain.signing.ed25519 import Ed25519Signer, key_id
@@ -81,7 +81,7 @@ class Ledger:
     @classmethod
     def open(
         cls,
-        where: Path | Postgres,
+        where: Place,
         *,
         origin: str,
         signer: Ed25519Signer,
@@ -93,7 +93,7 @@ class Ledger:
         """Open a ledger, or start one.
 
         Args:
-            where: SQLite file, whose folder must exist; or a PostgreSQL database.
+            where: File, whose folder must exist; or a database on a server.
             origin: Name of the log, without spaces or plus signs; fixed for its life.
             signer: Key that signs its checkpoints: the one it was made with, or the one that
                 rotations in it lead to.
@@ -109,7 +109,8 @@ class Ledger:
             ConfigError: The database's settings do not make commits durable.
         """
         # Rotations may have led to the signer from the key that the ledger was made with.
-        store = _open(where, {"origin": origin, "key_id": signer.key_id}, patience)
+        meta = {"origin": origin, "key_id": signer.key_id}
+        store = backend_of(where).ledger(where, meta, patience)
         try:
             ledger = cls(store, origin=origin, signer=signer, clock=clock, former=former)
             if audit:
@@ -359,14 +360,6 @@ class Ledger:
                 expected=f"0 to {present}",
             )
         return size
-
-
-def _open(where: Path | Postgres, meta: dict[str, str], patience: float) -> StoredTree:
-    if isinstance(where, Path):
-        return LedgerStore(where, meta, any_key=True, patience=patience)
-    from sealtrain.ledger.postgres_store import PostgresLedger
-
-    return PostgresLedger(where, meta, any_key=True)
 
 
 def _entry_bytes(kind: str, at: str, body: dict[str, JsonValue]) -> bytes:

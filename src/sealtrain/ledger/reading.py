@@ -2,105 +2,38 @@
 
 ``LedgerStore`` refuses a ledger that was touched; an audit has to say where. What is stored besides
 the entries is compared with them here: structure and triggers, what the ledger says about itself,
-and every hash. The same queries read the file and the schema in PostgreSQL.
+and every hash. The same queries read every backend.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
-from itertools import count
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
-from sealtrain.errors import DataInvalid
 from sealtrain.ledger.audit import Auditor
-from sealtrain.ledger.postgres import Postgres, unreachable
-from sealtrain.ledger.sqlite_store import APPLICATION_ID, SCHEMA, VERSION
+from sealtrain.ledger.backend import Place, Reading, Rows
+from sealtrain.ledger.backends import backend_of
 from sealtrain.signing import merkle
 
-__all__ = ["Reading", "audit_stored", "entries_in", "open_reading"]
+__all__ = ["audit_stored", "entries_in", "open_reading"]
 
 _MAX_GAP = 10_000
 """Most missing entries in a row; a file with a wider gap is not a ledger."""
 _MAX_PRINTED = 200
 
-Rows = Callable[[str, Sequence[Any]], Iterable[Any]]
 
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """A database that is read and not changed, as of one moment.
-
-    Attributes:
-        name: For messages.
-        rows: Rows of a query, ``?`` for each parameter.
-        part: Surrounds what may fail; ``failed`` is raised there, and reading goes on after it.
-        failed: What it raises.
-        form: Says what is wrong with a ledger's tables and triggers, in lines.
-    """
-
-    name: str
-    rows: Rows
-    part: Callable[[], Any]
-    failed: type[Exception]
-    form: Callable[[], Iterable[str]]
-
-
-@contextmanager
-def open_reading(where: Path | Postgres) -> Iterator[Reading]:
+def open_reading(where: Place) -> AbstractContextManager[Reading]:
     """Open a database so that nothing can change it.
 
     Raises:
         DataInvalid: There is no such file.
         Unreachable: The server does not answer.
     """
-    with _file(where) if isinstance(where, Path) else _server(where) as opened:
-        yield opened
+    return backend_of(where).reading(where)
 
 
-@contextmanager
-def _file(path: Path) -> Iterator[Reading]:
-    if not path.is_file():
-        raise DataInvalid(f"cannot read {path}: no such file", hint="check the path")
-    # An URI, because only that takes the mode; "?" and "#" in a path would end it.
-    name = str(path.resolve()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    with closing(sqlite3.connect(f"file:{name}?mode=ro", uri=True, timeout=20.0)) as db:
-        yield Reading(path.name, db.execute, nullcontext, sqlite3.Error, lambda: _file_form(db))
-
-
-@contextmanager
-def _server(where: Postgres) -> Iterator[Reading]:
-    import psycopg
-
-    from sealtrain.ledger.postgres_schema import STRUCTURE, structure
-
-    def rows(query: str, parameters: Sequence[Any]) -> Iterable[Any]:
-        # Streamed: a ledger may be longer than memory.
-        with connection.cursor(f"audit_{next(numbers)}") as cursor:
-            cursor.execute(query.replace("?", "%s").encode(), parameters)
-            yield from cursor
-
-    def form() -> Iterable[str]:
-        found = structure(connection)
-        yield from (f"its schema has an unexpected part: {line}" for line in found - STRUCTURE)
-        yield from (f"its schema has no: {line}" for line in STRUCTURE - found)
-
-    numbers = count()
-    try:
-        connection = where.connect()
-    except psycopg.Error as error:
-        raise unreachable(where.name, error) from error
-    with closing(connection):
-        connection.execute("SET statement_timeout = 0")
-        connection.execute("SET search_path = sealtrain_ledger, public")
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        yield Reading(where.name, rows, connection.transaction, psycopg.Error, form)
-
-
-def entries_in(where: Path | Postgres) -> int:
+def entries_in(where: Place) -> int:
     """About how many entries a ledger has, for a progress bar; 0 when it cannot be read.
 
     Raises:
@@ -116,7 +49,7 @@ def entries_in(where: Path | Postgres) -> int:
 
 
 def audit_stored(
-    where: Path | Postgres,
+    where: Place,
     auditor: Auditor,
     meta: dict[str, str],
     progress: Callable[[int], None] = lambda _done: None,
@@ -155,19 +88,6 @@ def _form(db: Reading, auditor: Auditor, meta: dict[str, str]) -> None:
     auditor.made_with(said.pop("key_id", None))
     if said != meta:
         auditor.add_finding("file", f"it says of itself {said!s:.300}, not {meta}")
-
-
-def _file_form(db: sqlite3.Connection) -> Iterator[str]:
-    for name, expected in (("application_id", APPLICATION_ID), ("user_version", VERSION)):
-        got = db.execute(f"PRAGMA {name}").fetchone()[0]
-        if got != expected:
-            yield f"its {name} is {got}, not {expected}"
-    rows = db.execute("SELECT name, sql FROM sqlite_schema WHERE sql > ''").fetchall()
-    for name, sql in rows:
-        if sql not in SCHEMA:
-            yield f"its schema has another {name}"
-    for sql in sorted(set(SCHEMA) - {sql for _, sql in rows}):
-        yield f"its schema has no: {sql}"
 
 
 def _entries(db: Rows, auditor: Auditor, progress: Callable[[int], None]) -> None:

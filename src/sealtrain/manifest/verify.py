@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from sealtrain.attest.appraise import Verdict
 from sealtrain.attest.verify import Verified
@@ -23,14 +24,6 @@ from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.receipts import ReleaseReceipt
 from sealtrain.errors import ClaimContradicted, ManifestMalformed, Refused, SealtrainError
 from sealtrain.manifest import form, limits
-from sealtrain.manifest.checks import (
-    collaboration,
-    evidence,
-    governance,
-    outcome,
-    recipe,
-    releases,
-)
 from sealtrain.manifest.checks.case import Case, NotEstablished
 from sealtrain.manifest.form import Manifest
 from sealtrain.manifest.predicate import Predicate
@@ -43,28 +36,40 @@ __all__ = ["CHECKS", "Check", "Facts", "Report", "VerifiedManifest", "examine", 
 Outcome = Literal["passed", "failed", "not-done"]
 _Examination = Callable[[Case], str]
 
-CHECKS: tuple[tuple[str, str, _Examination | None], ...] = (
+_TABLE: Final[tuple[tuple[str, str, str | None], ...]] = (
     ("form", "File is well formed", None),
-    ("signature", "Statement is signed", evidence.statement_is_signed),
-    ("evidence-signature", "Evidence is signed by the same key", evidence.evidence_is_signed),
-    ("quote", "Quote verifies", evidence.quote_verifies),
-    ("binding", "Quote names this statement", evidence.binding_holds),
-    ("appraisal", "Measurements satisfy your policy", evidence.appraisal_fits),
-    ("run-log", "Run log is unbroken", outcome.run_log_holds),
-    ("recipe", "Recipe is the measured one", recipe.recipe_is_measured),
-    ("trust", "It is what you trust", recipe.trusted_one),
-    ("datasets", "Datasets are their owners'", governance.datasets_are_their_owners),
-    ("releases", "Broker released the keys", releases.receipts_hold),
-    ("approvals", "Enough owners had approved", governance.approvals_sufficed),
-    ("ledger", "Ledger holds the releases", releases.ledger_holds_receipts),
-    ("times", "Events are in order", releases.events_are_in_order),
-    ("policy", "Release policy was kept", recipe.policy_kept),
-    ("simulation", "Simulation is declared", outcome.simulation_is_said),
-    ("limits", "Limits are stated", outcome.limits_are_said),
-    ("collaboration", "Parties kept to their rules", collaboration.collaboration_holds),
-    ("artefacts", "Output files match", outcome.artefacts_match),
+    ("signature", "Statement is signed", "evidence:statement_is_signed"),
+    ("evidence-signature", "Evidence is signed by the same key", "evidence:evidence_is_signed"),
+    ("quote", "Quote verifies", "evidence:quote_verifies"),
+    ("binding", "Quote names this statement", "evidence:binding_holds"),
+    ("appraisal", "Measurements satisfy your policy", "evidence:appraisal_fits"),
+    ("run-log", "Run log is unbroken", "outcome:run_log_holds"),
+    ("recipe", "Recipe is the measured one", "recipe:recipe_is_measured"),
+    ("trust", "It is what you trust", "recipe:trusted_one"),
+    ("datasets", "Datasets are their owners'", "governance:datasets_are_their_owners"),
+    ("releases", "Broker released the keys", "releases:receipts_hold"),
+    ("approvals", "Enough owners had approved", "governance:approvals_sufficed"),
+    ("ledger", "Ledger holds the releases", "releases:ledger_holds_receipts"),
+    ("times", "Events are in order", "releases:events_are_in_order"),
+    ("policy", "Release policy was kept", "recipe:policy_kept"),
+    ("simulation", "Simulation is declared", "outcome:simulation_is_said"),
+    ("limits", "Limits are stated", "outcome:limits_are_said"),
+    ("collaboration", "Parties kept to their rules", "collaboration:collaboration_holds"),
+    ("artefacts", "Output files match", "outcome:artefacts_match"),
 )
-"""Name, title and examination of every check, in the order of the specification."""
+"""Every check, in the order of the specification: name, title, and its function."""
+
+
+def _examination(place: str) -> _Examination:
+    module, _, name = place.partition(":")
+    found: _Examination = getattr(import_module(f"sealtrain.manifest.checks.{module}"), name)
+    return found
+
+
+CHECKS: Final[tuple[tuple[str, str, _Examination | None], ...]] = tuple(
+    (name, title, None if place is None else _examination(place)) for name, title, place in _TABLE
+)
+"""The same with the functions themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

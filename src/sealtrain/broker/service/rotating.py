@@ -7,14 +7,14 @@ from pathlib import Path
 from sealtrain.base.secret import Secret
 from sealtrain.errors import ConfigError, UsageError
 from sealtrain.keys.derive import signing_key
+from sealtrain.ledger.backend import Place
 from sealtrain.ledger.ledger import Ledger
-from sealtrain.ledger.postgres import Postgres
 from sealtrain.ledger.rotation import KIND, rotation_entry, sign_rotation
 
 __all__ = ["rotate_key"]
 
 
-def rotate_key(where: Path | Postgres, origin: str, *, old: Secret, new: Secret, now: int) -> int:
+def rotate_key(where: Place, origin: str, *, old: Secret, new: Secret, now: int) -> int:
     """Write into the ledger that its key follows from another root secret.
 
     A broker that runs meanwhile signs with the old key until its operator restarts it.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from sealtrain.ledger.postgres import Postgres
+from sealtrain.ledger.backend import Place
 from sealtrain.ledger.reading import open_reading
 from sealtrain.ledger.references import References
 
@@ -40,11 +39,11 @@ class Beside:
     problem: str | None
 
 
-def read_beside(where: Path | Postgres) -> Beside:
+def read_beside(where: Place) -> Beside:
     """Read a broker's database.
 
     Args:
-        where: ``broker.sqlite`` in the broker's state folder, or the PostgreSQL database.
+        where: ``broker.sqlite`` in the broker's state folder, or the database on a server.
 
     Raises:
         DataInvalid: There is no such file.

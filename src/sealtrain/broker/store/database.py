@@ -1,4 +1,4 @@
-"""Connections to a broker's database: its address, its transactions and their failures.
+"""Connections to a broker's database: its transactions and their failures.
 
 A transaction that writes begins with one lock, so its reads are still true when it commits,
 whatever other threads or processes do: SQLite's write lock, in PostgreSQL an advisory lock. A
@@ -9,50 +9,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from sealtrain.base.sqlite import switch_to_wal
 from sealtrain.errors import SealtrainError, Unreachable
-from sealtrain.ledger.postgres import Postgres, is_unreachable, unreachable
+from sealtrain.ledger.backend import Place
+from sealtrain.ledger.backends import backend_of
 
-__all__ = ["begin", "begun", "commit", "engine_of", "failures"]
+__all__ = ["begin", "begun", "commit", "engine_of", "failures", "place_of"]
 
-_BUSY_MILLISECONDS: Final = 20_000
-_LOCK: Final = 0x5354_4252  # "STBR"
 _READING: Final = "only_reads"
+_PLACE: Final = "place"
 
 
-def engine_of(where: Path | Postgres, *, migrating: bool = False) -> Engine:
+def engine_of(where: Place, *, migrating: bool = False) -> Engine:
     """Connections to a database.
 
     Args:
-        where: SQLite file, whose folder must exist; or a PostgreSQL database.
-        migrating: Do not enforce foreign keys: SQLite changes a table by replacing it.
+        where: File, whose folder must exist; or a database on a server.
+        migrating: Foreign keys may break until the migration's end.
     """
-    if isinstance(where, Postgres):
-        return _postgres(where)
-    engine = sa.create_engine(
-        f"sqlite+pysqlite:///{where}", pool_size=8, max_overflow=64, hide_parameters=True
-    )
+    backend = backend_of(where)
+    engine: Engine = backend.engine(where, migrating)
 
-    def configure(connection: Any, _record: Any) -> None:
-        # The driver's own BEGIN comes too late and without the lock; ``begin`` sends ours.
-        connection.isolation_level = None
-        for pragma in (
-            f"busy_timeout = {_BUSY_MILLISECONDS}",
-            "synchronous = FULL",
-            f"foreign_keys = {'OFF' if migrating else 'ON'}",
-        ):
-            connection.execute(f"PRAGMA {pragma}")
-        switch_to_wal(connection, patience=_BUSY_MILLISECONDS / 1000)
+    def first(connection: Connection) -> None:
+        only_reads = connection.get_execution_options().get(_READING, False)
+        connection.exec_driver_sql(backend.only_reads if only_reads else backend.writing)
 
-    sa.event.listen(engine, "connect", configure)
-    _begin_by(engine, writing="BEGIN IMMEDIATE", reading="BEGIN")
+    sa.event.listen(engine, "begin", first)
+    engine.update_execution_options(**{_PLACE: where})
     return engine
+
+
+def place_of(engine: Engine) -> Place:
+    """Where the database of an engine is that ``engine_of`` made."""
+    place: Place = engine.get_execution_options()[_PLACE]
+    return place
 
 
 @contextmanager
@@ -124,47 +118,9 @@ def begin(engine: Engine, *, reading: bool = False) -> Connection:
     return connection
 
 
-def _postgres(where: Postgres) -> Engine:
-    # All wait for one lock: more connections would only wait in the server.
-    engine = sa.create_engine(
-        "postgresql+psycopg://",
-        hide_parameters=True,  # of statements, in messages
-        creator=where.connect,
-        pool_size=4,
-        max_overflow=4,
-        pool_timeout=_BUSY_MILLISECONDS / 1000,
-        execution_options={"place": where.name},
-    )
-    # The connection is in autocommit: the driver would send its BEGIN as a separate round trip.
-    _begin_by(
-        engine,
-        writing=f"BEGIN; SELECT pg_advisory_xact_lock({_LOCK})",
-        reading="BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
-    )
-    return engine
-
-
-def _begin_by(engine: Engine, *, writing: str, reading: str) -> None:
-    def first(connection: Connection) -> None:
-        only_reads = connection.get_execution_options().get(_READING, False)
-        connection.exec_driver_sql(reading if only_reads else writing)
-
-    sa.event.listen(engine, "begin", first)
-
-
 def _failure(engine: Engine, error: Exception) -> SealtrainError | None:
     """Our error for a database that does not answer; ``None`` for a bug of ours."""
-    name = engine.get_execution_options().get("place")
+    where = place_of(engine)
     cause: Any = error.orig if isinstance(error, sa.exc.DBAPIError) else error
-    if name is not None:
-        late = isinstance(error, sa.exc.TimeoutError)
-        return unreachable(name, cause) if late or is_unreachable(cause) else None
     late = isinstance(error, sa.exc.TimeoutError)
-    if not (late or isinstance(cause, engine.dialect.loaded_dbapi.OperationalError)):
-        return None
-    return Unreachable(
-        "the broker's database cannot be read or written",
-        check="database file",
-        got=getattr(cause, "sqlite_errorname", type(error).__name__),
-        hint="check the disk, the permissions and that no other program locks the file",
-    )
+    return backend_of(where).failure(where, cause, late)

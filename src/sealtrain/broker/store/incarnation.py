@@ -20,15 +20,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from sealtrain.base.secret import Random
+from sealtrain.broker.store.database import place_of
 from sealtrain.broker.store.tables import home, incarnations
 from sealtrain.errors import ConfigError
+from sealtrain.ledger.backends import backend_of
 
 __all__ = ["Incarnation", "begin_anew", "incarnation_of", "move_in"]
-
-_IDENTITY = sa.text(
-    "SELECT system_identifier || '/' || (SELECT oid FROM pg_database "
-    "WHERE datname = current_database()) FROM pg_control_system()"
-)
 
 
 def move_in(connection: Connection, *, anew: bool = False) -> None:
@@ -37,9 +34,10 @@ def move_in(connection: Connection, *, anew: bool = False) -> None:
     Raises:
         ConfigError: It was copied from another place.
     """
-    if connection.dialect.name != "postgresql":
+    query = backend_of(place_of(connection.engine)).identity
+    if query is None:
         return
-    here = str(connection.execute(_IDENTITY).scalar_one())
+    here = str(connection.exec_driver_sql(query).scalar_one())
     if anew:
         connection.execute(home.delete())
     noted = connection.execute(sa.select(home.c.identity)).scalar_one_or_none()

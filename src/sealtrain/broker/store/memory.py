@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from sqlalchemy.engine import Connection
 
@@ -25,8 +24,8 @@ from sealtrain.broker.store.group_commit import GroupCommit, Limits
 from sealtrain.broker.store.incarnation import begin_anew, incarnation_of, move_in
 from sealtrain.broker.store.schema import check
 from sealtrain.broker.store.transaction import Transaction
+from sealtrain.ledger.backend import Place
 from sealtrain.ledger.ledger import Ledger
-from sealtrain.ledger.postgres import Postgres
 
 __all__ = ["Store"]
 
@@ -36,7 +35,7 @@ class Store:
 
     def __init__(
         self,
-        where: Path | Postgres,
+        where: Place,
         *,
         random: Random = os.urandom,
         limits: Limits | None = None,
@@ -44,7 +43,7 @@ class Store:
         """Open or create.
 
         Args:
-            where: SQLite file, whose folder must exist; or a PostgreSQL database.
+            where: File, whose folder must exist; or a database on a server.
             random: Source of what tells one memory from another.
             limits: Of transactions that commit together; the defaults when ``None``.
 

@@ -19,7 +19,8 @@ from sealtrain.broker.store.incarnation import begin_anew, move_in
 from sealtrain.broker.store.schema import HEAD, version_of
 from sealtrain.broker.store.tables import leases
 from sealtrain.errors import ConfigError
-from sealtrain.ledger.postgres import Postgres
+from sealtrain.ledger.backend import TURN_SECONDS, Server
+from sealtrain.ledger.backends import backend_of
 from sealtrain.ledger.tree import StoredTree
 
 __all__ = ["Settled", "ended", "settle"]
@@ -42,7 +43,7 @@ class Settled:
     leases_ended: int
 
 
-def settle(database: Postgres, *, now: int) -> Settled:
+def settle(database: Server, *, now: int) -> Settled:
     """Check a database that was restored or copied, and let a broker start on it.
 
     Args:
@@ -54,10 +55,9 @@ def settle(database: Postgres, *, now: int) -> Settled:
         ConfigError: It was written by another version, or holds no broker's state.
         Unreachable: It cannot be read or written; nothing was changed.
     """
-    from sealtrain.ledger.postgres_store import PostgresLedger, meta_of
-
-    meta = meta_of(database)
-    ledger = PostgresLedger(database, meta)
+    backend = backend_of(database)
+    meta = backend.meta(database)
+    ledger = backend.ledger(database, meta, TURN_SECONDS)
     engine = engine_of(database)
     try:
         size = ledger.recompute()

@@ -18,7 +18,8 @@ from sqlalchemy.engine import Connection
 
 from sealtrain.broker.store.database import begun, engine_of
 from sealtrain.errors import ConfigError, DataInvalid
-from sealtrain.ledger.postgres import Postgres
+from sealtrain.ledger.backend import Place
+from sealtrain.ledger.backends import backend_of
 
 __all__ = ["HEAD", "bring_on", "check", "migrate", "migrations", "version_of"]
 
@@ -105,7 +106,7 @@ def migrate(connection: Connection) -> tuple[str | None, str]:
     return found, HEAD
 
 
-def bring_on(where: Path | Postgres) -> tuple[str | None, str]:
+def bring_on(where: Place) -> tuple[str | None, str]:
     """Bring a database to the current version. Returns and raises as ``migrate``.
 
     Raises:
@@ -116,10 +117,8 @@ def bring_on(where: Path | Postgres) -> tuple[str | None, str]:
     try:
         with begun(engine) as connection:
             done = migrate(connection)
-            # SQLite does not enforce foreign keys while it replaces tables, so they are checked at
-            # the end.
-            if isinstance(where, Path):
-                broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
+            if (query := backend_of(where).broken) is not None:
+                broken = connection.exec_driver_sql(query).fetchall()
                 if broken:
                     raise DataInvalid(
                         "the database would not fit together after the migration",

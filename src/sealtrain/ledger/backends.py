@@ -1,0 +1,61 @@
+"""The table of databases. Another one is a module with a ``BACKEND``, and a line here."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Final
+
+from sealtrain.errors import UsageError
+from sealtrain.ledger.backend import Backend, Place, Server
+
+__all__ = ["BACKENDS", "SCHEMES", "backend_of", "server_at"]
+
+_MODULES: Final = (
+    "sealtrain.ledger.sqlite_backend",
+    "sealtrain.ledger.postgres_backend",
+)
+
+BACKENDS: Final[tuple[Backend[Any], ...]] = tuple(
+    import_module(module).BACKEND for module in _MODULES
+)
+_BY_SCHEME: Final = {scheme: one for one in BACKENDS for scheme in one.schemes}
+
+SCHEMES: Final = tuple(_BY_SCHEME)
+"""Of the addresses of databases on servers."""
+_MAX_PRINTED: Final = 20
+
+
+def backend_of(where: Place) -> Backend[Any]:
+    """The backend that opens a place.
+
+    Raises:
+        UsageError: None does.
+    """
+    for one in BACKENDS:
+        if isinstance(where, one.place):
+            return one
+    raise UsageError(
+        "no backend opens this place",
+        check="database",
+        got=type(where).__name__,
+        expected=" or ".join(one.place.__name__ for one in BACKENDS),
+    )
+
+
+def server_at(address: str) -> Server:
+    """The place that an address names.
+
+    Raises:
+        UsageError: It is no address of a backend, or incomplete or unsafe.
+        ExtraMissing: The backend's extra is not installed.
+    """
+    scheme, separator, _ = address.strip().partition("://")
+    if not separator or scheme not in _BY_SCHEME:
+        raise UsageError(
+            "the value is not an address of a database",
+            check="database",
+            got=f"{scheme[:_MAX_PRINTED]}…" if separator else "no scheme",
+            expected=", ".join(f"{one}://…" for one in SCHEMES),
+        )
+    place: Server = _BY_SCHEME[scheme].parse(address)
+    return place
