@@ -28,6 +28,6 @@ def test_three_hospitals_train_and_plaintext_gives_the_same_losses(tmp_path: Pat
     assert re.findall(r"hospital-[abc]", refused[1]) == ["hospital-c"]
     assert re.search(r"all [1-9]\d+ logged losses are equal", done.stdout)
     assert "SIMULATED — NOT ATTESTED" in done.stdout
-    assert {path.name for path in (out / "run").iterdir()} >= {"manifest.json", "model"}
+    assert {path.name for path in (out / "guest" / "out").iterdir()} >= {"manifest.json", "model"}
     assert (out / "hospital-a" / "model" / "model.safetensors").is_file()
     assert (out / "report.html").is_file()
