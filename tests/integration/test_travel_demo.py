@@ -47,7 +47,9 @@ def test_a_run_that_changed_hands_ends_with_one_manifest_that_verifies(
     assert "taken over 1 times" in checks["collaboration"]["detail"]
     assert (Path(answer["model"]) / "model.safetensors").is_file()
     for name in HOLDERS:
-        assert json.loads((out / f"{name}-guest" / "out" / "party.json").read_text())["party"] == name
+        assert (
+            json.loads((out / f"{name}-guest" / "out" / "party.json").read_text())["party"] == name
+        )
 
 
 @pytest.mark.slow
