@@ -80,7 +80,7 @@ def restored(
 
     where = database_of(database)
     done = settle(where, now=system_clock())
-    say("compare the root with the newest checkpoint an owner kept: sealtrain log audit")
+    say("compare the root with the newest tree head that an owner kept: sealtrain log audit")
     emit(
         as_json,
         {

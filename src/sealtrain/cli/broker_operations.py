@@ -87,9 +87,7 @@ def _head(client: BrokerClient) -> list[str] | None:
     except BrokerUnreachable:
         return None
     if len(head) < 3:
-        raise AnswerInvalid(
-            "the broker's checkpoint has fewer than three lines", check="checkpoint"
-        )
+        raise AnswerInvalid("the broker's tree head has fewer than three lines", check="checkpoint")
     return head
 
 
@@ -132,7 +130,7 @@ def restore(
 
     done = put_back(file, state, now=system_clock())
     made = done.manifest
-    say("compare the root with the newest checkpoint an owner kept: sealtrain log audit")
+    say("compare the root with the newest tree head that an owner kept: sealtrain log audit")
     emit(
         as_json,
         {

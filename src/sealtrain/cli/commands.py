@@ -29,7 +29,7 @@ _LOG: Final[Entries] = {
     ),
     "audit": Entry(
         "sealtrain.cli.log:audit",
-        "Verify the whole ledger again: every entry, hash, checkpoint, decision, release and "
+        "Verify the whole ledger again: every entry, hash, tree head, decision, release and "
         "budget.",
     ),
     "uses": Entry(

@@ -53,7 +53,7 @@ _MAX_SHOWN = 50
 ConsortiumFile = Annotated[Path, typer.Option(help="The consortium file.")]
 StateFile = Annotated[
     Path | None,
-    typer.Option(help="Where the last checkpoint is kept; beside your identity unless given."),
+    typer.Option(help="Where the last tree head is kept; beside your identity unless given."),
 ]
 
 
@@ -63,14 +63,14 @@ def witness(
     consortium: ConsortiumFile = Path("consortium.json"),
     state: StateFile = None,
     quorum: Annotated[
-        int, typer.Option(min=0, help="Also demand a checkpoint that so many owners cosigned.")
+        int, typer.Option(min=0, help="Also demand a tree head that so many owners cosigned.")
     ] = 0,
     as_json: Json = False,
 ) -> None:
     """See that the ledger of each broker only grew since last time, and cosign it.
 
     A ledger that is shorter than it was, rewritten or forked is refused, and both signed
-    checkpoints are kept beside the state file. Run it daily, and whenever something was approved.
+    tree heads are kept beside the state file. Run it daily, and whenever something was approved.
     """
     one_memory(state, len(brokers))
     members = Consortium.load(consortium)
@@ -85,7 +85,7 @@ def witness(
             own, before = watch.kept.head, watch.before
             found = witnessed(watch.client, watch.kept, members, quorum=max(1, quorum))
         if own is None:
-            raise AssertionError("a watched ledger has a checkpoint")
+            raise AssertionError("a watched ledger has a tree head")
         return {
             "size": own.size,
             "root": own.root,
@@ -123,7 +123,7 @@ def audit(
     ] = None,
     state: Annotated[
         Path | None,
-        typer.Option(help="Your memory of the ledger (see log witness): its key and checkpoint."),
+        typer.Option(help="Your memory of the ledger (see log witness): its key and tree head."),
     ] = None,
     trust: Annotated[
         Path | None, typer.Option(help="Trust file: the ledger's key, instead of --state.")
@@ -133,11 +133,11 @@ def audit(
         typer.Option("--from", help="Tree head that was kept elsewhere (a signed note); repeat."),
     ] = None,
     quorum: Annotated[
-        int, typer.Option(min=0, help="Demand that so many owners cosigned a checkpoint.")
+        int, typer.Option(min=0, help="Demand that so many owners cosigned a tree head.")
     ] = 0,
     as_json: Json = False,
 ) -> None:
-    """Verify the whole ledger again: every entry, hash, checkpoint, decision, release and budget.
+    """Verify the whole ledger again: every entry, hash, tree head, decision, release and budget.
 
     Names everything that does not hold, the first entry first, and exits 3.
     """
@@ -167,7 +167,7 @@ def audit(
         _report_lines(report, quorum, enough),
     )
     if lacking:
-        say(f"refused: {len(reached)} owners cosigned a checkpoint of it, not {quorum}")
+        say(f"refused: {len(reached)} owners cosigned a tree head of it, not {quorum}")
     if not report.holds or lacking:
         raise typer.Exit(Refused.exit_code)
 
@@ -207,7 +207,7 @@ def audit_broker(
 
 
 def _cosigned(client: BrokerClient, size: int) -> Iterator[str]:
-    """Every cosigned checkpoint that a broker serves; ends even where the pages never do."""
+    """Every cosigned tree head that a broker serves; ends even where the pages never do."""
     start = 0
     while start <= size and (page := client.ledger_cosigned(start)):
         yield from page
@@ -248,7 +248,7 @@ def _auditor(members: Consortium, key: bytes, notes: list[str]) -> Auditor:
 def given(
     state: Path | None, trust: Path | None, kept: list[Path]
 ) -> tuple[bytes | None, list[str]]:
-    """The ledger's key, if a file names it, and the checkpoints that were kept."""
+    """The ledger's key, if a file names it, and the tree heads that were kept."""
     key: bytes | None = None
     notes = [read_bounded(path, MAX_NOTE_BYTES).decode("utf-8", "replace") for path in kept]
     if trust is not None:
@@ -273,7 +273,7 @@ def _report_lines(report: AuditReport, quorum: int, enough: int | None) -> list[
     lines = [
         f"entries      {report.size}" + (f" ({kinds})" if kinds else ""),
         f"root         {report.root}",
-        f"checkpoints  {report.checkpoints}, {report.cosignatures} cosignatures"
+        f"tree heads   {report.checkpoints}, {report.cosignatures} cosignatures"
         + (f" ({witnesses})" if witnesses else ""),
     ]
     if enough is not None:

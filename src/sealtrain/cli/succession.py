@@ -95,7 +95,7 @@ def propose(
 ) -> None:
     """Write down what is to take the consortium's place, and sign it first.
 
-    What is not named stays as it is. The ledgers' newest checkpoints go into it, so that everybody
+    What is not named stays as it is. The ledgers' newest tree heads go into it, so that everybody
     signs the same history; leave --broker out only where the ledgers are lost.
     """
     members = Consortium.load(ledgers.consortium)
@@ -223,7 +223,7 @@ def follow(
     with watched_ledger(broker, members, identity, state, between=files) as watch:
         own = watch.kept.head
     if own is None:
-        raise AssertionError("a watched ledger has a checkpoint")
+        raise AssertionError("a watched ledger has a tree head")
     emit(
         as_json,
         {"origin": own.origin, "size": own.size, "root": own.root},
@@ -272,21 +272,21 @@ def _amended(members: Consortium, changes: ChangeOptions) -> Consortium:
 
 
 def _newest(broker: Path, members: Consortium, identity: Path, state: Path | None) -> str:
-    """The newest checkpoint of a broker's ledger, which extends the remembered ledger."""
+    """The newest tree head of a broker's ledger, which extends the remembered ledger."""
     with watched_ledger(broker, members, identity, state) as watch:
         if watch.kept.note is None:
-            raise AssertionError("a watched ledger has a checkpoint")
+            raise AssertionError("a watched ledger has a tree head")
         return watch.kept.note
 
 
 def _saw(
     broker: Path, found: Succession, members: Consortium, identity: Path, state: Path | None
 ) -> None:
-    """Verify that the proposal names a checkpoint of the ledger that this owner remembers."""
+    """Verify that the proposal names a tree head of the ledger that this owner remembers."""
     with watched_ledger(broker, members, identity, state) as watch:
         key, own, note = watch.kept.public_key, watch.kept.head, watch.kept.note
         if key is None or own is None or note is None:
-            raise AssertionError("a watched ledger has a checkpoint")
+            raise AssertionError("a watched ledger has a tree head")
         for checkpoint in found.ledgers:
             try:
                 seen = verify_tree_head(checkpoint, key, origin=own.origin)
@@ -298,9 +298,9 @@ def _saw(
             verify_extension(checkpoint, note, path, key, origin=own.origin)
             return
     raise LedgerInconsistent(
-        "the proposal names no checkpoint of this broker's ledger",
+        "the proposal names no tree head of this broker's ledger",
         check="succession",
-        got=f"{len(found.ledgers)} checkpoints of other ledgers",
+        got=f"{len(found.ledgers)} tree heads of other ledgers",
         hint="propose it again with --broker for every broker of the consortium",
     )
 
