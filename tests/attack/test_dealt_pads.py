@@ -98,7 +98,10 @@ def test_a_recorded_session_gets_nothing_on_another_connection() -> None:
         (there,) = relay.there
         for replayed in (there, there[: len(there) // 2], there * 2):
             expect_only_a_handshake(answered(address, bytes(replayed)))
-    assert len(said) == 3  # each refusal is told
+    # Each refusal is told; where the relay hung up on the recorded session itself, that too.
+    assert sum("report-data-mismatch" in line for line in said) == 2
+    assert sum("channel-cut" in line for line in said) in (1, 2)
+    assert len(said) in (3, 4)
 
 
 @once
