@@ -473,6 +473,10 @@ class PrivacyBroken(Refused):
     """Training or evaluation would not, or did not, keep the promised differential privacy."""
 
 
+class OutputStoreInvalid(Refused):
+    """The store of a run's outputs holds something else than the run left there."""
+
+
 class ProductAltered(Refused):
     """An accelerator or a dealer returned a wrong product."""
 

@@ -31,6 +31,7 @@ class Server:
         claims: Size it claims of every file, where not the true one.
         redirects: Where it sends everyone, if anywhere.
         denies: Answers 403.
+        keeps: Lets nothing be deleted.
         delay: Seconds before each answer.
         most_at_once: Requests that waited together.
         status: Counter of what it answered.
@@ -39,7 +40,7 @@ class Server:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.failures = self.cuts = self.grows = 0
-        self.ranges, self.denies = True, False
+        self.ranges, self.denies, self.keeps = True, False, False
         self.claims: int | None = None
         self.redirects = ""
         self.delay = 0.0
@@ -128,6 +129,16 @@ class _Handler(BaseHTTPRequestHandler):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
         return self._answer(201, b"")
+
+    def do_DELETE(self) -> None:
+        state = self.server_state
+        state.seen.append(("DELETE", self.path, self._lines()))
+        if state.keeps:
+            return self._answer(405, b"")
+        path = state.root / self.path.lstrip("/")
+        there = path.is_file()
+        path.unlink(missing_ok=True)
+        return self._answer(204 if there else 404, b"")
 
     def _lines(self) -> dict[str, str]:
         return {name.lower(): value for name, value in self.headers.items()}

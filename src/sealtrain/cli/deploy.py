@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +17,7 @@ from sealtrain.client.pin import load_pin
 from sealtrain.client.ticket import RunTicket
 from sealtrain.errors import TicketInvalid, UsageError
 from sealtrain.storage.address import is_url
+from sealtrain.storage.pieces import measured
 
 __all__ = ["run", "ticket"]
 
@@ -71,6 +72,38 @@ class SourceOptions:
     base: Annotated[Path | None, typer.Option(help="Folder the recipe's paths start from.")] = None
     collateral: Annotated[
         str | None, typer.Option(help="URL of a service for collateral of the guest's quotes.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastingOptions:
+    """What a guest that nobody watches brings, leaves and outlives."""
+
+    store: Annotated[
+        str | None,
+        typer.Option(help="URL of the output store: sealed checkpoints, model and manifest."),
+    ] = None
+    models: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            metavar="PATH=URL",
+            help="Where the model or tokenizer is that the recipe calls PATH; its files are read "
+            "here, below --base; repeat.",
+        ),
+    ] = None
+    wait_seconds: Annotated[
+        int,
+        typer.Option(
+            "--wait", help="Seconds to wait for keys, and for services that do not answer."
+        ),
+    ] = 0
+    restarts: Annotated[
+        int, typer.Option(help="How often to start again a run's process that was killed.")
+    ] = 0
+    health: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Say there how far the run is (GET /healthz)."),
     ] = None
 
 
@@ -132,6 +165,7 @@ def ticket(
     others: PeerOptions,
     part: PartOptions,
     broker: BrokerOptions,
+    lasting: LastingOptions,
     out: Annotated[Path, typer.Option(help="Ticket to write.")] = Path("ticket.json"),
     as_json: Json = False,
 ) -> None:
@@ -145,8 +179,13 @@ def ticket(
         "data": [
             place if is_url(place) else str(Path(place).absolute()) for place in sources.data or ()
         ],
-        "base": None if sources.base is None else str(sources.base.absolute()),
+        "base": _base(sources, lasting),
         "collateral": sources.collateral,
+        "models": dict(_model(word, sources.base) for word in lasting.models or ()),
+        "store": lasting.store,
+        "wait_seconds": lasting.wait_seconds,
+        "restarts": lasting.restarts,
+        "health": lasting.health,
         "listen": others.listen,
         "listen_writes": others.listen_writes,
         "peers": dict(map(_peer, others.peers or ())),
@@ -162,6 +201,31 @@ def ticket(
     made = load_model(RunTicket, {"version": 1, **given}, TicketInvalid, "run ticket")
     atomic_write(out, made.to_bytes(), overwrite=True)
     emit(as_json, {"ticket": str(out), "role": role}, [f"ticket   {out}", f"role     {role}"])
+
+
+def _base(sources: SourceOptions, lasting: LastingOptions) -> str | None:
+    """Where the guest finds models; those that it brings itself lie where its document says."""
+    if sources.base is None or lasting.models:
+        return None
+    return str(sources.base.absolute())
+
+
+def _model(word: str, base: Path | None) -> tuple[str, dict[str, Any]]:
+    """A model's path in the recipe, and where and what its files are."""
+    path, mark, url = word.partition("=")
+    if not mark:
+        raise UsageError("not the place of a model", got=word[:80], expected="PATH=URL")
+    folder = (base or Path()) / path
+    names = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
+    if not names:
+        raise UsageError(
+            "there is no such model here to read the digests of",
+            check="model",
+            got=str(folder),
+            hint="name the folder that the recipe's paths start from with --base",
+        )
+    files = {name: measured(folder / name).to_dict() for name in names}
+    return path, {"address": url, "files": files}
 
 
 def _peer(word: str) -> tuple[str, str]:

@@ -1,7 +1,8 @@
 """``guest``: what a recipe's measured deployment document starts, in every role.
 
 The document fixes everything that owners approve; the run ticket says the rest. After a restart of
-the guest the same command continues the run that its folder holds.
+the guest the same command continues the run that its folder holds, and on a fresh guest the one
+that the output store holds.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from sealtrain.errors import TicketInvalid
 
 if TYPE_CHECKING:
     from sealtrain.client.ticket import RunTicket
+    from sealtrain.errors import SealtrainError
     from sealtrain.guest.closing import Outcome
+    from sealtrain.guest.guestrun import Stored
     from sealtrain.guest.settings import RunSettings
     from sealtrain.recipe.recipe import Recipe
 
@@ -111,46 +114,58 @@ def _broker_files(ticket: RunTicket, folder: Path) -> list[Path]:
 def _train(settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
     from sealtrain.cli.train import show_outcome
 
-    if (outcome := _outcome(settings, as_json, progress=True)) is not None:
+    if (outcome := _outcome(settings, ticket, as_json, progress=True)) is not None:
         show_outcome(outcome, as_json)
 
 
 def _evaluate(settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
     from sealtrain.cli.evaluate import show_metrics
 
-    if (outcome := _outcome(settings, as_json, progress=False)) is not None:
+    if (outcome := _outcome(settings, ticket, as_json, progress=False)) is not None:
         show_metrics(outcome, as_json)
 
 
-def _outcome(settings: RunSettings, as_json: bool, *, progress: bool) -> Outcome | None:
-    """Begin the run or continue it; ``None`` where it is finished."""
-    from sealtrain.guest.run import resume, start
-
-    if _finished(settings, as_json):
-        return None
-    if _continues(settings):
-        return resume(settings.out, progress=progress, on_failure=broker_missed, alone=True)
-    return start(settings, progress=progress, on_failure=broker_missed, alone=True)
-
-
-def _finished(settings: RunSettings, as_json: bool) -> bool:
-    """Whether the folder holds a finished run; a guest that starts again has nothing to do."""
+def _outcome(
+    settings: RunSettings, ticket: RunTicket, as_json: bool, *, progress: bool
+) -> Outcome | None:
+    """Run to the end, whatever interrupts it; ``None`` where the run was finished before."""
+    from sealtrain.attest.guest import open_guest
+    from sealtrain.cli.health import health
+    from sealtrain.cli.train import say_waiting
     from sealtrain.guest.closing import MANIFEST
+    from sealtrain.guest.run import resume, start
+    from sealtrain.guest.unattended import STATUS_NAME, Reports, unattended
+    from sealtrain.recipe.compose import compose_hash
 
-    manifest = settings.out / MANIFEST
-    if not manifest.is_file():
-        return False
-    say("this guest's run is finished")
-    emit(as_json, {"manifest": str(manifest)}, [f"manifest     {manifest}"])
-    return True
+    def begin(stored: Stored | None) -> Outcome:
+        return start(
+            settings, progress=progress, on_failure=broker_missed, alone=True, stored=stored
+        )
+
+    def again(stored: Stored | None) -> Outcome:
+        return resume(
+            settings.out, progress=progress, on_failure=broker_missed, alone=True, stored=stored
+        )
+
+    def measured() -> str:
+        guest = open_guest(settings.platform, settings.guest, collateral=settings.collateral)
+        return compose_hash(guest.app_compose())
+
+    with health(ticket.health, settings.out.parent / STATUS_NAME):
+        outcome = unattended(
+            settings,
+            ticket,
+            begin=begin,
+            again=again,
+            compose_hash=measured,
+            reports=Reports(waits=say_waiting, missed=_say_missed),
+        )
+    if outcome is None:
+        manifest = settings.out / MANIFEST
+        say("this guest's run is finished")
+        emit(as_json, {"manifest": str(manifest)}, [f"manifest     {manifest}"])
+    return outcome
 
 
-def _continues(settings: RunSettings) -> bool:
-    """Whether the folder holds an interrupted run, which from now on has these settings."""
-    from sealtrain.guest.settings import holds_run, load_run, save_run
-
-    if not holds_run(settings.out):
-        return False
-    _, run_id = load_run(settings.out)
-    save_run(settings, run_id)
-    return True
+def _say_missed(error: SealtrainError) -> None:
+    say(f"not in the output store yet [{error.code}]: {error.message}")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sealtrain.errors import SealtrainError
     from sealtrain.guest.closing import Outcome
 
-__all__ = ["resume", "show_outcome", "train"]
+__all__ = ["resume", "say_waiting", "show_outcome", "train"]
 
 MetricsPort = Annotated[
     int | None,
@@ -132,14 +132,24 @@ def _done(
     """Run here, or where the lease is waited for in a process of its own."""
     if wait is None:
         return begin()
-    from sealtrain.guest.waiting import until_released
+    from sealtrain.guest.supervision import Beside, Endurance, supervised
 
-    return until_released(
-        begin, _resumption(out, metrics_port), out=out, seconds=wait, waits=_say_waiting
+    class Saying(Beside):
+        def waits(self, error: SealtrainError, seconds: float) -> None:
+            say_waiting(error, seconds)
+
+    again = _resumption(out, metrics_port)
+    return supervised(
+        lambda _: begin(),
+        lambda _: again(),
+        out=out,
+        endures=Endurance(seconds=wait),
+        beside=Saying(),
     )
 
 
-def _say_waiting(error: SealtrainError, seconds: float) -> None:
+def say_waiting(error: SealtrainError, seconds: float) -> None:
+    """Say why a run is paused."""
     say(f"paused [{error.code}]: {error.message}")
     say(f"  no key is held; asking again in {seconds:.0f} s")
 

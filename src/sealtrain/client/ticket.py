@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, Self
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from sealtrain.attest.tdx.fetch import services_of
 from sealtrain.base.canonical import canonical_json
+from sealtrain.base.filenames import portable_name
 from sealtrain.base.files import read_regular
 from sealtrain.base.hostport import host_and_port
 from sealtrain.base.models import Hex32, OwnerName, StrictModel, load_json
@@ -22,10 +23,21 @@ from sealtrain.client.pin import BrokerPin
 from sealtrain.errors import DataInvalid, TicketInvalid, UsageError
 from sealtrain.recipe.lockfile import MAX_BROKERS
 from sealtrain.storage.address import is_url, parse_address
+from sealtrain.storage.pieces import Pieces
 
-__all__ = ["BROKER_ROLE", "MAX_TICKET_BYTES", "Role", "RunTicket", "load_ticket", "parse_ticket"]
+__all__ = [
+    "BROKER_ROLE",
+    "MAX_TICKET_BYTES",
+    "ModelPlace",
+    "Role",
+    "RunTicket",
+    "load_ticket",
+    "parse_ticket",
+]
 
 MAX_TICKET_BYTES: Final = 1 << 20
+MAX_WAIT_SECONDS: Final = 30 * 24 * 3600
+MAX_RESTARTS: Final = 1000
 BROKER_ROLE: Final = "broker"
 
 Role = Literal[
@@ -44,7 +56,11 @@ Role = Literal[
 Text = Annotated[
     str, StringConstraints(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f\x7f]+$")
 ]
+FileName = Annotated[str, AfterValidator(portable_name)]
 PeerName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+
+
+_NOT_GIVEN: Final[tuple[object, ...]] = (None, (), [], {}, 0)
 
 
 class _Fields(NamedTuple):
@@ -55,6 +71,7 @@ class _Fields(NamedTuple):
 
 
 _IN_GUEST: Final = frozenset({"base", "collateral"})
+_UNATTENDED: Final = _IN_GUEST | {"health", "models", "restarts", "store", "wait_seconds"}
 _OF_BROKERS: Final = frozenset(
     {"collateral", "former_root_secrets", "listen", "proxies", "public_urls", "root_secret"}
 )
@@ -62,15 +79,33 @@ _FIELDS: Final[Mapping[str, _Fields]] = {
     "accelerator": _Fields(frozenset(), _IN_GUEST | {"listen", "listen_writes"}),
     "broker": _Fields(frozenset(), _OF_BROKERS),
     "dealer": _Fields(frozenset(), _IN_GUEST | {"listen"}),
-    "evaluate": _Fields(frozenset({"brokers", "data"}), _IN_GUEST),
+    "evaluate": _Fields(frozenset({"brokers", "data"}), _UNATTENDED),
     "holder": _Fields(frozenset({"brokers", "data", "party", "peers"}), _IN_GUEST | {"listen"}),
     "lead": _Fields(frozenset({"brokers"}), _IN_GUEST),
     "orchestrator": _Fields(frozenset({"brokers", "holders", "peers"}), _IN_GUEST | {"states"}),
     "party": _Fields(frozenset({"brokers", "data", "party", "run"}), _IN_GUEST),
     "server": _Fields(frozenset({"brokers"}), _IN_GUEST | {"listen"}),
     "standby": _Fields(frozenset({"brokers", "holders", "peers", "states"}), _IN_GUEST),
-    "train": _Fields(frozenset({"brokers", "data"}), _IN_GUEST | {"peers"}),
+    "train": _Fields(frozenset({"brokers", "data"}), _UNATTENDED | {"peers"}),
 }
+
+
+class ModelPlace(StrictModel):
+    """Where the files of a model or tokenizer are.
+
+    Attributes:
+        address: URL of their folder.
+        files: Name → what the file is. The lock has the digest that counts.
+    """
+
+    address: Text
+    files: dict[FileName, Pieces] = Field(min_length=1, max_length=4096)
+
+    @field_validator("address")
+    @classmethod
+    def _without_secrets(cls, address: str) -> str:
+        _url(address)
+        return address
 
 
 class RunTicket(StrictModel):
@@ -83,6 +118,11 @@ class RunTicket(StrictModel):
         data: Sealed datasets, folders of them, or URLs.
         base: Folder that the recipe's paths start from.
         collateral: URL of a service for collateral of quotes, in place of a file.
+        models: Where models and tokenizers are, by the path that the recipe gives them.
+        store: URL of the output store.
+        wait_seconds: How long the guest waits for keys and for services that do not answer.
+        restarts: How often it starts a process again that was killed.
+        health: ``HOST:PORT`` at which the guest says how far the run is.
         listen: ``HOST:PORT`` to listen at, in place of the document's.
         listen_writes: The same for the writes of holders.
         peers: ``HOST:PORT`` of other machines, by what they are asked for.
@@ -102,6 +142,11 @@ class RunTicket(StrictModel):
     data: tuple[Text, ...] = Field(default=(), max_length=256)
     base: Text | None = None
     collateral: Text | None = None
+    models: dict[FileName, ModelPlace] = Field(default_factory=dict, max_length=64)
+    store: Text | None = None
+    wait_seconds: Annotated[int, Field(ge=0, le=MAX_WAIT_SECONDS)] = 0
+    restarts: Annotated[int, Field(ge=0, le=MAX_RESTARTS)] = 0
+    health: Text | None = None
     listen: Text | None = None
     listen_writes: Text | None = None
     peers: dict[PeerName, Text] = Field(default_factory=dict, max_length=256)
@@ -114,7 +159,7 @@ class RunTicket(StrictModel):
     root_secret: Text | None = None
     former_root_secrets: tuple[Text, ...] = Field(default=(), max_length=64)
 
-    @field_validator("listen", "listen_writes")
+    @field_validator("health", "listen", "listen_writes")
     @classmethod
     def _listens(cls, place: str | None) -> str | None:
         if place is not None:
@@ -132,11 +177,15 @@ class RunTicket(StrictModel):
     @classmethod
     def _without_secrets(cls, data: tuple[str, ...]) -> tuple[str, ...]:
         for place in filter(is_url, data):
-            try:
-                parse_address(place)
-            except UsageError as error:
-                raise ValueError(error.message) from None
+            _url(place)
         return data
+
+    @field_validator("store")
+    @classmethod
+    def _a_folder(cls, store: str | None) -> str | None:
+        if store is not None:
+            _url(store)
+        return store
 
     @field_validator("collateral")
     @classmethod
@@ -151,7 +200,7 @@ class RunTicket(StrictModel):
         given = {
             name
             for name in type(self).model_fields
-            if name not in ("version", "role") and getattr(self, name) not in (None, (), {})
+            if name not in ("version", "role") and getattr(self, name) not in _NOT_GIVEN
         }
         if missing := fields.required - given:
             raise ValueError(f"role {self.role} needs {', '.join(sorted(missing))}")
@@ -177,9 +226,7 @@ class RunTicket(StrictModel):
 
     def to_bytes(self) -> bytes:
         """Canonical JSON; what is not given is left out."""
-        given = {
-            name: value for name, value in self.to_dict().items() if value not in (None, [], {})
-        }
+        given = {name: value for name, value in self.to_dict().items() if value not in _NOT_GIVEN}
         return canonical_json(given)
 
 
@@ -211,6 +258,15 @@ def load_ticket(path: Path) -> RunTicket:
             hint="write one with sealtrain deploy ticket, and give it to the guest",
         ) from error
     return parse_ticket(data)
+
+
+def _url(place: str) -> None:
+    if not is_url(place):
+        raise ValueError("not a URL")
+    try:
+        parse_address(place)
+    except UsageError as error:
+        raise ValueError(error.message) from None
 
 
 def _address(place: str) -> None:

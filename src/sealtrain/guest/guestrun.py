@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from sealtrain.sealing.store import SealedStore
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
-__all__ = ["GuestRun"]
+__all__ = ["GuestRun", "Stored"]
+
+Stored = Callable[[int, float], bool]
+"""Whether checkpoint ``counter`` is in the output store; waits for it at most so many seconds."""
 
 
 class GuestRun(DataGuest):
@@ -44,6 +47,7 @@ class GuestRun(DataGuest):
         resuming: bool,
         on_failure: OnBrokerFailure,
         alone: bool = False,
+        stored: Stored | None = None,
         clock: Clock = system_clock,
         random: Random = os.urandom,
     ) -> None:
@@ -69,6 +73,7 @@ class GuestRun(DataGuest):
         self._journals = JournalStore(settings.out / "journal", self.grant.run_key, run_id)
         self._recorder = Recorder(self.admitted.guest, self._measuring, run_id, clock)
         self._counter = 0
+        self._stored = stored
 
     @classmethod
     def begin(
@@ -77,6 +82,7 @@ class GuestRun(DataGuest):
         *,
         on_failure: OnBrokerFailure,
         alone: bool = False,
+        stored: Stored | None = None,
         clock: Clock = system_clock,
     ) -> GuestRun:
         """Start a new run in ``settings.out``, which must not hold one.
@@ -90,7 +96,15 @@ class GuestRun(DataGuest):
                 f"{settings.out} is not empty", hint="choose another --out, or resume this run"
             )
         run_id = os.urandom(16).hex()
-        run = cls(settings, run_id, resuming=False, on_failure=on_failure, alone=alone, clock=clock)
+        run = cls(
+            settings,
+            run_id,
+            resuming=False,
+            on_failure=on_failure,
+            alone=alone,
+            stored=stored,
+            clock=clock,
+        )
         save_run(settings, run.run_id)
         run.record("run.started", {"platform": settings.platform, "phase": run.recipe.phase})
         run.note_release()
@@ -103,6 +117,7 @@ class GuestRun(DataGuest):
         *,
         on_failure: OnBrokerFailure,
         alone: bool = False,
+        stored: Stored | None = None,
         clock: Clock = system_clock,
     ) -> GuestRun:
         """Continue the run in ``out`` under its own id.
@@ -112,7 +127,15 @@ class GuestRun(DataGuest):
             SealtrainError: As the constructor.
         """
         settings, run_id = load_run(out)
-        return cls(settings, run_id, resuming=True, on_failure=on_failure, alone=alone, clock=clock)
+        return cls(
+            settings,
+            run_id,
+            resuming=True,
+            on_failure=on_failure,
+            alone=alone,
+            stored=stored,
+            clock=clock,
+        )
 
     def newest_checkpoint(self) -> CheckpointRef | None:
         """Load the journal of the newest checkpoint and return it; ``None`` to begin again.
@@ -189,7 +212,9 @@ class GuestRun(DataGuest):
                 {"counter": ref.counter, "step": ref.step, "digest": ref.digest},
             )
             self._journals.save(self.journal, ref.counter, ref.step, self.wall())
-        self.keeper.sealed(ref)
+        # Another guest continues from the store, and from nothing older than the anchor.
+        if self._stored is None or self._stored(ref.counter, self.lease.left() / 4):
+            self.keeper.sealed(ref)
 
     def renew(self, checkpoint: tuple[int, str] | None = None) -> None:
         """As ``DataGuest.renew``; keeps the receipt of an anchored checkpoint in the folder."""

@@ -32,6 +32,7 @@ from sealtrain.training.distributed.ranks import gathered
 if TYPE_CHECKING:
     from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.errors import SealtrainError
+    from sealtrain.guest.guestrun import Stored
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
     from sealtrain.training.distributed.ranks import Ranks
     from sealtrain.training.telemetry.monitor import Monitor
@@ -46,6 +47,7 @@ def start(
     on_failure: OnBrokerFailure,
     metrics_port: int | None = None,
     alone: bool = False,
+    stored: Stored | None = None,
     clock: Clock = system_clock,
 ) -> Outcome:
     """Run a locked recipe from the beginning.
@@ -57,13 +59,15 @@ def start(
         metrics_port: Loopback port of the page for Prometheus; no page when ``None``.
         alone: This process serves only the run: the sandbox lasts until it ends
             (``sandbox.border``).
+        stored: Asks whether a checkpoint is in the run's output store (``guest.supervision``);
+            ``None`` where there is no store.
         clock: Source of the time.
 
     Raises:
         SealtrainError: A step failed; no plaintext is left anywhere.
     """
     expect_helpers(settings)
-    run = GuestRun.begin(settings, on_failure=on_failure, alone=alone, clock=clock)
+    run = GuestRun.begin(settings, on_failure=on_failure, alone=alone, stored=stored, clock=clock)
     return _Work(run, resuming=False, progress=progress).done(metrics_port, alone=alone)
 
 
@@ -74,11 +78,12 @@ def resume(
     on_failure: OnBrokerFailure,
     metrics_port: int | None = None,
     alone: bool = False,
+    stored: Stored | None = None,
     clock: Clock = system_clock,
 ) -> Outcome:
     """Continue an interrupted run from its newest sealed checkpoint. As ``start``."""
     expect_helpers(load_run(out)[0])
-    run = GuestRun.again(out, on_failure=on_failure, alone=alone, clock=clock)
+    run = GuestRun.again(out, on_failure=on_failure, alone=alone, stored=stored, clock=clock)
     return _Work(run, resuming=True, progress=progress).done(metrics_port, alone=alone)
 
 

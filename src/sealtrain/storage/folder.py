@@ -7,6 +7,7 @@ trailers) fetch a block, so that a shard opens with three requests.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
@@ -44,7 +45,8 @@ class RemoteFolder:
         """Name the folder; nothing is asked of it yet.
 
         Args:
-            filesystem: An fsspec filesystem; ``cat_file``, ``info`` and ``put_file`` are used.
+            filesystem: An fsspec filesystem; ``cat_file``, ``info``, ``put_file`` and
+                ``rm_file`` are used.
             address: Where the folder is.
             hosts: URLs of the servers the filesystem speaks to.
             patience: How often to ask again.
@@ -116,12 +118,26 @@ class RemoteFolder:
 
     def put(self, name: str, path: str) -> None:
         """Send a local file. Raises ``StorageUnreachable``."""
-        with self._lock:
-            for key in [key for key in self._kept if key[0] == name]:
-                self._kept_bytes -= len(self._kept.pop(key))
+        self.forget(name)
         self._patience.ask(
             lambda: self._filesystem.put_file(path, self.address.of(name)), what=name
         )
+
+    def delete(self, name: str) -> None:
+        """Delete a file if it is there.
+
+        Raises:
+            StorageUnreachable: The store does not answer, or does not let files be deleted.
+        """
+        self.forget(name)
+        with contextlib.suppress(DataInvalid):
+            self._patience.ask(lambda: self._filesystem.rm_file(self.address.of(name)), what=name)
+
+    def forget(self, name: str) -> None:
+        """Ask the store again for what was read of a file."""
+        with self._lock:
+            for key in [key for key in self._kept if key[0] == name]:
+                self._kept_bytes -= len(self._kept.pop(key))
 
     def close(self) -> None:
         """Forget what was kept and end the connections."""

@@ -69,6 +69,14 @@ class HttpFileSystem(RangeStore):
         if answer.status not in (200, 201, 204):
             _refuse(answer)
 
+    def rm_file(self, path: str) -> None:
+        """Delete a file by DELETE. Raises as ``cat_file``."""
+        answer = self._client.ask("DELETE", path, cap=lambda _status, _headers: None)
+        if answer.status in (405, 501):
+            raise PermissionError(f"HTTP {answer.status}")
+        if answer.status not in (200, 202, 204):
+            _refuse(answer)
+
     def _range(self, path: str, start: int, end: int) -> bytes:
         return self._asked(path, start, end)[0]
 

@@ -127,6 +127,12 @@ class S3FileSystem(RangeStore):
                 ),
             )
 
+    def rm_file(self, path: str) -> None:
+        """Delete an object. Raises as ``cat_file``."""
+        bucket, key = _parts(path)
+        with _store_errors():
+            self._store.delete_object(Bucket=bucket, Key=key)
+
 
 class _store_errors:  # noqa: N801  # reads as a statement
     """botocore's errors as Python's own. Names of errors only: a message may quote a credential."""

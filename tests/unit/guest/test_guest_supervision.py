@@ -1,9 +1,12 @@
-"""A lapsed lease is waited for by a process that never held a key."""
+"""A run is started again by a process that never held a key."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pickle
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -21,12 +24,25 @@ from sealtrain.errors import (
     RecordInvalid,
     SealtrainError,
 )
-from sealtrain.guest.waiting import until_released
+from sealtrain.guest.closing import Outcome
+from sealtrain.guest.supervision import Beside, Endurance, supervised
 
 MISSING = ApprovalsMissing("not renewed", check="approvals", owner="clinic-c", hint="resume")
 
 
-class Story:
+def done(steps: int, out: Path = Path("elsewhere")) -> Outcome:
+    return Outcome(
+        run_id="ab" * 16,
+        simulated=True,
+        steps=steps,
+        metrics={"loss": 0.5, "perplexity": None},
+        history=[{"step": 1, "loss": 0.75}],
+        model=out / "model",
+        manifest=out / "manifest.json",
+    )
+
+
+class Story(Beside):
     """Attempts at one run, counted in its folder, since each has a process of its own."""
 
     def __init__(self, out: Path, *chapters: Any, checkpoints: bool = False) -> None:
@@ -36,7 +52,7 @@ class Story:
         self.waited: list[tuple[str, float]] = []
         self.now = 1.0
 
-    def attempt(self) -> Any:
+    def attempt(self, _stored: Any = None) -> Any:
         tries = len(list(self.out.glob("try-*")))
         (self.out / f"try-{tries}-{os.getpid()}").touch()
         if self.checkpoints:
@@ -50,17 +66,19 @@ class Story:
     def processes(self) -> list[int]:
         return [int(path.name.split("-")[2]) for path in sorted(self.out.glob("try-*"))]
 
-    def told(self, seconds: float = 5.0) -> Any:
-        return until_released(
+    def told(self, seconds: float = 5.0, **more: Any) -> Any:
+        return supervised(
             self.attempt,
             self.attempt,
             out=self.out,
-            seconds=seconds,
-            waits=lambda error, pause: self.waited.append((error.code, pause)),
-            first_pause=0.01,
+            endures=Endurance(seconds=seconds, first_pause=0.01, **more),
+            beside=self,
             monotonic=lambda: self.now,
             sleep=self.sleep,
         )
+
+    def waits(self, error: SealtrainError, seconds: float) -> None:
+        self.waited.append((error.code, seconds))
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -68,8 +86,8 @@ class Story:
 
 def test_it_asks_again_in_new_processes_until_the_keys_are_released(tmp_path: Path) -> None:
     gone = BrokerUnreachable("gone", check="broker")
-    story = Story(tmp_path, MISSING, MISSING, gone, "done")
-    assert story.told() == "done"
+    story = Story(tmp_path, MISSING, MISSING, gone, done(7))
+    assert story.told() == done(7, tmp_path)
     assert story.waited == [
         ("approvals-missing", 0.01),
         ("approvals-missing", 0.02),
@@ -82,8 +100,8 @@ def test_it_asks_again_in_new_processes_until_the_keys_are_released(tmp_path: Pa
 @pytest.mark.claim("C64")
 def test_nothing_of_the_run_is_left_in_the_process_that_waits(tmp_path: Path) -> None:
     held: list[str] = []
-    story = Story(tmp_path, lambda: held.append("key") or len(held))
-    assert story.told() == 1
+    story = Story(tmp_path, lambda: held.append("key") or done(len(held)))
+    assert story.told().steps == 1
     assert held == []
 
 
@@ -99,8 +117,8 @@ def test_it_gives_up_with_the_last_refusal(tmp_path: Path) -> None:
 
 
 def test_the_limit_counts_anew_once_the_run_got_further(tmp_path: Path) -> None:
-    story = Story(tmp_path, *[MISSING] * 6, "done", checkpoints=True)
-    assert story.told(seconds=0.005) == "done"
+    story = Story(tmp_path, *[MISSING] * 6, done(1), checkpoints=True)
+    assert story.told(seconds=0.005).steps == 1
     assert [pause for _, pause in story.waited] == pytest.approx([0.005] * 6)
 
 
@@ -126,25 +144,122 @@ def test_a_run_that_never_began_is_not_waited_for(tmp_path: Path) -> None:
     assert len(story.processes) == 1
 
 
+def test_the_first_keys_of_a_run_are_waited_for_on_request(tmp_path: Path) -> None:
+    story = Story(tmp_path, MISSING, done(3))
+    (tmp_path / "run.json").unlink()
+    assert story.told(before_run=True).steps == 3
+    assert story.waited == [("approvals-missing", 0.01)]
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def test_a_process_that_is_killed_is_no_lapse(tmp_path: Path) -> None:
-    story = Story(tmp_path, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    story = Story(tmp_path, killed)
     with pytest.raises(RankLost):
         story.told()
+    assert len(story.processes) == 1
+
+
+def test_a_process_that_is_killed_is_started_again_so_often(tmp_path: Path) -> None:
+    story = Story(tmp_path, killed, killed, done(5))
+    assert story.told(restarts=2).steps == 5
+    assert story.waited == [("rank-lost", 0.01), ("rank-lost", 0.02)]
+
+
+def test_a_process_that_dies_before_its_next_checkpoint_each_time_is_given_up(
+    tmp_path: Path,
+) -> None:
+    story = Story(tmp_path, killed)
+    with pytest.raises(RankLost):
+        story.told(restarts=2)
+    assert len(story.processes) == 3
+    assert set(story.waited) == {("rank-lost", 0.01), ("rank-lost", 0.02)}
+
+
+class Keeping(Story):
+    """Has a checkpoint in its store a while after it was asked for it."""
+
+    stores = True
+    asked = 0
+
+    def stored(self, counter: int) -> bool:
+        self.asked += 1
+        return counter == 4 and self.asked > 1
+
+
+def test_the_run_learns_when_its_checkpoint_is_in_the_store(tmp_path: Path) -> None:
+    def work(stored: Callable[[int, float], bool]) -> Outcome:
+        return done(1000 + stored(4, 20.0))
+
+    story = Keeping(tmp_path)
+    endures = Endurance(seconds=0)
+    assert supervised(work, work, out=tmp_path, endures=endures, beside=story).steps == 1001
+
+
+def test_the_run_goes_on_when_its_checkpoint_is_not_in_the_store_in_time(tmp_path: Path) -> None:
+    def work(stored: Callable[[int, float], bool]) -> Outcome:
+        return done(1000 + stored(5, 0.05))
+
+    story = Keeping(tmp_path)
+    endures = Endurance(seconds=0)
+    assert supervised(work, work, out=tmp_path, endures=endures, beside=story).steps == 1000
+
+
+def open_pipes() -> list[int]:
+    """Numbers of this process's open pipes and sockets."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if str(entry.readlink()).startswith(("pipe:", "socket:")):
+                found.append(int(entry.name))
+    return found
+
+
+class Trap:
+    """What a script could send instead of an outcome, were its bytes taken for objects."""
+
+    def __init__(self, there: Path) -> None:
+        self.there = there
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.there,)
+
+
+@pytest.mark.parametrize("said", ["pickle", "json"])
+@pytest.mark.claim("C134")
+def test_nothing_that_the_runs_process_says_runs_in_the_supervisor(
+    said: str, tmp_path: Path
+) -> None:
+    there, before = tmp_path / "escaped", open_pipes()
+    data = pickle.dumps(Trap(there)) if said == "pickle" else b'{"outcome": "x"}'
+
+    def work(_stored: Any) -> Outcome:
+        for number in set(open_pipes()) - set(before):
+            with contextlib.suppress(OSError):
+                os.write(number, struct.pack("!i", len(data)) + data)
+        os._exit(0)
+
+    endures = Endurance(seconds=0)
+    with pytest.raises(SealtrainError):
+        supervised(work, work, out=tmp_path, endures=endures, beside=Beside())
+    assert not there.exists()
 
 
 VICTIM = """
 import signal, sys, time
 from pathlib import Path
-from sealtrain.guest.waiting import until_released
+from sealtrain.guest.supervision import Beside, Endurance, supervised
 # A shell that starts these tests in the background leaves them deaf to Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 out = Path(sys.argv[1])
-def work():
+def work(_):
     import os
     (out / "child").write_text(str(os.getpid()))
     time.sleep(60)
 try:
-    until_released(work, work, out=out, seconds=60, waits=lambda *_: None)
+    supervised(work, work, out=out, endures=Endurance(seconds=60), beside=Beside())
 except KeyboardInterrupt:
     sys.exit(130)
 """

@@ -1,0 +1,294 @@
+"""A run in a process of its own, and the supervisor that starts it again.
+
+The run's process ends when its lease ends, when it is killed, or when the machine does; its memory
+is gone then, and checkpoints are sealed. The supervisor starts another process, which asks for the
+keys again and resumes bit for bit. The supervisor never holds a key or a record.
+
+The supervisor is outside of the sandbox that the run's process closes around itself. So it takes
+plain data from that process and runs nothing that comes from it: a recipe's script is in there.
+
+What ends a process decides what happens next:
+
+====================================  ==========================================================
+the process ended with                the supervisor
+====================================  ==========================================================
+a result                              returns it
+a refusal that may be taken back, or  pauses, ever longer, and starts it again, until
+a service that did not answer         ``Endurance.seconds`` have passed
+no answer: killed, or out of memory   starts it again, ``Endurance.restarts`` times
+anything else                         raises it
+====================================  ==========================================================
+
+Both limits count anew once the run has sealed a newer checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from sealtrain.base.canonical import parse_json
+from sealtrain.base.models import Hex32, StrictModel, load_model
+from sealtrain.base.processes import end_with_parent
+from sealtrain.errors import DataInvalid, RankLost, SealtrainError, error_by_code
+from sealtrain.guest.closing import MANIFEST, Outcome
+from sealtrain.guest.guestrun import Stored
+from sealtrain.guest.settings import holds_run
+from sealtrain.sealing.trainedmodel import MODEL_FOLDER
+
+__all__ = ["Beside", "Endurance", "Work", "supervised"]
+
+Work = Callable[[Stored | None], Outcome]
+"""Starts or resumes the run; gets ``Stored`` where there is an output store."""
+
+_FIRST_PAUSE: Final = 5.0
+_LONGEST_PAUSE: Final = 300.0
+_GRACE_SECONDS: Final = 10.0
+_TICK_SECONDS: Final = 1.0
+_COUNTER_BYTES: Final = 8
+_MAX_ANSWER_BYTES: Final = 64 << 20
+
+
+class _Result(StrictModel):
+    """What the manifest's run came to, as its process says; the paths follow from the folder."""
+
+    run_id: Hex32
+    simulated: bool
+    steps: Annotated[int, Field(ge=0)]
+    metrics: dict[str, float | None]
+    history: tuple[dict[str, Any], ...]
+
+
+class _Answer(StrictModel):
+    """The last words of a run's process: exactly one of them."""
+
+    result: _Result | None = None
+    error: dict[str, str] | None = None
+    interrupted: bool = False
+    bug: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endurance:
+    """What a supervisor outlives.
+
+    Attributes:
+        seconds: How long to wait for keys before giving up.
+        restarts: How often to start a process again that ended without an answer.
+        before_run: Wait also for the first keys, which begin the run.
+        first_pause: Seconds; each pause after it is twice as long, up to five minutes.
+    """
+
+    seconds: float
+    restarts: int = 0
+    before_run: bool = False
+    first_pause: float = _FIRST_PAUSE
+
+
+class Beside:
+    """What a supervisor does beside the run; by itself nothing."""
+
+    stores = False
+    """Whether ``stored`` is to be asked before a checkpoint is anchored."""
+
+    def starts(self, attempt: int) -> None:
+        """A process of the run is about to start, the first with ``attempt`` 1."""
+
+    def tick(self) -> None:
+        """About a second has passed while the process works."""
+
+    def stored(self, counter: int) -> bool:
+        """Whether a checkpoint is in the output store by now."""
+        raise AssertionError(f"no store was asked for, and now for checkpoint {counter}")
+
+    def waits(self, error: SealtrainError, seconds: float) -> None:
+        """The run is paused for so long, for this reason, and holds no key."""
+
+
+def supervised(
+    begin: Work,
+    again: Work,
+    *,
+    out: Path,
+    endures: Endurance,
+    beside: Beside,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Outcome:
+    """Run, and start again as often as it may help.
+
+    Args:
+        begin: Starts or resumes the run; called in a process of its own.
+        again: Resumes it; called in a process of its own.
+        out: The run's folder.
+        endures: Limits.
+        beside: What this process does meanwhile.
+        monotonic: Clock that counts seconds.
+        sleep: Waits so many seconds.
+
+    Raises:
+        SealtrainError: The run's last error, if starting again does not help or took too long.
+        RankLost: The run's process was lost more often than ``endures.restarts``.
+    """
+    work, until, reached, pause = begin, 0.0, "", endures.first_pause
+    attempt = lost = 0
+    while True:
+        attempt += 1
+        beside.starts(attempt)
+        try:
+            return _apart(work, out, beside)
+        except SealtrainError as error:
+            got_to, now = _newest(out), monotonic()
+            if not until or got_to > reached:
+                until, reached, pause, lost = now + endures.seconds, got_to, endures.first_pause, 0
+            if isinstance(error, RankLost):
+                lost += 1
+                if lost > endures.restarts:
+                    raise
+                rest = pause
+            else:
+                waitable = error.retry != "never" and (endures.before_run or holds_run(out))
+                if not waitable or now >= until:
+                    raise
+                rest = min(pause, until - now)
+            beside.waits(error, rest)
+        sleep(rest)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+        if holds_run(out):
+            work = again
+
+
+def _newest(out: Path) -> str:
+    """Name of the newest checkpoint; later ones sort behind earlier ones."""
+    return max((one.name for one in (out / "checkpoints").glob("checkpoint-*")), default="")
+
+
+def _apart(work: Work, out: Path, beside: Beside) -> Outcome:
+    """Do ``work`` in a forked process; returns its result or raises its error."""
+    here, there = multiprocessing.Pipe(duplex=False)
+    asked, asks = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(
+        target=_serve,
+        args=(work, (there, asks), (here, asked), beside.stores),
+        name="sealtrain-run",
+    )
+    process.start()
+    there.close()
+    asks.close()
+    told: bytes | None = None
+    try:
+        told = _last_words(here, asked, beside)
+        process.join()
+    finally:
+        if process.is_alive():  # interrupted here; a terminal interrupts both processes
+            process.join(_GRACE_SECONDS)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        here.close()
+        asked.close()
+    if told is None:
+        raise RankLost(
+            "the process of the run ended without a result",
+            check="process",
+            got=f"status {process.exitcode}",
+            hint="check whether the machine ran out of memory, then: sealtrain resume",
+        )
+    return _outcome(told, out)
+
+
+def _last_words(here: Connection, asked: Connection, beside: Beside) -> bytes | None:
+    """What the process says in the end, ``None`` for nothing; serves it and the store before."""
+    wanted: int | None = None
+    open_ends = [here, asked]
+    while True:
+        ready = wait(open_ends, _TICK_SECONDS)
+        try:
+            if here in ready:
+                return here.recv_bytes(_MAX_ANSWER_BYTES)
+        except (EOFError, OSError):
+            return None
+        if asked in ready:
+            try:
+                wanted = int.from_bytes(asked.recv_bytes(_COUNTER_BYTES))
+            except (EOFError, OSError):
+                open_ends.remove(asked)
+        if wanted is None:
+            beside.tick()
+        elif beside.stored(wanted):
+            with contextlib.suppress(OSError):  # the process is gone
+                asked.send_bytes(wanted.to_bytes(_COUNTER_BYTES))
+            wanted = None
+
+
+def _outcome(told: bytes, out: Path) -> Outcome:
+    """The result in last words; raises the error in them."""
+    answer = load_model(
+        _Answer, parse_json(told, max_bytes=_MAX_ANSWER_BYTES), DataInvalid, "answer of the run"
+    )
+    if answer.interrupted:
+        raise KeyboardInterrupt
+    if answer.error is not None:
+        given = dict(answer.error)
+        kind = error_by_code(given.pop("code", ""))
+        raise kind(given.pop("message", ""), **given)
+    if answer.result is None:
+        raise RuntimeError(answer.bug or "the run's process said nothing")
+    one = answer.result
+    return Outcome(
+        run_id=one.run_id,
+        simulated=one.simulated,
+        steps=one.steps,
+        metrics=one.metrics,
+        history=list(one.history),
+        model=out / MODEL_FOLDER,
+        manifest=out / MANIFEST,
+    )
+
+
+def _serve(
+    work: Work,
+    mine: tuple[Connection, Connection],
+    others: tuple[Connection, Connection],
+    stores: bool,
+) -> None:
+    answers, asks = mine
+    for end in others:
+        end.close()
+    if not end_with_parent():
+        return
+    answer: dict[str, Any]
+    try:
+        result = work(_asking(asks) if stores else None).to_dict()
+        answer = {"result": {name: result[name] for name in _Result.model_fields}}
+    except KeyboardInterrupt:
+        answer = {"interrupted": True}
+    except SealtrainError as error:
+        answer = {"error": error.to_dict()}
+    except BaseException as bug:  # its kind, never a value that could be data
+        answer = {"bug": type(bug).__name__}
+    with contextlib.suppress(OSError):  # the reader is gone, and no traceback leaves from here
+        answers.send_bytes(json.dumps(answer, allow_nan=False).encode())
+
+
+def _asking(asks: Connection) -> Stored:
+    """Asks the supervisor, from one thread at a time."""
+
+    def stored(counter: int, within: float) -> bool:
+        until = time.monotonic() + within
+        asks.send_bytes(counter.to_bytes(_COUNTER_BYTES))
+        while asks.poll(max(0.0, until - time.monotonic())):
+            if int.from_bytes(asks.recv_bytes(_COUNTER_BYTES)) >= counter:
+                return True
+        return False
+
+    return stored

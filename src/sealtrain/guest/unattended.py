@@ -1,0 +1,235 @@
+"""A run that nobody watches: it brings its inputs, outlives crashes, and leaves what it makes.
+
+1. bring the models that the run ticket names, piece by piece;
+2. bring the run's sealed states from the output store, if this guest takes a run over;
+3. run in a process of its own, and start it again (``guest.supervision``);
+4. leave each checkpoint in the store before it is anchored, and in the end model and manifest.
+
+How far the run is stands in ``status.json`` beside the run's folder, and in the store's index.
+Nothing here holds a key, and everything that comes from outside is checked where it is used.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.files import atomic_write
+from sealtrain.errors import ModelInvalid, SealtrainError
+from sealtrain.guest.closing import MANIFEST
+from sealtrain.guest.settings import RunSettings, holds_run, load_run, save_run
+from sealtrain.guest.supervision import Beside, Endurance, Work, supervised
+from sealtrain.storage.connect import open_folder
+from sealtrain.storage.outputs import OutputStore, State
+from sealtrain.storage.patience import Patience
+from sealtrain.storage.pieces import fetch
+
+if TYPE_CHECKING:
+    from sealtrain.client.ticket import ModelPlace, RunTicket
+    from sealtrain.guest.closing import Outcome
+
+__all__ = ["STATUS_NAME", "Reports", "unattended"]
+
+STATUS_NAME: Final = "status.json"
+_IN_RUN: Final = Patience(attempts=3, longest=5.0)
+"""While training goes on, the next checkpoint brings the next try."""
+_TRY_AGAIN_SECONDS: Final = 15.0
+_FIRST_PAUSE: Final = 5.0
+_LONGEST_PAUSE: Final = 300.0
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reports:
+    """Called with what an operator wants to know.
+
+    Attributes:
+        waits: Why the run is paused, and for how many seconds.
+        missed: What kept the store from taking something; the run goes on.
+    """
+
+    waits: Callable[[SealtrainError, float], None]
+    missed: Callable[[SealtrainError], None]
+
+
+def unattended(
+    settings: RunSettings,
+    ticket: RunTicket,
+    *,
+    begin: Work,
+    again: Work,
+    compose_hash: Callable[[], str],
+    reports: Reports,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Outcome | None:
+    """Run to the end.
+
+    Args:
+        settings: Where everything is.
+        ticket: Names store and models, and says how long to wait and how often to start again.
+        begin: Starts the run; called in a process of its own.
+        again: Resumes it; called in a process of its own.
+        compose_hash: Asks the guest for the hash of its document.
+        reports: See there.
+        monotonic: Clock that counts seconds.
+        sleep: Waits so many seconds.
+
+    Returns:
+        ``None`` where the run was finished before.
+
+    Raises:
+        SealtrainError: The run's last error.
+        OutputStoreInvalid: The store holds something else than a run of this document.
+        ModelInvalid: A model's files are others than the ticket says.
+        StorageUnreachable: A store did not answer for ``ticket.wait_seconds``.
+    """
+    if (settings.out / MANIFEST).is_file() and ticket.store is None:
+        return None
+    ends = monotonic() + ticket.wait_seconds
+
+    def patiently(work: Callable[[], Answer]) -> Answer:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return work()
+            except SealtrainError as error:
+                rest = min(pause, ends - monotonic())
+                if error.retry != "again" or rest <= 0:
+                    raise
+                reports.waits(error, rest)
+                sleep(rest)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    for path, place in sorted(ticket.models.items()):
+        patiently(partial(_bring, settings.base / path, place))
+    store = None
+    if ticket.store is not None:
+        there = open_folder(ticket.store, patience=_IN_RUN)
+        store = OutputStore(there, patiently(compose_hash))
+        if patiently(partial(_taken_over, store, settings)) == "completed":
+            return None
+    beside = _Unattended(settings.out, store, reports, monotonic)
+    if (settings.out / MANIFEST).is_file():  # what it made may not be in the store yet
+        patiently(partial(beside.tell, "completed"))
+        return None
+    resumes = holds_run(settings.out)
+    if resumes:
+        save_run(settings, load_run(settings.out)[1])
+    try:
+        outcome = supervised(
+            again if resumes else begin,
+            again,
+            out=settings.out,
+            endures=Endurance(
+                seconds=ticket.wait_seconds, restarts=ticket.restarts, before_run=True
+            ),
+            beside=beside,
+            monotonic=monotonic,
+            sleep=sleep,
+        )
+    except SealtrainError as error:
+        beside.note("failed", error.code)
+        raise
+    patiently(partial(beside.tell, "completed"))
+    return outcome
+
+
+def _bring(folder: Path, place: ModelPlace) -> None:
+    there = open_folder(place.address)
+    try:
+        for name, pieces in sorted(place.files.items()):
+            fetch(there, name, pieces, folder / name, refused=ModelInvalid)
+    finally:
+        there.close()
+
+
+def _taken_over(store: OutputStore, settings: RunSettings) -> State | None:
+    """How far the store's run is; where it goes on, its sealed states are here then."""
+    out = settings.out
+    index = store.read()
+    if index is None or index.run_id is None:
+        return None
+    if holds_run(out) and load_run(out)[1] != index.run_id:
+        return None  # this guest has begun another one, which the store shows soon
+    if index.state != "completed" and any(name.startswith("checkpoints/") for name in index.files):
+        store.take(out)
+        save_run(settings, index.run_id)
+    return index.state
+
+
+class _Unattended(Beside):
+    """Leaves sealed states in the store, and tells how far the run is."""
+
+    def __init__(
+        self,
+        out: Path,
+        store: OutputStore | None,
+        reports: Reports,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._out = out
+        self._store = store
+        self._reports = reports
+        self._monotonic = monotonic
+        self._attempts = 0
+        self._told: tuple[State, str | None] = ("waiting", None)
+        self._try_at: float | None = None
+        self.stores = store is not None
+
+    def starts(self, attempt: int) -> None:
+        """As ``Beside``. What the folder holds is in the store before the run can anchor it."""
+        self._attempts = attempt
+        self.note("checkpointed" if any((self._out / "checkpoints").glob("*")) else "started")
+
+    def tick(self) -> None:
+        """As ``Beside``. Tries again what the store did not take."""
+        if self._try_at is not None and self._monotonic() >= self._try_at:
+            self.note(*self._told)
+
+    def stored(self, counter: int) -> bool:
+        """As ``Beside``."""
+        if self._try_at is None or self._monotonic() >= self._try_at:
+            self.note("checkpointed")
+        return self._store is not None and self._store.index.holds_checkpoint(counter)
+
+    def waits(self, error: SealtrainError, seconds: float) -> None:
+        """As ``Beside``."""
+        self.note("waiting", error.code)
+        self._reports.waits(error, seconds)
+
+    def note(self, state: State, code: str | None = None) -> None:
+        """Tell how far the run is; a store that does not take it is tried again later."""
+        try:
+            self.tell(state, code)
+            self._try_at = None
+        except SealtrainError as error:
+            self._try_at = self._monotonic() + _TRY_AGAIN_SECONDS
+            self._reports.missed(error)
+
+    def tell(self, state: State, code: str | None = None) -> None:
+        """Tell how far the run is, here and in the store.
+
+        Raises:
+            SealtrainError: The store does not take it.
+        """
+        self._told = (state, code)
+        run_id = load_run(self._out)[1] if holds_run(self._out) else None
+        told = {
+            "version": 1,
+            "run_id": run_id,
+            "state": state,
+            "code": code,
+            "attempts": self._attempts,
+        }
+        atomic_write(self._out.parent / STATUS_NAME, canonical_json(told), overwrite=True)
+        if self._store is not None:
+            self._store.leave(
+                self._out, run_id=run_id, state=state, code=code, attempts=self._attempts
+            )

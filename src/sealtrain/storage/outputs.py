@@ -1,0 +1,305 @@
+"""What a run makes, left in a store while it makes it (spec/output-store.md).
+
+The supervisor of a guest writes here and holds no key. Everything it leaves is sealed or signed,
+and what it takes from here is believed as little as what a disk holds.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.filenames import portable_name
+from sealtrain.base.models import Hex32, Hex64, StrictModel, load_json
+from sealtrain.errors import (
+    DataInvalid,
+    LimitExceeded,
+    OutputStoreInvalid,
+    SealRefused,
+    StorageUnreachable,
+    UsageError,
+)
+from sealtrain.sealing.file import verify_ciphertext
+from sealtrain.storage.folder import RemoteFolder
+from sealtrain.storage.pieces import Pieces, Progress, fetch, measured
+
+__all__ = ["INDEX_NAME", "OutputIndex", "OutputStore", "State", "parse_index"]
+
+INDEX_NAME: Final = "index.json"
+MANIFEST_NAME: Final = "manifest.json"
+MAX_INDEX_BYTES: Final = 4 << 20
+_MAX_FILES: Final = 4096
+_STATES_OF_A_RUN: Final = re.compile(
+    r"checkpoints/checkpoint-[0-9]{8}-[0-9]{10}\.sealed|journal/journal-[0-9]{8}\.sealed"
+)
+_MODEL: Final = "model/"
+_SEALED: Final = ".sealed"
+
+State = Literal["waiting", "started", "checkpointed", "completed", "failed"]
+Code = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,64}$")]
+
+
+class OutputIndex(StrictModel):
+    """What a store holds of a run, and how far the run is.
+
+    Attributes:
+        version: Format version, 1.
+        compose_hash: Deployment document of the run's guests.
+        run_id: ``None`` before the run has its id.
+        state: How far it is.
+        code: Code of the refusal or fault behind ``waiting`` and ``failed``.
+        attempts: Starts of the run's process so far.
+        files: Name → what the file is.
+    """
+
+    version: Literal[1]
+    compose_hash: Hex64
+    run_id: Hex32 | None
+    state: State
+    code: Code | None
+    attempts: Annotated[int, Field(ge=0, le=1 << 31)]
+    files: Annotated[dict[str, Pieces], Field(max_length=_MAX_FILES)]
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        for name in self.files:
+            if not _is_named(name):
+                raise ValueError("files has a name that no run leaves")
+        if self.files and self.run_id is None:
+            raise ValueError("files of no run")
+        if (MANIFEST_NAME in self.files) != (self.state == "completed"):
+            raise ValueError("manifest.json belongs to state completed, and to no other")
+        if self.code is not None and self.state not in ("waiting", "failed"):
+            raise ValueError(f"state {self.state} has no code")
+        return self
+
+    def holds_checkpoint(self, counter: int) -> bool:
+        """Whether a checkpoint is there with its journal, so that a run can continue from it."""
+        begin = f"checkpoints/checkpoint-{counter:08d}-"
+        there = any(name.startswith(begin) for name in self.files)
+        return there and f"journal/journal-{counter:08d}.sealed" in self.files
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON."""
+        return canonical_json(self.to_dict())
+
+
+def parse_index(data: bytes) -> OutputIndex:
+    """An index from its bytes.
+
+    Raises:
+        OutputStoreInvalid: Too long, not canonical JSON, or a field breaks the specification.
+    """
+    try:
+        index = load_json(
+            OutputIndex, data, OutputStoreInvalid, "index of outputs", max_bytes=MAX_INDEX_BYTES
+        )
+    except DataInvalid as error:
+        raise OutputStoreInvalid(f"index of outputs: {error.message}", check="index") from error
+    if index.to_bytes() != data:
+        raise OutputStoreInvalid("index of outputs: not canonical JSON", check="index")
+    return index
+
+
+class OutputStore:
+    """One run's folder in a store. For one thread."""
+
+    def __init__(self, folder: RemoteFolder, compose_hash: str) -> None:
+        """Ask nothing yet.
+
+        Args:
+            folder: Where the store is.
+            compose_hash: Deployment document of the guests that use it.
+        """
+        self._folder = folder
+        self._compose_hash = compose_hash
+        self._left = OutputIndex(
+            version=1,
+            compose_hash=compose_hash,
+            run_id=None,
+            state="waiting",
+            code=None,
+            attempts=0,
+            files={},
+        )
+        self._stamps: dict[str, tuple[int, ...]] = {}
+
+    @property
+    def index(self) -> OutputIndex:
+        """The index as it was last read or written here."""
+        return self._left
+
+    def read(self) -> OutputIndex | None:
+        """The index in the store; ``None`` where there is none.
+
+        Raises:
+            OutputStoreInvalid: It is malformed, or of another document.
+            StorageUnreachable: The store does not answer.
+        """
+        self._folder.forget(INDEX_NAME)
+        try:
+            data = self._folder.read(INDEX_NAME, MAX_INDEX_BYTES)
+        except LimitExceeded as error:
+            raise OutputStoreInvalid(f"index of outputs: {error.message}", check="index") from error
+        except DataInvalid:
+            return None
+        index = parse_index(data)
+        if index.compose_hash != self._compose_hash:
+            raise OutputStoreInvalid(
+                "the output store holds a run of another deployment document",
+                check="compose_hash",
+                got=index.compose_hash,
+                expected=self._compose_hash,
+                hint="give each document a store of its own",
+            )
+        self._left = index
+        return index
+
+    def take(self, out: Path, *, progress: Progress = lambda _: None) -> None:
+        """Bring the sealed states of the run here that the index names.
+
+        Args:
+            out: The run's folder.
+            progress: Called with the number of bytes that were added.
+
+        Raises:
+            OutputStoreInvalid: A file is another than the index says, or missing.
+            StorageUnreachable: The store does not deliver; the next try goes on from there.
+        """
+        for name, pieces in sorted(self._left.files.items()):
+            if _STATES_OF_A_RUN.fullmatch(name):
+                try:
+                    fetch(self._folder, name, pieces, out / name, progress=progress)
+                except DataInvalid as error:
+                    raise OutputStoreInvalid(
+                        f"the store lacks {name}, which its index names", check="pieces"
+                    ) from error
+                self._stamps[name] = _stamp(out / name)
+
+    def leave(
+        self,
+        out: Path,
+        *,
+        run_id: str | None,
+        state: State,
+        code: str | None = None,
+        attempts: int = 0,
+    ) -> OutputIndex:
+        """Send what is new, then the index; returns the index.
+
+        Args:
+            out: The run's folder.
+            run_id: Of the run in it, if there is one.
+            state: How far it is; ``completed`` sends model and manifest too.
+            code: Of the refusal or fault behind it.
+            attempts: Starts of the run's process so far.
+
+        Raises:
+            StorageUnreachable: The store does not take it; the index there is as it was, or names
+                less.
+        """
+        present = {} if run_id is None else self._present(out, done=state == "completed")
+        known = self._left.files
+        changed = [name for name, pieces in present.items() if known.get(name) != pieces]
+        if any(name in known for name in changed):
+            kept = {name: one for name, one in known.items() if name not in changed}
+            kept.pop(MANIFEST_NAME, None)
+            self._write(state="started", code=None, files=kept)
+        for name in changed:
+            self._send(name, out / name, present[name])
+        files = {name: one for name, one in present.items() if self._is_as_sent(name, out / name)}
+        self._write(run_id=run_id, state=state, code=code, attempts=attempts, files=files)
+        self._tidy(set(known) - set(files))
+        return self._left
+
+    def _present(self, out: Path, *, done: bool) -> dict[str, Pieces]:
+        """Whole files of the run's folder that belong into the store; their stamps are kept."""
+        found = {}
+        for name, path in _files_in(out, done=done):
+            try:
+                stamp = _stamp(path)
+                if self._stamps.get(name) != stamp or name not in self._left.files:
+                    if name.endswith(_SEALED):
+                        verify_ciphertext(path)
+                    found[name] = measured(path)
+                else:
+                    found[name] = self._left.files[name]
+                self._stamps[name] = stamp
+            except (DataInvalid, SealRefused, OSError):
+                if done:
+                    raise
+                # It is being written or was just deleted: the next time shows what became of it.
+        return found
+
+    def _is_as_sent(self, name: str, path: Path) -> bool:
+        """Whether a file is still the one that was measured before it was sent."""
+        try:
+            return self._stamps.get(name) == _stamp(path)
+        except OSError:
+            return False
+
+    def _send(self, name: str, path: Path, pieces: Pieces) -> None:
+        try:
+            self._folder.put(name, str(path))
+        except DataInvalid:
+            if not path.exists():
+                return  # deleted meanwhile
+            raise
+        if self._folder.size(name) != pieces.size:
+            raise StorageUnreachable(
+                f"the store does not hold {name} as it was sent",
+                check="storage",
+                expected=f"{pieces.size} bytes",
+                hint="check that the store has room",
+            )
+
+    def _write(self, **fields: Any) -> None:
+        index = OutputIndex(**(dict(self._left) | fields))
+        with tempfile.NamedTemporaryFile(prefix="sealtrain-index-") as file:
+            file.write(index.to_bytes())
+            file.flush()
+            self._folder.put(INDEX_NAME, file.name)
+        self._left = index
+
+    def _tidy(self, names: Iterable[str]) -> None:
+        """Delete what the index no longer names, as far as the store lets files be deleted."""
+        for name in sorted(names):
+            self._stamps.pop(name, None)
+            try:
+                self._folder.delete(name)
+            except (StorageUnreachable, UsageError):
+                return
+
+
+def _is_named(name: str) -> bool:
+    if name == MANIFEST_NAME or _STATES_OF_A_RUN.fullmatch(name):
+        return True
+    try:
+        return name.startswith(_MODEL) and name.endswith(_SEALED) and bool(portable_name(name))
+    except ValueError:
+        return False
+
+
+def _files_in(out: Path, *, done: bool) -> Iterator[tuple[str, Path]]:
+    """Names and places; of a finished run what it made, of another one what it continues from."""
+    if done:
+        inside = [out / MANIFEST_NAME, *sorted((out / _MODEL).rglob(f"*{_SEALED}"))]
+    else:
+        inside = [
+            path for part in ("checkpoints", "journal") for path in sorted((out / part).glob("*"))
+        ]
+    for path in inside:
+        name = path.relative_to(out).as_posix()
+        if _is_named(name):
+            yield name, path
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
