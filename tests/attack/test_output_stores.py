@@ -1,0 +1,168 @@
+"""A run whose guests come and go: what its output store may do, and what it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stage import CANARY, OWNERS, RECIPE, Stage, stage, wait_for
+from storage_world import Server, serving
+
+from sealtrain.manifest import form
+
+pytestmark = [pytest.mark.slow, pytest.mark.claim("C136")]
+
+LONG = RECIPE | {"name": "stored", "trainer": RECIPE["trainer"] | {"max_steps": 120}}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with stage(tmp_path_factory.mktemp("stage")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def proposed(world: Stage) -> Path:
+    return world.propose("stored", LONG)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("stores")) as running:
+        yield running
+
+
+def words(world: Stage, proposed: Path, folder: str, *more: str | Path) -> list[str | Path]:
+    """The words that start the recipe's document in a guest's folder."""
+    ticket = world.folder / f"{folder}.ticket.json"
+    world.run(
+        "deploy", "ticket", "--role", "train", "--broker", world.broker,
+        "--data", proposed / "sealed", "--out", ticket, *more,
+    )  # fmt: skip
+    return [
+        "deploy", "run", proposed / "app-compose.json", "--ticket", ticket,
+        "--folder", folder, "--simulator", "root", *world.machine,
+    ]  # fmt: skip
+
+
+def index_of(store: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((store / "index.json").read_bytes())
+    except (OSError, ValueError):  # between two writes of the server
+        return {"state": None, "files": {}, "attempts": 0}
+    return found
+
+
+def checkpoints(store: Path) -> list[int]:
+    names = index_of(store)["files"]
+    return sorted(int(name.split("-")[1]) for name in names if name.startswith("checkpoints/"))
+
+
+def run_process(guest: int) -> int:
+    """The process that trains: the guest's child that is no server."""
+    children = Path(f"/proc/{guest}/task/{guest}/children").read_text().split()
+    return max(map(int, children))
+
+
+@contextmanager
+def free_port() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    yield f"127.0.0.1:{port}"
+
+
+def told(health: str) -> tuple[int, Any]:
+    try:
+        with urllib.request.urlopen(f"http://{health}/healthz", timeout=5) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, None
+    except OSError:
+        return 0, None
+
+
+def test_a_run_waits_for_its_owners_outlives_a_kill_and_ends_on_another_guest(
+    world: Stage, proposed: Path, server: Server
+) -> None:
+    store = server.root / "runs" / "one"
+    url = f"{server.url}/runs/one"
+    with free_port() as health:
+        lasting = ("--store", url, "--wait", "120", "--restarts", "2", "--health", health)
+        with world.started(*words(world, proposed, "first", *lasting)) as (process, _said):
+            wait_for(lambda: index_of(store).get("code") == "approvals-missing")
+            assert told(health)[1]["state"] == "waiting"
+            world.approve(proposed, *OWNERS)
+            wait_for(lambda: len(checkpoints(store)) > 0)
+            older = world.folder / "older"
+            shutil.copytree(store, older)
+            before = index_of(store)
+            os.kill(run_process(process.pid), signal.SIGKILL)
+            wait_for(
+                lambda: (
+                    index_of(store)["attempts"] > before["attempts"]
+                    and index_of(store)["state"] == "checkpointed"
+                    and min(checkpoints(store), default=0) > max(checkpoints(older))
+                )
+            )
+            run_id = index_of(store)["run_id"]
+            assert run_id == before["run_id"]
+            process.kill()
+            process.wait()
+    assert index_of(store)["state"] == "checkpointed"
+    shutil.rmtree(world.folder / "first")
+    everything = b"".join(one.read_bytes() for one in store.rglob("*") if one.is_file())
+    assert CANARY.encode() not in everything
+
+    # An operator's store that shows an older state gets no run.
+    shutil.copytree(older, server.root / "runs" / "older")
+    back = world.try_run(*words(world, proposed, "back", "--store", f"{server.url}/runs/older"))
+    assert back.error == "checkpoint-refused"
+
+    done = world.run(*words(world, proposed, "second", "--store", url))
+    assert done["run_id"] == run_id
+    assert index_of(store)["state"] == "completed"
+    assert (store / "manifest.json").read_bytes() == (
+        world.folder / "second" / "out" / "manifest.json"
+    ).read_bytes()
+    whole = world.run(*words(world, proposed, "whole"))
+    assert whole["metrics"] == done["metrics"]
+    assert len(form.read((store / "manifest.json").read_bytes()).predicate.run.resumes) >= 2
+
+    # A guest that comes later finds the run finished.
+    late = world.run(*words(world, proposed, "late", "--store", url))
+    assert late["manifest"].endswith("late/out/manifest.json")
+
+
+def test_a_store_that_is_away_for_a_while_costs_nothing(
+    world: Stage, proposed: Path, server: Server
+) -> None:
+    world.approve(proposed, *OWNERS)
+    server.failures = 10
+    done = world.run(
+        *words(world, proposed, "away", "--store", f"{server.url}/runs/away", "--wait", "60")
+    )
+    assert done["steps"] == 120
+    assert index_of(server.root / "runs" / "away")["state"] == "completed"
+
+
+def test_a_store_of_lies_ends_before_any_key_is_asked_for(
+    world: Stage, proposed: Path, server: Server
+) -> None:
+    lies = server.root / "runs" / "lies"
+    lies.mkdir(parents=True)
+    (lies / "index.json").write_text('{"version": 1}')
+    answer = world.try_run(*words(world, proposed, "lied", "--store", f"{server.url}/runs/lies"))
+    assert answer.error == "output-store-invalid"
+    assert answer.code == 3
+    assert (lies / "index.json").read_text() == '{"version": 1}'
+    assert not (world.folder / "lied" / "out" / "run.json").exists()
