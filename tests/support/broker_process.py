@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import resource
 import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,12 +12,18 @@ from typing import Any
 
 from broker_program import documented, start
 from release_world import NOW, ROOT, ReleaseWorld, release_world
+from warm import Process
 
 from sealtrain.base.clock import system_clock
 from sealtrain.client.attested import AttestedBroker
 from sealtrain.ledger.postgres import Postgres
 from sealtrain_simulator.server import running as simulated_guest
 from sealtrain_simulator.state import ensure
+
+STARVING = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, ({most}, {most}))
+"""
 
 
 @dataclass(kw_only=True)
@@ -36,18 +40,14 @@ class ProcessSite:
     def log(self) -> Path:
         return self.folder / "log"
 
-    def start(
-        self, *, max_file: int | None = None, prelude: str = ""
-    ) -> tuple[subprocess.Popen[str], str]:
+    def start(self, *, max_file: int | None = None, prelude: str = "") -> tuple[Process, str]:
         """A broker process and its URL, always the same."""
 
-        def starve() -> None:
-            if max_file is not None:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (max_file, max_file))
-
+        if max_file is not None:
+            prelude = STARVING.format(most=max_file) + prelude
         # A log that grows would meet the limit too.
         log = Path("/dev/null") if max_file is not None else self.log
-        process, url = start(self.fields, log, before=starve, prelude=prelude)
+        process, url = start(self.fields, log, prelude=prelude)
         if not url:
             assert process.stdout is not None
             process.stdout.close()

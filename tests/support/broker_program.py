@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from warm import Process, program
 
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.service.deployment import document_of
@@ -46,27 +46,20 @@ def start(
     fields: Mapping[str, Any],
     log: Path,
     *,
-    before: Callable[[], None] | None = None,
     prelude: str = "",
-) -> tuple[subprocess.Popen[str], str]:
+) -> tuple[Process, str]:
     """A process with these settings, and its URL: empty if it ended instead of serving.
 
-    ``before`` runs in the new process first, then the program text ``prelude``; ``limits`` and a
-    clock that stands at ``now`` may be among the settings.
+    The program text ``prelude`` runs in it first; ``limits`` and a clock that stands at ``now`` may
+    be among the settings.
     """
     with log.open("a") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-c", prelude + PROGRAM, json.dumps(fields)],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            preexec_fn=before,  # one thread starts it
-        )
+        process = program(prelude + PROGRAM, json.dumps(fields), stderr=errors)
     assert process.stdout is not None
     return process, process.stdout.readline().strip()
 
 
-def end(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> int:
+def end(process: Process, number: int = signal.SIGTERM) -> int:
     process.send_signal(number)
     code = process.wait(20)
     assert process.stdout is not None

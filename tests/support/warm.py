@@ -100,7 +100,8 @@ class WarmProcess:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it ended this moment
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Ask it to end."""
@@ -244,3 +245,17 @@ def started(
         return made.start(words, env=env, cwd=cwd or Path.cwd(), stdout=stdout, stderr=stderr)
     command = [sys.executable, "-m", "sealtrain", *words]
     return subprocess.Popen(command, env=env, cwd=cwd, stdout=stdout, stderr=stderr, text=True)
+
+
+def program(text: str, *words: str, stderr: IO[Any]) -> Process:
+    """Start a Python program that imports what commands do; its output is a pipe."""
+    if WARM:
+        return light().start(
+            ["-c", text, *words],
+            env=dict(os.environ),
+            cwd=Path.cwd(),
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+        )
+    command = [sys.executable, "-c", text, *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
