@@ -1,4 +1,4 @@
-"""A run whose guests come and go: what its output store may do, and what it cannot."""
+"""Guests that are started from their measured document, come and go, and are lied to."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ import pytest
 from stage import CANARY, OWNERS, RECIPE, Stage, stage, wait_for
 from storage_world import Server, serving
 
+from sealtrain.base.digests import sha256_hex
 from sealtrain.manifest import form
 
-pytestmark = [pytest.mark.slow, pytest.mark.claim("C136")]
+pytestmark = [pytest.mark.slow, pytest.mark.claim("C130", "C136")]
 
-LONG = RECIPE | {"name": "stored", "trainer": RECIPE["trainer"] | {"max_steps": 120}}
+LONG = RECIPE | {"name": "stored", "trainer": RECIPE["trainer"] | {"max_steps": 60}}
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +43,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
-def words(world: Stage, proposed: Path, folder: str, *more: str | Path) -> list[str | Path]:
+def words(
+    world: Stage, proposed: Path, folder: str, *more: str | Path, **changed: Any
+) -> list[str | Path]:
     """The words that start the recipe's document in a guest's folder."""
     ticket = world.folder / f"{folder}.ticket.json"
     world.run(
-        "deploy", "ticket", "--role", "train", "--broker", world.broker,
-        "--data", proposed / "sealed", "--out", ticket, *more,
+        "deploy", "ticket", "--role", changed.get("role", "train"),
+        "--broker", changed.get("broker", world.broker),
+        "--data", changed.get("data", proposed / "sealed"), "--out", ticket, *more,
     )  # fmt: skip
     return [
         "deploy", "run", proposed / "app-compose.json", "--ticket", ticket,
@@ -134,8 +138,14 @@ def test_a_run_waits_for_its_owners_outlives_a_kill_and_ends_on_another_guest(
     assert (store / "manifest.json").read_bytes() == (
         world.folder / "second" / "out" / "manifest.json"
     ).read_bytes()
-    whole = world.run(*words(world, proposed, "whole"))
-    assert whole["metrics"] == done["metrics"]
+    whole = words(world, proposed, "whole")
+    assert world.run(*whole)["metrics"] == done["metrics"]
+    document = (proposed / "app-compose.json").read_bytes()
+    manifest = world.folder / "whole" / "out" / "manifest.json"
+    proved = manifest.read_bytes()
+    assert form.read(proved).predicate.deployment.compose_hash == sha256_hex(document)
+    assert world.run(*whole)["manifest"] == str(manifest)
+    assert manifest.read_bytes() == proved
     assert len(form.read((store / "manifest.json").read_bytes()).predicate.run.resumes) >= 2
 
     # A guest that comes later finds the run finished.
@@ -147,11 +157,11 @@ def test_a_store_that_is_away_for_a_while_costs_nothing(
     world: Stage, proposed: Path, server: Server
 ) -> None:
     world.approve(proposed, *OWNERS)
-    server.failures = 10
+    server.failures = 2
     done = world.run(
         *words(world, proposed, "away", "--store", f"{server.url}/runs/away", "--wait", "60")
     )
-    assert done["steps"] == 120
+    assert done["steps"] == 60
     assert index_of(server.root / "runs" / "away")["state"] == "completed"
 
 
@@ -166,3 +176,22 @@ def test_a_store_of_lies_ends_before_any_key_is_asked_for(
     assert answer.code == 3
     assert (lies / "index.json").read_text() == '{"version": 1}'
     assert not (world.folder / "lied" / "out" / "run.json").exists()
+
+
+@pytest.mark.claim("C133")
+def test_lies_of_a_ticket_end_without_a_run(world: Stage, proposed: Path, tmp_path: Path) -> None:
+    other = world.propose("others", RECIPE | {"name": "others"})
+    pin = (world.folder / "broker.yaml").read_text()
+    key = pin.split("signing_key: ", 1)[1].split("\n", 1)[0]
+    (tmp_path / "mine.yaml").write_text(pin.replace(key, "A" * 43 + "="))
+    lies: dict[str, tuple[dict[str, Any], str]] = {
+        "other-data": ({"data": other / "sealed"}, ""),
+        "no-data": ({"data": tmp_path}, ""),
+        "another-broker": ({"broker": tmp_path / "mine.yaml"}, "broker-mismatch"),
+        "another-role": ({"role": "evaluate"}, "ticket-invalid"),
+    }
+    for name, (lie, code) in lies.items():
+        answer = world.try_run(*words(world, proposed, name, **lie))
+        assert answer.code in (2, 3, 5), (name, answer.stdout, answer.stderr)
+        assert not code or answer.error == code, (name, answer.error)
+        assert not (world.folder / name / "out" / "manifest.json").exists()
