@@ -240,6 +240,10 @@ _DEPLOY: Final[Entries] = {
         "sealtrain.cli.deploy:ticket",
         "Write a run ticket: addresses, and which role of its document a guest plays.",
     ),
+    "credentials": Entry(
+        "sealtrain.cli.lender:credentials",
+        "Lend credentials of stores to guests that prove that they run a document.",
+    ),
 }
 
 _SPLIT: Final[Entries] = {

@@ -92,6 +92,10 @@ class LastingOptions:
             "here, below --base; repeat.",
         ),
     ] = None
+    credentials: Annotated[
+        str | None,
+        typer.Option(help="URL of a lender of store credentials (see: deploy credentials)."),
+    ] = None
     wait_seconds: Annotated[
         int,
         typer.Option(
@@ -183,6 +187,7 @@ def ticket(
         "collateral": sources.collateral,
         "models": dict(_model(word, sources.base) for word in lasting.models or ()),
         "store": lasting.store,
+        "credentials": lasting.credentials,
         "wait_seconds": lasting.wait_seconds,
         "restarts": lasting.restarts,
         "health": lasting.health,

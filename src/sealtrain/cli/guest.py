@@ -27,6 +27,7 @@ from sealtrain.cli.runoptions import (
 from sealtrain.errors import TicketInvalid
 
 if TYPE_CHECKING:
+    from sealtrain.attest.guest import Guest
     from sealtrain.client.ticket import RunTicket
     from sealtrain.errors import SealtrainError
     from sealtrain.guest.closing import Outcome
@@ -135,7 +136,6 @@ def _outcome(
     from sealtrain.guest.closing import MANIFEST
     from sealtrain.guest.run import resume, start
     from sealtrain.guest.unattended import STATUS_NAME, Reports, unattended
-    from sealtrain.recipe.compose import compose_hash
 
     def begin(stored: Stored | None) -> Outcome:
         return start(
@@ -147,9 +147,13 @@ def _outcome(
             settings.out, progress=progress, on_failure=broker_missed, alone=True, stored=stored
         )
 
-    def measured() -> str:
-        guest = open_guest(settings.platform, settings.guest, collateral=settings.collateral)
-        return compose_hash(guest.app_compose())
+    def guest() -> Guest:
+        return open_guest(
+            settings.platform,
+            settings.guest,
+            collateral=settings.collateral,
+            gpu_collateral=settings.gpu_collateral,
+        )
 
     with health(ticket.health, settings.out.parent / STATUS_NAME):
         outcome = unattended(
@@ -157,7 +161,7 @@ def _outcome(
             ticket,
             begin=begin,
             again=again,
-            compose_hash=measured,
+            guest=guest,
             reports=Reports(waits=say_waiting, missed=_say_missed),
         )
     if outcome is None:

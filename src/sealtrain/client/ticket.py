@@ -18,6 +18,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.filenames import portable_name
 from sealtrain.base.files import read_regular
 from sealtrain.base.hostport import host_and_port
+from sealtrain.base.http import parts_of
 from sealtrain.base.models import Hex32, OwnerName, StrictModel, load_json
 from sealtrain.client.pin import BrokerPin
 from sealtrain.errors import DataInvalid, TicketInvalid, UsageError
@@ -71,7 +72,14 @@ class _Fields(NamedTuple):
 
 
 _IN_GUEST: Final = frozenset({"base", "collateral"})
-_UNATTENDED: Final = _IN_GUEST | {"health", "models", "restarts", "store", "wait_seconds"}
+_UNATTENDED: Final = _IN_GUEST | {
+    "credentials",
+    "health",
+    "models",
+    "restarts",
+    "store",
+    "wait_seconds",
+}
 _OF_BROKERS: Final = frozenset(
     {"collateral", "former_root_secrets", "listen", "proxies", "public_urls", "root_secret"}
 )
@@ -120,6 +128,7 @@ class RunTicket(StrictModel):
         collateral: URL of a service for collateral of quotes, in place of a file.
         models: Where models and tokenizers are, by the path that the recipe gives them.
         store: URL of the output store.
+        credentials: URL of whoever lends credentials of stores.
         wait_seconds: How long the guest waits for keys and for services that do not answer.
         restarts: How often it starts a process again that was killed.
         health: ``HOST:PORT`` at which the guest says how far the run is.
@@ -144,6 +153,7 @@ class RunTicket(StrictModel):
     collateral: Text | None = None
     models: dict[FileName, ModelPlace] = Field(default_factory=dict, max_length=64)
     store: Text | None = None
+    credentials: Text | None = None
     wait_seconds: Annotated[int, Field(ge=0, le=MAX_WAIT_SECONDS)] = 0
     restarts: Annotated[int, Field(ge=0, le=MAX_RESTARTS)] = 0
     health: Text | None = None
@@ -186,6 +196,13 @@ class RunTicket(StrictModel):
         if store is not None:
             _url(store)
         return store
+
+    @field_validator("credentials")
+    @classmethod
+    def _a_lender(cls, url: str | None) -> str | None:
+        if url is not None and (parts_of(url) is None or url.endswith("/")):
+            raise ValueError("not the URL of a lender")
+        return url
 
     @field_validator("collateral")
     @classmethod

@@ -1,9 +1,10 @@
 """A run that nobody watches: it brings its inputs, outlives crashes, and leaves what it makes.
 
-1. bring the models that the run ticket names, piece by piece;
-2. bring the run's sealed states from the output store, if this guest takes a run over;
-3. run in a process of its own, and start it again (``guest.supervision``);
-4. leave each checkpoint in the store before it is anchored, and in the end model and manifest.
+1. ask for credentials of stores, which are lent to guests that prove themselves;
+2. bring the models that the run ticket names, piece by piece;
+3. bring the run's sealed states from the output store, if this guest takes a run over;
+4. run in a process of its own, and start it again (``guest.supervision``);
+5. leave each checkpoint in the store before it is anchored, and in the end model and manifest.
 
 How far the run is stands in ``status.json`` beside the run's folder, and in the store's index.
 Nothing here holds a key, and everything that comes from outside is checked where it is used.
@@ -11,6 +12,7 @@ Nothing here holds a key, and everything that comes from outside is checked wher
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,16 +22,19 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import atomic_write
+from sealtrain.client.storecredentials import asked
 from sealtrain.errors import ModelInvalid, SealtrainError
 from sealtrain.guest.closing import MANIFEST
 from sealtrain.guest.settings import RunSettings, holds_run, load_run, save_run
 from sealtrain.guest.supervision import Beside, Endurance, Work, supervised
+from sealtrain.recipe.compose import compose_hash
 from sealtrain.storage.connect import open_folder
 from sealtrain.storage.outputs import OutputStore, State
 from sealtrain.storage.patience import Patience
 from sealtrain.storage.pieces import fetch
 
 if TYPE_CHECKING:
+    from sealtrain.attest.guest import Guest
     from sealtrain.client.ticket import ModelPlace, RunTicket
     from sealtrain.guest.closing import Outcome
 
@@ -64,7 +69,7 @@ def unattended(
     *,
     begin: Work,
     again: Work,
-    compose_hash: Callable[[], str],
+    guest: Callable[[], Guest],
     reports: Reports,
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -76,7 +81,7 @@ def unattended(
         ticket: Names store and models, and says how long to wait and how often to start again.
         begin: Starts the run; called in a process of its own.
         again: Resumes it; called in a process of its own.
-        compose_hash: Asks the guest for the hash of its document.
+        guest: Reaches the guest's own interface, which collects evidence.
         reports: See there.
         monotonic: Clock that counts seconds.
         sleep: Waits so many seconds.
@@ -107,12 +112,14 @@ def unattended(
                 sleep(rest)
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
+    if ticket.credentials is not None:
+        os.environ.update(patiently(partial(_lent, ticket.credentials, guest)))
     for path, place in sorted(ticket.models.items()):
         patiently(partial(_bring, settings.base / path, place))
     store = None
     if ticket.store is not None:
         there = open_folder(ticket.store, patience=_IN_RUN)
-        store = OutputStore(there, patiently(compose_hash))
+        store = OutputStore(there, patiently(lambda: compose_hash(guest().app_compose())))
         if patiently(partial(_taken_over, store, settings)) == "completed":
             return None
     beside = _Unattended(settings.out, store, reports, monotonic)
@@ -139,6 +146,11 @@ def unattended(
         raise
     patiently(partial(beside.tell, "completed"))
     return outcome
+
+
+def _lent(url: str, guest: Callable[[], Guest]) -> dict[str, str]:
+    here = guest()
+    return asked(url, here.evidence, compose_hash(here.app_compose()))
 
 
 def _bring(folder: Path, place: ModelPlace) -> None:

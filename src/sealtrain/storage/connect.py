@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Any, Final
 
+from sealtrain.base.http import parts_of
 from sealtrain.errors import ExtraMissing, UsageError
 from sealtrain.storage.address import Address, parse_address
 from sealtrain.storage.folder import RemoteFolder
 from sealtrain.storage.patience import PATIENT, Patience
 
-__all__ = ["open_folder"]
+__all__ = ["STORE_TOKEN", "STORE_URL", "is_token_safe", "open_folder"]
+
+STORE_TOKEN: Final = "SEALTRAIN_STORE_TOKEN"  # noqa: S105  # the name of a variable
+"""Environment variable with a bearer token for HTTP stores below ``STORE_URL``."""
+STORE_URL: Final = "SEALTRAIN_STORE_URL"
+"""Environment variable with the URL below which the token is sent, and nowhere else."""
 
 
 def open_folder(
@@ -49,7 +58,7 @@ def _folder(address: Address, token: str | None, patience: Patience) -> RemoteFo
     if address.scheme in ("http", "https"):
         from sealtrain.storage.http import HttpFileSystem
 
-        filesystem = HttpFileSystem(token=token)
+        filesystem = HttpFileSystem(token=token or _token_for(address))
         hosts = (address.url,)
     elif address.scheme == "s3":
         from sealtrain.storage.s3 import S3FileSystem
@@ -62,3 +71,24 @@ def _folder(address: Address, token: str | None, patience: Patience) -> RemoteFo
         filesystem = fsspec.filesystem(address.scheme)
         hosts = ()
     return RemoteFolder(filesystem, address, hosts=hosts, patience=patience)
+
+
+def is_token_safe(settings: Mapping[str, str]) -> bool:
+    """Whether the URL that a token is for keeps it from the network: https, or this machine."""
+    if STORE_URL not in settings:
+        return True
+    parts = parts_of(settings[STORE_URL])
+    if parts is None:
+        return False
+    try:
+        here = ip_address(parts.host).is_loopback
+    except ValueError:
+        here = False
+    return parts.scheme == "https" or here
+
+
+def _token_for(address: Address) -> str | None:
+    """The environment's token, if it is for this address: whoever names another gets none."""
+    wanted, token = os.environ.get(STORE_URL, ""), os.environ.get(STORE_TOKEN)
+    below = f"{address.url}/".startswith(f"{wanted.rstrip('/')}/")
+    return token if wanted and below and is_token_safe(os.environ) else None

@@ -1,0 +1,112 @@
+"""``deploy credentials``: lend credentials of stores to guests of one document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from socketserver import ThreadingMixIn
+from typing import Annotated, Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import typer
+
+from sealtrain.attest.policy import load_policy
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.files import read_bounded
+from sealtrain.base.hostport import host_and_port, written
+from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
+from sealtrain.cli.output import say
+from sealtrain.client.storecredentials import MAX_REQUEST_BYTES, Lender, parse_credentials
+from sealtrain.errors import RequestTooLarge, SealtrainError, UsageError
+from sealtrain.recipe.compose import compose_hash, extract_lock
+
+__all__ = ["credentials", "lending"]
+
+_SECONDS: Final = 20
+_MAX_FILE_BYTES: Final = 64 << 10
+
+
+def credentials(
+    file: Annotated[Path, typer.Argument(help="JSON object: the names stores read, and values.")],
+    deployment: Annotated[Path, typer.Option(help="Document of the guests (app-compose.json).")],
+    policy: Annotated[Path, typer.Option(help="Policy that the guests' evidence must meet.")],
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 for any.")
+    ] = "127.0.0.1:8474",
+) -> None:
+    """Lend credentials of stores to guests that prove that they run a document.
+
+    They go to a guest sealed to a key that its evidence names. Runs until it is ended.
+    """
+    document = read_bounded(deployment, MAX_DEPLOYMENT_BYTES)
+    extract_lock(document)
+    lender = Lender(
+        parse_credentials(read_bounded(file, _MAX_FILE_BYTES)),
+        compose_hash=compose_hash(document),
+        policy=load_policy(policy),
+    )
+    with lending(lender, listen) as server:
+        say(f"lends credentials to {compose_hash(document)}")
+        say(f"lender ready http://{written(host_and_port(listen)[0], server.server_port)}")
+        server.serve_forever()
+
+
+def lending(lender: Lender, listen: str) -> WSGIServer:
+    """A server of a lender, bound; it serves with ``serve_forever``.
+
+    Args:
+        lender: Answers.
+        listen: ``HOST:PORT``, port 0 for any.
+
+    Raises:
+        UsageError: The place cannot be listened at.
+    """
+    host, port = host_and_port(listen)
+    try:
+        return make_server(host, port, _page(lender), _Server, _Request)
+    except OSError as error:
+        raise UsageError(
+            "cannot listen", check="listen", got=f"{listen}: {error.strerror}"
+        ) from None
+
+
+def _page(lender: Lender) -> Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]:
+    def answer(request: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        status, body = "200 OK", b""
+        try:
+            asked = (request["REQUEST_METHOD"], request["PATH_INFO"])
+            if asked == ("GET", "/v1/challenge"):
+                body = lender.challenge()
+            elif asked == ("POST", "/v1/credentials"):
+                body = lender.lend(_body(request))
+                say("lent credentials to a guest")
+            else:
+                status = "404 Not Found"
+        except SealtrainError as error:
+            say(f"{error.label} [{error.code}]: {error.message}")
+            status = f"{error.http_status} {error.label}"
+            body = canonical_json({"error": {"code": error.code}})
+        start(status, [("content-type", "application/json"), ("content-length", str(len(body)))])
+        return [body]
+
+    return answer
+
+
+def _body(request: dict[str, Any]) -> bytes:
+    told = request.get("CONTENT_LENGTH") or "0"
+    length = int(told) if told.isascii() and told.isdecimal() and len(told) < 10 else -1
+    if not 0 <= length <= MAX_REQUEST_BYTES:
+        raise RequestTooLarge("the request is too long", got=told[:20], expected=MAX_REQUEST_BYTES)
+    data: bytes = request["wsgi.input"].read(length)
+    return data
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Request(WSGIRequestHandler):
+    timeout = _SECONDS
+
+    def log_message(self, *_: Any) -> None:
+        """Log no request."""
