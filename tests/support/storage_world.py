@@ -32,6 +32,7 @@ class Server:
         redirects: Where it sends everyone, if anywhere.
         denies: Answers 403.
         keeps: Lets nothing be deleted.
+        token: Bearer token without which it answers 401.
         delay: Seconds before each answer.
         most_at_once: Requests that waited together.
         status: Counter of what it answered.
@@ -41,6 +42,7 @@ class Server:
         self.root = root
         self.failures = self.cuts = self.grows = 0
         self.ranges, self.denies, self.keeps = True, False, False
+        self.token = ""
         self.claims: int | None = None
         self.redirects = ""
         self.delay = 0.0
@@ -94,6 +96,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _get(self, state: Server) -> None:
         state.seen.append(("GET", self.path, self._lines()))
+        if self._is_stranger(state):
+            return self._answer(401, b"who?")
         if state.failures:
             state.failures -= 1
             return self._answer(503, b"later")
@@ -120,6 +124,8 @@ class _Handler(BaseHTTPRequestHandler):
         state = self.server_state
         state.seen.append(("PUT", self.path, self._lines()))
         data = self.rfile.read(int(self.headers["Content-Length"]))
+        if self._is_stranger(state):
+            return self._answer(401, b"who?")
         if state.failures:
             state.failures -= 1
             return self._answer(503, b"later")
@@ -139,6 +145,9 @@ class _Handler(BaseHTTPRequestHandler):
         there = path.is_file()
         path.unlink(missing_ok=True)
         return self._answer(204 if there else 404, b"")
+
+    def _is_stranger(self, state: Server) -> bool:
+        return bool(state.token) and self.headers.get("Authorization") != f"Bearer {state.token}"
 
     def _lines(self) -> dict[str, str]:
         return {name.lower(): value for name, value in self.headers.items()}

@@ -46,6 +46,8 @@ _IN_RUN: Final = Patience(attempts=3, longest=5.0)
 _TRY_AGAIN_SECONDS: Final = 15.0
 _FIRST_PAUSE: Final = 5.0
 _LONGEST_PAUSE: Final = 300.0
+_BUG: Final = "internal"
+"""Code of a fault that sealtrain did not foresee, as the command line says it."""
 
 Answer = TypeVar("Answer")
 
@@ -143,6 +145,9 @@ def unattended(
         )
     except SealtrainError as error:
         beside.note("failed", error.code)
+        raise
+    except Exception:  # a bug, whose text could quote a record
+        beside.note("failed", _BUG)
         raise
     patiently(partial(beside.tell, "completed"))
     return outcome
