@@ -37,10 +37,18 @@ _SOON = 600.0
 def play(out: Path) -> None:
     """The whole story."""
     with Stage(out) as stage:
-        _Story(stage).play()
+        Story(stage).play()
 
 
-class _Story:
+class Story:
+    """The consortium and what it does.
+
+    Attributes:
+        listen: Where each broker listens.
+    """
+
+    listen = "127.0.0.1:0"
+
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.out = out = stage.out
@@ -54,6 +62,7 @@ class _Story:
         self.servers: dict[str, Server] = {}
 
     def play(self) -> None:
+        """The whole story."""
         self.found()
         self.start()
         self.lock()
@@ -65,6 +74,7 @@ class _Story:
         self.doctor()
 
     def found(self) -> None:
+        """Write records and make keys; found the consortium."""
         stage, out = self.stage, self.out
         stage.title("Six hospitals found a consortium: 4 of 6 must approve, any one may stop")
         for name, count in write_records(out, HOLDERS).items():
@@ -78,6 +88,7 @@ class _Story:
         )  # fmt: skip
 
     def lock(self) -> None:
+        """Lock the recipe."""
         self.stage.title("The engineer locks the recipe")
         self.lock_folder.mkdir()
         shutil.copy(HERE / "recipe.yaml", self.lock_folder / "recipe.yaml")
@@ -88,6 +99,7 @@ class _Story:
         print(f"  recipe hash {locked['recipe_hash']}")
 
     def start(self) -> None:
+        """Start the brokers."""
         stage, out = self.stage, self.out
         stage.title("SIMULATED — NOT ATTESTED: three brokers, each with a root secret of its own")
         stage.run("simulator", "policy", "--state", self.root, "--out", self.policy)
@@ -97,9 +109,7 @@ class _Story:
             "--lease-seconds", str(LEASE_SECONDS), "--out", compose,
         )  # fmt: skip
         ticket = out / "broker-ticket.json"
-        stage.run(
-            "deploy", "ticket", "--role", "broker", "--listen", "127.0.0.1:0", "--out", ticket
-        )
+        stage.run("deploy", "ticket", "--role", "broker", "--listen", self.listen, "--out", ticket)
         for name in BROKERS:
             self.servers[name] = stage.server(
                 "broker ready", "deploy", "run", compose, "--ticket", ticket,
@@ -111,6 +121,7 @@ class _Story:
             )  # fmt: skip
 
     def seal(self) -> None:
+        """Seal every holder's records."""
         self.stage.title("Each holder seals at home; two of three brokers open it, none alone")
         (self.out / "sealed").mkdir()
         for source in sorted(self.out.glob("hospital-*/*.jsonl")):
@@ -124,6 +135,7 @@ class _Story:
             )  # fmt: skip
 
     def approve(self) -> None:
+        """Approve, and see what is refused until everybody has."""
         self.stage.title("Three approve, one holder is missing: refused")
         for owner in ("hospital-a", "hospital-b", "hospital-c"):
             self.decide("approve", owner)
@@ -139,6 +151,7 @@ class _Story:
         self.decide("approve", "hospital-d")
 
     def train_until_revoked(self) -> dict[str, Any]:
+        """Train, and revoke in the middle."""
         stage = self.stage
         stage.title("Training; in the middle of it hospital-b revokes")
         with stage.meanwhile(*self.train(), expect=3) as training:
@@ -155,6 +168,7 @@ class _Story:
         return error
 
     def go_on(self) -> None:
+        """Take the revocation back, and continue without one broker."""
         self.stage.title("hospital-b takes it back; one broker is switched off; the run goes on")
         self.decide("approve", "hospital-b", "--lift-revocation")
         self.servers["west"].stop()
@@ -165,6 +179,7 @@ class _Story:
         )
 
     def check(self, interrupted: dict[str, Any]) -> None:
+        """Verify the manifest and the ledgers."""
         stage, out = self.stage, self.out
         stage.title("The auditor verifies the manifest: two brokers released every key")
         trust, alive = out / "trust.yaml", BROKERS[:2]
@@ -192,6 +207,7 @@ class _Story:
             raise SystemExit("the ledger does not say why the run ended")
 
     def doctor(self) -> None:
+        """Alter a ledger, and audit it."""
         self.stage.title("Attack: whoever runs a broker takes hospital-b's revocation out")
         self.servers["north"].stop()
         doctored = self.out / "doctored"
@@ -219,6 +235,7 @@ class _Story:
         print("  SIMULATED — NOT ATTESTED: no hardware protected this run.")
 
     def decide(self, word: str, owner: str, *more: str) -> None:
+        """Approve or revoke as one owner."""
         pins = []
         if word == "approve":
             folders = sorted((self.out / "sealed").glob(f"{owner}.*.sealed"))
@@ -247,12 +264,14 @@ class _Story:
         raise SystemExit("training ended before it sealed a checkpoint")
 
     def entries(self, broker: str) -> list[dict[str, Any]]:
+        """Entries of a broker's ledger."""
         shown: list[dict[str, Any]] = self.stage.run(
             "log", "--broker", self.pin(broker), "--limit", "1000"
         )["entries"]
         return shown
 
     def brokers(self, names: tuple[str, ...] = BROKERS) -> list[str | Path]:
+        """Words that name brokers."""
         return [word for name in names for word in ("--broker", self.pin(name))]
 
     def memory(self, owner: str, broker: str) -> Path:
@@ -260,9 +279,11 @@ class _Story:
         return self.out / owner / f"{broker}.ledger.json"
 
     def pin(self, broker: str) -> Path:
+        """A broker's file."""
         return self.out / f"{broker}.yaml"
 
     def identity(self, owner: str) -> Path:
+        """An owner's keys."""
         return self.out / owner / f"{owner}.identity.json"
 
 

@@ -135,7 +135,10 @@ def _outcome(
     from sealtrain.cli.train import say_waiting
     from sealtrain.guest.closing import MANIFEST
     from sealtrain.guest.run import resume, start
+    from sealtrain.guest.sandbox.imports import only_pinned
     from sealtrain.guest.unattended import STATUS_NAME, Reports, unattended
+    from sealtrain.recipe.installation import measure_installation
+    from sealtrain.recipe.lockfile import load_lock
 
     def begin(stored: Stored | None) -> Outcome:
         return start(
@@ -155,6 +158,8 @@ def _outcome(
             gpu_collateral=settings.gpu_collateral,
         )
 
+    # Stores' tools are loaded here, and the run's process, forked from here, takes them over.
+    only_pinned(measure_installation(load_lock(settings.lock).recipe).importable)
     with health(ticket.health, settings.out.parent / STATUS_NAME):
         outcome = unattended(
             settings,
