@@ -107,6 +107,11 @@ class TlsFeed:
         """Receive the next bytes of a holder's."""
         receive_into(self._streams[holder], into)
 
+    @property
+    def versions(self) -> dict[str, str | None]:
+        """TLS version of the session with each holder."""
+        return {name: stream.version() for name, stream in self._streams.items()}
+
     def close(self) -> None:
         """End the sessions."""
         for stream in self._streams.values():

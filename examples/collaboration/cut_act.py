@@ -101,11 +101,11 @@ class _Stage(Rehearsal):
 
     def _refused(self, place: str) -> SealtrainError:
         """A client whose owner approved one more step than the guest will do."""
-        import yaml
+        from sealtrain.base.yamltext import yaml_text
 
         other = self.out / "other-recipe.yaml"
         trainer = RECIPE["trainer"] | {"max_steps": RECIPE["trainer"]["max_steps"] + 1}
-        other.write_text(yaml.safe_dump(RECIPE | {"trainer": trainer}, sort_keys=False))
+        other.write_text(yaml_text(RECIPE | {"trainer": trainer}))
         folder = self.out / "another-engineer"
         self._run("lock", other, "--consortium", self._consortium, *self._brokers, "--out", folder)
         try:

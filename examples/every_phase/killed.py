@@ -25,6 +25,7 @@ import yaml
 from run import playable, prepare
 
 from sealtrain.base.digests import sha256_hex
+from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.programs import Part
 from sealtrain.cli.rehearsal import Rehearsal
 from sealtrain.recipe.schema import load_recipe
@@ -102,7 +103,7 @@ def play(name: str, folder: Path, moment: float) -> dict[str, Any]:
     path, data, seal_as = prepare(name, folder)
     text = yaml.safe_load(path.read_text("utf-8"))
     text["trainer"]["save_steps"] = max(1, text["trainer"]["max_steps"] // 5)
-    path.write_text(yaml.safe_dump(text, sort_keys=False), "utf-8")
+    path.write_text(yaml_text(text), "utf-8")
     recipe = load_recipe(path)
     with Killed(folder / "rehearsal", moment) as stage:
         done = stage.play(path, recipe, {key: str(one) for key, one in data.items()}, seal_as)

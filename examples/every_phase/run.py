@@ -25,6 +25,8 @@ from typing import Any
 
 import yaml
 
+from sealtrain.base.yamltext import yaml_text
+
 HERE = Path(__file__).resolve().parent
 RECIPES = HERE.parents[1] / "recipes"
 OF_THEIR_OWN = ("axolotl", "unsloth")
@@ -82,7 +84,7 @@ def prepare(recipe: str, folder: Path) -> tuple[Path, dict[str, Path], dict[str,
     text["trainer"] = text.get("trainer", {}) | getattr(story, "TRAINER", {})
     written = folder / "recipes" / f"{recipe}.yaml"
     written.parent.mkdir(parents=True, exist_ok=True)
-    written.write_text(yaml.safe_dump(text, sort_keys=False), "utf-8")
+    written.write_text(yaml_text(text), "utf-8")
     return written, data, getattr(story, "SEAL_AS", {})
 
 

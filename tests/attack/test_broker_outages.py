@@ -183,7 +183,7 @@ def test_a_fault_of_the_broker_is_not_the_callers(
 
     with served_world(tmp_path) as (world, url):
         attested, size = world.attest(), world.ledger.size
-        monkeypatch.setattr(Keyring, "_opened", broken)
+        monkeypatch.setattr(Keyring, "seal_answer", broken)
         with pytest.raises(ZeroDivisionError):
             world.obtain(attested=attested)
         with pytest.raises(BrokerUnreachable) as caught:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from carrying import carries
-from channel_world import COMPOSE, NOW, guest
+from channel_world import COMPOSE, NOW, guest, talking
 from cut_world import PARTIES, RUN_ID, cut_recipe, one_thread, own_dataset, site
 from manifest_world import digest, identity
 
@@ -28,9 +28,8 @@ from sealtrain.errors import (
 )
 from sealtrain.signing.dsse import Envelope
 from sealtrain_collab.channel.proofs import ProveKey
-from sealtrain_collab.cut.activations import encode
+from sealtrain_collab.cut.activations import Row
 from sealtrain_collab.cut.messages import Ask, Begin, Joined, receive_message, send_message
-from sealtrain_collab.cut.sending import Client
 
 pytestmark = [
     pytest.mark.claim("C83"),
@@ -93,8 +92,7 @@ def answered(at: Any, owner: str, envelope: Envelope) -> Any:
 def test_an_owner_tells_nothing_to_a_guest_it_did_not_approve(
     recipe: Any, expected: Any, proof: Any, refusal: type[SealtrainError]
 ) -> None:
-    with site(recipe, expected=expected) as at:
-        at.clients._conversation = replace(at.clients._conversation, proof=proof)
+    with site(recipe, expected=expected, proof=proof) as at:
         client = at.client(A, reading=None)
         with pytest.raises(refusal):
             at.channel(A)
@@ -107,12 +105,13 @@ def test_an_owner_leaves_a_guest_that_runs_something_else(
     recipe: Any, expected: Any, field: str
 ) -> None:
     """The channel's proof is of the deployment; what it runs there is said, and compared."""
-    with site(recipe, expected=expected) as at:
-        begin = at.clients._begin.to_dict()
-        at.clients._begin = Begin(**begin | {field: digest(field)[: len(begin[field])]})
+    with site(recipe, expected=expected) as at, talking() as (mine, server):
         client = at.client(A, reading=None, run_id=RUN_ID)
-        with at.channel(A) as channel, pytest.raises(RunMismatch):
-            client.serve(channel)
+        begin = Begin(run_id=RUN_ID, **at.target.to_dict()).to_dict()
+        told = begin | {field: digest(field)[: len(begin[field])]}
+        send_message(server, Begin(**told))
+        with pytest.raises(RunMismatch):
+            client.serve(mine)
         assert client.sent == 0
 
 
@@ -175,26 +174,22 @@ def test_a_consent_counts_for_one_run_of_one_recipe_by_its_owner(
 @pytest.mark.parametrize("lie", ["noise", "label", "fewer"])
 def test_records_that_are_none_stop_the_run(recipe: Any, expected: Any, lie: str) -> None:
     with site(recipe, expected=expected) as at:
-        honest = at.client(A)
+        honest = at.client(A).reading
 
-        class Liar(Client):
-            def _message(self, dataset_id: str, number: int) -> bytes:
-                rows = self.reading.rows(self.datasets[0].records.slice(0, 40).to_pylist())
+        class Lying:
+            def rows(self, records: Any) -> list[Row]:
+                rows = honest.rows(records)
                 if lie == "noise":
-                    rows = [
+                    return [
                         replace(row, scales=torch.full((len(row.values),), float("nan")))
                         for row in rows
                     ]
-                elif lie == "label":
-                    rows = [replace(row, labels=torch.tensor(2)) for row in rows]
-                else:
-                    rows = rows[:-1]
-                return encode(rows)
+                if lie == "label":
+                    return [replace(row, labels=torch.tensor(2)) for row in rows]
+                return rows[:-1]
 
-        at.joining(at.client(A, reading=honest.reading), at.client(B, reading=honest.reading))
+        at.joining(at.client(A, reading=Lying()), at.client(B, reading=honest))
         at.clients.joined(within=60)
-        at.clients._clients[A].channel = None
-        at.joining(_as(Liar, at.client(A, reading=honest.reading)))
         with pytest.raises(DataInvalid, check=carries(check="activations")):
             at.clients.sources()[0].dataset.batch(0)
 
@@ -202,36 +197,31 @@ def test_records_that_are_none_stop_the_run(recipe: Any, expected: Any, lie: str
 def test_an_owner_cannot_change_what_it_sent(recipe: Any, expected: Any) -> None:
     """Else it could train the model on one thing and leave another in the record."""
     with site(recipe, expected=expected, kept_bytes=0) as at:
+        honest = at.client(A).reading
         swapped: list[int] = []
 
-        class Swapping(Client):
-            def _message(self, dataset_id: str, number: int) -> bytes:
-                records = self.datasets[0].records.to_pylist()
-                swapped.append(number)
-                return encode(self.reading.rows(records[:: 1 if len(swapped) == 1 else -1]))
+        class Swapping:
+            def rows(self, records: list[Any]) -> list[Row]:
+                swapped.append(len(records))
+                return honest.rows(records[:: 1 if len(swapped) == 1 else -1])
 
-        at.joining(_as(Swapping, at.client(A)), at.client(B))
+        at.joining(at.client(A, reading=Swapping(), kept_bytes=0), at.client(B, reading=honest))
         at.clients.joined(within=60)
         records = at.clients.sources()[0].dataset
         records.batch(0)
         with pytest.raises(DatasetMismatch, check=carries(check="activations")):
             records.batch(0)
+        assert len(swapped) == 2
 
 
 def test_a_server_gets_no_records_that_were_not_consented_to(recipe: Any, expected: Any) -> None:
-    with site(recipe, expected=expected) as at:
-        threads = at.joining(at.client(A))
-        while A not in at.clients.present:
-            threads[0].join(0.05)
-        channel = at.clients._clients[A].channel
-        assert channel is not None
-        send_message(
-            channel, Ask(kind="records", dataset_id=digest("dataset of another", 16), number=0)
-        )
-        threads[0].join(60)
-        assert [type(error) for error in at.failures] == [ChannelBroken]
-
-
-def _as(kind: type[Client], client: Client) -> Client:
-    names = ("owner", "consortium_id", "signer", "target", "datasets", "reading", "rows", "clock")
-    return kind(**{name: getattr(client, name) for name in names})
+    """A server with a program of its own."""
+    with site(recipe, expected=expected) as at, talking() as (mine, server):
+        client = at.client(A)
+        send_message(server, Begin(run_id=RUN_ID, **at.target.to_dict()))
+        another = digest("dataset of another", 16)
+        send_message(server, Ask(kind="records", dataset_id=another, number=0))
+        with pytest.raises(ChannelBroken, check=carries(check="cut")):
+            client.serve(mine)
+        assert receive_message(server, Joined).owner == A
+        assert client.sent == 0

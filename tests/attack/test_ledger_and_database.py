@@ -29,7 +29,7 @@ from release_world import NOW, ReleaseWorld, release_world
 from sealtrain.broker.serve import listening
 from sealtrain.broker.store import group_commit as together
 from sealtrain.broker.store.audited import read_beside
-from sealtrain.broker.store.database import commit
+from sealtrain.broker.store.database import begun, commit, engine_of
 from sealtrain.broker.store.following import Following
 from sealtrain.broker.store.memory import Store
 from sealtrain.broker.store.recording import record
@@ -61,33 +61,38 @@ STATED = (
 BETWEEN = """
 import os, signal
 from pathlib import Path
-from sealtrain.ledger import sqlite_store as ledger_store
-_write, _armed = ledger_store._Pending.write, Path({armed!r})
-def _dying(self):
-    _write(self)
-    if _armed.exists():
-        _armed.unlink()
-        os.kill(os.getpid(), signal.SIGKILL)
-ledger_store._Pending.write = _dying
+from sealtrain.ledger.sqlite_store import LedgerStore
+armed, pending = Path({armed!r}), LedgerStore.pending
+class Dying:
+    def __init__(self, pending):
+        self.pending = pending
+    def __getattr__(self, name):
+        return getattr(self.pending, name)
+    def write(self):
+        self.pending.write()
+        if armed.exists():
+            armed.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+LedgerStore.pending = lambda self, connection: Dying(pending(self, connection))
 """
 GROWING = """
 from sealtrain.ledger import sqlite_backend as database
-_switch = database.switch_to_wal
-def _growing(connection, **how):
-    _switch(connection, **how)
+switch = database.switch_to_wal
+def growing(connection, **how):
+    switch(connection, **how)
     connection.execute("PRAGMA wal_autocheckpoint = 0")
-database.switch_to_wal = _growing
+database.switch_to_wal = growing
 """
 
 
 def held(where: Path | Postgres) -> dict[str, list[tuple[Any, ...]]]:
     """What a database holds of what the ledger states."""
-    store = Store(where)
+    engine = engine_of(where)
     try:
-        with store.reading() as transaction:
-            return {name: rows(transaction._connection, name) for name in STATED}
+        with begun(engine) as connection:
+            return {name: rows(connection, name) for name in STATED}
     finally:
-        store.close()
+        engine.dispose()
 
 
 def rows(connection: sa.Connection, name: str) -> list[tuple[Any, ...]]:

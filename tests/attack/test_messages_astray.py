@@ -16,6 +16,8 @@ from manifest_world import OWNERS, digest, identity
 from release_world import DAY, NOW, ReleaseWorld
 
 from sealtrain.base.canonical import canonical_json, parse_json
+from sealtrain.broker.config import BrokerLimits
+from sealtrain.broker.service.counting import Counting
 from sealtrain.client.api import BrokerClient
 from sealtrain.consortium.approvals import DatasetPin, Decision, Target, sign_decision
 from sealtrain.consortium.datasets import PAYLOAD_TYPE
@@ -122,7 +124,7 @@ def test_an_approval_that_was_held_back_does_not_replace_a_newer_one(served: Ser
         mine.submit_decision(second)
         assert mine.submit_decision(first) == place
     with world.store.transaction() as transaction:
-        decisions = world.broker.registry._counting.decisions(transaction)
+        decisions = Counting(world.consortium, BrokerLimits()).decisions(transaction)
     standing = [one for one in decisions if one.decision.target == target][-1]
     assert standing.digest == second.digest
     # Another owner's approval, and one of another recipe, are not held up by it.

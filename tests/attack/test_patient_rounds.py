@@ -31,7 +31,7 @@ from sealtrain_collab.channel.answers import Done
 from sealtrain_collab.federated.check import Rounds, Terms, merged_rounds
 from sealtrain_collab.federated.federation import Taken
 from sealtrain_collab.federated.guest.merging import PatientMerge
-from sealtrain_collab.federated.messages import Asked
+from sealtrain_collab.federated.messages import Asked, Joined
 from sealtrain_collab.federated.patients import PatientPrivacy
 from sealtrain_collab.federated.recipe import Federated
 from sealtrain_collab.federated.update import decode_state, encode_state
@@ -250,7 +250,7 @@ def test_a_lead_merges_no_round_twice_and_no_two_leads_have_one_noise() -> None:
     merged = []
     for lead in (Lead(), Lead()):
         for name in PARTIES[:2]:
-            lead._patients[name] = 100
+            lead.admit(Joined(party=name, records=1000, countable=False, patients=100))
         lead.plan(PARTIES[:2])
         taken = [
             lead.take(name, 10, encode_state(FORM), encode_state(FORM)) for name in PARTIES[:2]

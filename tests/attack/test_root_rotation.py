@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from broker_site import BrokerSite, broker_site
+from carrying import carries
 from manifest_world import identity
+from release_world import OWNERS, release_world
 from typer.testing import CliRunner
 
 from sealtrain.base.clock import system_clock
@@ -33,17 +35,14 @@ from sealtrain.errors import (
     StatementInvalid,
     UsageError,
 )
-from sealtrain.keys.derive import recipe_key, signing_key
+from sealtrain.keys.derive import signing_key
 from sealtrain.ledger.audit import Auditor, AuditReport
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.reading import audit_stored
 from sealtrain.ledger.rotation import read_rotation, rotation_entry, sign_rotation
 from sealtrain.ledger.witness import memory
 from sealtrain.release.messages import ledger_origin
-from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding, Stanza, wrap_for_recipe
 from sealtrain.signing import dsse
-from sealtrain.signing.identity import broker_id
 
 pytestmark = pytest.mark.claim("C68")
 
@@ -240,23 +239,31 @@ def test_an_audit_names_a_rotation_by_nobody(site: BrokerSite) -> None:
     assert [one.check for one in report.findings] == ["rotation"]
 
 
-def stanza_for(root: Secret, key: DataKey) -> Stanza:
-    recipe = RecipeBinding(app_id=APP, compose_hash=COMPOSE, owner_id=OWNER)
-    binding = BrokerBinding.of(recipe, broker_id(signing_key(root, "broker").public))
-    public = recipe_key(root, app_id=APP, compose_hash=COMPOSE, owner_id=OWNER).public
-    return wrap_for_recipe(key, dataset_id="d1" * 16, binding=binding, public=public)
-
-
-def test_what_was_sealed_before_opens_while_the_old_root_is_held() -> None:
-    key, binding = DataKey(b"\7" * 32), RecipeBinding(APP, COMPOSE, OWNER)
-    before, after = stanza_for(OLD, key), stanza_for(NEW, key)
-    held = Keyring(NEW, [OLD])
-    for stanza in (before, after):
-        assert held._opened(stanza, "d1" * 16, binding).reveal() == key.reveal()
-    with pytest.raises(NoStanza):
-        Keyring(NEW)._opened(before, "d1" * 16, binding)
-    with pytest.raises(NoStanza):
-        Keyring(OTHER, [OLD])._opened(after, "d1" * 16, binding)
+@pytest.mark.parametrize(
+    ("sealed_to", "root", "former", "opens"),
+    [
+        (OLD, NEW, [OLD], True),
+        (NEW, NEW, [OLD], True),
+        (OLD, NEW, [], False),
+        (NEW, OTHER, [OLD], False),
+    ],
+)
+def test_what_was_sealed_before_opens_while_the_old_root_is_held(
+    tmp_path: Path, sealed_to: Secret, root: Secret, former: list[Secret], opens: bool
+) -> None:
+    with release_world(tmp_path, root=root.reveal(), former=former, approved_by=()) as world:
+        for owner in OWNERS:
+            world.sealed[owner] = world.seal(owner, keyring=Keyring(sealed_to))
+            world.register(world.sealed[owner])
+            world.approve(owner)
+        if opens:
+            keys = world.obtain().keys
+            assert {name: key.reveal() for name, key in keys.items()} == {
+                one.dataset_id: one.key.reveal() for one in world.sealed.values()
+            }
+            return
+        with pytest.raises(NoStanza, check=carries(check="stanza")):
+            world.obtain()
 
 
 def test_the_command_makes_the_new_secret_and_names_what_to_do(site: BrokerSite) -> None:

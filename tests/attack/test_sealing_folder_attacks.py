@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sealing_world import (
@@ -30,6 +31,7 @@ from sealtrain.errors import (
 )
 from sealtrain.sealing.dataset import SealedDataset, ShardInfo, dataset_root, export, read_stanzas
 from sealtrain.sealing.header import FileKeys, encode_header
+from sealtrain.sealing.index import Index
 from sealtrain.sealing.opened import read_index
 from sealtrain.sealing.writer import SealedWriter
 
@@ -166,22 +168,29 @@ def test_stanzas_changed_without_the_data_key_are_refused(victim: SealedFolder, 
 def forge(victim: SealedFolder, content: bytes) -> str:
     """What a dishonest owner signs: the first shard replaced, index and root made to fit."""
     index = read_index(victim.folder, victim.key, root=victim.description.root)
+    root, size = _write(victim, index, "shard-00000.sealed", "arrow", content)
+    info = ShardInfo(name=index.shards[0].info.name, size=size, root=root)
+    return reindex(victim, info=info)
 
-    def write(name: str, kind: str, number: int, data: bytes) -> tuple[str, int]:
-        (victim.folder / name).unlink()
-        with (victim.folder / name).open("xb") as target:
-            writer = SealedWriter(target, data_key=victim.key, context=index.context(kind, number))
-            with writer:
-                writer.write(data)
-        info = writer.finish()
-        return info.root, info.size
 
-    root, size = write("shard-00000.sealed", "arrow", 0, content)
-    first = index.shards[0]
-    info = ShardInfo(name=first.info.name, size=size, root=root)
-    changed = replace(index, shards=(replace(first, info=info), *index.shards[1:]))
-    index_root, _ = write("index.sealed", "index", 0, changed.to_bytes())
-    return dataset_root(index.dataset_id, index_root, [s.info for s in changed.shards])
+def reindex(victim: SealedFolder, **changed: Any) -> str:
+    """The root of a dataset whose index says something else of its first shard."""
+    index = read_index(victim.folder, victim.key, root=victim.description.root)
+    forged = replace(index, shards=(replace(index.shards[0], **changed), *index.shards[1:]))
+    root, _ = _write(victim, index, "index.sealed", "index", forged.to_bytes())
+    return dataset_root(index.dataset_id, root, [shard.info for shard in forged.shards])
+
+
+def _write(
+    victim: SealedFolder, index: Index, name: str, kind: str, data: bytes
+) -> tuple[str, int]:
+    (victim.folder / name).unlink()
+    with (victim.folder / name).open("xb") as target:
+        writer = SealedWriter(target, data_key=victim.key, context=index.context(kind, 0))
+        with writer:
+            writer.write(data)
+    info = writer.finish()
+    return info.root, info.size
 
 
 def test_an_owners_malformed_arrow_data_cannot_read_the_guests_memory(
@@ -222,12 +231,12 @@ def test_a_dataset_cannot_export_outside_its_folder(tmp_path: Path, name: str) -
     (tree / "a").write_bytes(b"x")
     (tree / "b").write_bytes(b"y")
     made = sealed_folder(tree, tmp_path / "d.sealed")
-    with made.open() as dataset:
-        index = dataset._index
-        shards = (replace(index.shards[0], file=name), *index.shards[1:])
-        dataset._index = replace(index, shards=shards)
-        with pytest.raises(DataInvalid):
-            export(dataset, tmp_path / "out", to="raw")
+    root = reindex(made, file=name)
+    with (
+        pytest.raises(DataInvalid),
+        SealedDataset.open(made.folder, made.key, root=root) as dataset,
+    ):
+        export(dataset, tmp_path / "out", to="raw")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["d.sealed", "tree"]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from carrying import carries
+from cryptography import x509
 from policies import changed, intel
 from tdx_world import REAL, real_collateral, real_quote
 
@@ -44,7 +45,6 @@ from sealtrain.errors import (
     SimulatedEvidence,
     TcbStatusRefused,
 )
-from sealtrain_simulator import pki as pki_module
 from sealtrain_simulator.faults import FAULTS
 from sealtrain_simulator.guest import SimulatedGuest
 from sealtrain_simulator.pki import SimulatedPki
@@ -432,8 +432,12 @@ def test_a_real_quote_with_collateral_of_a_foreign_root_is_refused(shared: Path)
 @pytest.mark.negative(20)
 def test_a_foreign_vendor_under_intels_names_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A consistent PKI, every certificate named as Intel's; only the keys are the attacker's."""
-    plain = pki_module._name
-    monkeypatch.setattr(pki_module, "_name", lambda name: plain(name.replace("SIMULATED", "Intel")))
+    plain = x509.NameAttribute
+
+    def named(kind: x509.ObjectIdentifier, name: str) -> x509.NameAttribute[str]:
+        return plain(kind, name.replace("SIMULATED", "Intel"))
+
+    monkeypatch.setattr(x509, "NameAttribute", named)
     impostor = SimulatedPki(b"the attacker's own keys")
     collateral = impostor.collateral(NOW)
     guest = SimulatedGuest(impostor, Secret(b"\x01" * 32), COMPOSE)

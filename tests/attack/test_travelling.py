@@ -9,14 +9,24 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from carrying import carries
 from manifest_world import signer
-from travel_world import KEYS, RUN_ID, TERMS, Tokens, TravelWorld, travel_world
+from travel_world import (
+    HOLDERS,
+    KEYS,
+    PATIENCE,
+    PROGRAM,
+    RUN_ID,
+    TERMS,
+    Tokens,
+    TravelWorld,
+    travel_world,
+)
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.base.clock import from_rfc3339
@@ -26,6 +36,7 @@ from sealtrain.errors import (
     ChannelBroken,
     ChannelRefused,
     CheckpointRefused,
+    DataInvalid,
     LimitExceeded,
     PeerUnreachable,
     SealRefused,
@@ -38,10 +49,12 @@ from sealtrain.signing.runlog import RunLog
 from sealtrain_collab.channel.frames import FrameWriter
 from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
 from sealtrain_collab.travelling import accelerator as accelerators
-from sealtrain_collab.travelling import holder as holders
+from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE
 from sealtrain_collab.travelling.capability import Gate, WriteCapability, Written, write_chunk
 from sealtrain_collab.travelling.check import Terms, Travelled, travelled
-from sealtrain_collab.travelling.holder import GivingBounds, Holder
+from sealtrain_collab.travelling.control import AcceleratorLane
+from sealtrain_collab.travelling.holder import GivingBounds, Holder, Provision
+from sealtrain_collab.travelling.parties import joined
 from sealtrain_collab.travelling.program import Program
 from sealtrain_collab.travelling.standby import Standby
 
@@ -81,10 +94,14 @@ class Port:
         return capability
 
     def write(self, capability: WriteCapability, chunk: bytes = CHUNK) -> Written:
-        def fill(start: int, part: memoryview) -> None:
-            part[:] = chunk[start : start + len(part)]
+        return write_chunk(self.address, capability, len(chunk), filling(chunk), timeout=3.0)
 
-        return write_chunk(self.address, capability, len(chunk), fill, timeout=3.0)
+
+def filling(chunk: bytes) -> Callable[[int, memoryview], None]:
+    def fill(start: int, part: memoryview) -> None:
+        part[:] = chunk[start : start + len(part)]
+
+    return fill
 
 
 @pytest.fixture
@@ -192,7 +209,7 @@ def test_recorded_traffic_of_one_trip_is_nothing_on_another(port: Port) -> None:
     """Two holders collude: one recorded the other's trip and has a capability of its own."""
     first = port.lend()
     seen = bytearray()
-    sock, writer = raw_writer(port, first)
+    sock, _writer = raw_writer(port, first)
     with sock:
         keep, sock_send = seen.extend, sock.sendall
 
@@ -201,7 +218,13 @@ def test_recorded_traffic_of_one_trip_is_nothing_on_another(port: Port) -> None:
                 keep(bytes(data))
                 sock_send(data)
 
-        writer._socket = Recorder()  # type: ignore[assignment]
+            def recv_into(self, buffer: memoryview) -> int:
+                return sock.recv_into(buffer)
+
+            def close(self) -> None:
+                sock.close()
+
+        writer = FrameWriter(Recorder(), first.key("write"))
         writer.send(at(100, CHUNK))
         writer.control(0)
         assert sock.recv(1)
@@ -253,8 +276,8 @@ def small_holder(most: int, *, forgives: int = 8) -> Holder:
     )
 
 
-def provision(trip: int, size: int, port: int = 1) -> holders.Provision:
-    return holders.Provision(
+def provision(trip: int, size: int, port: int = 1) -> Provision:
+    return Provision(
         run_id=RUN_ID, trip=trip, offset=0, size=size, host="127.0.0.1", port=port,
         capability=WriteCapability.make(trip, 0, size, os.urandom).to_dict(),
     )  # fmt: skip
@@ -263,7 +286,7 @@ def provision(trip: int, size: int, port: int = 1) -> holders.Provision:
 def test_malformed_chunks_are_refused_and_the_others_go_on() -> None:
     with travel_world() as world:
         world.tokens["clinic-a"].data = b"\xff" * 1024  # tokens beyond the vocabulary
-        world.made["clinic-b"]._source = Tokens("clinic-b", 16)  # fewer than promised
+        world.hold("clinic-b", source=Tokens("clinic-b", 16))  # fewer than promised
         came, log = run(world)
         assert list(came.refused.values()).count("clinic-a") == 2
         assert list(came.refused.values()).count("clinic-b") == 2
@@ -287,13 +310,21 @@ def test_the_plan_holds_a_holder_to_its_limit() -> None:
         assert came.tokens == {"clinic-a": 512, "clinic-b": 512, "clinic-c": 192}
 
 
-def test_a_state_that_changed_between_two_trips_is_not_trained_on() -> None:
+def test_a_state_that_changed_between_two_trips_is_not_trained_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    programs: list[Program] = []
+
+    def built(*given: Any) -> Program:
+        programs.append(Program(*given))
+        return programs[-1]
+
+    monkeypatch.setattr(accelerators, "Program", built)
     with travel_world() as world:
 
         def tamper(trip: Any, _loss: float) -> None:
             if trip.number == 1:
-                program = world.accelerator._program
-                assert program is not None
+                [program] = programs
                 next(program.model.parameters()).data.view(-1)[0] += 1e-3
 
         with (
@@ -325,19 +356,30 @@ def test_a_stranger_is_no_orchestrator_and_no_accelerator() -> None:
 
 
 def test_a_new_session_wipes_what_the_last_one_left() -> None:
-    with travel_world() as world, world.orchestrator() as first:
-        first._begin(b"")
-        first._fill(0)
+    def lane(world: TravelWorld, session: str, name: str) -> Any:
+        context: dict[str, JsonValue] = {"run_id": RUN_ID, "session": session, "lane": name}
+        parties = world.parties()
+        talk = parties.conversation(
+            CONTROL_PURPOSE, context, parties.accept_accelerator, os.urandom
+        )
+        return closing(AcceleratorLane.open(world.control, talk, timeout=PATIENCE))
+
+    with travel_world() as world, lane(world, "01" * 16, "work") as first:
+        first.load(PROGRAM)
+        with lane(world, "01" * 16, "loans") as loans:
+            capability = WriteCapability.make(0, 0, 100, os.urandom)
+            loans.lend(capability)()
+            write_chunk(world.writes, capability, 100, filling(CHUNK), timeout=PATIENCE)
         assert any(world.accelerator.buffer)
-        with world.orchestrator() as second:
+        assert first.measure()
+        with lane(world, "02" * 16, "work") as second:
             with pytest.raises(
                 TripBroken, check=carries(check="program")
             ):  # answered once it is served
-                second._work.measure()
+                second.measure()
             assert not any(world.accelerator.buffer)
-            assert world.accelerator._program is None
-        with pytest.raises(TripBroken):
-            first._work.measure()
+        with pytest.raises(TripBroken, check=carries(check="session")):
+            first.measure()
 
 
 def test_another_orchestrator_takes_over_and_ends_with_the_same_model(tmp_path: Path) -> None:
@@ -352,10 +394,10 @@ def test_another_orchestrator_takes_over_and_ends_with_the_same_model(tmp_path: 
             if trip.number == 6:
                 raise KeyboardInterrupt
 
-        first = world.orchestrator(on_trip=dies)
-        first._sealed = lambda state: standby.seal(
-            first.plan, {"log": first.log.entries, "kept": [1]}, state
-        )
+        def seal(state: bytes) -> None:
+            standby.seal(first.plan, {"log": first.log.entries, "kept": [1]}, state)
+
+        first = world.orchestrator(on_trip=dies, sealed=seal)
         with first, pytest.raises(KeyboardInterrupt):
             first.run()
         taken = Standby(tmp_path, key, RUN_ID).newest()
@@ -377,10 +419,11 @@ def test_a_state_of_another_moment_does_not_fit_the_log(tmp_path: Path) -> None:
     key = DataKey.generate()
     with travel_world() as world:
         standby = Standby(tmp_path, key, RUN_ID)
-        orchestrator = world.orchestrator()
-        orchestrator._sealed = lambda state: standby.seal(
-            orchestrator.plan, {"log": orchestrator.log.entries}, state
-        )
+
+        def seal(state: bytes) -> None:
+            standby.seal(orchestrator.plan, {"log": orchestrator.log.entries}, state)
+
+        orchestrator = world.orchestrator(sealed=seal)
         with orchestrator:
             orchestrator.run()
         taken = standby.newest()
@@ -394,27 +437,46 @@ def test_a_state_of_another_moment_does_not_fit_the_log(tmp_path: Path) -> None:
 
 
 def test_a_holder_does_not_follow_an_orchestrator_back_to_an_old_state() -> None:
-    holder = small_holder(1 << 20, forgives=3)
-    holder._given = {(RUN_ID, trip): 10 for trip in range(0, 12, 3)} | {("00" * 16, 50): 10}
+    with travel_world() as world:
+        holder = world.hold("clinic-a", bounds={"forgives": 3})
 
-    def join(trip: int) -> dict[str, JsonValue]:
-        asked = {"do": "join", "version": 1, "run_id": RUN_ID, "trip": trip}
-        return holder._done(canonical_json(asked))[0]
+        def give(run_id: str, trip: int, size: int) -> None:
+            capability = WriteCapability.make(trip, 0, size, os.urandom)
+            world.accelerator.gate.lend(capability)
+            host, port = world.writes
+            holder.provide(
+                Provision(
+                    run_id=run_id, trip=trip, offset=0, size=size, host=host, port=port,
+                    capability=capability.to_dict(),
+                )
+            )  # fmt: skip
+            world.accelerator.gate.take_back(capability.id)
 
-    with pytest.raises(CheckpointRefused) as caught:
-        join(6)
-    assert caught.value.check == "trips"
-    join(7)
-    assert [trip for run_id, trip in holder._given if run_id == RUN_ID] == [0, 3, 6]
-    # What was forgiven counts no more, so it can be given again; nothing else can.
-    assert sum(holder._given.values()) == 40
+        def join(trip: int) -> None:
+            lane, _joined = joined(world.parties(), RUN_ID, "clinic-a", trip, os.urandom)
+            lane.close()
+
+        for trip in range(0, 12, 3):
+            give(RUN_ID, trip, 10 + trip)
+        give("00" * 16, 50, 10)
+        with pytest.raises(CheckpointRefused) as caught:
+            join(6)
+        assert caught.value.check == "trips"
+        join(7)
+        assert holder.given(RUN_ID) == (10, 13, 16)
+        assert holder.given("00" * 16) == (10,)
+        # What was forgiven counts no more, so it can be given again; nothing else can.
+        give(RUN_ID, 9, 30)
+        assert holder.given(RUN_ID) == (10, 13, 16, 30)
+        with pytest.raises(DataInvalid):
+            give(RUN_ID, 6, 16)
 
 
 def test_reports_come_before_anything_is_trained_on() -> None:
     seen: list[str] = []
     with travel_world() as world:
-        for name, holder in world.made.items():
-            holder._report = lambda name=name: name.encode()  # type: ignore[misc]
+        for name in HOLDERS:
+            world.hold(name, report=name.encode)
         orchestrator = world.orchestrator(
             reported=lambda name, report: seen.append(f"{name}:{report.decode()}")
         )
@@ -426,9 +488,9 @@ def test_reports_come_before_anything_is_trained_on() -> None:
         def refuses(_name: str, _report: bytes) -> None:
             raise TripBroken("this report does not hold", check="report")
 
+        for name in HOLDERS:  # none has given anything yet
+            world.hold(name, report=name.encode)
         with world.orchestrator(reported=refuses, log=RunLog(RUN_ID)) as orchestrator:
-            for holder in world.made.values():
-                holder._given.clear()
             orchestrator.run()
         assert travelled(orchestrator.log.entries, TERMS).tokens == {}
 
@@ -561,7 +623,7 @@ def test_no_message_shows_a_secret() -> None:
     with pytest.raises(CapabilityRefused) as caught:
         WriteCapability.from_dict(capability.to_dict() | {"end": "x"})
     assert capability.to_dict()["secret"] not in str(caught.value)
-    asked = holders.Provision(
+    asked = Provision(
         run_id=RUN_ID, trip=0, offset=0, size=1, host="h", port=1, capability=capability.to_dict()
     )
     assert capability.to_dict()["secret"] not in repr(asked)

@@ -23,11 +23,10 @@ from sealtrain.errors import (
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import listening
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
-from sealtrain_collab.travelling import orchestrator as orchestrators
 from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE
 from sealtrain_collab.travelling.capability import WriteCapability
 from sealtrain_collab.travelling.check import Travelled, travelled
-from sealtrain_collab.travelling.holder import HOLDER_PURPOSE
+from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, Holder, Provision
 
 pytestmark = pytest.mark.claim("C71", "C72")
 
@@ -141,8 +140,7 @@ def test_who_meddles_with_a_chunk_voids_the_trip_and_nothing_of_it_counts(meddle
         travel_world() as world,
         relayed(world.writes, there=MEDDLERS[meddler](0), writes=True) as (place, _),
     ):
-        world.made["clinic-c"]._writes = place
-        world.made["clinic-c"]._timeout = QUICK
+        world.hold("clinic-c", writes=place, bounds={"timeout": QUICK})
         with world.orchestrator() as orchestrator:
             orchestrator.run()
         trips = came(orchestrator)
@@ -151,21 +149,22 @@ def test_who_meddles_with_a_chunk_voids_the_trip_and_nothing_of_it_counts(meddle
         assert not any(world.accelerator.buffer)
 
 
-def test_two_holders_who_recorded_everything_open_nothing_of_the_third(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_two_holders_who_recorded_everything_open_nothing_of_the_third() -> None:
     """They have every secret that they were ever lent, and all bytes of every wire."""
     lent: list[tuple[str, WriteCapability]] = []
-    provide = orchestrators.Orchestrator._provision
 
-    def noted(self: Any, trip: Any, capability: WriteCapability) -> Any:
-        lent.append((trip.holder, capability))
-        return provide(self, trip, capability)
+    def note(holder: Holder, name: str) -> None:
+        provide = holder.provide
 
-    monkeypatch.setattr(orchestrators.Orchestrator, "_provision", noted)
+        def noted(asked: Provision) -> Any:
+            lent.append((name, WriteCapability.from_dict(asked.capability)))
+            return provide(asked)
+
+        holder.provide = noted  # type: ignore[method-assign]
+
     with travel_world() as world, relayed(world.writes, writes=True) as (place, relay):
-        for holder in world.made.values():
-            holder._writes = place
+        for name in HOLDERS:
+            note(world.hold(name, writes=place), name)
         with world.orchestrator() as orchestrator:
             orchestrator.run()
         assert came(orchestrator).tokens == dict.fromkeys(HOLDERS, 512)

@@ -17,7 +17,7 @@ SERVER = "import os, sys, time; print('serving', os.getpid(), file=sys.stderr); 
 
 def ended_in_the_middle(folder: Path, servers: list[int]) -> None:
     with Rehearsal(folder / "out", lambda _said: None) as stage:
-        servers.append(int(stage._serve("serving", "server")))
+        servers.append(int(stage.serve("serving", "server")))
         os.kill(os.getpid(), signal.SIGTERM)
 
 

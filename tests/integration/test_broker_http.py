@@ -501,13 +501,22 @@ def test_a_failure_inside_is_told_to_nobody(
 def test_a_ledger_that_cannot_be_written_answers_internal(
     site: Site, folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> int:
-        raise OSError("no space left on device")
+    pending = ledger_store.LedgerStore.pending
+
+    class Full:
+        def __init__(self, store: Any, connection: Any) -> None:
+            self.pending = pending(store, connection)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.pending, name)
+
+        def write(self) -> None:
+            raise OSError("no space left on device")
 
     site.decide("hospital-a")
     site.decide("hospital-b")
     with monkeypatch.context() as patched:
-        patched.setattr(ledger_store.LedgerStore, "_insert", full)
+        patched.setattr(ledger_store.LedgerStore, "pending", lambda *given: Full(*given))
         with pytest.raises(BrokerUnreachable):
             site.obtain(folders)
     site.obtain(folders)

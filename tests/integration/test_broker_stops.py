@@ -15,7 +15,6 @@ import pytest
 from broker_world import config_of
 from release_world import ReleaseWorld, release_world
 
-from sealtrain.broker.http import server
 from sealtrain.broker.serve import listening
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.grant import Grant
@@ -79,12 +78,11 @@ def test_an_idle_connection_does_not_hold_it_up(tmp_path: Path) -> None:
 def test_a_request_that_does_not_end_is_given_up_without_an_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "_STOP_SECONDS", 1)
     with release_world(tmp_path) as world, ThreadPoolExecutor(1) as pool:
         gate = Gate(world.broker.release)
         monkeypatch.setattr(world.broker, "release", gate)
         try:
-            with listening(world.broker, config_of(tmp_path)) as url:
+            with listening(world.broker, config_of(tmp_path), stop_seconds=1) as url:
                 asked = asking(world, url, pool)
                 assert gate.reached_by(1)
                 began = time.monotonic()

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 from carrying import carries
-from cut_world import PARTIES, RUN_ID, Site, cut_recipe, one_thread, site
+from cut_world import PARTIES, PATIENCE, RUN_ID, Site, cut_recipe, one_thread, site
 from safetensors.torch import load
 
 from sealtrain.errors import PeerUnreachable
 from sealtrain.training.models.sparse import SPARSE_FILE
 from sealtrain.training.run import Inputs, Reporting, Trained, train
+from sealtrain_collab.channel.channel import open_over
+from sealtrain_collab.channel.streams import dialled
 from sealtrain_collab.cut.learning import Learning
 
 pytestmark = [
@@ -104,7 +106,8 @@ def test_a_merged_result_is_the_whole_model_with_what_was_trained() -> None:
 
 def test_an_owner_who_comes_back_goes_on_where_it_was() -> None:
     with site(cut_recipe(), kept_bytes=0) as at:
-        first = at.channel(PARTIES[0])
+        line = dialled(at.address, timeout=PATIENCE)
+        first = open_over(line, at.talk(PARTIES[0]))
         client, other = at.client(PARTIES[0]), at.client(PARTIES[1])
         lost = threading.Thread(target=_until_lost, args=(client, first), daemon=True)
         lost.start()
@@ -112,7 +115,7 @@ def test_an_owner_who_comes_back_goes_on_where_it_was() -> None:
         at.clients.joined(within=60)
         source = at.clients.sources()[0].dataset
         before = source.batch(0)
-        first._socket.close()  # the line is cut, nobody said a word
+        line.close()  # the line is cut, nobody said a word
         lost.join(60)
         at.joining(client)
         assert source.batch(0).equals(before)

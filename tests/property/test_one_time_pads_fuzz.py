@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import pytest
 from channel_world import talking
@@ -23,7 +24,7 @@ from sealtrain_collab.channel.channel import AttestedChannel
 from sealtrain_collab.pads import wire
 from sealtrain_collab.pads.dealer import Session
 from sealtrain_collab.pads.multiplying import Matrices
-from sealtrain_collab.pads.pool import MAGIC, _header
+from sealtrain_collab.pads.pool import MAGIC, Pool
 
 MATRIX = random_matrix(3, 2)
 anything = st.binary(max_size=200)
@@ -100,5 +101,8 @@ def test_a_dealer_answers_a_message_or_refuses_it(message: bytes) -> None:
 @settings(max_examples=50, deadline=None)
 def test_a_pool_begins_as_one_or_is_refused(front: bytes, rest: bytes) -> None:
     for data in (front + rest, front + len(rest).to_bytes(4, "big") + rest):
-        with pytest.raises(SealtrainError):
-            _header(io.BytesIO(data))
+        with NamedTemporaryFile() as file:
+            file.write(data)
+            file.flush()
+            with pytest.raises(SealtrainError):
+                Pool(Path(file.name), Secret(bytes(32)))

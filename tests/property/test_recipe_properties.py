@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.secret import Secret
-from sealtrain.base.yamltext import parse_yaml
+from sealtrain.base.yamltext import parse_yaml, yaml_text
 from sealtrain.errors import LockInvalid, RecipeInvalid, SealtrainError
 from sealtrain.keys.derive import derive
 from sealtrain.recipe.compose import build_compose, compose_hash, extract_lock
@@ -70,8 +69,29 @@ def locked(recipe: dict[str, Any], base: dict[str, Any]) -> bytes:
 def test_a_recipe_survives_yaml_json_and_back(recipe: dict[str, Any]) -> None:
     parsed = parse_recipe(recipe)
     assert parse_recipe(parse_json(canonical_json(parsed.to_dict()))) == parsed
-    text = yaml.safe_dump(recipe, allow_unicode=True).encode()
+    text = yaml_text(recipe).encode()
     assert parse_recipe(parse_yaml(text, error=RecipeInvalid, what="recipe")) == parsed
+
+
+words = st.from_regex(r"[-+]?[0-9]{1,3}(\.[0-9]{1,2})?([eE][-+]?[0-9]{1,3})?", fullmatch=True)
+scalars = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | rates | printable | words
+values = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(printable.filter(lambda key: key != "<<"), inner, max_size=4)
+        | inner.map(lambda shared: [shared, shared])
+    ),
+    max_leaves=12,
+)
+
+
+@BOUNDED
+@given(values, st.sampled_from([False, None, True]))
+@example(["0e0", "12e3", "1.5", "-0"], False)
+def test_what_we_write_as_yaml_we_read_as_the_same_value(value: Any, flow: bool | None) -> None:
+    text = yaml_text({"value": value}, flow=flow).encode()
+    assert parse_yaml(text, error=RecipeInvalid, what="value") == {"value": value}
 
 
 @BOUNDED

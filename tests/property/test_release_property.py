@@ -15,7 +15,7 @@ from sealtrain.broker.config import BrokerLimits
 from sealtrain.client.grant import Asked, obtain
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import CheckpointRefused, SealtrainError
-from sealtrain.release.decide import _advance
+from sealtrain.release.decide import advance_anchor
 from sealtrain.release.messages import Challenge, ReleaseAnswer, load_message
 
 pytestmark = pytest.mark.claim("C18")
@@ -30,7 +30,7 @@ class Altering(Wire):
     place: float = 0.0
     bit: int = 0
 
-    def _sent(self, cls: Any, request: Any) -> Any:
+    def sent(self, cls: Any, request: Any) -> Any:
         return load_message(cls, flipped(canonical_json(request.to_dict()), self.place, self.bit))
 
 
@@ -140,7 +140,7 @@ def test_an_anchor_never_goes_back_and_never_changes_its_digest(offered: list[An
     for one in offered:
         before = anchored
         try:
-            anchored = _advance(anchored, one)
+            anchored = advance_anchor(anchored, one)
         except CheckpointRefused:
             assert before is not None
             assert one.counter <= before.counter

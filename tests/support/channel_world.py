@@ -22,6 +22,7 @@ from sealtrain_collab.channel import channel as channels
 from sealtrain_collab.channel.channel import AttestedChannel
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.proofs import AcceptGuest, AcceptKey, ProveGuest, ProveKey
+from sealtrain_collab.channel.streams import dialled
 from sealtrain_simulator.guest import SimulatedGuest
 
 NOW = 1_790_000_000
@@ -105,13 +106,19 @@ def called(theirs: Conversation) -> Iterator[tuple[tuple[str, int], Outcome, thr
 def talking(
     ours: Conversation | None = None, theirs: Conversation | None = None, *,
     relay: tuple[Relay, Relay] | None = None,
+    on_line: Callable[[socket.socket], None] = lambda _line: None,
 ) -> Iterator[tuple[AttestedChannel, AttestedChannel]]:  # fmt: skip
-    """Both ends of an open channel; what passes goes through ``relay`` (there, back)."""
+    """Both ends of an open channel; what passes goes through ``relay`` (there, back).
+
+    ``on_line`` is given the connection that the first end talks over.
+    """
     with (
         called(theirs or answering()) as (address, outcome, thread),
         _between(address, relay) as reached,
-        channels.connect(reached, ours or conversation(), timeout=TIMEOUT) as mine,
+        dialled(reached, timeout=TIMEOUT) as line,
+        channels.open_over(line, ours or conversation()) as mine,
     ):
+        on_line(line)
         thread.join(TIMEOUT)
         if outcome.error is not None:
             raise outcome.error

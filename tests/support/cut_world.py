@@ -22,8 +22,10 @@ from sealtrain.consortium.decisions import Target
 from sealtrain.consortium.members import Consortium
 from sealtrain.sealing.description import DatasetDescription, ShardInfo
 from sealtrain.sealing.stanza import RecipeBinding
-from sealtrain_collab.channel.channel import AttestedChannel, connect
+from sealtrain_collab.channel.channel import AttestedChannel, open_over
+from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import listening
+from sealtrain_collab.channel.streams import dialled
 from sealtrain_collab.cut.front import Reading
 from sealtrain_collab.cut.learning import Learning
 from sealtrain_collab.cut.messages import conversation_of
@@ -174,10 +176,14 @@ class Site:
 
     def channel(self, owner: str, *, within: float = PATIENCE, **changed: Any) -> AttestedChannel:
         """A channel of an owner to the server."""
+        return open_over(dialled(self.address, timeout=within), self.talk(owner, **changed))
+
+    def talk(self, owner: str, **changed: Any) -> Conversation:
+        """How an owner talks to the server."""
         talk = conversation_of(
             owner, identity(owner).signer, acceptance(), self.target, random=os.urandom
         )
-        return connect(self.address, replace(talk, **changed), timeout=within)
+        return replace(talk, **changed)
 
     def joining(self, *clients: Client) -> list[threading.Thread]:
         """Clients that serve, each in its thread."""
@@ -229,8 +235,19 @@ def own_dataset(wanted: Any, rows: int = 40) -> OwnDataset:
 
 
 @contextmanager
-def site(recipe: Any, **changed: Any) -> Iterator[Site]:
-    """A server's guest that waits for its clients."""
+def site(
+    recipe: Any,
+    *,
+    proof: Any = None,
+    **changed: Any,
+) -> Iterator[Site]:
+    """A server's guest that waits for its clients.
+
+    Args:
+        recipe: What owners approved.
+        proof: Of the server, where it is not the approved guest's.
+        changed: Arguments of ``Clients``, and ``expected``.
+    """
     consortium = Consortium.found(
         name="cut", owners=[identity(name).public for name in PARTIES], approve=2
     )
@@ -247,7 +264,7 @@ def site(recipe: Any, **changed: Any) -> Iterator[Site]:
             wanted=recipe.datasets,
             expected=expected,
         ),
-        guest(),
+        proof or guest(),
         **values,
     )
     with listening(("127.0.0.1", 0), clients.handle, what="clients") as address:

@@ -37,7 +37,7 @@ class QuorumWire(Wire):
 
     def registered(self, **query: str) -> frozenset[str]:
         found = self._up().broker.registry.registered(**query)
-        return frozenset(self._answered(RegisteredDatasets, found).dataset_ids)
+        return frozenset(self.answered(RegisteredDatasets, found).dataset_ids)
 
     def decisions(self, target: Any) -> list[dict[str, JsonValue]]:
         return [one.to_dict() for one in self._up().broker.registry.tally(target).decisions]
@@ -53,11 +53,11 @@ class QuorumWire(Wire):
             raise BrokerUnreachable(f"{self.url} does not answer", check="broker")
         return self
 
-    def _answered(self, cls: Any, answer: Any) -> Any:
-        return super()._answered(cls, answer) if self._up() else None
+    def answered(self, cls: Any, answer: Any) -> Any:
+        return super().answered(cls, answer) if self._up() else None
 
-    def _sent(self, cls: Any, request: Any) -> Any:
-        return super()._sent(cls, request) if self._up() else None
+    def sent(self, cls: Any, request: Any) -> Any:
+        return super().sent(cls, request) if self._up() else None
 
 
 @dataclass(kw_only=True)

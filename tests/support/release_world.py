@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -126,10 +126,10 @@ class Wire:
     requests: list[ReleaseRequest | RenewalRequest] = field(default_factory=list)
 
     def identity(self, nonce: str) -> BrokerIdentity:
-        return self._answered(BrokerIdentity, self.broker.identity(nonce))
+        return self.answered(BrokerIdentity, self.broker.identity(nonce))
 
     def keys(self, **query: str) -> BrokerKeys:
-        return self._answered(BrokerKeys, self.broker.keys(**query))
+        return self.answered(BrokerKeys, self.broker.keys(**query))
 
     def ledger_rotations(self) -> tuple[tuple[int, dict[str, Any]], ...]:
         return tuple((one.index, one.rotation) for one in self.broker.rotations().rotations)
@@ -140,30 +140,30 @@ class Wire:
     def challenge(self, consortium_id: str, purpose: str) -> Challenge:
         body = {"version": 1, "consortium_id": consortium_id, "purpose": purpose}
         asked = load_message(ChallengeRequest, canonical_json(body))
-        return self._answered(Challenge, self._guarded(self.broker.challenge, asked))
+        return self.answered(Challenge, self.guarded(self.broker.challenge, asked))
 
     def release(self, request: ReleaseRequest) -> ReleaseAnswer:
-        sent = self._sent(ReleaseRequest, request)
-        return self._answered(ReleaseAnswer, self._guarded(self.broker.release, sent))
+        sent = self.sent(ReleaseRequest, request)
+        return self.answered(ReleaseAnswer, self.guarded(self.broker.release, sent))
 
     def renew(self, request: RenewalRequest, _lease_key: Secret) -> RenewalAnswer:
-        sent = self._sent(RenewalRequest, request)
-        return self._answered(RenewalAnswer, self._guarded(self.broker.renew, sent))
+        sent = self.sent(RenewalRequest, request)
+        return self.answered(RenewalAnswer, self.guarded(self.broker.renew, sent))
 
-    def _sent(self, cls: Any, request: Any) -> Any:
+    def sent(self, cls: Any, request: Any) -> Any:
         self.requests.append(request)
         document = parse_json(canonical_json(request.to_dict()))
         self.on_request(document)
         return load_message(cls, canonical_json(document))
 
-    def _guarded(self, act: Callable[[Any], Any], asked: Any) -> Any:
+    def guarded(self, act: Callable[[Any], Any], asked: Any) -> Any:
         try:
             return act(asked)
         except SealtrainError as error:
             self.left_the_broker.append(canonical_json(error.to_dict()))
             raise
 
-    def _answered(self, cls: Any, answer: Any) -> Any:
+    def answered(self, cls: Any, answer: Any) -> Any:
         data = canonical_json(answer.to_dict())
         self.left_the_broker.append(data)
         document = parse_json(data)
@@ -234,23 +234,24 @@ class ReleaseWorld:
         locked: LockedRecipe | None = None,
         name: str = "biopsies",
         signed_by: str | None = None,
+        keyring: Keyring | None = None,
         **changed: Any,
     ) -> SealedSet:
         """What sealing makes of an owner's data, without the data."""
-        locked = locked or self.locked
+        locked, keyring = locked or self.locked, keyring or self.keyring
         me = identity(owner).public
         key = DataKey.generate()
         dataset_id = os.urandom(16).hex()
         binding = RecipeBinding(
             app_id=locked.app_id, compose_hash=locked.compose_hash, owner_id=me.owner_id
         )
-        keys = self.keyring.public_keys(
+        keys = keyring.public_keys(
             self.consortium, app_id=locked.app_id, compose_hash=locked.compose_hash
         )
         public = HpkePublicKey(
             next(from_base64(key.public_key) for key in keys if key.owner == owner)
         )
-        mine = BrokerBinding.of(binding, broker_id(self.keyring.signer.public))
+        mine = BrokerBinding.of(binding, broker_id(keyring.signer.public))
         stanza = wrap_for_recipe(key, dataset_id=dataset_id, binding=mine, public=public)
         fields: dict[str, Any] = {
             "dataset_id": dataset_id,
@@ -418,6 +419,7 @@ def release_world(
     guest_pki: SimulatedPki | None = None,
     lease_seconds: int = 3600,
     root: bytes = ROOT,
+    former: Sequence[Secret] = (),
     owners: tuple[str, ...] = OWNERS,
     gateway_app_id: str | None = None,
     rules: Mapping[str, Any] | None = None,
@@ -438,7 +440,7 @@ def release_world(
         owners=[identity(name).public for name in owners],
         **{"approve": 2, "own_data_consent": False, **(rules or {})},
     )
-    keyring = Keyring(Secret(root))
+    keyring = Keyring(Secret(root), former)
     state = folder / f"state-{os.urandom(4).hex()}"
     state.mkdir()
     store = Store(database or state / "broker.sqlite")

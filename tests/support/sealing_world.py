@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -115,16 +115,20 @@ def forged(file: bytes, key: DataKey, edit: Callable[[bytearray], None]) -> byte
     cipher = ChunkCipher.opening(
         keys.payload.reveal(), file[start : start + HEADER_BYTES], PAYLOAD_CONTEXT + header.core
     )
-    with opened(file, key=key) as reader:
-        plain = bytearray(shape.plain_size)
-        reader._chunks.read_into(0, memoryview(plain))
+    plain, out = bytearray(shape.plain_size), bytearray(file)
+
+    def chunks() -> Iterator[tuple[int, memoryview, memoryview]]:
+        for number in range(shape.chunks):
+            offset, length = shape.sealed_span(number, number + 1)
+            piece = memoryview(plain)[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
+            yield number, piece, memoryview(out)[start + offset : start + offset + length]
+
+    for number, piece, sealed in chunks():
+        cipher.open(number, sealed, piece)
     edit(plain)
     assert len(plain) == shape.plain_size
-    out = bytearray(file)
-    for number in range(shape.chunks):
-        offset, length = shape.sealed_span(number, number + 1)
-        piece = memoryview(plain)[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
-        cipher.seal(number, piece, memoryview(out)[start + offset : start + offset + length])
+    for number, piece, sealed in chunks():
+        cipher.seal(number, piece, sealed)
     return bytes(out)
 
 

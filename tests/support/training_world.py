@@ -47,7 +47,7 @@ TRAINER = {
 }
 
 
-def _document(**changed: Any) -> dict[str, Any]:
+def document(**changed: Any) -> dict[str, Any]:
     return {
         "version": 1,
         "name": "tiny",
@@ -77,7 +77,7 @@ def _document(**changed: Any) -> dict[str, Any]:
 def sft(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:
     """Full weights on prompts and completions, with changes."""
     settings = TRAINER | {"max_length": 64} | (trainer or {})
-    return parse_recipe(_document(trainer=settings, **changed))
+    return parse_recipe(document(trainer=settings, **changed))
 
 
 def classify(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:
@@ -91,7 +91,7 @@ def classify(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe
         "columns": {"features": ["size", "spread"], "label": "finding"},
         "labels": ["benign", "malignant"],
     }
-    return parse_recipe(_document(trainer=TRAINER | (trainer or {}), **(tabular | changed)))
+    return parse_recipe(document(trainer=TRAINER | (trainer or {}), **(tabular | changed)))
 
 
 def records(count: int, label: str) -> list[dict[str, Any]]:

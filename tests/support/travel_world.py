@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -74,7 +74,37 @@ class TravelWorld:
     holders: dict[str, tuple[str, int]]
     tokens: dict[str, Tokens]
     buffer_bytes: int
+    stack: ExitStack
     made: dict[str, Holder] = field(default_factory=dict)
+
+    def hold(
+        self,
+        name: str,
+        *,
+        source: Tokens | None = None,
+        bounds: Mapping[str, Any] | None = None,
+        **changed: Any,
+    ) -> Holder:
+        """A holder that orchestrators reach under this name from now on.
+
+        Args:
+            name: Of the holder.
+            source: Its tokens; those of the world where ``None``.
+            bounds: Changes to ``GivingBounds``.
+            changed: Further arguments of ``Holder``.
+        """
+        given: dict[str, Any] = {"max_bytes": 1 << 30, "timeout": TIMEOUT, "patience": PATIENCE}
+        self.made[name] = holder = Holder(
+            source or self.tokens[name],
+            key=KEYS[name],
+            share=partial(_share, name),
+            bounds=GivingBounds(**given | dict(bounds or {})),
+            **changed,
+        )
+        self.holders[name] = self.stack.enter_context(
+            listening(("127.0.0.1", 0), partial(_serve, holder, name), what=name)
+        )
+        return holder
 
     def plan(self, **changed: Any) -> Plan:
         limits: Mapping[str, int] = changed.pop("limits", {})
@@ -112,7 +142,10 @@ class TravelWorld:
         parties = changed.pop("parties", None) or self.parties()
         into = TravelLog(RUN_ID, log=changed.pop("log", None))
         hooks = Hooks(
-            **{name: changed.pop(name) for name in {"on_trip", "reported"} & changed.keys()}
+            **{
+                name: changed.pop(name)
+                for name in {"on_trip", "reported", "sealed"} & changed.keys()
+            }
         )
         arguments: dict[str, Any] = {"clock": lambda: NOW} | changed
         return Orchestrator(plan or self.plan(), parties, into, hooks=hooks, **arguments)
@@ -141,7 +174,6 @@ def travel_world(
     *,
     buffer_bytes: int = 512,
     tokens: int = 512,
-    holder_class: Callable[..., Holder] = Holder,
     max_bytes: int = 1 << 30,
 ) -> Iterator[TravelWorld]:
     accelerator = Accelerator(buffer_bytes, patience=PATIENCE)
@@ -169,19 +201,8 @@ def travel_world(
             holders={},
             tokens={name: Tokens(name, tokens) for name in HOLDERS},
             buffer_bytes=buffer_bytes,
+            stack=stack,
         )
         for name in HOLDERS:
-            world.made[name] = holder = holder_class(
-                world.tokens[name],
-                key=KEYS[name],
-                share=partial(_share, name),
-                bounds=GivingBounds(max_bytes=max_bytes, timeout=TIMEOUT, patience=PATIENCE),
-            )
-            world.holders[name] = stack.enter_context(
-                listening(
-                    ("127.0.0.1", 0),
-                    partial(_serve, holder, name),
-                    what=name,
-                )
-            )
+            world.hold(name, bounds={"max_bytes": max_bytes})
         yield world

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 from sealing_world import sealed_folder
 from sklearn.datasets import load_digits
-from training_world import OWNERS, TRAINER, _document
+from training_world import OWNERS, TRAINER, document
 
 from sealtrain.recipe.schema import Recipe, parse_recipe
 
@@ -109,7 +109,7 @@ def image_classifier(*, trainer: dict[str, Any] | None = None, **changed: Any) -
         "preparation": {"size": 16},
         "release_policy": _policy("f1", "auroc", "ece", "brier", "temperature"),
     }
-    return parse_recipe(_document(trainer=TRAINER | (trainer or {}), **(settings | changed)))
+    return parse_recipe(document(trainer=TRAINER | (trainer or {}), **(settings | changed)))
 
 
 def image_reader(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:
@@ -122,7 +122,7 @@ def image_reader(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Re
         "release_policy": _policy("eval_loss"),
     }
     own = TRAINER | {"max_length": 64} | (trainer or {})
-    return parse_recipe(_document(trainer=own, **(settings | changed)))
+    return parse_recipe(document(trainer=own, **(settings | changed)))
 
 
 def _policy(*names: str) -> dict[str, Any]:

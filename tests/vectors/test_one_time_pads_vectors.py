@@ -92,17 +92,17 @@ def test_the_one_word_that_is_no_element_is_skipped() -> None:
     assert subtracted(elements, zero).tolist() == vector["elements"]
 
 
-def test_a_stream_fills_up_what_was_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_fills_up_what_was_skipped() -> None:
     (vector,) = vectors("pads", "words")
     rest = bytearray.fromhex(vector["data"])
 
-    def cipher(stream: MaskStream, size: int) -> bytearray:
+    def cipher(size: int) -> bytearray:
         taken = rest[:size]
         del rest[:size]
         return taken
 
-    monkeypatch.setattr(MaskStream, "_encrypted", cipher)
-    stream = MaskStream(Secret(bytes(32)), len(vector["elements"]))
+    width = len(vector["elements"])
+    stream = MaskStream(Secret(bytes(32)), width, keystream=lambda _key: cipher)
     assert stream.rows(1).tolist() == [vector["elements"]]
     assert not rest
 
@@ -139,7 +139,7 @@ def test_every_number_of_a_product_is_the_vectors(
     images = times_vectors(matrix.factor(direction), limbs(drawn))
     assert images.tolist() == vector["check_images"]
     checks = Freivalds(Secret(bytes.fromhex(vector["check_secret"])), vectors=drawn.shape[1])
-    digits, kept = checks._vectors(matrix, direction)
+    digits, kept = checks.secret_vectors(matrix, direction)
     assert torch.equal(digits, limbs(drawn))
     assert kept.tolist() == vector["check_images"]
     assert checks.checked(matrix, direction, entries, result) is result

@@ -43,12 +43,19 @@ if TYPE_CHECKING:
     from sealtrain.attest.nvidia.collect import Asked
     from sealtrain.attest.nvidia.parse import GpuDevice, GpuEvidence
 
-__all__ = ["Guest", "agents_devices", "load_gpu_collateral", "open_guest", "platform_of"]
+__all__ = [
+    "GPU_DRIVER",
+    "Guest",
+    "agents_devices",
+    "load_gpu_collateral",
+    "open_guest",
+    "platform_of",
+]
 
 _gpu_collateral_in = parsing_once(GpuCollateral.from_bytes, MAX_COLLATERAL_BYTES)
 _AGENT_SECONDS = 180
 """For the reports of a whole board, which devices make one after the other."""
-_GPU_DRIVER = Path("/dev/nvidiactl")
+GPU_DRIVER = Path("/dev/nvidiactl")
 _DEVICES = {tee.name: tee for tee in TEES if tee.device is not None}
 _FORMS = f"SOCKET, or {either(sorted(f'{name}:' for name in _DEVICES))}DEVICE?compose=FILE"
 
@@ -244,7 +251,7 @@ def _simulated_driver(client: DstackClient, report_data: bytes) -> Shown:
 def _local_gpus(
     nonce: bytes, *, agent: Callable[[], Asked | None] = lambda: None
 ) -> GpuEvidence | None:
-    if not _GPU_DRIVER.exists():
+    if not GPU_DRIVER.exists():
         return None
     from sealtrain.attest.nvidia.collect import collect_gpus, open_nvml
     from sealtrain.attest.nvidia.nscq import CONTROL, collect_switches

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import yaml
-
 from sealtrain.attest.presets import PRESETS
 from sealtrain.attest.registry import TEES, tee_of
+from sealtrain.base.yamltext import yaml_text
 from sealtrain.errors import UsageError
 
 __all__ = ["preset_yaml"]
@@ -73,6 +72,6 @@ def _lines(fields: dict[str, Any], path: str, comments: dict[str, str]) -> list[
             found += [f"{indent}{key}:", *_lines(value, f"{path}{key}.", comments)]
         else:
             flow = None if isinstance(value, (list, dict)) else False  # short lists on one line
-            text = yaml.safe_dump({key: value}, sort_keys=False, default_flow_style=flow)
+            text = yaml_text({key: value}, flow=flow)
             found += [indent + line for line in text.rstrip("\n").split("\n")]
     return found

@@ -78,24 +78,31 @@ def parse_yaml(
     return builder.result()
 
 
-def yaml_text(value: JsonValue) -> str:
+def yaml_text(value: JsonValue, *, flow: bool | None = False) -> str:
     """The YAML of a JSON value, keys in their order; ``parse_yaml`` reads the same value back.
 
     Args:
         value: What to write. Text that the reader would take for a number is quoted: a hash such
             as ``7e5`` is text.
+        flow: Lists and mappings on one line, as JSON has them; ``None`` for those that hold no
+            other.
     """
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """PyYAML's own, with quotes where only the JSON rules see a number."""
+        """PyYAML's own, with quotes where only the JSON rules see a number, and no aliases."""
+
+        def ignore_aliases(self, data: object) -> bool:
+            return True
 
     def text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:
         number = _INTEGER.fullmatch(data) or _FLOAT.fullmatch(data)
         return dumper.represent_scalar("tag:yaml.org,2002:str", data, style="'" if number else None)
 
     Dumper.add_representer(str, text)
-    written: str = yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True)
+    written: str = yaml.dump(
+        value, Dumper=Dumper, sort_keys=False, allow_unicode=True, default_flow_style=flow
+    )
     return written
 
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from sealtrain.broker.service.service import Broker
     from sealtrain_chain.gate import ChainGate
 
-__all__ = ["assembled", "listening", "require_extra", "running", "serve"]
+__all__ = ["assembled", "chain_gate", "listening", "require_extra", "running", "serve"]
 
 _FREE_BYTES = 64 << 20
 
@@ -102,19 +102,24 @@ def running(
 
 
 @contextmanager
-def listening(broker: Broker, config: BrokerConfig) -> Iterator[str]:
+def listening(
+    broker: Broker, config: BrokerConfig, *, stop_seconds: int | None = None
+) -> Iterator[str]:
     """A broker that answers HTTP in a background thread; yields its base URL.
 
     Args:
         broker: The broker that answers.
         config: Where to listen, and the caps.
+        stop_seconds: How long requests may still take once the block ends; the server's default
+            where ``None``.
 
     Raises:
         UsageError: The address cannot be listened on.
     """
-    from sealtrain.broker.http.server import serving
+    from sealtrain.broker.http.server import STOP_SECONDS, serving
 
-    with _app(broker, config) as app, serving(app, config) as url:
+    patience = STOP_SECONDS if stop_seconds is None else stop_seconds
+    with _app(broker, config) as app, serving(app, config, stop_seconds=patience) as url:
         yield url
 
 
@@ -155,7 +160,7 @@ def assembled(
                 clock=clock,
                 former=keyring.former,
             ) as ledger,
-            _chain_gate(config, consortium, clock) as chain,
+            chain_gate(config, consortium, clock) as chain,
         ):
             if config.succeeds is not None:
                 with store.transaction():  # of several starting processes, the first begins it
@@ -184,7 +189,7 @@ def assembled(
 
 
 @contextmanager
-def _chain_gate(
+def chain_gate(
     config: BrokerConfig, consortium: Consortium, clock: Clock
 ) -> Iterator[ChainGate | None]:
     """The contract that must allow a deployment too, where one is configured."""

@@ -12,8 +12,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-import yaml
-
+from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.programs import Part, answered, program
 from sealtrain.cli.runoptions import ANYWHERE
 from sealtrain.errors import AlreadyExists, UsageError
@@ -141,7 +140,7 @@ class Rehearsal:
         seal_as: Mapping[str, str] = MappingProxyType({}),
     ) -> dict[str, Any]:
         """As ``play``, with a recipe that is written to ``recipe_file`` first."""
-        self.recipe_file.write_text(yaml.safe_dump(dict(recipe), sort_keys=False))
+        self.recipe_file.write_text(yaml_text(dict(recipe)))
         files = {key: str(path) for key, path in data.items()}
         return self.play(self.recipe_file, load_recipe(self.recipe_file), files, seal_as)
 
@@ -184,7 +183,7 @@ class Rehearsal:
         )  # fmt: skip
         ticket = self._ticket("broker", "broker", "--listen", ANYWHERE)
         for file in self._broker_files:
-            url = self._serve(
+            url = self.serve(
                 "broker ready", *self._started(f"{file.stem}-guest", ticket, document=compose)
             )
             self._run(
@@ -242,11 +241,11 @@ class Rehearsal:
         return tuple(words)
 
     def _accelerator(self, *words: str) -> str:
-        return self._serve("accelerator ready", "split", "accelerator", *words)
+        return self.serve("accelerator ready", "split", "accelerator", *words)
 
     def _dealer(self, path: Path) -> str:
         ticket = self._ticket("dealer", "dealer", "--base", path.resolve().parent)
-        return self._serve("dealer ready", *self._started("dealer", ticket))
+        return self.serve("dealer ready", *self._started("dealer", ticket))
 
     def _ticket(self, name: str, role: str, *words: str | Path) -> Path:
         """Write a run ticket."""
@@ -326,7 +325,7 @@ class Rehearsal:
         )
         return answered(str(words[0]), done.returncode, done.stdout)
 
-    def _serve(self, ready: str, *words: str | Path) -> str:
+    def serve(self, ready: str, *words: str | Path) -> str:
         """Start a server for the length of the rehearsal; the last word of the line ``ready``."""
         name = f"server-{len(list(self.out.glob('server-*.log'))) + 1}"
         return self._part(name, *words, answers=False).place(ready, within=_STARTS_WITHIN_S)

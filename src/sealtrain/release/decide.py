@@ -69,6 +69,7 @@ from sealtrain.release.messages import DatasetRequest, ReleaseRequest, RenewalRe
 
 __all__ = [
     "admit",
+    "advance_anchor",
     "decide",
     "decide_renewal",
     "none_withdrawn",
@@ -210,7 +211,7 @@ def decide_renewal(
             expected=lease.instance_id,
             hint="start a fresh release with resume in this guest",
         )
-    checkpoint = _advance(run.checkpoint, request.checkpoint)
+    checkpoint = advance_anchor(run.checkpoint, request.checkpoint)
     none_withdrawn(known.withdrawn)  # (15)
     return Permit(
         datasets=(),
@@ -376,7 +377,16 @@ def _roots_fit(asked: DatasetRequest, manifest: DatasetManifest, tally: Tally) -
             )
 
 
-def _advance(anchored: Anchor | None, offered: Anchor | None) -> Anchor | None:
+def advance_anchor(anchored: Anchor | None, offered: Anchor | None) -> Anchor | None:
+    """The anchor of a run after a request.
+
+    Args:
+        anchored: The newest one the broker knows of the run.
+        offered: The one the request names.
+
+    Raises:
+        CheckpointRefused: It is older than the known one, or another one of the same counter.
+    """
     if offered is None or anchored is None:
         return offered or anchored
     if offered.counter < anchored.counter or (

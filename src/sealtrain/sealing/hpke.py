@@ -76,8 +76,19 @@ class HpkePrivateKey:
         if len(seed) != 32:
             raise DataInvalid("HPKE seed has the wrong length", got=len(seed), expected=32)
         okm = HKDF(hashes.SHA256(), 96, None, b"sealtrain/hpke-key/v1").derive(seed.reveal())
-        mlkem = MLKEM768PrivateKey.from_seed_bytes(okm[:64])
-        x25519 = X25519PrivateKey.from_private_bytes(okm[64:])
+        self._hold(
+            MLKEM768PrivateKey.from_seed_bytes(okm[:64]),
+            X25519PrivateKey.from_private_bytes(okm[64:]),
+        )
+
+    @classmethod
+    def of(cls, mlkem: MLKEM768PrivateKey, x25519: X25519PrivateKey) -> HpkePrivateKey:
+        """The pair of two private keys that are not derived from a seed."""
+        made = cls.__new__(cls)
+        made._hold(mlkem, x25519)
+        return made
+
+    def _hold(self, mlkem: MLKEM768PrivateKey, x25519: X25519PrivateKey) -> None:
         self._key = hpke.MLKEM768X25519PrivateKey(mlkem, x25519)
         self.public = HpkePublicKey(
             mlkem.public_key().public_bytes_raw() + x25519.public_key().public_bytes_raw()

@@ -68,6 +68,7 @@ class Client:
         rows: Records in a message.
         clock: Time of the consent, seconds since the epoch.
         on_sent: Called with the size of each message that was sent, bytes.
+        kept_bytes: Messages that are kept for a server that asks again.
     """
 
     owner: PublicIdentity
@@ -83,8 +84,12 @@ class Client:
     """Of the run consented to, once there is one; the client takes part in no other."""
     sent: int = 0
     """Bytes of activations so far."""
-    _kept: dict[tuple[str, int], bytes] = field(default_factory=dict)
-    _room: Room = field(default_factory=lambda: Room(KEPT_BYTES))
+    kept_bytes: int = KEPT_BYTES
+    _kept: dict[tuple[str, int], bytes] = field(init=False, default_factory=dict)
+    _room: Room = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._room = Room(self.kept_bytes)
 
     def serve(self, channel: AttestedChannel) -> bytes:
         """Consent and answer until the run has ended.

@@ -7,6 +7,7 @@ instructions saturate.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import torch
@@ -14,11 +15,13 @@ import torch
 from sealtrain.errors import UsageError
 from sealtrain_collab.pads.field import centred_float64, centred_int64
 
-__all__ = ["ExactProduct", "Float64", "Int8Limb", "backend"]
+__all__ = ["ExactProduct", "Float64", "Int8Limb", "Int8Product", "backend", "int8_product"]
 
 _DIGIT_OFFSET: Final = 0x808080
 _CUDA_LEAST_ROWS: Final = 17
 _CUDA_MULTIPLE: Final = 8
+
+Int8Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class ExactProduct(Protocol):
@@ -54,19 +57,22 @@ class Int8Limb:
 
     name = "int8-limb"
 
+    def __init__(self, multiply: Int8Product | None = None) -> None:
+        self._multiply = multiply or int8_product
+
     def product(self, elements: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
         """As ``ExactProduct.product``."""
         rows, columns = elements.shape
         digits = ((elements + _DIGIT_OFFSET) ^ _DIGIT_OFFSET).contiguous().view(torch.int8)
         digits = digits.view(rows, columns, 4).permute(2, 0, 1).reshape(4 * rows, columns)
-        sums = _int8(digits, matrix).view(4, rows, -1).to(torch.int64)
+        sums = self._multiply(digits, matrix).view(4, rows, -1).to(torch.int64)
         total = sums[3]
         for digit in (2, 1, 0):
             total = (total << 8) + sums[digit]
         return centred_int64(total)
 
 
-def _int8(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+def int8_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """int8 product with int32 sums. CUDA takes certain shapes only, so zeros fill up to them."""
     if left.device.type != "cuda":
         return torch._int_mm(left, right)
@@ -78,39 +84,49 @@ def _int8(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return torch._int_mm(left, right)[:rows, :columns]
 
 
-def backend(name: str, device: str) -> ExactProduct:
+def backend(
+    name: str,
+    device: str,
+    *,
+    in_hardware: Callable[[str], bool] | None = None,
+    multiply: Int8Product | None = None,
+) -> ExactProduct:
     """The back-end of that name.
 
     Args:
         name: ``float64``, ``int8-limb``, or ``fastest``: int8 where it is hardware and right.
         device: Where it will multiply: ``cpu``, ``cuda``, ``cuda:1``.
+        in_hardware: Whether int8 products are hardware on a device; asked of PyTorch where
+            ``None``.
+        multiply: int8 product with int32 sums; ``int8_product`` where ``None``.
 
     Raises:
         UsageError: There is none of that name, or int8 products are wrong on this device.
     """
-    if name == "float64" or (name == "fastest" and not _int8_is_hardware(device)):
+    in_hardware, multiply = in_hardware or _int8_in_hardware, multiply or int8_product
+    if name == "float64" or (name == "fastest" and not in_hardware(device)):
         return Float64()
     if name not in ("int8-limb", "fastest"):
         raise UsageError(
             "no such back-end", got=name[:40], expected="float64, int8-limb or fastest"
         )
-    if _int8_is_right(device):
-        return Int8Limb()
+    if _int8_is_right(device, multiply):
+        return Int8Limb(multiply)
     if name == "fastest":
         return Float64()
     raise UsageError("int8 products are not exact on this device", got=device, hint="use float64")
 
 
-def _int8_is_hardware(device: str) -> bool:
+def _int8_in_hardware(device: str) -> bool:
     if torch.device(device).type == "cuda":
         return True
     return bool(torch.cpu._is_vnni_supported())
 
 
-def _int8_is_right(device: str) -> bool:
+def _int8_is_right(device: str, multiply: Int8Product) -> bool:
     """Saturating instructions show where neighbouring products are large and of one sign."""
     left = torch.full((20, 64), -128, dtype=torch.int8, device=device)
     right = torch.full((64, 8), 127, dtype=torch.int8, device=device)
     right[:, ::2] = -127
     expected = left.double() @ right.double()
-    return bool((_int8(left, right).double() == expected).all())
+    return bool((multiply(left, right).double() == expected).all())

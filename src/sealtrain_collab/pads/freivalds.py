@@ -44,7 +44,7 @@ class Freivalds:
     def prepare(self, matrix: PublicMatrix) -> None:
         """Calculate v and w of a matrix before they are needed."""
         for direction in ("forward", "backward"):
-            self._vectors(matrix, direction)
+            self.secret_vectors(matrix, direction)
 
     def checked(
         self,
@@ -64,7 +64,7 @@ class Freivalds:
         Raises:
             ProductAltered: It is not.
         """
-        vectors, images = self._vectors(matrix, direction)
+        vectors, images = self.secret_vectors(matrix, direction)
         off = times_vectors(result, vectors) != dots(entries, images)
         if bool(off.any()):
             raise ProductAltered(
@@ -76,9 +76,10 @@ class Freivalds:
             )
         return result
 
-    def _vectors(
+    def secret_vectors(
         self, matrix: PublicMatrix, direction: Direction
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Digits of v, and w = matrix times v, made when first used (spec/one-time-pads.md §5)."""
         name = (matrix.digest, direction)
         if name not in self._kept:
             key = derive(self._secret, "otp-check", matrix.digest.hex(), direction)

@@ -143,18 +143,18 @@ class PadsLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.bias = layer.bias
-        self._stack, self._member, self._dtype = stack, member, layer.weight.dtype
+        self.stack, self._member, self._dtype = stack, member, layer.weight.dtype
         self.train(layer.training)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """As ``nn.Linear`` with weights of int8 and inputs of 12 bits."""
-        outputs = self._stack.outputs(inputs, self._member)
+        outputs = self.stack.outputs(inputs, self._member)
         return outputs if self.bias is None else outputs + self.bias.to(outputs.dtype)
 
     def plain(self) -> nn.Linear:
         """A frozen ``nn.Linear`` with the same int8 weights as numbers, for use in the guest."""
         layer = nn.Linear(self.in_features, self.out_features, bias=False)
-        layer.weight = nn.Parameter(self._stack.weight(self._member).to(self._dtype), False)
+        layer.weight = nn.Parameter(self.stack.weight(self._member).to(self._dtype), False)
         layer.bias = self.bias
         return layer.train(self.training)
 

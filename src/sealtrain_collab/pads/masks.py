@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+from collections.abc import Callable
 from typing import Any, Final, Self
 
 import torch
@@ -20,16 +21,32 @@ from sealtrain.keys.derive import derive
 from sealtrain_collab.pads.field import HALF, PRIME
 from sealtrain_collab.pads.matrix import Direction, PublicMatrix
 
-__all__ = ["MaskStream", "Masks", "OnePlace", "drawn_secret"]
+__all__ = ["Keystream", "MaskStream", "Masks", "OnePlace", "aes_ctr", "drawn_secret"]
 
 MAX_WORDS: Final = 1 << 36
 _WORD_BYTES: Final = 4
 _BLOCK_BYTES: Final = 16
 
+Keystream = Callable[[int], bytearray]
+
 
 def drawn_secret() -> Secret:
     """32 bytes of the operating system, for one beginning."""
     return Secret(secrets.token_bytes(32))
+
+
+def aes_ctr(key: Secret) -> Keystream:
+    """The next bytes of AES-256-CTR from block zero on (spec/one-time-pads.md §4)."""
+    cipher = Cipher(algorithms.AES(key.reveal()), modes.CTR(bytes(_BLOCK_BYTES)))
+    encryptor = cipher.encryptor()
+
+    def encrypted(size: int) -> bytearray:
+        # The library wants room for a block more than it writes.
+        buffer = bytearray(size + _BLOCK_BYTES)
+        encryptor.update_into(bytes(size), buffer)
+        return buffer[:size]
+
+    return encrypted
 
 
 class MaskStream:
@@ -39,11 +56,18 @@ class MaskStream:
         key: 32 bytes, for this stream alone.
         width: Elements of a row.
         max_words: Of the cipher's output; then the stream ends.
+        keystream: Makes the function that gives the cipher's next bytes.
     """
 
-    def __init__(self, key: Secret, width: int, *, max_words: int = MAX_WORDS) -> None:
-        cipher = Cipher(algorithms.AES(key.reveal()), modes.CTR(bytes(_BLOCK_BYTES)))
-        self._encryptor = cipher.encryptor()
+    def __init__(
+        self,
+        key: Secret,
+        width: int,
+        *,
+        max_words: int = MAX_WORDS,
+        keystream: Callable[[Secret], Keystream] = aes_ctr,
+    ) -> None:
+        self._encrypted = keystream(key)
         self._width = width
         self._words_left = max_words
         self.position = 0
@@ -72,12 +96,6 @@ class MaskStream:
             )
         self._words_left -= count
         return accepted(self._encrypted(_WORD_BYTES * count))
-
-    def _encrypted(self, size: int) -> bytearray:
-        # The library wants room for a block more than it writes.
-        buffer = bytearray(size + _BLOCK_BYTES)
-        self._encryptor.update_into(bytes(size), buffer)
-        return buffer[:size]
 
     def __reduce_ex__(self, protocol: object) -> Any:
         raise TypeError("a stream of pads must not be pickled: it would be read twice")

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from carrying import carries
 
-from sealtrain.attest.dstack import client as client_module
-from sealtrain.attest.dstack.client import GPU_FORMAT, DstackClient
+from sealtrain.attest.dstack.client import GPU_FORMAT, MAX_EVENTS, DstackClient
 from sealtrain.attest.dstack.parse import parse_event_log
 from sealtrain.attest.dstack.verify import verify_log
 from sealtrain.attest.evidence import MAX_LOG_ENTRIES
@@ -159,12 +158,9 @@ def test_an_event_is_never_sent_twice(tmp_path: Path) -> None:
     assert seen.count("/EmitEvent") == 1
 
 
-def test_a_client_stops_before_the_log_outgrows_evidence(
-    pki: SimulatedPki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_stops_before_the_log_outgrows_evidence(pki: SimulatedPki, tmp_path: Path) -> None:
     """A log of more entries than evidence may hold would end every renewal of the lease."""
-    assert client_module._MAX_EVENTS < MAX_LOG_ENTRIES // 2
-    monkeypatch.setattr(client_module, "_MAX_EVENTS", 6)
+    assert MAX_EVENTS < MAX_LOG_ENTRIES // 2
     guest = SimulatedGuest(pki, Secret(bytes(32)), COMPOSE, emit_events=True)
 
     def answer(path: str, body: dict[str, Any]) -> Answer:
@@ -173,7 +169,8 @@ def test_a_client_stops_before_the_log_outgrows_evidence(
             return said({})
         return 404, b""
 
-    with agent(tmp_path / "a.sock", answer) as client:
+    with agent(tmp_path / "a.sock", answer):
+        client = DstackClient(str(tmp_path / "a.sock"), max_events=6)
         told = [client.emit_event("run-log", b"") for _ in range(9)]
     assert told == [True] * 6 + [False] * 3
     assert [entry["event"] for entry in guest.event_log()].count("run-log") == 6

@@ -107,7 +107,7 @@ class Module:
 def drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A guest with NVIDIA's driver and a board; where its control device of switches would be."""
     (tmp_path / "nvidiactl").touch()
-    monkeypatch.setattr(guests, "_GPU_DRIVER", tmp_path / "nvidiactl")
+    monkeypatch.setattr(guests, "GPU_DRIVER", tmp_path / "nvidiactl")
     monkeypatch.setattr(nscq, "CONTROL", tmp_path / "nvidia-nvswitchctl")
     monkeypatch.setitem(sys.modules, "pynvml", Module())
     return tmp_path / "nvidia-nvswitchctl"

@@ -7,6 +7,8 @@ import sys
 import threading
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -361,11 +363,18 @@ def test_the_environment_does_not_choose_the_kms(
     monkeypatch.setenv("AWS_ENDPOINT_URL_KMS", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     assert release(address, enclave()) == Secret(SECRET)
-    elsewhere = awskms._client(
-        KmsKey(ciphertext=Path("x"), region="eu-central-1", key=ARN, endpoint=None)
-    )
-    with elsewhere as client:
-        assert client.meta.endpoint_url == "https://kms.eu-central-1.amazonaws.com"
+    reached: list[str] = []
+
+    class Session:
+        def client(self, *words: Any, **named: Any) -> Any:
+            with closing(aws_session().client(*words, **named)) as client:
+                reached.append(client.meta.endpoint_url)
+            raise ValueError
+
+    monkeypatch.setattr(boto3.session, "Session", Session)
+    with pytest.raises(UsageError):
+        release(replace(address, endpoint=None), enclave())
+    assert reached == ["https://kms.eu-central-1.amazonaws.com"]
 
 
 def test_an_enclave_with_another_document_gets_nothing(kms: Kms, address: KmsKey) -> None:

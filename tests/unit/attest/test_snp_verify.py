@@ -147,7 +147,7 @@ def test_every_authority_of_amds_holds_under_its_pinned_root(
     suffix = {("turin", "vcek"): "_vcek", ("milan", "vcek"): "", ("genoa", "vcek"): ""}
     root = name + suffix.get((name, kind), "_vlek")
     _, issuer, ark = real_chain(shared, "genoa_azure_v3", root)
-    _, product, found, begins, ends = chain._authority(issuer, ark, False)
+    _, product, found, begins, ends = chain.check_authority(issuer, ark, False)
     assert (product, found) == (name.capitalize(), kind)
     assert begins < NOW < ends
 

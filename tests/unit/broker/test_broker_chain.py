@@ -15,7 +15,7 @@ from manifest_world import OWNERS, identity
 from release_world import release_world
 
 from sealtrain.base.clock import system_clock
-from sealtrain.broker.serve import _chain_gate
+from sealtrain.broker.serve import chain_gate
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ChainUnreachable, TrustInvalid
 from sealtrain_chain.chainfile import ChainFile
@@ -51,11 +51,11 @@ def test_a_broker_asks_the_contract_of_its_chain_file(tmp_path: Path) -> None:
     path = tmp_path / "chain.yaml"
     path.write_text(chain_file(*OWNERS).to_yaml())
     config = config_of(tmp_path, chain=path)
-    with _chain_gate(config, consortium(), system_clock) as gate:
+    with chain_gate(config, consortium(), system_clock) as gate:
         assert gate is not None
         with pytest.raises(ChainUnreachable):
             gate.allowed("11" * 20, "33" * 32)
-    with _chain_gate(config_of(tmp_path), consortium(), system_clock) as none:
+    with chain_gate(config_of(tmp_path), consortium(), system_clock) as none:
         assert none is None
 
 
@@ -64,7 +64,7 @@ def test_a_chain_file_of_other_owners_keeps_a_broker_from_starting(tmp_path: Pat
     path.write_text(chain_file(OWNERS[0], "somebody-else").to_yaml())
     with (
         pytest.raises(TrustInvalid, check=carries(check="chain file", got="somebody-else")),
-        _chain_gate(config_of(tmp_path, chain=path), consortium(), system_clock),
+        chain_gate(config_of(tmp_path, chain=path), consortium(), system_clock),
     ):
         pytest.fail("it started")
 

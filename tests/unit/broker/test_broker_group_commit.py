@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Engine
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.broker.store import group_commit, statements
@@ -191,12 +192,12 @@ def test_a_commit_that_fails_fails_all_of_the_group(
     def full(*_: object) -> None:
         raise Unreachable("no space left on device")
 
-    store = type(site.ledger._store)
+    store = type(site.ledger.stored)
     with monkeypatch.context() as patched:
         if where == "commit":
             patched.setattr(group_commit, "commit", full)
         else:
-            patched.setattr(type(site.ledger._store.pending(None)), "write", full)
+            patched.setattr(type(site.ledger.pending(None)), "write", full)
         told = site.queued(lambda: site.run("second"))
     assert [type(one.exception()) for one in told] == [Unreachable, Unreachable]
     # A file's entries are on disk before the database commits: too many, never too few. The next
@@ -213,13 +214,22 @@ def test_a_commit_that_fails_fails_all_of_the_group(
 
 
 def test_a_transaction_that_the_database_undoes_takes_all_with_it(site: Site) -> None:
+    begun: list[Connection] = []
+
     def lose() -> int:
         with site.store.transaction(alone=False) as transaction:
             site.add(transaction, "second")
-            transaction._connection.exec_driver_sql("ROLLBACK")
+            begun[-1].exec_driver_sql("ROLLBACK")
             raise ZeroDivisionError
 
-    first, second, third = site.queued(lose, lambda: site.run("third"))
+    def note(connection: Connection) -> None:
+        begun.append(connection)
+
+    sa.event.listen(Engine, "begin", note)
+    try:
+        first, second, third = site.queued(lose, lambda: site.run("third"))
+    finally:
+        sa.event.remove(Engine, "begin", note)
     assert isinstance(first.exception(), Unreachable)
     assert isinstance(second.exception(), ZeroDivisionError)
     assert third.result() == 0

@@ -101,7 +101,7 @@ def test_sessions_are_tls_13_and_chunks_of_many_parts_arrive_whole(
 ) -> None:
     sources = {"clinic-a": Held(7, 3 << 19)}  # three parts
     with sessions(identities, sources) as feed:
-        assert feed._streams["clinic-a"].version() == "TLSv1.3"
+        assert feed.versions == {"clinic-a": "TLSv1.3"}
         whole = memoryview(bytearray(sources["clinic-a"].size))
         feed.ask_for("clinic-a", 0, len(whole) - 2)
         feed.ask_for("clinic-a", len(whole) - 2, 2)  # sent ahead

@@ -129,16 +129,16 @@ def test_what_was_just_written_is_proven_from_memory_and_what_others_wrote_from_
         assert first.proof(2).size == 3
         index = first.append("a", {"n": 3})
         with monkeypatch.context() as patched:
-            patched.setattr(type(first._store), "read", None)
-            patched.setattr(type(first._store), "size", None)
+            patched.setattr(type(first.stored), "read", None)
+            patched.setattr(type(first.stored), "size", None)
             proof = first.proof(index)
         assert verify_proof(proof, SIGNER.public, origin=ORIGIN)["body"] == {"n": 3}
 
 
 def test_what_lately_was_used_takes_bounded_memory(ledger: Ledger) -> None:
     ledger.append_all(("a", {"n": number}) for number in range(1000))
-    kept = ledger._store.kept
-    assert len(kept._entries) == 256
+    kept = ledger.stored.kept
+    assert [index for index in range(1000) if kept.entry(index)] == list(range(744, 1000))
     assert kept.size == 1000
     assert ledger.entry(0)["body"] == {"n": 0}
 
@@ -199,13 +199,25 @@ def test_nothing_appended_at_once_is_nothing(ledger: Ledger) -> None:
     assert ledger.size == 0
 
 
-def test_the_file_is_private_and_durable_by_settings(filed: Ledger, path: Path) -> None:
-    filed.append("a", {})
-    for file in path.parent.iterdir():
-        assert stat.S_IMODE(file.stat().st_mode) & 0o077 == 0, file.name
-    db = filed._store._db
-    assert db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
-    assert db.execute("PRAGMA synchronous").fetchone()[0] == 2  # FULL
+def test_the_file_is_private_and_durable_by_settings(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def noted(*where: Any, **how: Any) -> sqlite3.Connection:
+        opened.append(connect(*where, **how))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", noted)
+    with open_ledger(path) as filed:
+        filed.append("a", {})
+        db = opened[-1]
+        assert db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+        assert db.execute("PRAGMA synchronous").fetchone()[0] == 2  # FULL
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert len(modes) > 1
+    assert not any(mode & 0o077 for mode in modes.values()), modes
 
 
 @pytest.mark.parametrize(

@@ -110,9 +110,7 @@ class Vector:
 
     def receiver(self) -> HpkePrivateKey:
         """Our private key holding the vector's halves instead of derived ones."""
-        receiver = HpkePrivateKey(Secret(SEED))
-        receiver._key = hpke.MLKEM768X25519PrivateKey(*self.halves)
-        return receiver
+        return HpkePrivateKey.of(*self.halves)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from sealtrain.base.http import Bounds, HttpClient, Problem
 from sealtrain.base.secret import Secret
 from sealtrain.errors import DataInvalid, EvidenceMalformed, GuestApiUnreachable
 
-__all__ = ["Api", "DstackClient", "GuestInfo", "GuestKey", "GuestQuote"]
+__all__ = ["MAX_EVENTS", "Api", "DstackClient", "GuestInfo", "GuestKey", "GuestQuote"]
 
 Api = Literal["v0", "v1"]
 MAX_ANSWER_BYTES = 32 << 20
@@ -30,7 +30,7 @@ GPU_FORMAT = "nvidia-nvattest-collect-evidence-json-v1"
 _MAX_DEVICES = 64
 _MAX_DEVICE_TEXT = 256 << 10
 _MAX_EVENT_PAYLOAD = 32 << 10
-_MAX_EVENTS = 256
+MAX_EVENTS = 256
 """One client's; the log is part of all later evidence, which holds 1024 entries."""
 _EVENT = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _HINT = (
@@ -76,14 +76,23 @@ class DstackClient:
         socket: Path of the unix socket.
         timeout: Seconds per call, its retry included; quotes are serialised in the agent, so at
             least 30 is sensible.
+        max_events: Most events that it measures.
         api: Generation to speak; ``None`` asks the agent for its newest.
     """
 
-    def __init__(self, socket: str, timeout: float = 30.0, *, api: Api | None = None) -> None:
+    def __init__(
+        self,
+        socket: str,
+        timeout: float = 30.0,
+        *,
+        api: Api | None = None,
+        max_events: int = MAX_EVENTS,
+    ) -> None:
         self.socket = str(socket)
         self._bounds = Bounds(connect=timeout, read=timeout, total=timeout, tries=2, pause=0.05)
         self._api = api
         self._emitted = 0
+        self._max_events = max_events
 
     @property
     def api(self) -> Api:
@@ -198,7 +207,7 @@ class DstackClient:
                 got=f"{event[:80]!r}, {len(payload)} bytes",
                 expected=f"[a-z0-9-], 1 to 64 long; at most {_MAX_EVENT_PAYLOAD} bytes",
             )
-        if self.api == "v1" or self._emitted >= _MAX_EVENTS:
+        if self.api == "v1" or self._emitted >= self._max_events:
             return False
         self._emitted += 1  # also where the answer is lost: it may have been measured
         status, answer = self._post(

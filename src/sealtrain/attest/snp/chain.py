@@ -32,6 +32,7 @@ __all__ = [
     "AMD_ROOT_SHA256",
     "UNREADABLE",
     "Endorsement",
+    "check_authority",
     "common_name",
     "load_certificate",
     "verify_chain",
@@ -158,7 +159,7 @@ _AMD_ROOT = VendorRoot(
 @lru_cache(maxsize=64)
 def _endorsement(leaf: bytes, issuer: bytes, root: bytes, simulated: bool) -> Endorsement:
     """The chain's verdict without its dates; remembered by exact bytes, refusals never are."""
-    authority, product, signing_key, begins, ends = _authority(issuer, root, simulated)
+    authority, product, signing_key, begins, ends = check_authority(issuer, root, simulated)
     found = load_certificate(leaf)
     _issued(found, authority, simulated)
     extensions = _extensions(found)
@@ -198,7 +199,7 @@ def _endorsement(leaf: bytes, issuer: bytes, root: bytes, simulated: bool) -> En
 
 
 @lru_cache(maxsize=16)
-def _authority(
+def check_authority(
     issuer: bytes, root: bytes, simulated: bool
 ) -> tuple[x509.Certificate, Product, SigningKey, int, int]:
     """ASK or ASVK under a root that is trusted already."""

@@ -26,10 +26,10 @@ from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.http.connections import Connection, Connections, Stage
 from sealtrain.errors import UsageError
 
-__all__ = ["READ_SECONDS", "serve_app", "serving"]
+__all__ = ["READ_SECONDS", "STOP_SECONDS", "serve_app", "serving"]
 
 READ_SECONDS: Final = 60.0
-_STOP_SECONDS: Final = 10
+STOP_SECONDS: Final = 10
 _BACKLOG: Final = 1024
 
 
@@ -115,6 +115,8 @@ async def serve_app(
     config: BrokerConfig,
     ready: Callable[[str], None] | None,
     quitters: Quitters | None,
+    *,
+    stop_seconds: int = STOP_SECONDS,
 ) -> None:
     """Serve ``app`` until told to stop.
 
@@ -124,6 +126,7 @@ async def serve_app(
         ready: Called with the base URL once it answers.
         quitters: Gets a function that stops it from another thread; ``None`` to stop on SIGTERM and
             SIGINT instead.
+        stop_seconds: How long requests may still take once it stops.
 
     Raises:
         UsageError: The address cannot be listened on.
@@ -150,24 +153,27 @@ async def serve_app(
         http=Protocol,
         backlog=_BACKLOG,
         timeout_keep_alive=5,
-        timeout_graceful_shutdown=_STOP_SECONDS,
+        timeout_graceful_shutdown=stop_seconds,
     )
     with listener:
         await serve_on(listener, settings, lambda: ready and ready(url), quitters)
 
 
 @contextmanager
-def serving(app: FastAPI, config: BrokerConfig) -> Iterator[str]:
+def serving(
+    app: FastAPI, config: BrokerConfig, *, stop_seconds: int = STOP_SECONDS
+) -> Iterator[str]:
     """Serve ``app`` in a background thread while the block runs; yields the base URL.
 
     Args:
         app: What answers.
         config: Where to listen, and the caps.
+        stop_seconds: How long requests may still take once the block ends.
 
     Raises:
         UsageError: The address cannot be listened on.
     """
-    with in_background("broker", partial(serve_app, app, config)) as url:
+    with in_background("broker", partial(serve_app, app, config, stop_seconds=stop_seconds)) as url:
         yield url
 
 

@@ -85,7 +85,8 @@ def test_nobody_there_is_unreachable() -> None:
 
 
 def test_silence_is_unreachable() -> None:
-    with talking() as (mine, _theirs):
-        mine._socket.settimeout(0.1)
-        with pytest.raises(PeerUnreachable):
-            mine.receive(max_bytes=1)
+    with (
+        talking(on_line=lambda line: line.settimeout(0.1)) as (mine, _theirs),
+        pytest.raises(PeerUnreachable),
+    ):
+        mine.receive(max_bytes=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,13 +133,22 @@ def merging(plan: PatientPlan = EVERYBODY, rate: float = 0.1) -> PrivateMerging:
     return PrivateMerging(plan, NOISE, learning_rate=rate)
 
 
-def test_noise_is_added_once_whatever_the_number_of_parties() -> None:
+def test_noise_is_added_once_whatever_the_number_of_parties(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The first step of AdamW has the gradient's signs, so look at the gradient itself."""
     patients = dict.fromkeys("abcdefgh", 10)
     sums = dict.fromkeys(patients, FORM)
-    one = merging()
-    one.merge(1, sums, FORM, patients=patients)
-    drawn = torch.cat([weight.grad.flatten() for weight in one._weights.values()])
+    weights: list[Any] = []
+
+    class Watched(torch.optim.AdamW):
+        def __init__(self, params: Any, **settings: Any) -> None:
+            weights.extend(params)
+            super().__init__(weights, **settings)
+
+    monkeypatch.setattr(torch.optim, "AdamW", Watched)
+    merging().merge(1, sums, FORM, patients=patients)
+    drawn = torch.cat([weight.grad.flatten() for weight in weights])
     deviation = EVERYBODY.noise_multiplier * NORM / (10 * len(patients))
     assert float(drawn.std()) == pytest.approx(deviation, rel=0.05)
     assert abs(float(drawn.mean())) < 0.1 * deviation

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sealtrain.errors import UsageError
-from sealtrain_collab.pads import exact
 from sealtrain_collab.pads.exact import Float64, Int8Limb, backend
 from sealtrain_collab.pads.field import (
     HALF,
@@ -135,26 +134,24 @@ def test_the_widest_product_of_extremes_is_exact(terms: int) -> None:
         assert way.product(left, right).tolist() == [[centre(-HALF * 127 * terms)]]
 
 
-def test_int8_is_used_only_where_it_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_int8_is_used_only_where_it_is_right() -> None:
     assert backend("float64", "cpu").name == "float64"
     assert backend("int8-limb", "cpu").name == "int8-limb"
-    monkeypatch.setattr(exact, "_int8_is_hardware", lambda device: True)
-    assert backend("fastest", "cpu").name == "int8-limb"
+    assert backend("fastest", "cpu", in_hardware=lambda _device: True).name == "int8-limb"
 
     def saturating(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         return (left.int() @ right.int()).clamp(-(1 << 15), (1 << 15) - 1)
 
-    monkeypatch.setattr(exact, "_int8", saturating)
-    assert backend("fastest", "cpu").name == "float64"
+    found = backend("fastest", "cpu", in_hardware=lambda _device: True, multiply=saturating)
+    assert found.name == "float64"
     with pytest.raises(UsageError, check=carries(got="cpu")):
-        backend("int8-limb", "cpu")
+        backend("int8-limb", "cpu", multiply=saturating)
     with pytest.raises(UsageError, check=carries(got="float32")):
         backend("float32", "cpu")
 
 
-def test_int8_is_left_alone_where_no_hardware_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
-    assert backend("fastest", "cpu").name == "float64"
+def test_int8_is_left_alone_where_no_hardware_does_it() -> None:
+    assert backend("fastest", "cpu", in_hardware=lambda _device: False).name == "float64"
 
 
 @pytest.mark.gpu

@@ -275,7 +275,7 @@ def test_a_copied_model_gives_the_same_and_shares_the_weights(inputs: torch.Tens
     protect(model, Watched())
     other = copy.deepcopy(model)
     assert torch.equal(other(inputs), model(inputs))
-    assert other.q_proj._stack is model.q_proj._stack
+    assert other.q_proj.stack is model.q_proj.stack
 
 
 def test_layers_to_skip_are_named_as_adapters_name_their_targets() -> None:

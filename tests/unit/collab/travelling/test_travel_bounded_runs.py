@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from travel_world import HOLDERS, PROGRAM, travel_world
 
 from sealtrain.errors import TranscriptInvalid
 from sealtrain.recipe.privacy import SequencePrivacy
-from sealtrain_collab.travelling.accelerator import Accelerator
+from sealtrain_collab.channel.channel import AttestedChannel
 from sealtrain_collab.travelling.check import Terms, travelled
 from sealtrain_collab.travelling.orchestrator import Orchestrator
 
@@ -80,18 +81,15 @@ def test_a_log_shows_what_its_program_is_bounded_by() -> None:
 def test_a_half_is_wiped_before_it_is_lent_again_and_each_lane_moves_its_keys_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    served: list[str] = []
-    answer = Accelerator._answer
+    served: Counter[tuple[int, str]] = Counter()
+    ratchet = AttestedChannel.ratchet
 
-    def watched(self: Accelerator, channel: Any, lane: Any, *rest: Any) -> None:
-        ratchet = channel.ratchet
-        channel.ratchet = lambda: (served.append(lane.lane), ratchet())
-        try:
-            answer(self, channel, lane, *rest)
-        finally:
-            del channel.ratchet
+    def watched(self: AttestedChannel) -> None:
+        if lane := self.context.get("lane"):
+            served[id(self), str(lane)] += 1
+        ratchet(self)
 
-    monkeypatch.setattr(Accelerator, "_answer", watched)
+    monkeypatch.setattr(AttestedChannel, "ratchet", watched)
     with travel_world(tokens=512) as world, world.orchestrator() as run:
         run.run()
     holds: dict[int, int] = {}
@@ -105,4 +103,6 @@ def test_a_half_is_wiped_before_it_is_lent_again_and_each_lane_moves_its_keys_on
     trips = len(of(run, "trip.trained"))
     assert trips > 4
     assert not holds
-    assert served.count("work") == served.count("loans") == trips
+    # Both ends of both lanes.
+    assert sorted(lane for _channel, lane in served) == ["loans", "loans", "work", "work"]
+    assert set(served.values()) == {trips}

@@ -6,14 +6,16 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from carrying import carries
+from safetensors.torch import load
 from sharing_world import PROGRAM, Held, held, plan_of
 
 from sealtrain.errors import UsageError
 from sealtrain.recipe.privacy import SequencePrivacy
-from sealtrain_collab.travelling.bounds import bounded, epsilon_spent
+from sealtrain_collab.travelling.bounds import PrivateSteps, bounded, epsilon_spent
 from sealtrain_collab.travelling.program import Program, ProgramSettings
 from sharing.training import turns
 
@@ -24,6 +26,21 @@ PRIVACY = SequencePrivacy(noise_multiplier=1.0, max_sequence_norm=0.5, delta=1e-
 
 def program(random: Any = bytes, **changed: Any) -> Program:
     return Program(ProgramSettings(**(PROGRAM.model_dump() | changed)), random=random)
+
+
+def rows_of(tokens: Any) -> torch.Tensor:
+    """The first step in ``tokens``, int64 (sequences, seq_len)."""
+    ids = np.frombuffer(tokens[: PROGRAM.step_bytes], dtype="<u2").astype(np.int64)
+    return torch.from_numpy(ids).view(-1, PROGRAM.seq_len)
+
+
+def private_steps() -> tuple[PrivateSteps, Any]:
+    model = program().model
+    return PrivateSteps(model, PRIVACY, PROGRAM.batch_size, bytes), model
+
+
+def gradient_of(model: Any) -> torch.Tensor:
+    return torch.cat([one.grad.flatten() for one in model.parameters()])
 
 
 def weights(one: Program) -> torch.Tensor:
@@ -69,16 +86,19 @@ def test_one_sequence_moves_a_sum_by_no_more_than_the_norm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class NoNoise:
+        def __init__(self, _key: Any) -> None:
+            pass
+
         def gaussian_noise(self, count: int, *_place: Any) -> Any:
             return torch.zeros(count, dtype=torch.float64).numpy()
 
+    monkeypatch.setattr("sealtrain.training.privacy.noise.NoiseSource", NoNoise)
     sums = []
     for replaced in (Held(1, 32), Held(2, 32)):
-        private = program(privacy=PRIVACY)
-        monkeypatch.setattr(private._private._gradients, "_noise", NoNoise())  # type: ignore[union-attr]
+        private, model = private_steps()
         tokens = Held(1, 32).data[:32] + replaced.data[32:]  # the second sequence is another
-        private._private.backward(private._batches(memoryview(tokens))[0])  # type: ignore[union-attr]
-        sums.append(2 * torch.cat([one.grad.flatten() for one in private.model.parameters()]))
+        private.backward(rows_of(tokens))
+        sums.append(2 * gradient_of(model))
     apart = float((sums[0] - sums[1]).double().norm())
     assert 0 < apart <= 2 * PRIVACY.max_sequence_norm + 1e-3  # one sum without it, one with another
     assert float(sums[0].double().norm()) <= 2 * PRIVACY.max_sequence_norm + 1e-3
@@ -87,21 +107,22 @@ def test_one_sequence_moves_a_sum_by_no_more_than_the_norm(
 def test_gradients_are_sums_of_cut_sequences_with_noise_of_that_size() -> None:
     tokens = memoryview(Held(1, 32).data)
     quiet = PRIVACY.model_dump() | {"noise_multiplier": 0.1, "max_sequence_norm": 1e-3}
-    private = program(privacy=SequencePrivacy(**quiet))
-    rows = private._batches(tokens)[0]
-    private._private.backward(rows)  # type: ignore[union-attr]
-    found = torch.cat([one.grad.flatten() for one in private.model.parameters()])
+    model = program().model
+    PrivateSteps(model, SequencePrivacy(**quiet), PROGRAM.batch_size, bytes).backward(
+        rows_of(tokens)
+    )
+    found = gradient_of(model)
 
     plain, total = program(), torch.zeros(found.numel(), dtype=torch.float64)
-    for row in rows:
-        plain._backward(row[None])
-        gradient = torch.cat([one.grad.flatten() for one in plain.model.parameters()]).double()
-        plain.optimizer.zero_grad()
+    size = PROGRAM.sequence_bytes
+    for start in range(0, PROGRAM.step_bytes, size):
+        flat, _loss = plain.gradient(tokens[start : start + size])
+        gradient = torch.frombuffer(bytearray(flat), dtype=torch.float32).double()
         total += gradient * min(1.0, 1e-3 / float(gradient.norm()))
-    noise = found.double() - total / 2
+    added = found.double() - total / 2
     deviation = 0.1 * 1e-3 / 2
-    assert float(noise.std()) == pytest.approx(deviation, rel=0.1)
-    assert abs(float(noise.mean())) < 5 * deviation / math.sqrt(len(noise))
+    assert float(added.std()) == pytest.approx(deviation, rel=0.1)
+    assert abs(float(added.mean())) < 5 * deviation / math.sqrt(len(added))
 
 
 def test_private_training_tells_no_loss_and_noise_is_of_its_secret() -> None:
@@ -117,13 +138,13 @@ def test_private_training_tells_no_loss_and_noise_is_of_its_secret() -> None:
 
 
 def test_noise_differs_from_step_to_step() -> None:
-    private = program(privacy=PRIVACY)
-    rows = private._batches(memoryview(Held(1, 32).data))[0]
+    private, model = private_steps()
+    rows = rows_of(Held(1, 32).data)
     seen = []
     for _ in range(2):
-        private._private.backward(rows)  # type: ignore[union-attr]
-        seen.append(torch.cat([one.grad.flatten() for one in private.model.parameters()]))
-        private.optimizer.zero_grad()
+        private.backward(rows)
+        seen.append(gradient_of(model))
+        model.zero_grad()
     assert not torch.equal(*seen)
 
 
@@ -151,7 +172,7 @@ def test_private_training_still_learns() -> None:
         learning_rate=0.01,
         batch_size=16,
     )
-    rows = private._batches(memoryview(walk))[0]
+    rows = torch.from_numpy(np.frombuffer(walk[: 16 * 32], "<u2").astype(np.int64)).view(16, 16)
 
     def loss() -> float:
         with torch.no_grad():
@@ -195,14 +216,13 @@ def test_a_chunk_that_goes_too_far_is_cut_back_and_leaves_no_moments() -> None:
 def test_moments_of_earlier_chunks_survive_one_that_goes_too_far() -> None:
     one = program(max_update_norm=2.0)
     one.train(memoryview(Held(1, 32).data))
-    kept = {name: each.clone() for name, each in one._tensors() if name.startswith("optimizer.")}
+    kept = {name: each for name, each in load(one.state()).items() if name.startswith("optimizer.")}
     assert kept
     one.train(memoryview(Held(2, 960).data))
     assert one.moved is not None
     assert one.moved > 2.0
-    for name, each in one._tensors():
-        if name in kept:
-            assert torch.equal(each, kept[name])
+    now = load(one.state())
+    assert all(torch.equal(now[name], each) for name, each in kept.items())
 
 
 def test_weights_that_are_no_numbers_go_back() -> None:

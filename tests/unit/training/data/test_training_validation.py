@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -95,15 +96,23 @@ def test_repeats_within_and_across_owners_are_counted() -> None:
 
 
 def test_memory_for_repeats_is_bounded_and_shares_stay_right() -> None:
-    repeats = Repeats(most=1000)
-    for number in range(20_000):
-        repeats.add(0, b"%d" % number)
-        if number % 4 == 0:
+    def counted(most: int) -> tuple[Repeats, int]:
+        tracemalloc.start()
+        repeats = Repeats(most=most)
+        for number in range(20_000):
             repeats.add(0, b"%d" % number)
-        if number % 2 == 0:
-            repeats.add(1, b"%d" % number)
+            if number % 4 == 0:
+                repeats.add(0, b"%d" % number)
+            if number % 2 == 0:
+                repeats.add(1, b"%d" % number)
+        taken, _peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return repeats, taken
+
+    (repeats, taken), (whole, every) = counted(1000), counted(20_000)
+    assert not whole.sampled
     assert repeats.sampled
-    assert len(repeats._seen) <= 1000
+    assert taken < every / 4
     assert abs(repeats.within(0).value - 0.2) < 0.06
     assert abs(repeats.across(0).value - 0.6) < 0.06
 
