@@ -24,7 +24,7 @@ PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do 
 	&& echo $$candidate && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fuzz newest service tables format changelog clean nightly vm-test
+.PHONY: help demo deployed test check fuzz newest service tables format changelog clean nightly vm-test
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -32,7 +32,10 @@ help: ## list the targets
 demo: $(STAMP) ## three hospitals train one model on records none of them shows (about 3 minutes)
 	@$(BIN)/python examples/three_hospitals/demo.py
 
-test: $(STAMP) ## run the tests (20 minutes on two cores); TEST_FLAGS="tests/unit -x" narrows them
+deployed: $(STAMP) ## guests come and go, data and results in a store (2 minutes; Linux with namespaces)
+	@$(BIN)/python examples/deployed/run.py
+
+test: $(STAMP) ## run the tests (10 minutes on two cores); TEST_FLAGS="tests/unit -x" narrows them
 	$(BIN)/python -m pytest $(TEST_FLAGS)
 
 newest: $(STAMP) ## the command line's tests on our wheel and the newest libraries that it admits (1 minute)
@@ -75,7 +78,7 @@ changelog: $(STAMP) ## collect changes/ into CHANGELOG.md: make changelog VERSIO
 		--disable-pip-version-check 'towncrier>=25'
 	$(BIN)/python -m towncrier build --yes --version $(VERSION)
 
-nightly: fuzz service vm-test ## what is too long for each change: fuzzing, OpenAPI, other kernels (35 minutes)
+nightly: fuzz service deployed vm-test ## what is too long for each change: fuzzing, OpenAPI, a deployed run, other kernels (35 minutes)
 
 clean: ## remove the environment, caches and the demo's output
 	rm -rf $(VENV) $(VENV)-newest $(VENV)-service $(VENV)-vm .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out
