@@ -25,7 +25,8 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "three_hospitals")]
 
 from records import write_records  # noqa: E402 - lies beside the other story
 
-from staging import Meanwhile, Server, Stage, emptied  # noqa: E402 - lies beside the stories
+from sealtrain.cli.programs import Part  # noqa: E402
+from staging import Stage, emptied  # noqa: E402 - lies beside the stories
 
 HOLDERS = ("hospital-a", "hospital-b", "hospital-c", "hospital-d")
 HOSPITALS = (*HOLDERS, "hospital-e", "hospital-f")
@@ -51,7 +52,7 @@ class _Story:
         self.root = out / "simulated-root"
         self.guest = out / "guest"
         self.ticket = out / "ticket.json"
-        self.servers: dict[str, Server] = {}
+        self.servers: dict[str, Part] = {}
 
     def play(self) -> None:
         self.found()
@@ -101,12 +102,12 @@ class _Story:
             "deploy", "ticket", "--role", "broker", "--listen", "127.0.0.1:0", "--out", ticket
         )
         for name in BROKERS:
-            self.servers[name] = stage.server(
+            self.servers[name], url = stage.server(
                 "broker ready", "deploy", "run", compose, "--ticket", ticket,
                 "--folder", out / name, "--simulator", self.root,
             )  # fmt: skip
             stage.run(
-                "broker", "pin", "--url", self.servers[name].said, "--deployment", compose,
+                "broker", "pin", "--url", url, "--deployment", compose,
                 "--policy", self.policy, "--out", self.pin(name),
             )  # fmt: skip
 
@@ -141,12 +142,12 @@ class _Story:
     def train_until_revoked(self) -> dict[str, Any]:
         stage = self.stage
         stage.title("Training; in the middle of it hospital-b revokes")
-        with stage.meanwhile(*self.train(), expect=3) as training:
-            for step in self.checkpoints(training):
-                print(f"  sealed checkpoint after step {step}")
-                break
-            self.decide("revoke", "hospital-b")
-        error: dict[str, Any] = training.answer["error"]
+        training = stage.beside(*self.train())
+        for step in self.checkpoints(training):
+            print(f"  sealed checkpoint after step {step}")
+            break
+        self.decide("revoke", "hospital-b")
+        error: dict[str, Any] = stage.ended(training, expect=3)["error"]
         print(f"  the run ended [{error['code']}]: {error['message']}")
         kept = stage.run("checkpoints", self.guest / "out")["checkpoints"]
         print(f"  newest sealed checkpoint: step {max(one['step'] for one in kept)}")
@@ -157,7 +158,7 @@ class _Story:
     def go_on(self) -> None:
         self.stage.title("hospital-b takes it back; one broker is switched off; the run goes on")
         self.decide("approve", "hospital-b", "--lift-revocation")
-        self.servers["west"].stop()
+        self.servers["west"].end()
         finished = self.stage.run(*self.train())
         accuracy, majority = (finished["metrics"][name] for name in ("accuracy", "majority"))
         print(
@@ -193,7 +194,7 @@ class _Story:
 
     def doctor(self) -> None:
         self.stage.title("Attack: whoever runs a broker takes hospital-b's revocation out")
-        self.servers["north"].stop()
+        self.servers["north"].end()
         doctored = self.out / "doctored"
         shutil.copytree(self.out / "north" / "state", doctored)
         with sqlite3.connect(doctored / "ledger.sqlite") as ledger:
@@ -236,10 +237,10 @@ class _Story:
             "--simulator", self.root,
         ]  # fmt: skip
 
-    def checkpoints(self, training: Meanwhile) -> Iterator[int]:
+    def checkpoints(self, training: Part) -> Iterator[int]:
         """Steps of the sealed checkpoints of the run, as they appear."""
         deadline, seen = time.monotonic() + _SOON, 0
-        while training.running and time.monotonic() < deadline:
+        while not training.gone and time.monotonic() < deadline:
             for path in sorted((self.guest / "out" / "checkpoints").glob("*"))[seen:]:
                 seen += 1
                 yield int(path.name.split("-")[-1].partition(".")[0])
