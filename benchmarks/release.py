@@ -27,10 +27,8 @@ import argparse
 import json
 import multiprocessing
 import os
-import signal
 import sqlite3
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -149,12 +147,10 @@ def released(
     folder.mkdir()
     with process_site(folder, database) as site:
         process, url = site.start()
-        try:
+        with process:
             with BrokerClient(url) as client:
                 alone = one_by_one(Guest(site, client))
             return alone | together(site, process.pid, url, releases, guests)
-        finally:
-            end(process)
 
 
 def one_by_one(guest: Guest) -> dict[str, Any]:
@@ -278,14 +274,6 @@ def serve_values(folder: Path, ready: Connection) -> None:
         port=0,
     )
     run(serve_app(app, config, ready.send, None))
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    """Stop the broker."""
-    process.send_signal(signal.SIGTERM)
-    process.wait(30)
-    assert process.stdout is not None
-    process.stdout.close()
 
 
 def missed(found: dict[str, Any]) -> list[str]:

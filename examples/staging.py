@@ -7,48 +7,22 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Meanwhile", "Server", "Stage", "emptied"]
+from sealtrain.cli.programs import Part, program
 
+__all__ = ["Stage", "emptied"]
 
-@dataclass
-class Server:
-    """A server that a story started."""
-
-    process: subprocess.Popen[str]
-    said: str
-    """Last word of the line that said it was ready."""
-
-    def stop(self) -> None:
-        """End it."""
-        self.process.terminate()
-        self.process.wait(timeout=20)
-        if self.process.stderr is not None:
-            self.process.stderr.close()
-
-
-@dataclass
-class Meanwhile:
-    """A command that runs beside the story."""
-
-    process: subprocess.Popen[str]
-    answer: dict[str, Any] = field(default_factory=dict)
-    """What it said, once it ended."""
-
-    @property
-    def running(self) -> bool:
-        """Whether it still does."""
-        return self.process.poll() is None
+_SOON_S = 120
+_AT_LAST_S = 900
 
 
 @dataclass
 class Stage:
-    """Where a story plays. Use as a context: it ends every server."""
+    """Where a story plays. Use as a context: it ends every program that still runs."""
 
     out: Path
     began: float = field(default_factory=time.monotonic)
@@ -72,33 +46,31 @@ class Stage:
             "resume",
         )  # these show their own progress on stderr
         done = subprocess.run(  # noqa: S603 - our own program with our own words
-            _command(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE if quiet else None,
-            text=True,
-        )  # fmt: skip
-        return _answer(done.returncode, done.stdout, done.stderr or "", expect)
-
-    def server(self, ready: str, *arguments: str | Path) -> Server:
-        """Start a server and wait for the line that says that it is ready."""
-        return self.stack.enter_context(_server(ready, [str(word) for word in arguments]))
-
-    @contextmanager
-    def meanwhile(self, *arguments: str | Path, expect: int) -> Iterator[Meanwhile]:
-        """Run a command while the block does something else, and wait for its end."""
-        process = subprocess.Popen(  # noqa: S603 - our own program with our own words
-            _command(self._shown(arguments)),
+            [*program(words), "--json"],
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE if quiet else None,
             text=True,
         )
-        running = Meanwhile(process)
-        try:
-            yield running
-            said, _ = process.communicate(timeout=900)
-        except BaseException:
-            process.kill()
-            process.communicate()
-            raise
-        running.answer = _answer(process.returncode, said, "", expect)
+        return _answer(done.returncode, done.stdout, done.stderr or "", expect)
+
+    def server(self, ready: str, *arguments: str | Path) -> tuple[Part, str]:
+        """Start a server; it, and the last word of the line that says that it is ready."""
+        part = self._part(arguments, answers=False)
+        return part, part.place(ready, within=_SOON_S)
+
+    def beside(self, *arguments: str | Path) -> Part:
+        """Start a command that runs beside the story until ``ended``."""
+        self._shown(arguments)
+        return self._part(arguments, answers=True)
+
+    def ended(self, part: Part, *, expect: int) -> dict[str, Any]:
+        """Wait for the end of a command, and return its JSON answer."""
+        status = part.wait(within=_AT_LAST_S)
+        return _answer(status, part.printed(), "\n".join(part.said()), expect)
+
+    def _part(self, arguments: tuple[str | Path, ...], *, answers: bool) -> Part:
+        name = f"program-{len(list(self.out.glob('program-*.log'))) + 1}"
+        return self.stack.enter_context(Part(name, self.out, arguments, answers=answers))
 
     def _shown(self, arguments: tuple[str | Path, ...]) -> list[str]:
         words = [str(argument) for argument in arguments]
@@ -122,35 +94,9 @@ def emptied(out: Path, mark: str) -> Path:
     return out
 
 
-def _command(words: list[str]) -> list[str]:
-    return [sys.executable, "-m", "sealtrain", *words, "--json"]
-
-
 def _answer(code: int, said: str, errors: str, expect: int) -> dict[str, Any]:
     if code != expect:
         print(said, errors, sep="\n", file=sys.stderr)
         raise SystemExit(f"exit code {code}, expected {expect}")
     answer: dict[str, Any] = json.loads(said) if said.strip() else {}
     return answer
-
-
-@contextmanager
-def _server(ready: str, words: list[str]) -> Iterator[Server]:
-    process = subprocess.Popen(  # noqa: S603 - our own program with our own words
-        [sys.executable, "-m", "sealtrain", *words], stderr=subprocess.PIPE, text=True
-    )
-    try:
-        stream = process.stderr
-        if stream is None:
-            raise SystemExit("the server has no stderr")
-        said = ""
-        for line in stream:
-            said += line
-            if ready in line:
-                yield Server(process, line.rsplit(" ", 1)[-1].strip())
-                break
-        else:
-            raise SystemExit(f"server did not start:\n{said}")
-    finally:
-        process.terminate()
-        process.wait(timeout=20)

@@ -25,7 +25,8 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "three_hospitals")]
 
 from records import write_records  # noqa: E402 - lies beside the other story
 
-from staging import Meanwhile, Server, Stage, emptied  # noqa: E402 - lies beside the stories
+from sealtrain.cli.programs import Part  # noqa: E402
+from staging import Stage, emptied  # noqa: E402 - lies beside the stories
 
 HOLDERS = ("hospital-a", "hospital-b", "hospital-c", "hospital-d")
 HOSPITALS = (*HOLDERS, "hospital-e", "hospital-f")
@@ -59,7 +60,7 @@ class Story:
         self.root = out / "simulated-root"
         self.guest = out / "guest"
         self.ticket = out / "ticket.json"
-        self.servers: dict[str, Server] = {}
+        self.servers: dict[str, Part] = {}
 
     def play(self) -> None:
         """The whole story."""
@@ -111,12 +112,12 @@ class Story:
         ticket = out / "broker-ticket.json"
         stage.run("deploy", "ticket", "--role", "broker", "--listen", self.listen, "--out", ticket)
         for name in BROKERS:
-            self.servers[name] = stage.server(
+            self.servers[name], url = stage.server(
                 "broker ready", "deploy", "run", compose, "--ticket", ticket,
                 "--folder", out / name, "--simulator", self.root,
             )  # fmt: skip
             stage.run(
-                "broker", "pin", "--url", self.servers[name].said, "--deployment", compose,
+                "broker", "pin", "--url", url, "--deployment", compose,
                 "--policy", self.policy, "--out", self.pin(name),
             )  # fmt: skip
 
@@ -154,12 +155,12 @@ class Story:
         """Train, and revoke in the middle."""
         stage = self.stage
         stage.title("Training; in the middle of it hospital-b revokes")
-        with stage.meanwhile(*self.train(), expect=3) as training:
-            for step in self.checkpoints(training):
-                print(f"  sealed checkpoint after step {step}")
-                break
-            self.decide("revoke", "hospital-b")
-        error: dict[str, Any] = training.answer["error"]
+        training = stage.beside(*self.train())
+        for step in self.checkpoints(training):
+            print(f"  sealed checkpoint after step {step}")
+            break
+        self.decide("revoke", "hospital-b")
+        error: dict[str, Any] = stage.ended(training, expect=3)["error"]
         print(f"  the run ended [{error['code']}]: {error['message']}")
         kept = stage.run("checkpoints", self.guest / "out")["checkpoints"]
         print(f"  newest sealed checkpoint: step {max(one['step'] for one in kept)}")
@@ -171,7 +172,7 @@ class Story:
         """Take the revocation back, and continue without one broker."""
         self.stage.title("hospital-b takes it back; one broker is switched off; the run goes on")
         self.decide("approve", "hospital-b", "--lift-revocation")
-        self.servers["west"].stop()
+        self.servers["west"].end()
         finished = self.stage.run(*self.train())
         accuracy, majority = (finished["metrics"][name] for name in ("accuracy", "majority"))
         print(
@@ -209,7 +210,7 @@ class Story:
     def doctor(self) -> None:
         """Alter a ledger, and audit it."""
         self.stage.title("Attack: whoever runs a broker takes hospital-b's revocation out")
-        self.servers["north"].stop()
+        self.servers["north"].end()
         doctored = self.out / "doctored"
         shutil.copytree(self.out / "north" / "state", doctored)
         with sqlite3.connect(doctored / "ledger.sqlite") as ledger:
@@ -253,10 +254,10 @@ class Story:
             "--simulator", self.root,
         ]  # fmt: skip
 
-    def checkpoints(self, training: Meanwhile) -> Iterator[int]:
+    def checkpoints(self, training: Part) -> Iterator[int]:
         """Steps of the sealed checkpoints of the run, as they appear."""
         deadline, seen = time.monotonic() + _SOON, 0
-        while training.running and time.monotonic() < deadline:
+        while not training.gone and time.monotonic() < deadline:
             for path in sorted((self.guest / "out" / "checkpoints").glob("*"))[seen:]:
                 seen += 1
                 yield int(path.name.split("-")[-1].partition(".")[0])

@@ -68,10 +68,10 @@ def _story(demo: Stage) -> None:
         "deploy", "ticket", "--role", "broker", "--listen", "127.0.0.1:0",
         "--out", out / "broker-ticket.json",
     )  # fmt: skip
-    url = demo.server(
+    _, url = demo.server(
         "broker ready", "deploy", "run", out / "broker-compose.json",
         "--ticket", out / "broker-ticket.json", "--folder", out / "broker", "--simulator", root,
-    ).said  # fmt: skip
+    )  # fmt: skip
     broker = out / "broker.yaml"
     demo.run(
         "broker", "pin", "--url", url, "--deployment", out / "broker-compose.json",

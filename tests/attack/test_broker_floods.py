@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 
 import pytest
 from broker_process import ProcessSite, process_site
-from broker_program import end
 from broker_world import served_world
 from owner_acts import ACTS, Asking
 from owner_requests import HTTP, approval, post, revocation, signed
@@ -56,7 +55,7 @@ def serving(folder: Path, **limits: int) -> Iterator[tuple[ProcessSite, Asking]]
             made.grant = made.obtain()
             yield site, made
         finally:
-            assert end(process) == 0
+            assert process.end() == 0
 
 
 def asked_from(

@@ -39,7 +39,7 @@ class Played:
 
     def logs(self) -> list[Path]:
         """Of the accelerator and of every dealer."""
-        return list(self.world.folder.glob("server-split-*.log"))
+        return list(self.world.folder.glob("part-split-*.log"))
 
 
 @pytest.fixture(scope="module")

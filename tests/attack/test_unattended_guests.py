@@ -102,7 +102,7 @@ def test_a_run_waits_for_its_owners_outlives_a_kill_and_ends_on_another_guest(
     url = f"{server.url}/runs/one"
     with free_port() as health:
         lasting = ("--store", url, "--wait", "120", "--restarts", "2", "--health", health)
-        with world.started(*words(world, proposed, "first", *lasting)) as (process, _said):
+        with world.part(*words(world, proposed, "first", *lasting)) as guest:
             wait_for(lambda: index_of(store).get("code") == "approvals-missing")
             assert told(health)[1]["state"] == "waiting"
             world.approve(proposed, *OWNERS)
@@ -110,7 +110,7 @@ def test_a_run_waits_for_its_owners_outlives_a_kill_and_ends_on_another_guest(
             older = world.folder / "older"
             shutil.copytree(store, older)
             before = index_of(store)
-            os.kill(run_process(process.pid), signal.SIGKILL)
+            os.kill(run_process(guest.pid), signal.SIGKILL)
             wait_for(
                 lambda: (
                     index_of(store)["attempts"] > before["attempts"]
@@ -120,8 +120,7 @@ def test_a_run_waits_for_its_owners_outlives_a_kill_and_ends_on_another_guest(
             )
             run_id = index_of(store)["run_id"]
             assert run_id == before["run_id"]
-            process.kill()
-            process.wait()
+            guest.kill()
     assert index_of(store)["state"] == "checkpointed"
     shutil.rmtree(world.folder / "first")
     everything = b"".join(one.read_bytes() for one in store.rglob("*") if one.is_file())

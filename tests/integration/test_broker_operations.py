@@ -9,7 +9,6 @@ import random
 import signal
 import socket
 import sqlite3
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,6 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from broker_process import ProcessSite, process_site
-from broker_program import end
 from broker_site import BrokerSite, broker_site
 from broker_world import served_world
 from carrying import carries
@@ -36,6 +34,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.secret import Secret
 from sealtrain.broker.store.backup import back_up, restore
 from sealtrain.cli import app
+from sealtrain.cli.programs import Part
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.grant import Grant, renew
 from sealtrain.client.watch import observe
@@ -207,16 +206,14 @@ def test_told_to_stop_it_finishes_what_it_began(tmp_path: Path) -> None:
         with socket.create_connection((host, port), timeout=10) as slow:
             slow.sendall(head.encode() + body[:10])
             time.sleep(0.3)
-            process.send_signal(signal.SIGTERM)
+            process.send(signal.SIGTERM)
             time.sleep(0.5)
             with pytest.raises(OSError, check=carries(errno=errno.ECONNREFUSED)):
                 socket.create_connection((host, port), timeout=2).close()
-            assert process.poll() is None
+            assert not process.gone
             slow.sendall(body[10:])
             assert slow.recv(4096).startswith(b"HTTP/1.1 200")
-        assert process.wait(15) == 0
-        assert process.stdout is not None
-        process.stdout.close()
+        assert process.wait(within=15) == 0
 
 
 @dataclass
@@ -314,7 +311,7 @@ def test_killed_at_any_moment_it_lost_nothing_and_released_nothing_unrecorded(
         try:
             while kills < 4 and time.monotonic() < deadline:
                 time.sleep(chosen.uniform(0.1, 0.7))
-                assert end(process, signal.SIGKILL) == -signal.SIGKILL
+                assert process.kill() == -signal.SIGKILL
                 kills += 1
                 process, again = site.start()  # audits its ledger, or does not start
                 assert again == url
@@ -326,7 +323,7 @@ def test_killed_at_any_moment_it_lost_nothing_and_released_nothing_unrecorded(
             stop.set()
             for thread in threads:
                 thread.join()
-            assert end(process) == 0
+            assert process.end() == 0
         assert [repr(error) for error in told.odd] == []
         assert kills >= 2
         assert len(told.grants) > before
@@ -338,7 +335,7 @@ def test_killed_at_any_moment_it_lost_nothing_and_released_nothing_unrecorded(
 class Struck(BrokerClient):
     """A client whose broker is killed so long after a renewal was sent."""
 
-    def __init__(self, url: str, process: subprocess.Popen[str], seconds: float) -> None:
+    def __init__(self, url: str, process: Part, seconds: float) -> None:
         super().__init__(url, timeout=20.0)
         self._kill = threading.Timer(seconds, process.kill)
 
@@ -370,7 +367,7 @@ def test_killed_during_a_renewal_it_takes_the_same_again_and_nothing_older(tmp_p
                         told.append(renew(client, attested, collect, grant, checkpoint=checkpoint))
                     except BrokerUnreachable:
                         cut += 1
-                assert end(process) == -signal.SIGKILL
+                assert process.end() == -signal.SIGKILL
                 process, again = site.start()  # audits its ledger, or does not start
                 assert again == url
                 with BrokerClient(url) as client:
@@ -381,7 +378,7 @@ def test_killed_during_a_renewal_it_takes_the_same_again_and_nothing_older(tmp_p
                     with pytest.raises(CheckpointRefused):
                         renew(client, attested, collect, grant, checkpoint=old)
         finally:
-            end(process)
+            process.end()
         assert cut
         assert {one.lease_id for one in told} == {grant.lease_id}
         meta = {"origin": attested.origin, "key_id": world.keyring.signer.key_id}
@@ -427,11 +424,11 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
             stop.set()
             for thread in threads:
                 thread.join()
-            end(process)
+            process.end()
         assert [repr(error) for error in told.odd] == []
         assert told.grants
         process, url = site.start()  # with room again
         with BrokerClient(url) as client:
             site.world.obtain(wire=client, attested=site.attested)
-        assert end(process) == 0
+        assert process.end() == 0
         assert_all_is_recorded(site, told)

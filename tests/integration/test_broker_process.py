@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from broker_program import end, start
+from broker_process import newest_log, start
 from broker_site import BrokerSite, broker_site
+from carrying import carries
 from manifest_world import OWNERS
 
 from sealtrain.base.clock import system_clock
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import Deployed, fetch_keys
-from sealtrain.errors import BrokerUnreachable
+from sealtrain.errors import BrokerUnreachable, Unreachable
 
 
 @pytest.fixture
@@ -23,8 +24,7 @@ def site(tmp_path: Path) -> Iterator[BrokerSite]:
 
 
 def test_it_starts_answers_and_stops_gracefully(site: BrokerSite, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    process, url = start(site.settings("state"), log)
+    process, url = start(site.settings("state"), tmp_path)
     try:
         assert url.startswith("http://127.0.0.1:")
         with BrokerClient(url) as client:
@@ -42,21 +42,17 @@ def test_it_starts_answers_and_stops_gracefully(site: BrokerSite, tmp_path: Path
             assert attested.simulated
             assert set(attested.keys) == set(OWNERS)
     finally:
-        assert end(process) == 0
+        assert process.end() == 0
     with BrokerClient(url, timeout=2.0) as client, pytest.raises(BrokerUnreachable):
         client.health()
-    assert "Traceback" not in log.read_text()
+    assert "Traceback" not in newest_log(tmp_path)
     assert (tmp_path / "state").stat().st_mode & 0o077 == 0
 
 
 def test_a_broker_that_cannot_reach_its_guest_does_not_start(
     site: BrokerSite, tmp_path: Path
 ) -> None:
-    log = tmp_path / "log"
     lost = {"guest": str(tmp_path / "none.sock")}
-    process, url = start(site.settings("state") | lost, log)
-    assert url == ""
-    assert process.wait(20) != 0
-    assert process.stdout is not None
-    process.stdout.close()
-    assert "GuestApiUnreachable" in log.read_text()
+    with pytest.raises(Unreachable, check=carries(got="status 1")):
+        start(site.settings("state") | lost, tmp_path)
+    assert "GuestApiUnreachable" in newest_log(tmp_path)

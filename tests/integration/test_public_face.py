@@ -33,10 +33,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         made.inputs.mkdir()
         (folder / "recipe.yaml").write_text(yaml.safe_dump(SHORT))
         made.run("lock", folder / "recipe.yaml", "--broker", made.broker, "--out", folder)
-        made.serve(
-            "guest API", "simulator", "serve", made.deployment,
-            "--socket", "engineer.sock", "--state", "root", *made.machine,
-        )  # fmt: skip
+        made.boot(folder)
         yield made
 
 

@@ -13,7 +13,6 @@ import pytest
 import yaml
 from stage import (
     CANARY,
-    COLLATERAL,
     DEADLINE_SECONDS,
     MACHINE,
     OWNERS,
@@ -310,21 +309,20 @@ def test_a_loop_pauses_where_approvals_end_and_goes_on_when_they_are_back(
     world.approve(folder, *OWNERS)
     out = world.folder / "loop-run"
     words = [*world.train_words(folder, "loop-run"), "--wait-for-lease", "120"]
-    with world.started(*words) as (process, said):
-        wait_for(lambda: list((out / "checkpoints").glob("*.sealed")) or process.poll() is not None)
+    with world.part(*words) as guest:
+        wait_for(lambda: list((out / "checkpoints").glob("*.sealed")) or guest.gone)
         # An owner's latest approval counts, and this one is over in two seconds.
         world.approve_until(folder, "clinic-c", seconds=2)
-        wait_for(lambda: "no key is held" in said() or process.poll() is not None)
-        assert process.poll() is None, said()
-        assert children(process.pid) == [], said()
+        wait_for(lambda: "no key is held" in "\n".join(guest.said()) or guest.gone)
+        assert not guest.gone, guest.said()
+        assert children(guest.pid) == [], guest.said()
         newest = max(path.name for path in (out / "checkpoints").glob("*.sealed"))
         assert not (out / "manifest.json").exists()
         world.approve(folder, "clinic-c")
-        printed, _ = process.communicate(timeout=DEADLINE_SECONDS)
-    assert process.returncode == 0, said()
-    outcome = json.loads(printed)
-    assert "paused [" in said()
-    assert f"checkpoint {int(newest.split('-')[1])} is sealed" in said()
+        outcome = guest.ended(within=DEADLINE_SECONDS)
+    said = "\n".join(guest.said())
+    assert "paused [" in said
+    assert f"checkpoint {int(newest.split('-')[1])} is sealed" in said
     resumes = manifest_of(out)["predicate"]["run"]["resumes"]
     assert resumes[0]["counter"] == int(newest.split("-")[1])
     assert outcome["steps"] == 30
@@ -343,10 +341,7 @@ def test_a_recipe_changed_after_approval_gets_no_keys(world: Stage, engineer: Pa
     trainer = {**RECIPE["trainer"], "learning_rate": 0.004}
     (changed / "recipe.yaml").write_text(yaml.safe_dump({**RECIPE, "trainer": trainer}))
     world.run("lock", changed / "recipe.yaml", "--broker", world.broker, "--out", changed)
-    world.serve(
-        "guest API", "simulator", "serve", changed / "app-compose.json",
-        "--socket", "changed.sock", "--state", "root", *MACHINE,
-    )  # fmt: skip
+    world.boot(changed)
     shutil.copytree(engineer / "sealed", changed / "sealed")
     answer = world.try_run(*world.train_words(changed, "changed-run"))
     assert (answer.code, answer.error) == (3, "recipe-changed")
@@ -365,16 +360,7 @@ def test_a_recipe_changed_after_approval_gets_no_keys(world: Stage, engineer: Pa
 @pytest.fixture(scope="module")
 def second(world: Stage) -> Path:
     """Broker file of a second instance: the genuine deployment, and another root secret."""
-    url = world.serve(
-        "broker ready", "broker", "serve", "--consortium", "consortium.json",
-        "--policy", "policy.yaml", "--root-secret", "file:second.secret",
-        "--state", "second-state", "--guest", "broker.sock", *COLLATERAL,
-        "--platform", "simulator", "--port", "0",
-    )  # fmt: skip
-    told = world.run(
-        "broker", "pin", "--url", url, "--deployment", "broker-compose.json",
-        "--policy", "policy.yaml", "--out", "second.yaml",
-    )  # fmt: skip
+    told = world.open_broker("second")
     lock = json.loads(world.lock.read_bytes())
     assert told["broker_id"] not in lock["brokers"]
     assert told["simulated"]

@@ -1,29 +1,99 @@
-"""Brokers as processes over the state that a release world left: killed, starved, stopped."""
+"""Brokers as programs of their own: over any state, killed, starved, stopped."""
 
 from __future__ import annotations
 
 import json
+import resource
 import socket
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from broker_program import documented, start
 from release_world import NOW, ROOT, ReleaseWorld, release_world
-from warm import Process
 
 from sealtrain.base.clock import system_clock
+from sealtrain.broker.config import BrokerConfig
+from sealtrain.broker.service.deployment import document_of
+from sealtrain.cli.programs import Part, Process
 from sealtrain.client.attested import AttestedBroker
 from sealtrain.ledger.postgres import Postgres
 from sealtrain_simulator.server import running as simulated_guest
 from sealtrain_simulator.state import ensure
 
-STARVING = """
-import resource
-resource.setrlimit(resource.RLIMIT_FSIZE, ({most}, {most}))
+READY = "broker ready"
+PROGRAM = f"""
+import json, sys
+from pathlib import Path
+from sealtrain.base.clock import system_clock
+from sealtrain.broker.config import BrokerConfig, BrokerLimits
+from sealtrain.broker.serve import serve
+fields = json.loads(sys.argv[1])
+for name in ("consortium", "policy", "state"):
+    fields[name] = Path(fields[name])
+limits = BrokerLimits(**fields.pop("limits", {{}}))
+now = fields.pop("now", None)
+serve(
+    BrokerConfig(**fields, limits=limits),
+    ready=lambda url: print("{READY}", url, file=sys.stderr, flush=True),
+    clock=system_clock if now is None else lambda: now,
+)
 """
+_STARTS_WITHIN_S = 120
+
+
+def documented(fields: Mapping[str, Any]) -> bytes:
+    """The deployment document of a broker with these settings."""
+    given = dict(fields)
+    for name in ("consortium", "policy"):
+        given[name] = Path(given[name])
+    for name in ("limits", "now"):
+        given.pop(name, None)
+    return document_of(BrokerConfig(**given | {"state": Path("state")})).to_bytes()
+
+
+def start(
+    fields: Mapping[str, Any],
+    folder: Path,
+    *,
+    before: Callable[[], None] | None = None,
+    prelude: str = "",
+) -> tuple[Part, str]:
+    """A process with these settings, and its URL.
+
+    Args:
+        fields: Of ``BrokerConfig``; ``limits`` and a clock that stands at ``now`` may be among
+            them.
+        folder: Where its log lies.
+        before: Runs in the new process first.
+        prelude: Program text that runs next.
+
+    Raises:
+        Unreachable: It ended instead of serving.
+    """
+
+    def begin(_words: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> Process:
+        command = [sys.executable, "-c", prelude + PROGRAM, json.dumps(fields)]
+        # One thread starts it.
+        return subprocess.Popen(command, stdout=stdout, stderr=stderr, preexec_fn=before)
+
+    name = next(f"broker-{one}" for one in count() if not (folder / f"broker-{one}.log").exists())
+    part = Part(name, folder, (), answers=False, start=begin)
+    try:
+        return part, part.place(READY, within=_STARTS_WITHIN_S)
+    except BaseException:
+        part.end()
+        raise
+
+
+def newest_log(folder: Path) -> str:
+    """What the broker that was started last in a folder has said."""
+    logs = folder.glob("broker-*.log")
+    return max(logs, key=lambda path: path.stat().st_mtime_ns).read_text("utf-8")
 
 
 @dataclass(kw_only=True)
@@ -36,24 +106,14 @@ class ProcessSite:
     state: Path
     fields: dict[str, Any]
 
-    @property
-    def log(self) -> Path:
-        return self.folder / "log"
-
-    def start(self, *, max_file: int | None = None, prelude: str = "") -> tuple[Process, str]:
+    def start(self, *, max_file: int | None = None, prelude: str = "") -> tuple[Part, str]:
         """A broker process and its URL, always the same."""
 
-        if max_file is not None:
-            prelude = STARVING.format(most=max_file) + prelude
-        # A log that grows would meet the limit too.
-        log = Path("/dev/null") if max_file is not None else self.log
-        process, url = start(self.fields, log, prelude=prelude)
-        if not url:
-            assert process.stdout is not None
-            process.stdout.close()
-            process.wait(20)
-            raise AssertionError(f"the broker did not start: {log.read_text()[-2000:]}")
-        return process, url
+        def starve() -> None:
+            if max_file is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (max_file, max_file))
+
+        return start(self.fields, self.folder, before=starve, prelude=prelude)
 
 
 @contextmanager

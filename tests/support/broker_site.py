@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from broker_program import documented, end, start
+from broker_process import documented, start
 from manifest_world import OWNERS, identity, target_of
 from release_world import lock_changed
 
@@ -78,14 +78,9 @@ class BrokerSite:
     @contextmanager
     def broker(self, state: str, port: int = 0) -> Iterator[BrokerClient]:
         """A process that serves one state folder; stopped at the end."""
-        log = self.folder / "log"
-        process, url = start(self.settings(state, port), log)
-        try:
-            assert url, log.read_text()
-            with BrokerClient(url) as client:
-                yield client
-        finally:
-            end(process)
+        process, url = start(self.settings(state, port), self.folder)
+        with process, BrokerClient(url) as client:
+            yield client
 
     @contextmanager
     def serving(self, state: str, port: int = 0) -> Iterator[BrokerClient]:

@@ -16,18 +16,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
-from warm import CLOSED, WARM, Process, Warm, heavy, light
+from warm import CLOSED, WARM, Warm, heavy, light
 
 from sealtrain.base.clock import system_clock
+from sealtrain.cli.programs import Part, Process
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.connection import deployment_of
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.approvals import Decision, sign_decision
 from sealtrain.consortium.datasets import load_dataset_manifest
 from sealtrain.consortium.decisions import DatasetPin
+from sealtrain.errors import Unreachable
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.needs import needs_of
 
@@ -185,23 +187,12 @@ class Stage:
             )
         return Answer(done.returncode, done.stdout, done.stderr)
 
-    def start(
-        self, words: Sequence[str | Path], *, stdout: Any = subprocess.DEVNULL, stderr: Any
-    ) -> Process:
-        """Start a command; streams as of ``subprocess.Popen``."""
-        asked = [*map(str, words)]
+    def start(self, words: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> Process:
+        """Start a command in the stage's folder and environment, as ``programs.Start``."""
+        where: dict[str, Any] = {"env": self.environment(), "cwd": self.folder}
         if self.warm:
-            return self._warm(asked).start(
-                asked, env=self.environment(), cwd=self.folder, stdout=stdout, stderr=stderr
-            )
-        return subprocess.Popen(
-            self.command(*asked),
-            stdout=stdout,
-            stderr=stderr,
-            text=True,
-            env=self.environment(),
-            cwd=self.folder,
-        )
+            return self._warm(words).start(words, stdout=stdout, stderr=stderr, **where)
+        return subprocess.Popen(self.command(*words), stdout=stdout, stderr=stderr, **where)
 
     def _warm(self, words: Sequence[str]) -> Warm:
         plain = not self.variables  # libraries read some of them when they are loaded
@@ -214,18 +205,16 @@ class Stage:
 
     def serve(self, ready: str, *words: str | Path) -> str:
         """Start a server; return the last word of the line that says it is ready."""
-        return self.stack.enter_context(self._server(ready, *words))
-
-    @contextmanager
-    def _server(self, ready: str, *words: str | Path) -> Iterator[str]:
-        log = self.folder / f"server-{words[0]}-{time.monotonic_ns()}.log"
-        with log.open("wb") as said:
-            process = self.start(words, stderr=said)
+        part = self.stack.enter_context(self.part(*words, answers=False))
         try:
-            yield wait_for(lambda: _line_with(log, ready)).rsplit(" ", 1)[-1]
-        finally:
-            process.terminate()
-            process.wait(timeout=20)
+            return part.place(ready, within=DEADLINE_SECONDS)
+        except Unreachable as error:
+            raise AssertionError("\n".join(part.said())) from error
+
+    def part(self, *words: str | Path, answers: bool = True) -> Part:
+        """Start a command that runs beside the test. Use as a context: it is ended."""
+        name = f"part-{words[0]}-{time.monotonic_ns()}"
+        return Part(name, self.folder, words, answers=answers, start=self.start)
 
     def found(self) -> None:
         """Identities, consortium, policy, broker and its guest."""
@@ -244,19 +233,33 @@ class Stage:
         self.run(
             "broker", "deployment", "--consortium", "consortium.json", "--policy", "policy.yaml"
         )
-        self.serve(
-            "guest API", "simulator", "serve", "broker-compose.json",
-            "--socket", "broker.sock", "--state", "root", *self.machine,
-        )  # fmt: skip
-        url = self.serve(
-            "broker ready", "broker", "serve", "--consortium", "consortium.json",
-            "--policy", "policy.yaml", "--root-secret", "file:root.secret", "--state", "state",
-            "--guest", "broker.sock", *self.collateral,
-            "--platform", "simulator", "--port", "0",
-        )  # fmt: skip
         self.run(
+            "deploy", "ticket", "--role", "broker", "--listen", "127.0.0.1:0",
+            "--out", "broker.ticket.json",
+        )  # fmt: skip
+        self.open_broker("broker")
+
+    def open_broker(self, name: str) -> dict[str, Any]:
+        """A broker that its measured document starts, with a root secret of its own.
+
+        Its state lies in the folder ``name``, and ``name.yaml`` pins it.
+        """
+        url = self.serve(
+            "broker ready", "deploy", "run", "broker-compose.json",
+            "--ticket", "broker.ticket.json", "--folder", name, "--simulator", "root",
+            *self.machine,
+        )  # fmt: skip
+        pinned: dict[str, Any] = self.run(
             "broker", "pin", "--url", url, "--deployment", "broker-compose.json",
-            "--policy", "policy.yaml", "--out", "broker.yaml",
+            "--policy", "policy.yaml", "--out", f"{name}.yaml",
+        )  # fmt: skip
+        return pinned
+
+    def boot(self, folder: Path) -> None:
+        """A guest that measured the recipe of a folder, for ``train_words``."""
+        self.serve(
+            "guest API", "simulator", "serve", folder / "app-compose.json",
+            "--socket", f"{folder.name}.sock", "--state", "root", *self.machine,
         )  # fmt: skip
 
     def propose(
@@ -277,10 +280,7 @@ class Stage:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text)
         self.run("lock", folder / "recipe.yaml", "--broker", self.broker, "--out", folder)
-        self.serve(
-            "guest API", "simulator", "serve", folder / "app-compose.json",
-            "--socket", f"{name}.sock", "--state", "root", *self.machine,
-        )  # fmt: skip
+        self.boot(folder)
         self.inputs.mkdir(exist_ok=True)
         (folder / "sealed").mkdir()
         for dataset in recipe["datasets"]:
@@ -324,18 +324,6 @@ class Stage:
         with BrokerClient(pin.url, signer=me.signer, broker=pin.broker_id) as client:
             client.submit_decision(sign_decision(decision, me.signer))
 
-    @contextmanager
-    def started(self, *words: str | Path) -> Iterator[tuple[Process, Callable[[], str]]]:
-        """A command that runs on its own, and what it has said so far."""
-        log = self.folder / f"said-{time.monotonic_ns()}.log"
-        with log.open("wb") as said:
-            process = self.start([*words, "--json"], stdout=subprocess.PIPE, stderr=said)
-        try:
-            yield process, log.read_text
-        finally:
-            process.kill()
-            process.communicate(timeout=20)
-
     def train_words(self, folder: Path, out: str, guest: str = "") -> list[str | Path]:
         return [
             "train", folder / "recipe.lock.json", "--platform", "simulator",
@@ -345,13 +333,10 @@ class Stage:
 
     def train_and_kill(self, folder: Path, out: str, when: Callable[[], bool]) -> None:
         """Start training and end it with SIGKILL as soon as ``when`` holds."""
-        process = self.start(self.train_words(folder, out), stderr=subprocess.DEVNULL)
-        try:
-            wait_for(lambda: when() or process.poll() is not None)
-        finally:
-            process.send_signal(signal.SIGKILL)
-            process.wait(timeout=20)
-        assert process.returncode == -signal.SIGKILL, "training ended before it could be killed"
+        with self.part(*self.train_words(folder, out)) as training:
+            wait_for(lambda: when() or training.gone)
+            status = training.kill()
+        assert status == -signal.SIGKILL, "training ended before it could be killed"
 
 
 @contextmanager
@@ -384,7 +369,3 @@ def wait_for(condition: Callable[[], Any], seconds: float = DEADLINE_SECONDS) ->
             return value
         time.sleep(0.01)
     raise AssertionError("waited in vain")
-
-
-def _line_with(log: Path, text: str) -> str:
-    return next((line for line in log.read_text().splitlines() if text in line), "")

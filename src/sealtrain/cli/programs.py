@@ -1,24 +1,53 @@
-"""Commands of this program as processes of their own: start, answer and end."""
+"""Programs as processes of their own: started, waited for, answering, and ended by their own id.
+
+The one harness of rehearsals, the executor, the examples, the tests and the benchmarks.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Protocol, Self
 
 from sealtrain.errors import Unreachable, error_by_code
 
-__all__ = ["Part", "answered", "end", "program"]
+__all__ = ["Part", "Process", "Start", "answered", "end", "program", "started"]
 
 _POLL_S: Final = 0.02
 _ENDS_WITHIN_S: Final = 20
 
 
-def program(words: tuple[str | Path, ...]) -> list[str]:
+class Process(Protocol):
+    """What a part needs of a process; ``subprocess.Popen`` has it."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Its exit status, negative for a signal; ``None`` while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status. Raises ``subprocess.TimeoutExpired``."""
+
+    def send_signal(self, sig: int, /) -> None:
+        """Send a signal, unless it ended."""
+
+
+Start = Callable[[Sequence[str], IO[bytes], IO[bytes]], Process]
+"""Starts a command of this program with these words; its stdout and stderr."""
+
+
+def started(words: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> Process:
+    """Start a command of this program as anybody does."""
+    return subprocess.Popen(program(words), stdout=stdout, stderr=stderr)  # noqa: S603
+
+
+def program(words: Sequence[str | Path]) -> list[str]:
     """The command line of this program with these words.
 
     No file of the working directory can stand in for a module (``-P``).
@@ -48,14 +77,14 @@ def answered(
     raise error_by_code(code)(f"{name}: {message}", **error)
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process; kill it where it takes too long."""
-    process.terminate()
+def end(process: Process, number: int = signal.SIGTERM) -> int:
+    """End a process by a signal; kill it where it takes too long. Returns its exit status."""
+    process.send_signal(number)
     try:
-        process.wait(_ENDS_WITHIN_S)
+        return process.wait(_ENDS_WITHIN_S)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        process.send_signal(signal.SIGKILL)
+        return process.wait()
 
 
 class Part:
@@ -66,33 +95,52 @@ class Part:
         folder: Where its log and its answer lie.
         words: After ``sealtrain``; ``--json`` is added where it answers.
         answers: It prints an answer when it ends.
+        start: Starts the command with these words.
     """
 
     def __init__(
-        self, name: str, folder: Path, words: tuple[str | Path, ...], *, answers: bool = True
+        self,
+        name: str,
+        folder: Path,
+        words: Sequence[str | Path],
+        *,
+        answers: bool = True,
+        start: Start = started,
     ) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
         self._answer = folder / f"{name}.json" if answers else None
-        command = program((*words, "--json") if answers else words)
+        asked = [*map(str, words), *(["--json"] if answers else [])]
         with self.log.open("wb") as said, (self._answer or Path(os.devnull)).open("wb") as printed:
-            self._process = subprocess.Popen(command, stdout=printed, stderr=said)  # noqa: S603
+            self._process = start(asked, printed, said)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        end(self._process)
+        self.end()
 
-    def kill(self) -> None:
-        """Kill it as ``kill -9`` does."""
-        self._process.kill()
-        self._process.wait()
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
 
     @property
     def gone(self) -> bool:
         """It has ended."""
         return self._process.poll() is not None
+
+    def send(self, number: int) -> None:
+        """Send it a signal, unless it ended."""
+        self._process.send_signal(number)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """End it by a signal, and wait. Returns its exit status, negative for a signal."""
+        return end(self._process, number)
+
+    def kill(self) -> int:
+        """Kill it as ``kill -9`` does. Returns its exit status."""
+        return self.end(signal.SIGKILL)
 
     def said(self) -> list[str]:
         """Lines of its stderr so far."""
@@ -120,11 +168,26 @@ class Part:
             if gone or time.monotonic() > until:
                 raise Unreachable(
                     f"{self.name} did not become ready",
-                    got=f"status {self._process.returncode}" if gone else None,
+                    got=f"status {self._process.poll()}" if gone else None,
                     expected=f"ready within {within:g} s",
                     hint=f"see {self.log}",
                 )
             time.sleep(_POLL_S)
+
+    def wait(self, *, within: float) -> int:
+        """Wait for its end. Returns its exit status, negative for a signal.
+
+        Raises:
+            Unreachable: It still runs after ``within`` seconds.
+        """
+        try:
+            return self._process.wait(within)
+        except subprocess.TimeoutExpired:
+            raise Unreachable(
+                f"{self.name} still runs",
+                expected=f"{within:g} s",
+                hint=f"see {self.log}",
+            ) from None
 
     def ended(self, *, within: float) -> dict[str, Any]:
         """Wait for its end, and return its answer.
@@ -133,18 +196,14 @@ class Part:
             Unreachable: It still runs after ``within`` seconds.
             SealtrainError: The command's own error.
         """
-        try:
-            self._process.wait(within)
-        except subprocess.TimeoutExpired:
-            raise Unreachable(
-                f"{self.name} still runs",
-                expected=f"{within:g} s",
-                hint=f"see {self.log}",
-            ) from None
+        self.wait(within=within)
         return self.answer()
 
     def answer(self) -> dict[str, Any]:
         """Its answer, once it ended; its refusal is raised here."""
-        printed = self._answer.read_text() if self._answer else ""
         silent = f"it ended; see {self.log}"
-        return answered(self.name, self._process.returncode, printed, silent=silent)
+        return answered(self.name, self.wait(within=0), self.printed(), silent=silent)
+
+    def printed(self) -> str:
+        """Its stdout so far."""
+        return self._answer.read_text("utf-8") if self._answer else ""
