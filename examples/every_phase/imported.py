@@ -69,7 +69,7 @@ class Watched(Rehearsal):
         given = json.dumps([sys.path[1:], str(loaded), self._guarded])
         # Not from the document: the program that watches is another one than was measured.
         guest = self._sockets / "guest.sock"
-        self._serve(
+        self.serve(
             "guest API", "simulator", "serve", self._deployment,
             "--socket", guest, "--state", self._root, *self._machine,
         )  # fmt: skip

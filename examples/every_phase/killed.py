@@ -21,13 +21,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from run import playable, prepare
 
 from sealtrain.base.digests import sha256_hex
-from sealtrain.base.yamltext import yaml_text
+from sealtrain.base.yamltext import parse_yaml, yaml_text
 from sealtrain.cli.programs import Part
 from sealtrain.cli.rehearsal import Rehearsal
+from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.schema import load_recipe
 
 POLL_S = 0.01
@@ -101,7 +101,7 @@ def comparable(recipe: Mapping[str, Any]) -> bool:
 def play(name: str, folder: Path, moment: float) -> dict[str, Any]:
     """One recipe: at which step it was killed, and whether it came to the same end."""
     path, data, seal_as = prepare(name, folder)
-    text = yaml.safe_load(path.read_text("utf-8"))
+    text = parse_yaml(path.read_bytes(), error=RecipeInvalid, what="recipe")
     text["trainer"]["save_steps"] = max(1, text["trainer"]["max_steps"] // 5)
     path.write_text(yaml_text(text), "utf-8")
     recipe = load_recipe(path)

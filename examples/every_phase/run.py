@@ -23,9 +23,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import yaml
-
-from sealtrain.base.yamltext import yaml_text
+from sealtrain.base.yamltext import parse_yaml, yaml_text
+from sealtrain.errors import RecipeInvalid
 
 HERE = Path(__file__).resolve().parent
 RECIPES = HERE.parents[1] / "recipes"
@@ -62,7 +61,7 @@ def playable(wanted: Callable[[dict[str, Any]], bool] = lambda _recipe: True) ->
     """
     found = []
     for path in sorted(RECIPES.glob("*.yaml")):
-        recipe = yaml.safe_load(path.read_text("utf-8"))
+        recipe = parse_yaml(path.read_bytes(), error=RecipeInvalid, what="recipe")
         backend = recipe.get("backend", {}).get("name")
         here = backend not in OF_THEIR_OWN or importlib.util.find_spec(backend)
         if here and wanted(recipe):
@@ -79,7 +78,7 @@ def prepare(recipe: str, folder: Path) -> tuple[Path, dict[str, Path], dict[str,
     """
     story = story_of(recipe)
     data: dict[str, Path] = story.prepare(folder)
-    text = yaml.safe_load((RECIPES / f"{recipe}.yaml").read_text("utf-8"))
+    text = parse_yaml((RECIPES / f"{recipe}.yaml").read_bytes(), error=RecipeInvalid, what="recipe")
     text["hardware"] = SIMULATED
     text["trainer"] = text.get("trainer", {}) | getattr(story, "TRAINER", {})
     written = folder / "recipes" / f"{recipe}.yaml"

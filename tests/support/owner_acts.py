@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.succession import propose, with_signature
 from sealtrain.consortium.withdrawals import Withdrawal
+from sealtrain.errors import LeaseStale
 from sealtrain.signing.dsse import Envelope
 
 __all__ = ["ACTS", "Asking"]
@@ -124,6 +126,13 @@ def _renewal(asking: Asking) -> None:
     asking.renew()
 
 
+def _failure(asking: Asking) -> None:
+    grant = asking.grant or asking.obtain()
+    # A lease that was given back already is no news.
+    with BrokerClient(asking.url) as client, suppress(LeaseStale):
+        client.report_failure(grant.run_id, "training-failed", grant.lease_id, grant.lease_key)
+
+
 ACTS: Mapping[str, Callable[[Asking], None]] = {
     "approval": _handing_in(C, "submit_decision", Asking.approve),
     "revocation": _handing_in(B, "submit_decision", Asking.revoke),
@@ -135,5 +144,6 @@ ACTS: Mapping[str, Callable[[Asking], None]] = {
     "succession": _handing_in(A, "succeed", Asking.succession),
     "release": _release,
     "renewal": _renewal,
+    "failure": _failure,
 }
 """Kind → what makes an entry of it. What an owner hands in is the same each time."""

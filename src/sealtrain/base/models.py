@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Base64",
+    "ErrorCode",
     "Hex32",
     "Hex40",
     "Hex64",
@@ -41,6 +42,8 @@ OwnerName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$
 """Name of an owner or dataset: lower-case letters, digits and hyphens."""
 Base64 = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]*={0,2}$")]
 """Padded standard base64; decode with ``base.encoding.from_base64``."""
+ErrorCode = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,64}$")]
+"""Code of an error: never a message, which could quote what a code cannot."""
 Timestamp = Annotated[
     str,
     # Not \d, which also takes the digits of other scripts.

@@ -30,6 +30,7 @@ from sealtrain.release.messages import (
     Challenge,
     ChallengePurpose,
     CosignedPage,
+    FailureReport,
     Health,
     LedgerCheckpoint,
     LedgerConsistency,
@@ -178,6 +179,24 @@ class BrokerClient:
         return self._transport.post(
             "/v1/renewals", body, RenewalAnswer, sign=lambda *_request: shown
         )
+
+    def report_failure(self, run_id: str, code: str, lease_id: str, lease_key: Secret) -> None:
+        """Say with which code a run failed, and give its lease back.
+
+        Args:
+            run_id: As the broker knows it.
+            code: Of the error.
+            lease_id: Of the run's lease here.
+            lease_key: As it came with the lease.
+
+        Raises:
+            LeaseStale: The lease has ended, or was given back.
+            LeaseUnknown: It is none of this run.
+        """
+        report = FailureReport(version=1, run_id=run_id, lease_id=lease_id, code=code)
+        body = canonical_json(report.to_dict())
+        shown = show_lease(lease_id, lease_key, body)
+        self._transport.post("/v1/failures", body, Accepted, sign=lambda *_request: shown)
 
     def submit_decision(self, envelope: Envelope) -> int:
         """Hand in an approval or revocation; returns its index in the ledger.

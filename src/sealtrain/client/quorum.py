@@ -17,6 +17,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -247,6 +248,23 @@ class Quorum:
         )
         if not taken:
             raise _worst(misses)
+
+    def report_failure(self, code: str, grants: Grants) -> None:
+        """Say with which code the run failed, and give its leases back, where brokers answer.
+
+        Args:
+            code: Of the error.
+            grants: The run's.
+        """
+
+        def report(seat: Seat) -> None:
+            held = grants.held[seat.client.url]
+            with suppress(SealtrainError):
+                seat.client.report_failure(held.run_id, code, held.lease_id, held.lease_key)
+
+        now = self._clock()
+        alive = [url for url, one in grants.held.items() if now < one.lease_ends]
+        self._each(report, only=[url for url in alive if url in self._seats])
 
     def _routes(self, datasets: Sequence[Wanted]) -> tuple[Routes, dict[str, SealtrainError]]:
         """What to ask each broker for. What a broker lists only routes: it decides later."""

@@ -118,7 +118,9 @@ class _Work:
                     scripts={str(run.base / path): path for path in run.recipe.scripts},
                 )
             except SealtrainError as error:
-                raise run.keeper.lapsed(error) from None
+                ended = run.keeper.lapsed(error)
+                run.quorum.report_failure(ended.code, run.grant)
+                raise ended from None
 
     def _in_ranks(self, monitor: Monitor, room: Room, ways: Ways) -> Outcome:
         """Train as rank 0; the sandbox closes around each rank once it is connected."""

@@ -17,7 +17,16 @@ from typing import Any, Literal
 from pydantic import Field
 
 from sealtrain.base.clock import from_rfc3339
-from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp, load_model
+from sealtrain.base.models import (
+    ErrorCode,
+    Hex32,
+    Hex40,
+    Hex64,
+    OwnerName,
+    StrictModel,
+    Timestamp,
+    load_model,
+)
 from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
 from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, replaces, verify_dataset
 from sealtrain.consortium.decisions import kms_target
@@ -89,6 +98,12 @@ class _Recorded(StrictModel):
     parties: tuple[Hex32, ...] = Field(default=(), max_length=256)
 
 
+class _Failed(StrictModel):
+    run_id: Hex32
+    lease_id: Hex64
+    code: ErrorCode
+
+
 class _Booted(StrictModel):
     """A dstack guest that was let boot (spec/boot-authority.md §4)."""
 
@@ -147,6 +162,7 @@ class EntryRules:
             "release": self._granted,
             "renewal": self._granted,
             "manifest": self._manifest,
+            "failure": self._failure,
             "boot": self._booted,
             "refusal": self._refusal,
         }.get(kind)
@@ -256,6 +272,8 @@ class EntryRules:
         if kind == "renewal":
             if run is None or run[1] != grant.lease_id:
                 yield f"run {grant.run_id} does not hold the lease that is renewed"
+            if ("lease given back", grant.lease_id) in self._once:
+                yield f"run {grant.run_id} had given its lease back"
             if grant.data or grant.privacy or grant.reserved_at is not None:
                 yield "a renewal releases and reserves nothing"
             yield from self._taken_back(self._data_of(grant.run_id), "stays in use")
@@ -312,6 +330,13 @@ class EntryRules:
             if run_id not in self._runs:
                 yield f"no keys were released to run {run_id}"
         yield from self._repeated("manifest", recorded.manifest_digest)
+
+    def _failure(self, kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
+        failed = load_model(_Failed, body, LedgerInconsistent, kind)
+        run = self._runs.get(failed.run_id)
+        if run is None or run[1] != failed.lease_id:
+            yield f"run {failed.run_id} does not hold the lease that it gives back"
+        yield from self._repeated("lease given back", failed.lease_id)
 
     def _booted(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
         boot = load_model(_Booted, body, LedgerInconsistent, kind)

@@ -16,6 +16,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import printable
 from sealtrain.base.models import (
     Base64,
+    ErrorCode,
     Hex32,
     Hex40,
     Hex64,
@@ -53,6 +54,7 @@ __all__ = [
     "EnvelopeDocument",
     "ErrorBody",
     "ErrorFields",
+    "FailureReport",
     "Health",
     "LedgerCheckpoint",
     "LedgerConsistency",
@@ -187,6 +189,15 @@ class RenewalRequest(_Attested):
 
     lease_id: Hex64
     checkpoint: Anchor | None
+
+
+class FailureReport(StrictModel):
+    """A guest says with which code its run failed, and gives its lease back (§5)."""
+
+    version: Literal[1]
+    run_id: Hex32
+    lease_id: Hex64
+    code: ErrorCode
 
 
 class EnvelopeSignature(StrictModel):

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.filenames import portable_name
-from sealtrain.base.models import Hex32, Hex64, StrictModel, load_json
+from sealtrain.base.models import ErrorCode, Hex32, Hex64, StrictModel, load_json
 from sealtrain.errors import (
     DataInvalid,
     LimitExceeded,
@@ -42,7 +42,6 @@ _MODEL: Final = "model/"
 _SEALED: Final = ".sealed"
 
 State = Literal["waiting", "started", "checkpointed", "completed", "failed"]
-Code = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,64}$")]
 
 
 class OutputIndex(StrictModel):
@@ -62,7 +61,7 @@ class OutputIndex(StrictModel):
     compose_hash: Hex64
     run_id: Hex32 | None
     state: State
-    code: Code | None
+    code: ErrorCode | None
     attempts: Annotated[int, Field(ge=0, le=1 << 31)]
     files: Annotated[dict[str, Pieces], Field(max_length=_MAX_FILES)]
 

@@ -21,7 +21,8 @@ from sealtrain.broker.http.bodies import answer, read_body
 from sealtrain.broker.http.lanes import Lanes
 from sealtrain.broker.service.service import Broker
 from sealtrain.consortium.documents import DOCUMENTS
-from sealtrain.errors import SignatureInvalid
+from sealtrain.errors import LeaseUnknown, SignatureInvalid
+from sealtrain.release.lease_code import LeaseShown
 from sealtrain.release.messages import (
     MAX_CHALLENGE_BYTES,
     MAX_REQUEST_BYTES,
@@ -32,6 +33,7 @@ from sealtrain.release.messages import (
     CosignedCheckpoint,
     CosignedPage,
     EnvelopeDocument,
+    FailureReport,
     ReleaseAnswer,
     ReleaseRequest,
     RenewalAnswer,
@@ -102,16 +104,29 @@ def _add_guests(app: FastAPI, broker: Serving, admission: Admission, lanes: Lane
             asked = _parsed(RenewalRequest, data)
             if shown is None:
                 return answer(broker().renew(asked))
-            if sha256_hex(data) != shown.digest.hex() or asked.lease_id != shown.lease_id:
-                raise SignatureInvalid(
-                    "the body does not match the digest that the lease's holder authenticated",
-                    check="lease",
-                    hint="the body was altered or cut on the way: ask again",
-                )
+            _check_holder(shown, data, asked.lease_id)
             return answer(broker().renew(asked, holder=shown.lease_id))
 
         if shown is None:
             return await lanes.guests.run(caller_of(request), act)
+        return await lanes.holders.run(shown.lease_id, act)
+
+    @app.post("/v1/failures", response_model=Accepted, openapi_extra=body(FailureReport))
+    async def failures(request: Request) -> Response:
+        """Record that a run failed, and end its lease."""
+        shown = admission.holder(request)
+        if shown is None:
+            admission.stranger(request)
+            raise LeaseUnknown(
+                "nobody who holds a lease sent this", check="lease", hint="show the lease"
+            )
+        data = await read_body(request, MAX_CHALLENGE_BYTES, broker().caps.body_seconds)
+
+        def act() -> Response:
+            asked = _parsed(FailureReport, data)
+            _check_holder(shown, data, asked.lease_id)
+            return answer(broker().registry.record_failure(asked))
+
         return await lanes.holders.run(shown.lease_id, act)
 
 
@@ -210,6 +225,15 @@ def _add_manifests(app: FastAPI, broker: Serving, admission: Admission, lanes: L
             return answer(broker().registry.submit_manifest(data))
 
         return await lanes.manifests.run(caller, act)
+
+
+def _check_holder(shown: LeaseShown, data: bytes, lease_id: str) -> None:
+    if sha256_hex(data) != shown.digest.hex() or lease_id != shown.lease_id:
+        raise SignatureInvalid(
+            "the body does not match the digest that the lease's holder authenticated",
+            check="lease",
+            hint="the body was altered or cut on the way: ask again",
+        )
 
 
 def _parsed(asked: type[Asked], data: bytes) -> Asked:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from sealtrain.base.canonical import JsonValue
+from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.broker.service.counting import Counting
@@ -36,6 +36,8 @@ from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import (
     ApprovalExpired,
     DatasetMismatch,
+    LeaseStale,
+    LeaseUnknown,
     LimitExceeded,
     RunMismatch,
     SealtrainError,
@@ -50,6 +52,7 @@ from sealtrain.release.facts import RunState
 from sealtrain.release.messages import (
     Accepted,
     EnvelopeDocument,
+    FailureReport,
     OwnerPolicies,
     RegisteredDatasets,
     TallyAnswer,
@@ -147,6 +150,26 @@ class Registry:
                 if transaction.run(run_id) is not None:
                     return run_id
         raise _no_such_run(named[0])
+
+    def record_failure(self, asked: FailureReport) -> Accepted:
+        """Record that a run failed, and end its lease (§5).
+
+        Args:
+            asked: What the holder of the lease sent.
+
+        Raises:
+            LeaseUnknown: The lease is not this run's.
+            LeaseStale: It has ended, or was given back.
+        """
+        with self._parts.store.transaction() as transaction:
+            lease = transaction.lease(asked.lease_id)
+            if lease is None or lease.run_id != asked.run_id:
+                raise LeaseUnknown("the run has no such lease", check="lease", got=asked.lease_id)
+            if lease.superseded or lease.not_after <= self._parts.clock():
+                raise LeaseStale("the lease has ended", check="lease", got=asked.lease_id)
+            body = {"run_id": asked.run_id, "lease_id": asked.lease_id, "code": asked.code}
+            index = self._record(transaction, "failure", body)
+        return self._accepted(index, sha256_hex(canonical_json(body)))
 
     def submit_manifest(self, data: bytes) -> Accepted:
         """Verify a run's manifest as an auditor would and record its digest.

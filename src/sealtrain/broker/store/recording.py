@@ -197,6 +197,10 @@ def _manifest(transaction: Transaction, entry: Entry) -> None:
         transaction.add_manifest(body["manifest_digest"], body["run_id"], ledger_index=entry.index)
 
 
+def _failure(transaction: Transaction, entry: Entry) -> None:
+    transaction.extend_lease(entry.body["lease_id"], not_after=entry.at)
+
+
 _CHANGES: Final[Mapping[str, Callable[[Transaction, Entry], None]]] = {
     "approval": _decision,
     "revocation": _decision,
@@ -206,6 +210,7 @@ _CHANGES: Final[Mapping[str, Callable[[Transaction, Entry], None]]] = {
     "release": _release,
     "renewal": _renewal,
     "manifest": _manifest,
+    "failure": _failure,
 }
 
 
