@@ -15,6 +15,7 @@ from sealtrain.release.messages import (
     CosignedCheckpoint,
     EnvelopeDocument,
     ErrorBody,
+    FailureReport,
     ReleaseRequest,
     RenewalRequest,
 )
@@ -27,6 +28,7 @@ _BODIES: tuple[type[BaseModel], ...] = (
     CosignedCheckpoint,
     EnvelopeDocument,
     ErrorBody,
+    FailureReport,
     ReleaseRequest,
     RenewalRequest,
 )
