@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from learner_victim import UTTERED
 from remains import Remains, remains_of
-from rlhf_victim import UTTERED
 from training_world import CANARY
 
 OURS = ("owner", "sealed", "checkpoints", "base", "scorer")
@@ -13,7 +13,7 @@ OURS = ("owner", "sealed", "checkpoints", "base", "scorer")
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Remains:
     """What is left after training every way."""
-    return remains_of("rlhf_victim", tmp_path_factory.mktemp("left"), timeout=300)
+    return remains_of("learner_victim", tmp_path_factory.mktemp("left"), "answers", timeout=300)
 
 
 def test_the_model_did_say_it(left: Remains) -> None:

@@ -20,8 +20,7 @@ from urllib.parse import urlsplit
 import pytest
 from broker_process import ProcessSite, process_site
 from broker_world import served_world
-from owner_acts import ACTS, Asking
-from owner_requests import HTTP, approval, post, revocation, signed
+from owner_acts import ACTS, HTTP, Asking, approval, post, revocation, signed
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.secret import Secret

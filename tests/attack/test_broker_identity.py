@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
-from audited_world import renewed
 from manifest_world import OWNERS, identity, signer, simulated_pki
 from quorum_world import QuorumWire
 from relay_world import INVENTED, Relay, relay
-from release_world import ROOT, ReleaseWorld, ids_of, release_world
+from release_world import ROOT, ReleaseWorld, ids_of, release_world, renewed
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.encoding import to_base64

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from broker_world import boot_info, config_of, served_world
-from owner_requests import HTTP, approval, signed
+from owner_acts import HTTP, approval, signed
 from postgres_server import Server, postgres_server
 from release_world import DAY, NOW, ReleaseWorld, release_world
 

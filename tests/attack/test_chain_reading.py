@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from chain_world import (
     owners_contract,
     served_by,
 )
+from http_server import Handler, http_served
 from release_world import ReleaseWorld, release_world
 
 from sealtrain.base.canonical import canonical_json
@@ -397,27 +396,14 @@ def test_a_permission_is_kept_for_its_time_and_a_refusal_never(
 def answering(body: Callable[[Any], None]) -> Iterator[str]:
     """A node that writes what it is told to."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Node(Handler):
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["content-length"]))
-            try:
+            self.body()
+            with suppress(OSError):  # the asker had enough
                 body(self)
-            except OSError:
-                return  # the asker had enough
 
-        def log_message(self, *_args: object) -> None:
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/secret-access-key"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http_served(Node) as url:
+        yield f"{url}/secret-access-key"
 
 
 def replied(status: int, content: bytes, **headers: str) -> Callable[[Any], None]:

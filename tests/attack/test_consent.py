@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audited_world import audited, renewed
-from release_world import DAY, ReleaseWorld, release_world
+from release_world import DAY, ReleaseWorld, audited, release_world, renewed
 
 from sealtrain.errors import (
     ApprovalExpired,

@@ -25,8 +25,8 @@ from pads_world import (
     random_matrix,
     talk,
 )
+from relays import Meddle, Relay, honest, relayed
 from replays import answered, expect_only_a_handshake
-from travel_relay import Meddle, Relay, honest, relayed
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import (

@@ -12,7 +12,7 @@ OURS = ("owner", "sealed", "checkpoints", "base")
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Remains:
     """What is left after training every way."""
-    return remains_of("language_victim", tmp_path_factory.mktemp("left"), timeout=280)
+    return remains_of("learner_victim", tmp_path_factory.mktemp("left"), "language", timeout=280)
 
 
 @pytest.mark.claim("C4")

@@ -17,13 +17,11 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from audited_world import audited
 from broker_process import ProcessSite, newest_log, process_site
 from broker_world import config_of, served_world
-from owner_acts import ACTS, CHECKPOINT, Asking
-from owner_requests import approval, post, signed
+from owner_acts import ACTS, CHECKPOINT, Asking, approval, post, signed
 from postgres_server import Server
-from release_world import NOW, ReleaseWorld, release_world
+from release_world import NOW, ReleaseWorld, audited, release_world
 
 from sealtrain.broker.serve import listening
 from sealtrain.broker.store import group_commit as together

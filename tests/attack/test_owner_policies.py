@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audited_world import audited
 from manifest_world import identity, simulated_pki
-from release_world import ReleaseWorld, document_of, release_world
+from release_world import ReleaseWorld, audited, document_of, release_world
 
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.clock import from_rfc3339

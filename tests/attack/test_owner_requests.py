@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from broker_world import config_of, served_world
+from http_server import Handler, http_served
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from manifest_world import digest, identity
-from owner_requests import BROKER, HTTP, approval, post, revocation, signed
+from owner_acts import BROKER, HTTP, approval, post, revocation, signed
 from prometheus_client.parser import text_string_to_metric_families
 from release_world import DAY, NOW, ReleaseWorld, release_world
 
@@ -252,27 +251,18 @@ def always_stale(date: str) -> Iterator[tuple[str, list[str]]]:
     asked: list[str] = []
     body = json.dumps({"error": {"code": RequestStale.code, "message": "stale"}}).encode()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Stale(Handler):
         def do_POST(self) -> None:
             asked.append(self.path)
-            self.rfile.read(int(self.headers["content-length"]))
+            self.body()
             self.send_response_only(403)
             for name, value in (("date", date), ("content-length", str(len(body)))):
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http_served(Stale) as url:
+        yield url, asked
 
 
 @pytest.mark.parametrize(

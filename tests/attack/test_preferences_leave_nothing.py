@@ -16,7 +16,7 @@ OURS = ("owner", "sealed", "checkpoints", "tokenizer")
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Remains:
     """What is left after training every way."""
-    return remains_of("preference_victim", tmp_path_factory.mktemp("left"), timeout=200)
+    return remains_of("learner_victim", tmp_path_factory.mktemp("left"), "preferences", timeout=200)
 
 
 @pytest.mark.claim("C4")

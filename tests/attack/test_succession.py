@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audited_world import audited, renewed
 from carrying import carries
 from manifest_world import OWNERS, identity
-from release_world import DAY, NOW, ReleaseWorld, document_of, release_world
+from release_world import DAY, NOW, ReleaseWorld, audited, document_of, release_world, renewed
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import to_rfc3339

@@ -31,7 +31,7 @@ OURS = ("owner", "sealed", "checkpoints")
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Remains:
     """What is left after sealing and an uninterrupted training."""
-    return remains_of("training_victim", tmp_path_factory.mktemp("left"), timeout=200)
+    return remains_of("learner_victim", tmp_path_factory.mktemp("left"), "whole", timeout=200)
 
 
 @pytest.mark.claim("C4")
@@ -53,7 +53,7 @@ def test_nothing_else_is_ever_opened_for_writing(left: Remains) -> None:
 
 @pytest.mark.claim("C23")
 def test_killed_and_resumed_it_ends_with_the_same_weights(left: Remains, tmp_path: Path) -> None:
-    process = started("training_victim", tmp_path, "slow")
+    process = started("learner_victim", tmp_path, "whole", "slow")
     try:
         deadline = time.monotonic() + 120
         while not list((tmp_path / "checkpoints").glob("checkpoint-00000002-*.sealed")):
@@ -64,7 +64,7 @@ def test_killed_and_resumed_it_ends_with_the_same_weights(left: Remains, tmp_pat
         process.send_signal(signal.SIGKILL)
         process.communicate()
     assert process.returncode == -signal.SIGKILL
-    after = remains_of("training_victim", tmp_path, timeout=200)
+    after = remains_of("learner_victim", tmp_path, "whole", timeout=200)
     whole, resumed = left.answer, after.answer
     assert resumed["weights"] == whole["weights"]
     assert resumed["history"] == whole["history"][-len(resumed["history"]) :]

@@ -11,7 +11,7 @@ import pytest
 from channel_world import COMPOSE, acceptance, guest
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from travel_relay import Meddle, relayed
+from relays import Meddle, relayed
 from travel_world import HOLDERS, PATIENCE, RUN_ID, TERMS, TravelWorld, travel_world
 
 from sealtrain.errors import (

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from audited_world import audited, renewed
 from manifest_world import OWNERS, identity
-from release_world import ReleaseWorld, document_of, release_world
+from release_world import ReleaseWorld, audited, document_of, release_world, renewed
 
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.withdrawals import PAYLOAD_TYPE, Withdrawal

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import nvidia_world as vendor
 import pytest
 import yaml
 from exhibit_world import REFUSED, Real, accepted, gpu_rules
+from http_server import Handler, http_served
 from pccs import Pccs, serving
 
 from sealtrain.attest.nvidia.collateral import GpuCollateral
@@ -416,36 +415,20 @@ def test_collateral_of_accelerators_is_fetched_from_a_mirror(
 ) -> None:
     rim = b"<a mirror's file/>"
 
-    class Mirror(BaseHTTPRequestHandler):
+    class Mirror(Handler):
         def do_GET(self) -> None:  # the name is the library's
             name = self.path.rpartition("/")[2]
             body = {"id": name, "rim": to_base64(rim), "sha256": sha256_hex(rim)}
-            self.reply(json.dumps(body).encode())
+            self.answer(200, json.dumps(body).encode())
 
         def do_POST(self) -> None:  # the name is the library's
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.reply(b"an answer")
+            self.body()
+            self.answer(200, b"an answer")
 
-        def reply(self, body: bytes) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Mirror)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    url, out = f"http://127.0.0.1:{server.server_address[1]}", tmp_path / "gpu.json"
+    out = tmp_path / "gpu.json"
     file = shared / "vectors/nvidia/hopper_multi4_ppcie.json"
-    try:
+    with http_served(Mirror) as url:
         done = run("fetch", "--gpu", file, "--out", out, "--rims", f"{url}/rim", "--ocsp", url)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
     assert done.code == 0, done.stderr
     fetched = GpuCollateral.from_file(out)
     assert len(fetched.rims) == 2

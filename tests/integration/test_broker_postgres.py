@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from audited_world import renewed
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from postgres_server import DATABASE, PROGRAMS, Server
-from release_world import NOW, ROOT, ReleaseWorld, release_world
+from release_world import NOW, ROOT, ReleaseWorld, release_world, renewed
 from typer.testing import CliRunner
 
 from sealtrain.base.canonical import canonical_json

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +10,11 @@ import pytest
 from cut_world import DECODER_CONFIG, one_thread
 from joint_site import JointSite, joint_site
 from manifest_world import OWNERS, RECIPE
-from warm import Process, started
+from warm import starting
 
 from sealtrain.base.clock import system_clock
 from sealtrain.base.hostport import host_and_port
+from sealtrain.cli.programs import Part
 from sealtrain.client.connection import own_key
 from sealtrain.errors import SealtrainError
 from sealtrain.keys.identity import Identity
@@ -33,27 +32,15 @@ WITHIN_S = 240.0
 CUT = {"kind": "cut", "policy": "policy.yaml", "layers": 2, "spf_share": 0.05, "wire": "int8"}
 
 
-def serving(at: JointSite) -> Process:
+def serving(at: JointSite) -> Part:
     settings = at.settings("run")
     command = [
         "split", "serve", settings.lock,
         "--platform", "simulator", "--guest", settings.guest, "--collateral", settings.collateral,
         "--broker", at.broker, "--base", settings.base, "--out", settings.out,
-        "--patience", "120", "--wait", "200", "--json",
+        "--patience", "120", "--wait", "200",
     ]  # fmt: skip
-    with (at.folder / "run.log").open("wb") as said, (at.folder / "run.json").open("wb") as told:
-        return started([*map(str, command)], recipe=RECIPE, stdout=told, stderr=said)
-
-
-def place(at: JointSite, server: Process) -> tuple[str, int]:
-    """Where the server listens, once it says so."""
-    until = time.monotonic() + WITHIN_S
-    while time.monotonic() < until and server.poll() is None:
-        for line in (at.folder / "run.log").read_text().splitlines():
-            if "cut server ready" in line:
-                return host_and_port(line.rsplit(" ", 1)[-1])
-        time.sleep(0.05)
-    raise AssertionError((at.folder / "run.log").read_text() + (at.folder / "run.json").read_text())
+    return Part("server", at.folder, command, start=starting(RECIPE))
 
 
 def sending(at: JointSite, owner: str, server: tuple[str, int], **changed: Any) -> Sending:
@@ -80,9 +67,8 @@ def test_a_cut_run_ends_in_a_manifest_that_every_owner_holds_and_verifies(tmp_pa
         "collaboration": CUT,
     }
     with joint_site(tmp_path, **recipe) as at:
-        server = serving(at)
-        try:
-            address = place(at, server)
+        with serving(at) as server:
+            address = host_and_port(server.place("cut server ready", within=WITHIN_S))
             done: dict[str, Sent | SealtrainError] = {}
 
             def serve(owner: str) -> None:
@@ -96,14 +82,9 @@ def test_a_cut_run_ends_in_a_manifest_that_every_owner_holds_and_verifies(tmp_pa
             threads = [threading.Thread(target=serve, args=(one,), daemon=True) for one in OWNERS]
             for thread in threads:
                 thread.start()
-            code = server.wait(WITHIN_S)
+            answer = server.ended(within=WITHIN_S)
             for thread in threads:
                 thread.join(WITHIN_S)
-        finally:
-            server.kill()
-            server.wait()
-        answer = json.loads((tmp_path / "run.json").read_text())
-        assert code == 0, (answer, (tmp_path / "run.log").read_text())
         manifest = (tmp_path / "run" / "manifest.json").read_bytes()
         report = verify_manifest(
             manifest, at.trust(), artefacts=tmp_path / "run", now=system_clock()

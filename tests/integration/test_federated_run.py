@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -18,9 +17,10 @@ from language_world import BERT
 from manifest_world import OWNERS
 from manifest_world import RECIPE as WHOLE_RECIPE
 from parties_world import FEDERATED
-from warm import Process, started
+from warm import starting
 
 from sealtrain.base.clock import system_clock
+from sealtrain.cli.programs import Part
 from sealtrain.manifest import form
 from sealtrain.manifest.verify import verify_manifest
 
@@ -58,7 +58,8 @@ class Stage:
 
     at: JointSite
     sockets: Path
-    processes: dict[str, Process] = field(default_factory=dict)
+    stack: ExitStack
+    parts: dict[str, Part] = field(default_factory=dict)
 
     def start(self, name: str, *words: str | Path) -> None:
         settings = self.at.settings(name)
@@ -67,42 +68,21 @@ class Stage:
             "--platform", "simulator", "--guest", settings.guest,
             "--collateral", settings.collateral, "--broker", self.at.broker,
             "--base", settings.base, "--out", settings.out,
-            "--relay", self.sockets / f"{name}.sock", "--json",
+            "--relay", self.sockets / f"{name}.sock",
         ]  # fmt: skip
-        with self.log(name).open("ab") as said, self.answer(name).open("wb") as told:
-            self.processes[name] = started(
-                [*map(str, command)], recipe=WHOLE_RECIPE, stdout=told, stderr=said
-            )
+        part = Part(name, self.at.folder, command, start=starting(WHOLE_RECIPE))
+        self.parts[name] = self.stack.enter_context(part)
 
     def join(self, owner: str, run_id: str, *words: str) -> None:
         sealed = self.at.settings(owner).data[0]
         self.start(owner, "join", "--data", sealed, "--party", owner, "--run", run_id, *words)
 
-    def log(self, name: str) -> Path:
-        return self.at.folder / f"{name}.log"
-
-    def answer(self, name: str) -> Path:
-        return self.at.folder / f"{name}.json"
-
-    def said(self, name: str, word: str, *, times: int = 1) -> str:
-        """The line with a word, once a process said it so many times."""
-        until = time.monotonic() + WITHIN_S
-        while time.monotonic() < until:
-            lines = [one for one in self.log(name).read_text().splitlines() if word in one]
-            if len(lines) >= times:
-                return lines[times - 1]
-            if self.processes[name].poll() is not None and not lines:
-                break
-            time.sleep(0.05)
-        raise AssertionError(
-            f"{name}: {self.log(name).read_text()} {self.answer(name).read_text()}"
-        )
+    def said(self, name: str, word: str) -> str:
+        """The line with a word, once a program said it."""
+        return self.parts[name].line(word, within=WITHIN_S)
 
     def ended(self, name: str) -> dict[str, Any]:
-        code = self.processes[name].wait(WITHIN_S)
-        answer: dict[str, Any] = json.loads(self.answer(name).read_text())
-        assert code == 0, (name, answer, self.log(name).read_text())
-        return answer
+        return self.parts[name].ended(within=WITHIN_S)
 
 
 @contextmanager
@@ -111,13 +91,7 @@ def stage(folder: Path, *, rows: Callable[[str], str] = records, **recipe: Any) 
         at = stack.enter_context(joint_site(folder, rows=rows, **RECIPE | recipe))
         # A socket's path is short, wherever the tests lie.
         sockets = stack.enter_context(tempfile.TemporaryDirectory(prefix="fed-"))
-        made = Stage(at=at, sockets=Path(sockets))
-        try:
-            yield made
-        finally:
-            for process in made.processes.values():
-                process.kill()
-                process.wait()
+        yield Stage(at=at, sockets=Path(sockets), stack=stack)
 
 
 HIDING: dict[str, Any] = {
@@ -174,7 +148,7 @@ def test_rounds_that_hide_patients_say_their_price_and_no_figure(tmp_path: Path)
         for owner in OWNERS:
             made.join(owner, run_id)
         made.said(OWNERS[2], "round 1")
-        made.processes[OWNERS[2]].kill()
+        made.parts[OWNERS[2]].kill()
         outcome = made.ended("lead")
         relay.close()
         assert outcome["metrics"].keys() == {"accuracy"}
@@ -207,8 +181,7 @@ def test_a_federation_of_processes_ends_in_a_manifest_that_verifies(tmp_path: Pa
             made.join(owner, run_id)
         made.said("lead", "round 1 of 6")
         lost = OWNERS[2]
-        made.processes[lost].kill()
-        made.processes[lost].wait()
+        made.parts[lost].kill()
         made.join(lost, run_id, "--again")
         outcome = made.ended("lead")
         relay.close()

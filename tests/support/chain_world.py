@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from eth_account import Account
 from eth_account.signers.local import LocalAccount
 from eth_tester import EthereumTester, PyEVMBackend
 from eth_utils.crypto import keccak
+from http_server import Handler, http_served
 from trie.hexary import HexaryTrie
 from typer.testing import CliRunner
 from web3 import EthereumTesterProvider, Web3
@@ -151,9 +151,9 @@ def deployed(web3: Web3, payer: str, name: str, *arguments: Any) -> Any:
 def served(chain: TestChain, lies: dict[str, Lie] | None = None) -> Iterator[str]:
     """One node of the chain; yields its URL. ``lies`` change what it answers to a method."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Node(Handler):
         def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            asked = json.loads(self.body())
             method, params = asked["method"], asked["params"]
             answer: dict[str, Any] = {"jsonrpc": "2.0", "id": asked["id"]}
             try:
@@ -162,24 +162,10 @@ def served(chain: TestChain, lies: dict[str, Lie] | None = None) -> Iterator[str
                 answer["result"] = told if lie is None else lie(params, told)
             except Exception as error:
                 answer["error"] = _failure(error)
-            body = json.dumps(answer).encode()
-            self.send_response(200)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(200, json.dumps(answer).encode())
 
-        def log_message(self, *_args: object) -> None:
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http_served(Node) as url:
+        yield url
 
 
 def _failure(error: Exception) -> dict[str, Any]:

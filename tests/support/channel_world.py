@@ -6,11 +6,12 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from manifest_world import signer, simulated_pki
+from relays import altering, carried
 
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.presets import insecure_simulator_policy
@@ -114,7 +115,7 @@ def talking(
     """
     with (
         called(theirs or answering()) as (address, outcome, thread),
-        _between(address, relay) as reached,
+        _through(address, relay) as reached,
         dialled(reached, timeout=TIMEOUT) as line,
         channels.open_over(line, ours or conversation()) as mine,
     ):
@@ -127,39 +128,11 @@ def talking(
 
 
 @contextmanager
-def _between(
+def _through(
     address: tuple[str, int], relay: tuple[Relay, Relay] | None
 ) -> Iterator[tuple[str, int]]:
     if relay is None:
         yield address
         return
-    listener = socket.create_server(("127.0.0.1", 0))
-    listener.settimeout(TIMEOUT)
-    ends: list[socket.socket] = []
-
-    def pump(source: socket.socket, target: socket.socket, altered: Relay) -> None:
-        try:
-            while data := source.recv(1 << 16):
-                target.sendall(altered(data))
-            target.shutdown(socket.SHUT_WR)
-        except OSError:
-            return
-
-    def run() -> None:
-        near, _ = listener.accept()
-        far = socket.create_connection(address)
-        ends.extend((near, far))
-        for source, target, altered in ((near, far, relay[0]), (far, near, relay[1])):
-            threading.Thread(target=pump, args=(source, target, altered), daemon=True).start()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield listener.getsockname()
-    finally:
-        listener.close()
-        for end in ends:
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)  # a close alone wakes nobody who reads
-            end.close()
-        thread.join(TIMEOUT)
+    with carried(address, *map(altering, relay)) as (between, _seen):
+        yield between

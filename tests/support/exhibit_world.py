@@ -260,135 +260,59 @@ def _accelerators(shared: Path) -> Iterator[Real]:
         )
 
 
+def _refused(file: str, code: str, policy: dict[str, Any], **facts: Any) -> tuple[Real, str]:
+    return Real(file=file, policy=policy, **{"at": _SUMMER, "outside": ()} | facts), code
+
+
+def _snp_files(name: str) -> tuple[str, ...]:
+    return f"sev-snp/{name}.cert.der", "sev-snp/roots/ask_ark_milan.pem"
+
+
+_ANY_MILAN = snp_rules("InsecureMilan", (0, 0, 0, 0))
+_OUTDATED, _TDX = "tdx/tdx_quote_outdated_collateral.json", "tdx/tdx_quote_collateral.json"
+_BAD = "nvidia/hopper_bad_signature"
 REFUSED: tuple[tuple[Real, str], ...] = (
-    (
-        Real(file="tdx/sgx_quote", policy=tdx_rules(), at=1750935371, outside=()),
-        "platform-mismatch",
+    _refused("tdx/sgx_quote", "platform-mismatch", tdx_rules(), at=1750935371),
+    _refused(
+        "tdx/tdx_quote_outdated", "tcb-status-refused", tdx_rules(), at=1772708331,
+        collateral=_OUTDATED,
     ),
-    (
-        Real(
-            file="tdx/tdx_quote_outdated",
-            policy=tdx_rules(),
-            at=1772708331,
-            outside=(),
-            collateral="tdx/tdx_quote_outdated_collateral.json",
-        ),
-        "tcb-status-refused",
+    _refused(
+        "tdx/own-mock/quote.bin", "simulated-evidence", tdx_rules(), at=1750000001,
+        collateral="tdx/own-mock/collateral.json",
     ),
-    (
-        Real(
-            file="tdx/own-mock/quote.bin",
-            policy=tdx_rules(),
-            at=1750000001,
-            outside=(),
-            collateral="tdx/own-mock/collateral.json",
-        ),
-        "simulated-evidence",
+    _refused(
+        "dstack/verifier-fixtures/tdx-lite-getquote.json", "collateral-expired", intel(),
+        at=1772708331, collateral=_OUTDATED,
     ),
-    (
-        Real(
-            file="dstack/verifier-fixtures/tdx-lite-getquote.json",
-            policy=intel(),
-            at=1772708331,
-            outside=(),
-            collateral="tdx/tdx_quote_outdated_collateral.json",
-        ),
-        "collateral-expired",
+    _refused(
+        "dstack/simulator-v0.5.4/quote.hex", "tcb-status-refused", tdx_rules(), at=1750332747,
+        collateral=_TDX,
     ),
-    (
-        Real(
-            file="dstack/simulator-v0.5.4/quote.hex",
-            policy=tdx_rules(),
-            at=1750332747,
-            outside=(),
-            collateral="tdx/tdx_quote_collateral.json",
-        ),
-        "tcb-status-refused",
+    _refused(
+        "dstack/rtmr3-based/report.json", "tcb-status-refused", intel(), at=1750332747,
+        collateral=_TDX,
     ),
-    (
-        Real(
-            file="dstack/rtmr3-based/report.json",
-            policy=intel(),
-            at=1750332747,
-            outside=(),
-            collateral="tdx/tdx_quote_collateral.json",
-        ),
-        "tcb-status-refused",
+    _refused("nitro/bad_signature_2024.cose", "quote-invalid", nitro_rules(), at=1721770180),
+    _refused("nitro/debug_2023.cose", "debug-guest", nitro_rules(), at=1695049410),
+    _refused("nitro/debug_2024_userdata_nonce.cose", "debug-guest", nitro_rules(), at=1725911352),
+    _refused(
+        "sev-snp/milan_wrong_vcek.report.bin", "certificate-chain-invalid", _ANY_MILAN,
+        certificates=_snp_files("milan_wrong_vcek"),
     ),
-    (
-        Real(
-            file="nitro/bad_signature_2024.cose",
-            policy=nitro_rules(),
-            at=1721770180,
-            outside=(),
-        ),
-        "quote-invalid",
+    _refused(
+        "sev-snp/milan_debug_policy.report.bin", "debug-guest", _ANY_MILAN,
+        certificates=_snp_files("milan_debug_policy"),
     ),
-    (
-        Real(file="nitro/debug_2023.cose", policy=nitro_rules(), at=1695049410, outside=()),
-        "debug-guest",
+    _refused(
+        "sev-snp/milan_vcek_v2.report.bin", "platform-mismatch", snp_rules("Genoa", (0, 0, 0, 0)),
+        certificates=_snp_files("milan_vcek_v2"),
     ),
-    (
-        Real(
-            file="nitro/debug_2024_userdata_nonce.cose",
-            policy=nitro_rules(),
-            at=1725911352,
-            outside=(),
-        ),
-        "debug-guest",
-    ),
-    (
-        Real(
-            file="sev-snp/milan_wrong_vcek.report.bin",
-            policy=snp_rules("InsecureMilan", (0, 0, 0, 0)),
-            at=_SUMMER,
-            outside=(),
-            certificates=("sev-snp/milan_wrong_vcek.cert.der", "sev-snp/roots/ask_ark_milan.pem"),
-        ),
-        "certificate-chain-invalid",
-    ),
-    (
-        Real(
-            file="sev-snp/milan_debug_policy.report.bin",
-            policy=snp_rules("InsecureMilan", (0, 0, 0, 0)),
-            at=_SUMMER,
-            outside=(),
-            certificates=(
-                "sev-snp/milan_debug_policy.cert.der",
-                "sev-snp/roots/ask_ark_milan.pem",
-            ),
-        ),
-        "debug-guest",
-    ),
-    (
-        Real(
-            file="sev-snp/milan_vcek_v2.report.bin",
-            policy=snp_rules("Genoa", (0, 0, 0, 0)),
-            at=_SUMMER,
-            outside=(),
-            certificates=("sev-snp/milan_vcek_v2.cert.der", "sev-snp/roots/ask_ark_milan.pem"),
-        ),
-        "platform-mismatch",
-    ),
-    (
-        Real(
-            file="nvidia/hopper_bad_signature.report.bin",
-            policy=gpu_rules(),
-            at=_SUMMER,
-            outside=(),
-            chain="nvidia/hopper_bad_signature.chain.pem",
-        ),
-        "gpu-report-invalid",
-    ),
+    _refused(f"{_BAD}.report.bin", "gpu-report-invalid", gpu_rules(), chain=f"{_BAD}.chain.pem"),
     *(
-        (
-            Real(
-                file=f"nvidia/{name}",
-                policy=gpu_rules(gpu_count=count, mode=["single", "mpt", "protected_pcie"]),
-                at=_SUMMER,
-                outside=(),
-            ),
-            "gpu-set-refused",
+        _refused(
+            f"nvidia/{name}", "gpu-set-refused",
+            gpu_rules(gpu_count=count, mode=["single", "mpt", "protected_pcie"]),
         )
         # Parts of boards: GPUs without their switches, a switch without its GPUs.
         for name, count in (
@@ -397,39 +321,19 @@ REFUSED: tuple[tuple[Real, str], ...] = (
             ("switch_ls10.json", 1),
         )
     ),
-    (
-        Real(
-            file="nvidia/switch_ls10_x4_duplicate.json",
-            policy=gpu_rules(switch_count=4),
-            at=_SUMMER,
-            outside=(),
-        ),
-        "gpu-set-refused",
+    _refused(
+        "nvidia/switch_ls10_x4_duplicate.json", "gpu-set-refused", gpu_rules(switch_count=4)
     ),
-    (
-        Real(
-            file="nvidia/nras_eat_2025.json",
-            policy=gpu_rules(),
-            at=1749602000,
-            outside=(),
-            nonce="93" * 32,
-        ),
-        "remote-verdict-refused",
+    _refused(
+        "nvidia/nras_eat_2025.json", "remote-verdict-refused", gpu_rules(), at=1749602000,
+        nonce="93" * 32,
     ),
-    (
-        Real(
-            file="nvidia/rim/driver_GH100_550.144.03_bad_signature.xml",
-            policy=gpu_rules(),
-            at=_SUMMER,
-            outside=(),
-        ),
-        "reference-value-invalid",
+    _refused(
+        "nvidia/rim/driver_GH100_550.144.03_bad_signature.xml", "reference-value-invalid",
+        gpu_rules(),
     ),
-    (
-        Real(file="nvidia/rim/driver_bad_chain.xml", policy=gpu_rules(), at=_SUMMER, outside=()),
-        "reference-value-invalid",
-    ),
-)
+    _refused("nvidia/rim/driver_bad_chain.xml", "reference-value-invalid", gpu_rules()),
+)  # fmt: skip
 """Files that must be refused, and the code of the refusal."""
 
 

@@ -5,19 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from training_world import LLAMA, LORA, OWNERS, TRAINER, sft
+from training_world import LLAMA, LORA, TRAINER, document, releasing, sft
 
 from sealtrain.recipe.schema import Recipe, parse_recipe
 
-BERT = {
-    "model_type": "bert",
-    "vocab_size": 259,
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 128,
-}
+SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
+SIZES += ("num_attention_heads", "max_position_embeddings")
+BERT = {"model_type": "bert"} | {name: LLAMA[name] for name in SIZES}
 NF4 = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
 WEIGHT_ADAPTERS: dict[str, dict[str, Any]] = {
     "lora": LORA,
@@ -60,24 +54,15 @@ TEMPLATE = (
 
 
 def _language(phase: str, trainer: dict[str, Any], changed: dict[str, Any]) -> Recipe:
-    common = ("version", "name", "model", "datasets", "peft", "privacy", "hardware")
-    usual = sft().to_dict()
-    document = {name: usual[name] for name in common}
-    document |= {"phase": phase, "trainer": TRAINER | trainer}
-    document["release_policy"] = {
-        "metrics": [
-            "loss",
-            "eval_loss",
-            "perplexity",
-            "bits_per_byte",
-            "recall_at_1",
-            "mrr_at_10",
+    usual: dict[str, Any] = {
+        "phase": phase,
+        "trainer": TRAINER | trainer,
+        "release_policy": releasing(
+            "loss", "eval_loss", "perplexity", "bits_per_byte", "recall_at_1", "mrr_at_10",
             "cosine_margin",
-        ],
-        "round_to": 8,
-        "model": {"recipients": [OWNERS[0]]},
-    }
-    return parse_recipe(document | changed)
+        ),
+    }  # fmt: skip
+    return parse_recipe(document(**usual | changed))
 
 
 def cpt(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:

@@ -1,4 +1,4 @@
-"""Everything that makes a broker write into its ledger, done over HTTP, by the entry's kind."""
+"""What owners and guests hand in over HTTP: all that makes a broker write into its ledger."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 from manifest_world import identity
-from owner_requests import BROKER
-from release_world import DAY, NOW, ReleaseWorld
+from release_world import DAY, NOW, ROOT, ReleaseWorld, ids_of
 
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker
 from sealtrain.client.grant import Grant, renew
-from sealtrain.consortium.approvals import Decision, sign_decision
+from sealtrain.consortium.approvals import Decision, Target, sign_decision
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.policies import OwnerPolicy
@@ -23,11 +23,57 @@ from sealtrain.consortium.succession import propose, with_signature
 from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import LeaseStale
 from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.http_signature import sign_request
 
-__all__ = ["ACTS", "Asking"]
+# One for all: making one reads the machine's certificates. No connection outlives its request.
+HTTP = httpx.Client(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
 
+(BROKER,) = ids_of(ROOT)
 A, B, C = "hospital-a", "hospital-b", "hospital-c"
 CHECKPOINT = (7, "ce" * 32)
+
+
+def approval(world: ReleaseWorld, owner: str = C) -> bytes:
+    return approved(world, owner).to_bytes()
+
+
+def approved(world: ReleaseWorld, owner: str = C) -> Envelope:
+    made = Decision.approve(
+        consortium_id=world.consortium.consortium_id,
+        target=world.target,
+        needs=world.needs,
+        signed_at=world.clock(),
+        not_after=world.clock() + DAY,
+    )
+    return sign_decision(made, identity(owner).signer)
+
+
+def revocation(world: ReleaseWorld, owner: str, target: Target | None = None) -> Envelope:
+    made = Decision.revoke(
+        consortium_id=world.consortium.consortium_id,
+        target=target or world.target,
+        signed_at=world.clock(),
+    )
+    return sign_decision(made, identity(owner).signer)
+
+
+def signed(
+    url: str,
+    body: bytes,
+    *,
+    owner: str = "hospital-c",
+    broker: str = BROKER,
+    at: int = NOW,
+    nonce: str | None = None,
+) -> dict[str, str]:
+    nonce = nonce or os.urandom(16).hex()
+    signer = identity(owner).signer
+    return sign_request("POST", url, body, signer, broker=broker, created=at, nonce=nonce)
+
+
+def post(url: str, body: bytes, headers: dict[str, str]) -> tuple[int, str | None]:
+    answered = HTTP.post(url, content=body, headers=headers)
+    return answered.status_code, answered.json().get("error", {}).get("code")
 
 
 @dataclass
@@ -44,22 +90,10 @@ class Asking:
         return BrokerClient(self.url, signer=me, broker=BROKER, clock=self.world.clock)
 
     def approve(self, owner: str = C) -> Envelope:
-        made = Decision.approve(
-            consortium_id=self.world.consortium.consortium_id,
-            target=self.world.target,
-            needs=self.world.needs,
-            signed_at=NOW,
-            not_after=NOW + DAY,
-        )
-        return sign_decision(made, identity(owner).signer)
+        return approved(self.world, owner)
 
     def revoke(self, owner: str = B) -> Envelope:
-        made = Decision.revoke(
-            consortium_id=self.world.consortium.consortium_id,
-            target=self.world.target,
-            signed_at=NOW,
-        )
-        return sign_decision(made, identity(owner).signer)
+        return revocation(self.world, owner)
 
     def withdrawal(self) -> Envelope:
         made = Withdrawal.of(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from channel_world import acceptance, guest
+from relays import altering, carried
 
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import listening
@@ -167,38 +166,5 @@ def recording(address: tuple[str, int]) -> Iterator[tuple[str, list[bytearray]]]
     Yields:
         ``host:port`` to go to instead, and the bytes of each connection.
     """
-    kept: list[bytearray] = []
-    threads: list[threading.Thread] = []
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def carry(source: socket.socket, target: socket.socket, keep: bytearray | None) -> None:
-            with suppress(OSError):
-                while data := source.recv(1 << 18):
-                    if keep is not None:
-                        keep += data
-                    target.sendall(data)
-            with suppress(OSError):
-                target.shutdown(socket.SHUT_WR)
-
-        def serve(caller: socket.socket, keep: bytearray) -> None:
-            with caller, socket.create_connection(address) as onward:
-                back = threading.Thread(target=carry, args=(onward, caller, None))
-                back.start()
-                carry(caller, onward, keep)
-                back.join(30)
-
-        def relay() -> None:
-            with suppress(OSError):
-                while True:
-                    caller, _ = listener.accept()
-                    kept.append(bytearray())
-                    thread = threading.Thread(target=serve, args=(caller, kept[-1]))
-                    threads.append(thread)
-                    thread.start()
-
-        thread = threading.Thread(target=relay, daemon=True)
-        thread.start()
-        yield "{}:{}".format(*listener.getsockname()), kept
-        listener.shutdown(socket.SHUT_RDWR)
-        for one in [thread, *threads]:
-            one.join(30)
+    with carried(address, altering(), altering()) as ((host, port), relay):
+        yield f"{host}:{port}", relay.there

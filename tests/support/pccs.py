@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ssl
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
+
+from http_server import Handler, http_served
 
 from sealtrain.attest.evidence import Collateral
 
@@ -68,31 +67,11 @@ def _signed(name: str, text: str, signature: str) -> bytes:
 def serving(pccs: Pccs, certificate: Path | None = None) -> Iterator[Pccs]:
     """Serve it, over TLS where there is a certificate."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Answering(Handler):
         def do_GET(self) -> None:  # the name is the library's
             pccs.hosts.append(self.headers["Host"])
             status, headers, body = pccs.answer(self.path)
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(status, body, **headers)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    if certificate is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    pccs.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with http_served(Answering, certificate) as pccs.url:
         yield pccs
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from typing import Any
 
-from training_world import CANARY, LLAMA, OWNERS, TRAINER
+from training_world import CANARY, TRAINER, document, releasing, write_records
 
 from sealtrain.recipe.schema import Recipe, parse_recipe
 
@@ -19,32 +18,13 @@ METRICS = ["loss", "eval_loss", "reward_accuracy", "reward_margin", "rewards_mar
 
 def preferring(phase: str, *, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:
     """A recipe of ``phase`` on two hospitals' pairs, full weights, with changes."""
-    document = {
-        "version": 1,
-        "name": "tiny",
+    usual: dict[str, Any] = {
         "phase": phase,
-        "model": {"config": LLAMA, "init_seed": 7, "tokenizer": {"kind": "bytes"}},
-        "datasets": [
-            *({"owner": owner, "name": "records", "role": "train"} for owner in OWNERS),
-            {"owner": OWNERS[0], "name": "held-out", "role": "test"},
-        ],
         "columns": PAIRS,
         "trainer": TRAINER | SHORT | (trainer or {}),
-        "peft": None,
-        "privacy": {"dp": "none"},
-        "release_policy": {
-            "metrics": METRICS,
-            "round_to": 8,
-            "model": {"recipients": [OWNERS[0]]},
-        },
-        "hardware": {
-            "platforms": ["simulator"],
-            "image": None,
-            "key_provider": "none",
-            "key_provider_id": None,
-        },
+        "release_policy": releasing(*METRICS),
     }
-    return parse_recipe(document | changed)
+    return parse_recipe(document(**usual | changed))
 
 
 def kto(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:
@@ -80,13 +60,7 @@ def preferences(count: int, label: str) -> list[dict[str, Any]]:
 
 
 def write_preferences(folder: Path, count: int = 40) -> dict[str, Path]:
-    """JSONL of every dataset, by ``owner.name``."""
-    paths = {}
-    for owner, name in ((OWNERS[0], "records"), (OWNERS[1], "records"), (OWNERS[0], "held-out")):
-        rows = preferences(count if name == "records" else count // 2, f"{owner}.{name}")
-        paths[f"{owner}.{name}"] = path = folder / f"{owner}.{name}.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    return paths
+    return write_records(folder, count, made=preferences)
 
 
 def merging_tokenizer(folder: Path) -> None:

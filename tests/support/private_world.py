@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from training_world import LORA, OWNERS, classify, sft
+from training_world import LORA, classify, releasing, sft
 
 from sealtrain.recipe.schema import Recipe
 from sealtrain.sealing.datakey import DataKey
@@ -21,11 +21,7 @@ SGD: dict[str, Any] = {
     "accountant": "rdp",
 }
 RANGES = {"size": [200.0, 800.0], "spread": [-0.4, 0.4]}
-POLICY = {
-    "metrics": ["accuracy", "majority", "f1", "auroc", "eval_loss"],
-    "round_to": 8,
-    "model": {"recipients": [OWNERS[0]]},
-}
+POLICY = releasing("accuracy", "majority", "f1", "auroc", "eval_loss")
 STEADY = {"learning_rate": 0.05, "lr_scheduler_type": "constant", "warmup_steps": 0}
 
 

@@ -34,7 +34,7 @@ from sealtrain.broker.service.parts import BrokerParts
 from sealtrain.broker.service.service import Broker
 from sealtrain.broker.store.memory import Store
 from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
-from sealtrain.client.grant import Asked, Grant, obtain
+from sealtrain.client.grant import Asked, Grant, obtain, renew
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.approvals import DatasetPin, Decision, Target, sign_decision
 from sealtrain.consortium.datasets import sign_dataset
@@ -42,6 +42,7 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.errors import SealtrainError
 from sealtrain.keys.derive import signing_key
 from sealtrain.keys.identity import Identity
+from sealtrain.ledger.audit import Auditor, AuditReport
 from sealtrain.ledger.ledger import Ledger, LedgerProof
 from sealtrain.ledger.postgres import Postgres
 from sealtrain.recipe.installation import CodePin, EnvironmentPin, PackagePin
@@ -358,6 +359,18 @@ class ReleaseWorld:
         for data in (*self.wire.left_the_broker, *written):
             for form in forms:
                 assert form not in data
+
+
+def renewed(world: ReleaseWorld, grant: Grant) -> Grant:
+    return renew(world.wire, world.attest(), world.collect(world.guest()), grant)
+
+
+def audited(world: ReleaseWorld) -> AuditReport:
+    """What an auditor finds in the ledger's entries alone."""
+    auditor = Auditor(world.consortium, world.keyring.signer.public, origin=world.ledger.origin)
+    for entry in world.ledger.entries():
+        auditor.entry(canonical_json(entry))
+    return auditor.finish()
 
 
 @cache

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from typing import Any
 
-from training_world import CANARY, LLAMA, OWNERS, TRAINER
+from training_world import CANARY, LLAMA, TRAINER, document, releasing, write_records
 
 from sealtrain.recipe.schema import Recipe, parse_recipe
 
@@ -24,33 +23,14 @@ SCORER = {"model": {"path": "scorer", "tokenizer": {"kind": "bytes"}}}
 
 def rlhf(algorithm: str, *, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:
     """A recipe on two hospitals' prompts with a reward model in ``scorer``, with changes."""
-    document = {
-        "version": 1,
-        "name": "tiny",
+    usual: dict[str, Any] = {
         "phase": "rlhf",
-        "model": {"config": LLAMA, "init_seed": 7, "tokenizer": {"kind": "bytes"}},
-        "datasets": [
-            *({"owner": owner, "name": "records", "role": "train"} for owner in OWNERS),
-            {"owner": OWNERS[0], "name": "held-out", "role": "test"},
-        ],
         "columns": {"prompt": "prompt"},
         "trainer": TRAINER | TRAINERS[algorithm] | (trainer or {}),
         "reward": SCORER,
-        "peft": None,
-        "privacy": {"dp": "none"},
-        "release_policy": {
-            "metrics": METRICS,
-            "round_to": 8,
-            "model": {"recipients": [OWNERS[0]]},
-        },
-        "hardware": {
-            "platforms": ["simulator"],
-            "image": None,
-            "key_provider": "none",
-            "key_provider_id": None,
-        },
+        "release_policy": releasing(*METRICS),
     }
-    return parse_recipe(document | changed)
+    return parse_recipe(document(**usual | changed))
 
 
 def questions(count: int, label: str) -> list[dict[str, Any]]:
@@ -72,13 +52,7 @@ def questions(count: int, label: str) -> list[dict[str, Any]]:
 
 
 def write_questions(folder: Path, count: int = 40) -> dict[str, Path]:
-    """JSONL of every dataset, by ``owner.name``."""
-    paths = {}
-    for owner, name in ((OWNERS[0], "records"), (OWNERS[1], "records"), (OWNERS[0], "held-out")):
-        rows = questions(count if name == "records" else count // 2, f"{owner}.{name}")
-        paths[f"{owner}.{name}"] = path = folder / f"{owner}.{name}.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    return paths
+    return write_records(folder, count, made=questions)
 
 
 def write_scorer(

@@ -47,7 +47,14 @@ TRAINER = {
 }
 
 
+def releasing(*metrics: str) -> dict[str, Any]:
+    """A release policy: these metrics for everybody, the model for the first owner."""
+    recipients = {"recipients": [OWNERS[0]]}
+    return {"metrics": list(metrics), "round_to": 8, "model": recipients}
+
+
 def document(**changed: Any) -> dict[str, Any]:
+    """A recipe of two hospitals, a test split of the first one's included, with changes."""
     return {
         "version": 1,
         "name": "tiny",
@@ -60,11 +67,7 @@ def document(**changed: Any) -> dict[str, Any]:
         "columns": {"prompt": "prompt", "completion": "completion"},
         "peft": None,
         "privacy": {"dp": "none"},
-        "release_policy": {
-            "metrics": ["loss", "accuracy", "majority", "f1", "auroc"],
-            "round_to": 8,
-            "model": {"recipients": [OWNERS[0]]},
-        },
+        "release_policy": releasing("loss", "accuracy", "majority", "f1", "auroc"),
         "hardware": {
             "platforms": ["simulator"],
             "image": None,
@@ -119,11 +122,16 @@ def records(count: int, label: str) -> list[dict[str, Any]]:
     return rows
 
 
-def write_records(folder: Path, count: int = 40) -> dict[str, Path]:
-    """JSONL of every dataset, by ``owner.name``."""
+def write_records(
+    folder: Path,
+    count: int = 40,
+    *,
+    made: Callable[[int, str], list[dict[str, Any]]] = records,
+) -> dict[str, Path]:
+    """JSONL of every dataset, by ``owner.name``; ``made`` gives so many records for a label."""
     paths = {}
     for owner, name in ((OWNERS[0], "records"), (OWNERS[1], "records"), (OWNERS[0], "held-out")):
-        rows = records(count if name == "records" else count // 2, f"{owner}.{name}")
+        rows = made(count if name == "records" else count // 2, f"{owner}.{name}")
         paths[f"{owner}.{name}"] = path = folder / f"{owner}.{name}.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     return paths

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sealtrain.cli.alone import BEGIN
+from sealtrain.cli.programs import Process, Start
 
 WARM = "SEALTRAIN_COLD" not in os.environ
 """Whether tests use this."""
@@ -119,9 +120,6 @@ class WarmProcess:
             return False
         finally:
             self._connection.setblocking(True)
-
-
-Process = subprocess.Popen[str] | WarmProcess
 
 
 class Warm:
@@ -222,40 +220,19 @@ def heavy(recipe: str) -> Warm:
     return made
 
 
-def started(
-    words: Sequence[str],
-    *,
-    recipe: Mapping[str, Any],
-    cwd: Path | None = None,
-    stdout: int | IO[Any] = subprocess.DEVNULL,
-    stderr: int | IO[Any] = subprocess.DEVNULL,
-) -> subprocess.Popen[str] | WarmProcess:
-    """Start ``sealtrain`` with these words, warm where tests are.
+def starting(recipe: Mapping[str, Any]) -> Start:
+    """How to start ``sealtrain`` here, warm where tests are.
 
     Args:
-        words: Of the command.
-        recipe: One that needs the packages of the command's.
-        cwd: Its folder; this process's own when ``None``.
-        stdout: As ``Popen`` takes it.
-        stderr: The same.
+        recipe: One that needs the packages of the commands'.
     """
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    if WARM:
-        made = heavy(json.dumps(recipe)) if words[0] in CLOSED else light()
-        return made.start(words, env=env, cwd=cwd or Path.cwd(), stdout=stdout, stderr=stderr)
-    command = [sys.executable, "-m", "sealtrain", *words]
-    return subprocess.Popen(command, env=env, cwd=cwd, stdout=stdout, stderr=stderr, text=True)
 
+    def start(words: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> Process:
+        env = os.environ | {"OMP_NUM_THREADS": "1"}
+        if WARM:
+            made = heavy(json.dumps(recipe)) if words[0] in CLOSED else light()
+            return made.start(words, env=env, cwd=Path.cwd(), stdout=stdout, stderr=stderr)
+        command = [sys.executable, "-m", "sealtrain", *words]
+        return subprocess.Popen(command, env=env, stdout=stdout, stderr=stderr)
 
-def program(text: str, *words: str, stderr: IO[Any]) -> Process:
-    """Start a Python program that imports what commands do; its output is a pipe."""
-    if WARM:
-        return light().start(
-            ["-c", text, *words],
-            env=dict(os.environ),
-            cwd=Path.cwd(),
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-        )
-    command = [sys.executable, "-c", text, *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    return start

@@ -147,10 +147,14 @@ class Part:
         return self.log.read_text("utf-8", errors="replace").splitlines()
 
     def place(self, ready: str, *, within: float) -> str:
-        """The last word of the first line that holds ``ready``.
+        """The last word of the line with ``ready``. Arguments and errors as ``line``."""
+        return self.line(ready, within=within).rsplit(" ", 1)[-1]
+
+    def line(self, ready: str, *, within: float) -> str:
+        """The first line that holds ``ready``.
 
         Args:
-            ready: What it says once it listens.
+            ready: What it says once it is so far.
             within: Seconds to wait.
 
         Raises:
@@ -162,7 +166,7 @@ class Part:
             gone = self.gone
             for line in self.said():
                 if ready in line:
-                    return line.rsplit(" ", 1)[-1]
+                    return line
             if gone and self._answer:
                 self.answer()
             if gone or time.monotonic() > until:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.serialization import load_der_public_key, load_pem_private_key
+from http_server import Handler, http_served
 from nitro_world import COMPOSE, NOW, PKI, enclave
 
 from sealtrain.attest.nitro.verify import compose_register, verify_document
@@ -290,37 +289,20 @@ class Kms:
 def kms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kms]:
     state = Kms()
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_: Any) -> None:
-            pass
-
+    class Answering(Handler):
         def do_POST(self) -> None:
             assert self.headers["X-Amz-Target"] == "TrentService.Decrypt"
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            status, answer = state.decrypt(json.loads(body))
+            status, answer = state.decrypt(json.loads(self.body()))
             data = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/x-amz-json-1.1")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+            self.answer(status, data, content_type="application/x-amz-json-1.1")
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    state.url = f"http://127.0.0.1:{server.server_port}"  # type: ignore[attr-defined]
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
     monkeypatch.setattr(awskms, "ATTEMPTS", 1)
     # One session reads the library's descriptions of services once, not in every test.
     monkeypatch.setattr(boto3.session, "Session", aws_session)
-    try:
+    with http_served(Answering) as state.url:  # type: ignore[attr-defined]
         yield state
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @pytest.fixture

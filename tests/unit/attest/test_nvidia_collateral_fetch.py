@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 from carrying import carries
 from cryptography.x509 import ocsp
+from http_server import Handler, http_served
 from nvidia_world import HOUR, NONCE, NOW, Service, answer, device_claims
 
 from sealtrain.attest.nvidia.device import verify_device
@@ -78,33 +78,19 @@ def vendor() -> Vendor:
 
 @pytest.fixture
 def url(vendor: Vendor) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *args: object) -> None:
-            """Quiet."""
-
+    class Answering(Handler):
         def do_GET(self) -> None:
             self.reply(vendor.instead(self.path) or vendor.get(self.path))
 
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            self.reply(vendor.instead(self.path) or vendor.post(self.path, body))
+            self.reply(vendor.instead(self.path) or vendor.post(self.path, self.body()))
 
         def reply(self, told: Reply) -> None:
             vendor.asked.append(self.path)
-            self.send_response(told[0])
-            if told[0] == 302:
-                self.send_header("location", "/elsewhere")
-            self.send_header("content-length", str(len(told[1])))
-            self.end_headers()
-            self.wfile.write(told[1])
+            self.answer(*told[:2], **{"location": "/elsewhere"} if told[0] == 302 else {})
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
-    thread.join(5)
+    with http_served(Answering) as found:
+        yield found
 
 
 @pytest.fixture

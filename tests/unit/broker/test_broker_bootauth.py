@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audited_world import audited
 from broker_world import GATEWAY, boot_info
 from policies import dstack
-from release_world import DAY, release_world
+from release_world import DAY, audited, release_world
 
 from sealtrain.attest.dstack.policy import DstackPolicy
 from sealtrain.attest.presets import insecure_simulator_policy

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from http_server import Handler, http_served
 from raw_server import says, server
 
 from sealtrain.client import transport
@@ -33,7 +32,7 @@ HEALTH = {"status": "ok", "version": "1", "consortium_id": "ab" * 32, "ledger_si
 def answering(status: int, body: bytes, headers: dict[str, str] | None = None) -> Iterator[str]:
     """A server that always answers the same."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Same(Handler):
         def do_GET(self) -> None:
             self.send_response(status)
             for name, value in ({"content-length": str(len(body))} | (headers or {})).items():
@@ -43,18 +42,8 @@ def answering(status: int, body: bytes, headers: dict[str, str] | None = None) -
 
         do_POST = do_GET
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listening.server_port}"
-    finally:
-        listening.shutdown()
-        thread.join()
-        listening.server_close()
+    with http_served(Same) as url:
+        yield url
 
 
 @contextmanager

@@ -46,10 +46,10 @@ class Purpose(RecordedDocument):
 
 DOCUMENTS[Purpose.entry_kind] = Purpose  # the line; a broker that does not know it is not changed
 
-from audited_world import audited
+from release_world import audited
 from broker_world import served_world
 from manifest_world import OWNERS, identity
-from owner_requests import BROKER
+from owner_acts import BROKER
 
 from sealtrain.client.api import BrokerClient
 

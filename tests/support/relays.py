@@ -1,4 +1,4 @@
-"""Somebody on the way between the parties of a travelling run: sees all, and meddles."""
+"""Somebody on the way between two parties: sees all, and meddles."""
 
 from __future__ import annotations
 
@@ -51,17 +51,38 @@ def _frames(sock: socket.socket, prelude: int, shakes: int) -> Iterator[tuple[bo
         yield True, head + _exactly(sock, _HEAD.unpack(head)[1])
 
 
-def _pump(
-    source: socket.socket, target: socket.socket, kept: bytearray, meddle: Meddle,
-    prelude: int, shakes: int,
-) -> None:  # fmt: skip
-    number = 0
-    try:
+Passing = Callable[[socket.socket, bytearray], Iterator[bytes]]
+"""Reads one direction of a connection, keeps what came, and gives what is passed on."""
+
+
+def altering(change: Callable[[bytes], bytes] = lambda data: data) -> Passing:
+    """Bytes as they come."""
+
+    def passed(source: socket.socket, kept: bytearray) -> Iterator[bytes]:
+        while data := source.recv(1 << 18):
+            kept += data
+            yield change(data)
+
+    return passed
+
+
+def framed(meddle: Meddle, *, prelude: int, shakes: int) -> Passing:
+    """Frames of a channel; ``meddle`` is asked about records alone."""
+
+    def passed(source: socket.socket, kept: bytearray) -> Iterator[bytes]:
+        number = 0
         for record, frame in _frames(source, prelude, shakes):
             kept += frame
-            for one in meddle(number, frame) if record else [frame]:
-                target.sendall(one)
+            yield from meddle(number, frame) if record else [frame]
             number += record
+
+    return passed
+
+
+def _pump(source: socket.socket, target: socket.socket, kept: bytearray, passing: Passing) -> None:
+    try:
+        for part in passing(source, kept):
+            target.sendall(part)
     except OSError:
         pass
     finally:
@@ -69,10 +90,9 @@ def _pump(
             target.shutdown(socket.SHUT_WR)
 
 
-@contextmanager
 def relayed(
     address: tuple[str, int], *, there: Meddle = honest, back: Meddle = honest, writes: bool = False
-) -> Iterator[tuple[tuple[str, int], Relay]]:
+) -> contextlib.AbstractContextManager[tuple[tuple[str, int], Relay]]:
     """A port that leads to ``address`` over somebody who meddles with records.
 
     Args:
@@ -81,8 +101,22 @@ def relayed(
         back: Of those of who answers.
         writes: It is a write port: an id first, no handshake. Else an attested channel.
     """
+    shakes = (0, 0) if writes else (2, 1)  # hello and finish there, answer back
+    return carried(
+        address,
+        framed(there, prelude=16 if writes else 0, shakes=shakes[0]),
+        framed(back, prelude=0, shakes=shakes[1]),
+    )
+
+
+@contextmanager
+def carried(
+    address: tuple[str, int], there: Passing, back: Passing
+) -> Iterator[tuple[tuple[str, int], Relay]]:
+    """A port that leads to ``address`` over somebody who sees all that passes."""
     listener = socket.create_server(("127.0.0.1", 0))
-    relay, open_ones = Relay(), []
+    relay, ends = Relay(), list[socket.socket]()
+    threads: list[threading.Thread] = []
 
     def serve() -> None:
         while True:
@@ -91,17 +125,16 @@ def relayed(
                 answerer = socket.create_connection(address, timeout=30)
             except OSError:
                 return
-            open_ones.extend([caller, answerer])
+            ends.extend([caller, answerer])
             relay.there.append(bytearray())
             relay.back.append(bytearray())
-            shakes = (0, 0) if writes else (2, 1)  # hello and finish there, answer back
-            for source, target, kept, meddle, prelude, count in (
-                (caller, answerer, relay.there[-1], there, 16 if writes else 0, shakes[0]),
-                (answerer, caller, relay.back[-1], back, 0, shakes[1]),
+            for source, target, kept, passing in (
+                (caller, answerer, relay.there[-1], there),
+                (answerer, caller, relay.back[-1], back),
             ):
-                threading.Thread(
-                    target=_pump, args=(source, target, kept, meddle, prelude, count), daemon=True
-                ).start()
+                given = (source, target, kept, passing)
+                threads.append(threading.Thread(target=_pump, args=given, daemon=True))
+                threads[-1].start()
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -111,6 +144,10 @@ def relayed(
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        for sock in open_ones:
-            sock.close()
-        thread.join(5)
+        for end in ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)  # a close alone wakes nobody who reads
+        for one in (thread, *threads):
+            one.join(5)
+        for end in ends:
+            end.close()
