@@ -88,5 +88,6 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "sealtrain needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "Installing into $(VENV), once; this takes some minutes."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@# Python compiles what is imported, when it is; all of it takes as long as the download.
+	@$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
