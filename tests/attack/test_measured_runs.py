@@ -7,10 +7,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import yaml
@@ -21,6 +21,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import system_clock
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.service.deployment import document_of
+from sealtrain.cli.programs import Part, Process
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import LockInvalid
 from sealtrain.recipe.compose import extract_lock
@@ -100,9 +101,12 @@ def site(tmp_path: Path) -> Path:
     return tmp_path
 
 
+COMMAND = (sys.executable, "-m", "sealtrain")
+
+
 def words(site: Path, document: str = "broker-compose.json", *more: str) -> list[str]:
     return [
-        sys.executable, "-m", "sealtrain", "deploy", "run", str(site / document),
+        "deploy", "run", str(site / document),
         "--ticket", str(site / "ticket.json"), "--folder", str(site / "guest"),
         "--simulator", str(site / "root"), *more,
     ]  # fmt: skip
@@ -110,29 +114,21 @@ def words(site: Path, document: str = "broker-compose.json", *more: str) -> list
 
 def refused(site: Path, *given: str) -> str:
     done = subprocess.run(
-        [*words(site, *given), "--json"], capture_output=True, text=True, timeout=SECONDS
+        [*COMMAND, *words(site, *given), "--json"], capture_output=True, text=True, timeout=SECONDS
     )
     assert done.returncode in (2, 3, 5), done.stderr
     return str(json.loads(done.stdout)["error"]["code"])
 
 
 @contextmanager
-def started(site: Path, **variables: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        words(site), stderr=subprocess.PIPE, text=True, env=os.environ | variables, cwd=site
-    )
-    try:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "broker ready" in line:
-                break
-        else:
-            raise AssertionError("it did not start")
-        yield process
-    finally:
-        process.kill()
-        process.wait(20)
-        process.stderr.close()
+def started(site: Path, **variables: str) -> Iterator[Part]:
+    def begin(asked: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> Process:
+        env = os.environ | variables
+        return subprocess.Popen([*COMMAND, *asked], stdout=stdout, stderr=stderr, env=env, cwd=site)
+
+    with Part("started", site, words(site), answers=False, start=begin) as part:
+        part.place("broker ready", within=SECONDS)
+        yield part
 
 
 def _told(name: str) -> Callable[[dict[str, Any]], Any]:
@@ -198,7 +194,6 @@ def test_what_runs_is_the_measured_script_without_the_executors_environment(site
         ]
         assert len(agents) == 1
         process.kill()
-        process.wait(20)
         until = time.monotonic() + 20
         while Path(f"/proc/{agents[0]}/cmdline").exists() and time.monotonic() < until:
             if not Path(f"/proc/{agents[0]}/cmdline").read_bytes():
