@@ -19,7 +19,7 @@ from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.service.counting import Counting
 from sealtrain.client.api import BrokerClient
-from sealtrain.consortium.approvals import DatasetPin, Decision, Target, sign_decision
+from sealtrain.consortium.approvals import DatasetPin, Target
 from sealtrain.consortium.datasets import PAYLOAD_TYPE
 from sealtrain.errors import (
     ApprovalUnknown,
@@ -68,15 +68,8 @@ def some_target(name: str) -> Target:
 
 
 def decision(world: ReleaseWorld, owner: str, target: Target, **changed: Any) -> Envelope:
-    fields: dict[str, Any] = {
-        "consortium_id": world.consortium.consortium_id,
-        "target": target,
-        "signed_at": NOW,
-    } | changed
-    if fields.pop("revoke", False):
-        return sign_decision(Decision.revoke(**fields), identity(owner).signer)
-    fields = {"needs": world.needs, "not_after": NOW + DAY} | fields
-    return sign_decision(Decision.approve(**fields), identity(owner).signer)
+    approval = {} if changed.get("revoke") else {"datasets": [], "not_after": NOW + DAY}
+    return world.decision(owner, **{"target": target, "signed_at": NOW} | approval | changed)
 
 
 # --- Twice, and in another order ------------------------------------------------------------------

@@ -15,7 +15,7 @@ from release_world import DAY, NOW, ROOT, ReleaseWorld, ids_of
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker
 from sealtrain.client.grant import Grant, renew
-from sealtrain.consortium.approvals import Decision, Target, sign_decision
+from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.policies import OwnerPolicy
@@ -38,23 +38,11 @@ def approval(world: ReleaseWorld, owner: str = C) -> bytes:
 
 
 def approved(world: ReleaseWorld, owner: str = C) -> Envelope:
-    made = Decision.approve(
-        consortium_id=world.consortium.consortium_id,
-        target=world.target,
-        needs=world.needs,
-        signed_at=world.clock(),
-        not_after=world.clock() + DAY,
-    )
-    return sign_decision(made, identity(owner).signer)
+    return world.decision(owner, datasets=[], not_after=world.clock() + DAY)
 
 
 def revocation(world: ReleaseWorld, owner: str, target: Target | None = None) -> Envelope:
-    made = Decision.revoke(
-        consortium_id=world.consortium.consortium_id,
-        target=target or world.target,
-        signed_at=world.clock(),
-    )
-    return sign_decision(made, identity(owner).signer)
+    return world.decision(owner, revoke=True, target=target or world.target)
 
 
 def signed(

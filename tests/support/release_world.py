@@ -291,23 +291,32 @@ class ReleaseWorld:
         identity_of: Identity | None = None,
         **changed: Any,
     ) -> Accepted:
-        pins = [self.sealed[owner].pin] if owner in self.sealed else []
-        arguments: dict[str, Any] = {
-            "consortium_id": self.consortium.consortium_id,
-            "target": target or self.target,
-            "needs": self.needs,
-            "datasets": pins,
-            "signed_at": self.clock(),
-            "not_after": self.clock() + 30 * DAY,
-        } | changed
-        decision = Decision.approve(**arguments)
-        return self.submit(sign_decision(decision, (identity_of or identity(owner)).signer))
+        changed |= {} if target is None else {"target": target}
+        return self.submit(self.decision(owner, identity_of=identity_of, **changed))
 
     def revoke(self, owner: str) -> Accepted:
-        decision = Decision.revoke(
-            consortium_id=self.consortium.consortium_id, target=self.target, signed_at=self.clock()
-        )
-        return self.submit(sign_decision(decision, identity(owner).signer))
+        return self.submit(self.decision(owner, revoke=True))
+
+    def decision(
+        self,
+        owner: str,
+        *,
+        revoke: bool = False,
+        identity_of: Identity | None = None,
+        **changed: Any,
+    ) -> Envelope:
+        """A decision on the recipe as its owner signs it, with changes."""
+        fields: dict[str, Any] = {
+            "consortium_id": self.consortium.consortium_id,
+            "target": self.target,
+            "signed_at": self.clock(),
+        }
+        if not revoke:
+            pins = [self.sealed[owner].pin] if owner in self.sealed else []
+            ends = self.clock() + 30 * DAY
+            fields |= {"needs": self.needs, "datasets": pins, "not_after": ends}
+        made = (Decision.revoke if revoke else Decision.approve)(**fields | changed)
+        return sign_decision(made, (identity_of or identity(owner)).signer)
 
     def submit(self, envelope: Envelope) -> Accepted:
         return self.broker.registry.submit_decision(document_of(envelope))
