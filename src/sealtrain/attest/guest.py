@@ -56,6 +56,7 @@ _gpu_collateral_in = parsing_once(GpuCollateral.from_bytes, MAX_COLLATERAL_BYTES
 _AGENT_SECONDS = 180
 """For the reports of a whole board, which devices make one after the other."""
 GPU_DRIVER = Path("/dev/nvidiactl")
+"""There where a guest has NVIDIA's driver."""
 _DEVICES = {tee.name: tee for tee in TEES if tee.device is not None}
 _FORMS = f"SOCKET, or {either(sorted(f'{name}:' for name in _DEVICES))}DEVICE?compose=FILE"
 

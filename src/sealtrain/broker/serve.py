@@ -192,7 +192,16 @@ def assembled(
 def chain_gate(
     config: BrokerConfig, consortium: Consortium, clock: Clock
 ) -> Iterator[ChainGate | None]:
-    """The contract that must allow a deployment too, where one is configured."""
+    """The contract that must allow a deployment too; ``None`` where none is configured.
+
+    Args:
+        config: Names the chain file.
+        consortium: Whose owners the chain file must name.
+        clock: Seconds since the epoch.
+
+    Raises:
+        TrustInvalid: The chain file is malformed, or names an owner that the consortium lacks.
+    """
     if config.chain is None:
         yield None
         return

@@ -202,7 +202,21 @@ def _endorsement(leaf: bytes, issuer: bytes, root: bytes, simulated: bool) -> En
 def check_authority(
     issuer: bytes, root: bytes, simulated: bool
 ) -> tuple[x509.Certificate, Product, SigningKey, int, int]:
-    """ASK or ASVK under a root that is trusted already."""
+    """An intermediate authority of AMD's, which signs the keys of chips or of cloud providers.
+
+    Args:
+        issuer: ASK or ASVK, DER.
+        root: ARK, DER; trusted already.
+        simulated: The root is a simulator's.
+
+    Returns:
+        The authority's certificate, its product and kind of signing key, and the first and the last
+        second at which both certificates are valid.
+
+    Raises:
+        CertificateChainInvalid: It is not issued by the root, may not sign certificates, or is not
+            of the root's product.
+    """
     above, found = load_certificate(root), load_certificate(issuer)
     _issued(above, above, simulated)
     _issued(found, above, simulated)
