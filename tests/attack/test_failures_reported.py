@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audited_world import audited
 from broker_world import served_world
-from owner_acts import ACTS, Asking
-from owner_requests import post
+from owner_acts import ACTS, Asking, post
+from release_world import audited
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.secret import Secret
