@@ -24,7 +24,7 @@ PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do 
 	&& echo $$candidate && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deployed test check fuzz newest service tables format changelog clean nightly vm-test
+.PHONY: help demo deployed test check fuzz newest service tables format changelog clean learning nightly vm-test
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -52,6 +52,9 @@ fuzz: $(STAMP) ## fuzz every parser of attestation, FUZZ_SECONDS each (20); FUZZ
 		--disable-pip-version-check -c constraints.txt -e '.[fuzz]'
 	$(BIN)/python tools/fuzz/fuzz.py --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
+learning: $(STAMP) ## tests too long for each change: that every phase learns, Flower's rounds (2 minutes)
+	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile -m nightly
+
 vm-test: $(STAMP) ## the closed run on Linux 6.1 to the newest, in virtual machines (15 minutes; Debian); VM_FLAGS=newest
 	$(BIN)/python tools/vm/run.py $(VM_FLAGS)
 
@@ -78,7 +81,7 @@ changelog: $(STAMP) ## collect changes/ into CHANGELOG.md: make changelog VERSIO
 		--disable-pip-version-check 'towncrier>=25'
 	$(BIN)/python -m towncrier build --yes --version $(VERSION)
 
-nightly: fuzz service deployed vm-test ## what is too long for each change: fuzzing, OpenAPI, a deployed run, other kernels (35 minutes)
+nightly: learning fuzz service deployed vm-test ## what is too long for each change: learning, fuzzing, OpenAPI, a deployed run, other kernels (40 minutes)
 
 clean: ## remove the environment, caches and the demo's output
 	rm -rf $(VENV) $(VENV)-newest $(VENV)-service $(VENV)-vm .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out

@@ -10,7 +10,7 @@ import pytest
 from language_world import ADAPTERS, write_files
 from training_world import LLAMA, checkpoint_store, run, seal_records, sft, sources_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 WIDE = LLAMA | {
     "hidden_size": 32,

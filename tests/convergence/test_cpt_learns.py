@@ -10,7 +10,7 @@ from language_world import cpt, write_base
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_linnerud, load_wine
 from training_world import LLAMA, checkpoint_store, run, seal_records, sources_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 WIDE = LLAMA | {
     "hidden_size": 48,

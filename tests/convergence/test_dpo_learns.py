@@ -12,7 +12,7 @@ from biopsies import opinions, write_split
 from preference_world import kto, preferring
 from training_world import LLAMA, OWNERS, checkpoint_store, run, seal_records, sources_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 MODEL = {
     "config": LLAMA

@@ -12,7 +12,7 @@ import pytest
 from language_world import BERT, embed, minilm
 from training_world import checkpoint_store, run, seal_records, sources_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 PARTS = ["valve", "motor", "sensor", "filter", "switch", "seal", "gear", "fuse", "hose", "lamp"]
 CODES = dict(zip(PARTS, "kwqzvxjybu", strict=True))

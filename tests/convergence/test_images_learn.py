@@ -10,7 +10,7 @@ import pytest
 from training_world import checkpoint_store, run, sources_of
 from vision_world import LLAVA, image_classifier, image_reader, seal_digits
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 TRAINER = {
     "per_device_train_batch_size": 16,

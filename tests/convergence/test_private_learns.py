@@ -13,7 +13,7 @@ from training_world import checkpoint_store, run, seal_records, sources_of
 
 from sealtrain.recipe.schema import load_recipe, parse_recipe
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "classify-dp.yaml"
 

@@ -9,7 +9,7 @@ from biopsies import rankings, write_split
 from preference_world import preferring
 from training_world import LLAMA, checkpoint_store, run, seal_records, sources_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 COLUMNS = {"chosen": "chosen", "rejected": "rejected"}
 TRAINER = {

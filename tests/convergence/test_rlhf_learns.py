@@ -12,7 +12,7 @@ from biopsies import guessing_model, questions, write_split
 from rlhf_world import rlhf
 from training_world import OWNERS, checkpoint_store, run, seal_records, sources_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 TRAINER = {
     "learning_rate": 0.004,

@@ -25,6 +25,7 @@ def test_the_app_asks_for_the_flower_that_the_extra_brings(repository: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(280)
+@pytest.mark.nightly
 def test_flower_carries_the_rounds_of_two_parties(tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="needs sealtrain[federated]")
     with ExitStack() as stack:
