@@ -99,14 +99,14 @@ class Deployed(Story):
         self.stage.title("The engineer lends credentials to guests that prove what they run")
         lent = self.out / "credentials.json"
         lent.write_text(json.dumps(LENT | {"AWS_ENDPOINT_URL_S3": f"http://{STORES}:{port}"}))
-        lender = self.stage.server(
+        _lender, url = self.stage.server(
             "lender ready", "deploy", "credentials", lent, "--deployment", self.deployment,
             "--policy", self.policy, "--listen", f"{STORES}:0",
         )  # fmt: skip
         self.stage.run(
             "deploy", "ticket", "--role", "train", *self.brokers(),
             *(word for url in self.data for word in ("--data", url)),
-            "--store", "s3://results/run", "--credentials", lender.said,
+            "--store", "s3://results/run", "--credentials", url,
             "--wait", "600", "--restarts", "3", "--out", self.ticket,
         )  # fmt: skip
         if LENT["AWS_SECRET_ACCESS_KEY"] in self.ticket.read_text():

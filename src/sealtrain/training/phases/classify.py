@@ -150,14 +150,14 @@ def _freeze_statistics(model: Any) -> None:
     """Keep batch normalisation as it was trained: an adapter does not hold its averages."""
     import torch
 
-    class FrozenStatistics(torch.nn.BatchNorm2d):
-        def train(self, mode: bool = True) -> FrozenStatistics:
-            super().train(False)
-            return self
-
     for module in model.modules():
-        if type(module) is torch.nn.BatchNorm2d:
-            module.__class__ = FrozenStatistics
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.eval()
+            module.register_forward_pre_hook(_evaluating)  # trainers switch every module
+
+
+def _evaluating(module: Any, _inputs: Any) -> None:
+    module.eval()
 
 
 def _encoder(
