@@ -175,8 +175,10 @@ def _taken_over(store: OutputStore, settings: RunSettings) -> State | None:
         return None
     if holds_run(out) and load_run(out)[1] != index.run_id:
         return None  # this guest has begun another one, which the store shows soon
-    if index.state != "completed" and any(name.startswith("checkpoints/") for name in index.files):
+    if index.state != "completed":
+        # Also without a checkpoint: another run would reserve its privacy once more.
         store.take(out)
+        out.mkdir(exist_ok=True)
         save_run(settings, index.run_id)
     return index.state
 

@@ -127,6 +127,7 @@ class OutputStore:
             attempts=0,
             files={},
         )
+        self._tried = self._left  # what the store may have taken although it did not say so
         self._stamps: dict[str, tuple[int, ...]] = {}
 
     @property
@@ -141,14 +142,9 @@ class OutputStore:
             OutputStoreInvalid: It is malformed, or of another document.
             StorageUnreachable: The store does not answer.
         """
-        self._folder.forget(INDEX_NAME)
-        try:
-            data = self._folder.read(INDEX_NAME, MAX_INDEX_BYTES)
-        except LimitExceeded as error:
-            raise OutputStoreInvalid(f"index of outputs: {error.message}", check="index") from error
-        except DataInvalid:
+        index = self._there()
+        if index is None:
             return None
-        index = parse_index(data)
         if index.compose_hash != self._compose_hash:
             raise OutputStoreInvalid(
                 "the output store holds a run of another deployment document",
@@ -159,6 +155,16 @@ class OutputStore:
             )
         self._left = index
         return index
+
+    def _there(self) -> OutputIndex | None:
+        self._folder.forget(INDEX_NAME)
+        try:
+            data = self._folder.read(INDEX_NAME, MAX_INDEX_BYTES)
+        except LimitExceeded as error:
+            raise OutputStoreInvalid(f"index of outputs: {error.message}", check="index") from error
+        except DataInvalid:
+            return None
+        return parse_index(data)
 
     def take(self, out: Path, *, progress: Progress = lambda _: None) -> None:
         """Bring the sealed states of the run here that the index names.
@@ -202,7 +208,9 @@ class OutputStore:
         Raises:
             StorageUnreachable: The store does not take it; the index there is as it was, or names
                 less.
+            OutputStoreInvalid: Another guest has written since; nothing there is changed.
         """
+        self._require_ours()
         present = {} if run_id is None else self._present(out, done=state == "completed")
         known = self._left.files
         changed = [name for name, pieces in present.items() if known.get(name) != pieces]
@@ -216,6 +224,16 @@ class OutputStore:
         self._write(run_id=run_id, state=state, code=code, attempts=attempts, files=files)
         self._tidy(set(known) - set(files))
         return self._left
+
+    def _require_ours(self) -> None:
+        """A guest that was given up for lost does not write over what its successor leaves."""
+        there = self._there()
+        if there not in (None, self._left, self._tried):
+            raise OutputStoreInvalid(
+                "another guest leaves its run in this output store",
+                check="index",
+                hint="end one of the two; a run has one guest at a time",
+            )
 
     def _present(self, out: Path, *, done: bool) -> dict[str, Pieces]:
         """Whole files of the run's folder that belong into the store; their stamps are kept."""
@@ -259,7 +277,7 @@ class OutputStore:
             )
 
     def _write(self, **fields: Any) -> None:
-        index = OutputIndex(**(dict(self._left) | fields))
+        index = self._tried = OutputIndex(**(dict(self._left) | fields))
         with tempfile.NamedTemporaryFile(prefix="sealtrain-index-") as file:
             file.write(index.to_bytes())
             file.flush()

@@ -275,6 +275,17 @@ def test_a_fresh_guest_takes_the_run_over(machine: Machine, server: Server, tmp_
     assert len(list((machine.out / "checkpoints").iterdir())) == 1
 
 
+def test_a_run_that_sealed_nothing_yet_is_the_same_run_on_a_fresh_guest(
+    machine: Machine, server: Server, tmp_path: Path
+) -> None:
+    store = OutputStore(server.folder("run"), sha256_hex(COMPOSE))
+    store.leave(tmp_path, run_id="cd" * 16, state="started", attempts=1)
+    done = machine.run(ticket(store=f"{server.url}/run"))
+    assert done is not None
+    assert done.run_id == "cd" * 16
+    assert (machine.out / "resumed").exists()
+
+
 def test_what_was_finished_elsewhere_is_not_done_again(
     machine: Machine, server: Server, tmp_path: Path
 ) -> None:

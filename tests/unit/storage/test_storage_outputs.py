@@ -189,6 +189,47 @@ def test_the_store_of_another_document_is_refused_and_left_alone(
     assert index_at(server)["compose_hash"] == "ef" * 32
 
 
+@pytest.mark.claim("C136")
+def test_a_guest_given_up_for_lost_writes_nothing_over_its_successors_states(
+    server: Server, tmp_path: Path
+) -> None:
+    lost, successor = tmp_path / "lost", tmp_path / "successor"
+    checkpoint(lost, 1)
+    first = store_at(server)
+    first.leave(lost, run_id=RUN, state="checkpointed")
+    second = store_at(server)
+    second.read()
+    second.take(successor)
+    checkpoint(successor, 2)
+    second.leave(successor, run_id=RUN, state="checkpointed")
+    before = in_store(server), index_at(server)
+    with pytest.raises(OutputStoreInvalid, check=carries(check="index")):
+        first.leave(lost, run_id=RUN, state="failed", code="lease-stale")
+    assert (in_store(server), index_at(server)) == before
+    second.leave(successor, run_id=RUN, state="checkpointed")
+
+
+def test_an_index_that_arrived_without_an_answer_is_the_guests_own(
+    server: Server, tmp_path: Path
+) -> None:
+    checkpoint(tmp_path, 1)
+    store = store_at(server)
+    folder = server.folder("run")
+    put = folder.put
+
+    def silent(name: str, path: str) -> None:
+        put(name, path)
+        if name == "index.json":
+            raise StorageUnreachable("no answer", check="storage")
+
+    folder.put = silent  # type: ignore[method-assign]
+    store = OutputStore(folder, COMPOSE)
+    with pytest.raises(StorageUnreachable):
+        store.leave(tmp_path, run_id=RUN, state="checkpointed")
+    folder.put = put  # type: ignore[method-assign]
+    assert store.leave(tmp_path, run_id=RUN, state="checkpointed").holds_checkpoint(1)
+
+
 VALID = {
     "version": 1,
     "compose_hash": COMPOSE,
