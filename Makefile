@@ -24,7 +24,7 @@ PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do 
 	&& echo $$candidate && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deployed test check fuzz newest service tables format changelog clean learning nightly vm-test
+.PHONY: help demo deployed test check fuzz images newest service tables format changelog clean learning nightly vm-test
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -37,6 +37,10 @@ deployed: $(STAMP) ## guests come and go, data and results in a store (2 minutes
 
 test: $(STAMP) ## run the tests (10 minutes on two cores); TEST_FLAGS="tests/unit -x" narrows them
 	$(BIN)/python -m pytest $(TEST_FLAGS)
+
+IMAGES ?= broker guest-cpu
+images: $(STAMP) ## the container images of this source, into dist/images (3 minutes); IMAGES narrows them
+	@for name in $(IMAGES); do $(BIN)/python tools/images/build.py $$name --out dist/images || exit; done
 
 newest: $(STAMP) ## the command line's tests on our wheel and the newest libraries that it admits (1 minute)
 	$(BIN)/python tools/newest.py $(VENV)-newest
@@ -73,6 +77,8 @@ format: $(STAMP) ## format the code and the generated reference pages
 	$(BIN)/python tools/error_reference.py
 	$(BIN)/python tools/cli_reference.py
 	$(BIN)/python tools/negative_cases.py
+	$(BIN)/python tools/bad_input_reference.py
+	$(BIN)/python tools/guide_pictures.py
 	$(BIN)/python tools/recipe_schema.py
 	$(BIN)/python tools/architecture.py
 
@@ -84,7 +90,7 @@ changelog: $(STAMP) ## collect changes/ into CHANGELOG.md: make changelog VERSIO
 nightly: learning fuzz service deployed vm-test ## what is too long for each change: learning, fuzzing, OpenAPI, a deployed run, other kernels (40 minutes)
 
 clean: ## remove the environment, caches and the demo's output
-	rm -rf $(VENV) $(VENV)-newest $(VENV)-service $(VENV)-vm .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out
+	rm -rf $(VENV) $(VENV)-newest $(VENV)-service $(VENV)-vm .images dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt

@@ -48,7 +48,8 @@ import pyarrow.parquet as pq
 
 from loader import BATCH, PlainDataset, _batches, _schema, columns, indexed, timed
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.dataset import NewDataset, SealedDataset, seal_dataset
+from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.sealer import NewDataset, seal_dataset
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
 from sealtrain.training.data.sources import Source
 from sealtrain.training.data.stream import RecordStream, read_all

@@ -142,7 +142,7 @@ def released(
     folder: Path, releases: int, guests: int, database: str | None = None
 ) -> dict[str, Any]:
     """Measure a broker over ``releases`` full releases."""
-    from broker_process import process_site
+    from broker_site import process_site
 
     folder.mkdir()
     with process_site(folder, database) as site:

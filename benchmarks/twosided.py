@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from sealtrain.recipe.schema import Recipe
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.dataset import NewDataset, SealedDataset, SealOptions, seal_dataset
+from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.sealer import NewDataset, SealOptions, seal_dataset
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
 from sealtrain.training.data.sources import Source
 from sealtrain.training.run import Checkpoints, Inputs, Reporting, train

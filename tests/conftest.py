@@ -13,6 +13,7 @@ import pytest
 
 if TYPE_CHECKING:
     from postgres_server import Server
+    from release_world import ReleaseWorld
 
     from sealtrain.ledger.postgres import Postgres
 
@@ -51,6 +52,15 @@ def shared() -> Path:
     if not (folder / "vectors").is_dir():
         pytest.skip(f"no third-party vectors at {folder}: set SEALTRAIN_SHARED to their folder")
     return folder
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ReleaseWorld]:
+    """A broker whose owners sealed, registered and approved; some files have another world."""
+    from release_world import release_world
+
+    with release_world(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

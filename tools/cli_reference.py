@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sealtrain.cli import app
+from sealtrain.cli.commands import SECTIONS
+from sealtrain.cli.project import KEYS
 
 if TYPE_CHECKING:
     from click import Command, Parameter
@@ -32,6 +34,9 @@ Written by `tools/cli_reference.py` from the program's own help; `make format` r
 stdout holds the result: one JSON object with `--json`, plain lines without. Everything said to a
 person is on stderr. Commands leave with one of six [exit codes](exit-codes.md); refusals carry an
 [error code](errors.md). A value in brackets behind an option is used when it is not given.
+
+An option that a command needs and does not get comes from a `SEALTRAIN_*` variable, or else from
+the [project file](project-file.md), the nearest `sealtrain.toml` in this folder or above it:
 """
 
 
@@ -52,8 +57,30 @@ def render() -> str:
     """The whole page."""
     root = typer.main.get_command(app)
     found = list(commands(root, ("sealtrain",)))
-    index = "\n".join(f"- [`{name}`](#{_anchor(name)}): {_summary(one)}" for name, one in found)
-    return f"{_INTRO}\n{index}\n" + "".join(_section(name, one) for name, one in found)
+    index = "\n".join(_index(heading, names, found) for heading, names in SECTIONS.items())
+    sections = "".join(_section(name, one) for name, one in found)
+    return f"{_INTRO}\n{_project_keys()}\n{index}{sections}"
+
+
+def _index(heading: str, names: tuple[str, ...], found: list[tuple[str, Command]]) -> str:
+    """The commands of a section of ``sealtrain --help``."""
+    lines = [
+        f"- [`{name}`](#{_anchor(name)}): {_summary(one)}"
+        for name, one in found
+        if name.split()[1] in names
+    ]
+    return "\n".join([f"**{heading}**\n", *lines, ""])
+
+
+def _project_keys() -> str:
+    """The table of what a project file and variables can say."""
+    rows = []
+    for name, key in KEYS.items():
+        named = key.parameter if key.parameter.startswith("-") else key.parameter.upper()
+        variable = f"`{key.variable}`" if key.variable else ""
+        rows.append(f"| `{name}` | `{named}` | {variable} | {key.help}{' A list.' * key.many} |")
+    head = ["| key | stands for | variable | is |", "|---|---|---|---|"]
+    return "\n".join([*head, *rows]) + "\n"
 
 
 def _section(name: str, command: Command) -> str:

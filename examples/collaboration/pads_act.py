@@ -97,7 +97,7 @@ class _Stage(Rehearsal):
     def tried(self, path: Path, data: Mapping[str, Path]) -> dict[str, Any]:
         """The same recipe on the same records here, in the clear."""
         self._say("comparing: the int8 model, trained here on the same records in the clear")
-        pairs = [word for key, file in data.items() for word in ("--data", f"{key}={file}")]
+        pairs = [word for key, file in data.items() for word in ("--records", f"{key}={file}")]
         return self._run("split", "try", path, *pairs, shown=True)
 
 

@@ -103,7 +103,7 @@ class Story:
         """Start the brokers."""
         stage, out = self.stage, self.out
         stage.title("SIMULATED — NOT ATTESTED: three brokers, each with a root secret of its own")
-        stage.run("simulator", "policy", "--state", self.root, "--out", self.policy)
+        stage.run("simulator", "serve", "--simulator", self.root, "--write-policy", self.policy)
         compose = out / "broker-compose.json"
         stage.run(
             "broker", "deployment", "--consortium", self.consortium, "--policy", self.policy,
@@ -113,11 +113,11 @@ class Story:
         stage.run("deploy", "ticket", "--role", "broker", "--listen", self.listen, "--out", ticket)
         for name in BROKERS:
             self.servers[name], url = stage.server(
-                "broker ready", "deploy", "run", compose, "--ticket", ticket,
+                "broker ready", "deploy", "run", "--deployment", compose, "--ticket", ticket,
                 "--folder", out / name, "--simulator", self.root,
             )  # fmt: skip
             stage.run(
-                "broker", "pin", "--url", url, "--deployment", compose,
+                "broker", "pin", "--url", url, "--broker-deployment", compose,
                 "--policy", self.policy, "--out", self.pin(name),
             )  # fmt: skip
 
@@ -197,11 +197,11 @@ class Story:
                 stage.run(
                     "log", "witness", "--identity", self.identity(owner),
                     "--broker", self.pin(name), "--consortium", self.consortium,
-                    "--state", self.memory(owner, name),
+                    "--memory", self.memory(owner, name),
                 )  # fmt: skip
             audited = stage.run(
                 "log", "audit", "--broker", self.pin(name), "--consortium", self.consortium,
-                "--state", self.memory("hospital-f", name), "--quorum", "4",
+                "--memory", self.memory("hospital-f", name), "--quorum", "4",
             )  # fmt: skip
             print(f"  {name}: {audited['size']} entries, findings: {len(audited['findings'])}")
         if interrupted["code"] not in json.dumps(self.entries("north")):
@@ -227,7 +227,7 @@ class Story:
         ledger.close()
         audited = self.stage.run(
             "log", "audit", "--database", doctored / "ledger.sqlite",
-            "--state", self.memory("hospital-f", "north"), "--consortium", self.consortium,
+            "--memory", self.memory("hospital-f", "north"), "--consortium", self.consortium,
             expect=3,
         )  # fmt: skip
         for finding in audited["findings"][:3]:
@@ -240,7 +240,7 @@ class Story:
         pins = []
         if word == "approve":
             folders = sorted((self.out / "sealed").glob(f"{owner}.*.sealed"))
-            pins = [item for folder in folders for item in ("--dataset", folder)]
+            pins = [item for folder in folders for item in ("--data", folder)]
         tally = self.stage.run(
             word, self.deployment, "--identity", self.identity(owner), *self.brokers(),
             "--consortium", self.consortium, *pins, *more, "--yes",
@@ -250,8 +250,8 @@ class Story:
     def train(self) -> list[str | Path]:
         """Words that start the guest: a run that was interrupted goes on."""
         return [
-            "deploy", "run", self.deployment, "--ticket", self.ticket, "--folder", self.guest,
-            "--simulator", self.root,
+            "deploy", "run", "--deployment", self.deployment, "--ticket", self.ticket,
+            "--folder", self.guest, "--simulator", self.root,
         ]  # fmt: skip
 
     def checkpoints(self, training: Part) -> Iterator[int]:

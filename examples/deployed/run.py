@@ -198,7 +198,8 @@ class Deployed(Story):
     def start_guest(self, guest: Guest, name: str) -> subprocess.Popen[bytes]:
         """Start the measured document inside."""
         words = [
-            sys.executable, "-m", "sealtrain", "deploy", "run", str(self.deployment),
+            sys.executable, "-m", "sealtrain", "deploy", "run",
+            "--deployment", str(self.deployment),
             "--ticket", str(self.ticket), "--folder", str(self.out / name),
             "--simulator", str(self.root),
         ]  # fmt: skip

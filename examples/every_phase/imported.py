@@ -71,7 +71,7 @@ class Watched(Rehearsal):
         guest = self._sockets / "guest.sock"
         self.serve(
             "guest API", "simulator", "serve", self._deployment,
-            "--socket", guest, "--state", self._root, *self._machine,
+            "--socket", guest, "--simulator", self._root, *self._machine,
         )  # fmt: skip
         words = [
             str(word)

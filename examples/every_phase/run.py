@@ -91,7 +91,7 @@ def play(recipe: str, folder: Path) -> dict[str, Any]:
     """One recipe from sealing to verification; its metrics and how long it took."""
     began = time.monotonic()
     path, data, seal_as = prepare(recipe, folder)
-    words = [word for key, file in data.items() for word in ("--data", f"{key}={file}")]
+    words = [word for key, file in data.items() for word in ("--records", f"{key}={file}")]
     words += [word for key, text in seal_as.items() for word in ("--seal-as", f"{key}={text}")]
     words += ["--out", str(folder / "rehearsal"), "--json"]
     done = subprocess.run(  # noqa: S603 - our own program with our own words

@@ -58,7 +58,7 @@ def main() -> None:
         shutil.copy(HERE / name, engineer / name)
     base_model(engineer / "model")
     data = [f"{name}.biopsies={out}/records/{name}/biopsies.jsonl" for name in HOSPITALS]
-    words = [word for pair in data for word in ("--data", pair)]
+    words = [word for pair in data for word in ("--records", pair)]
     command = [sys.executable, "-m", "sealtrain", "rehearse", str(engineer / "recipe.yaml")]
     done = subprocess.run([*command, *words, "--out", str(out / "rehearsal")])  # noqa: S603
     sys.exit(done.returncode)

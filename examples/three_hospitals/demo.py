@@ -59,7 +59,7 @@ def _story(demo: Stage) -> None:
     demo.title("SIMULATED — NOT ATTESTED: a broker starts, and proves which one it is")
     root = out / "simulated-root"
     policy = out / "policy.yaml"
-    demo.run("simulator", "policy", "--state", root, "--out", policy)
+    demo.run("simulator", "serve", "--simulator", root, "--write-policy", policy)
     demo.run(
         "broker", "deployment", "--consortium", consortium, "--policy", policy,
         "--out", out / "broker-compose.json",
@@ -69,12 +69,12 @@ def _story(demo: Stage) -> None:
         "--out", out / "broker-ticket.json",
     )  # fmt: skip
     _, url = demo.server(
-        "broker ready", "deploy", "run", out / "broker-compose.json",
+        "broker ready", "deploy", "run", "--deployment", out / "broker-compose.json",
         "--ticket", out / "broker-ticket.json", "--folder", out / "broker", "--simulator", root,
     )  # fmt: skip
     broker = out / "broker.yaml"
     demo.run(
-        "broker", "pin", "--url", url, "--deployment", out / "broker-compose.json",
+        "broker", "pin", "--url", url, "--broker-deployment", out / "broker-compose.json",
         "--policy", policy, "--out", broker,
     )  # fmt: skip
     print(f"  broker at {url}")
@@ -111,7 +111,7 @@ def _story(demo: Stage) -> None:
         "deploy", "ticket", "--role", "train", "--broker", broker, "--data", sealed,
         "--out", ticket,
     )  # fmt: skip
-    train = ["deploy", "run", deployment, "--ticket", ticket, "--simulator", root]
+    train = ["deploy", "run", "--deployment", deployment, "--ticket", ticket, "--simulator", root]
     refused = demo.run(*train, "--folder", out / "guest", expect=3)["error"]
     print(f"  refused [{refused['code']}]: {refused['message']}")
 
@@ -149,8 +149,8 @@ def _story(demo: Stage) -> None:
     demo.title("Attack: the engineer changes the recipe after approval")
     changed = _changed_recipe(demo, lock_folder, consortium)
     refused = demo.run(
-        "deploy", "run", changed / "app-compose.json", "--ticket", ticket, "--simulator", root,
-        "--folder", out / "changed-guest", expect=3,
+        "deploy", "run", "--deployment", changed / "app-compose.json", "--ticket", ticket,
+        "--simulator", root, "--folder", out / "changed-guest", expect=3,
     )["error"]  # fmt: skip
     print(f"  refused [{refused['code']}]: {refused['message']}")
 
@@ -184,9 +184,10 @@ def _identity(out: Path, owner: str) -> Path:
 def _approve(demo: Stage, owner: str, deployment: Path, broker: Path) -> None:
     out = demo.out
     datasets = sorted((out / "sealed").glob(f"{owner}.*.sealed"))
-    pins = [word for folder in datasets for word in ("--dataset", folder)]
+    pins = [word for folder in datasets for word in ("--data", folder)]
     tally = demo.run(
-        "approve", deployment, "--identity", _identity(out, owner), "--broker", broker,
+        "approve", "--deployment", deployment, "--identity", _identity(out, owner),
+        "--broker", broker,
         "--consortium", out / "consortium.json", *pins, "--yes",
     )  # fmt: skip
     print(f"  progress {tally['progress']}/{tally['threshold']}, sealed: {tally['sealed']}")

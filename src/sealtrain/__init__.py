@@ -13,6 +13,7 @@ Inside a run (``sealtrain train``), a training script uses
 
 - ``unwrap_dataset``: records of a sealed dataset, decrypted in memory;
 - ``SealedRun``: a trainer callback with sealed checkpoints, exact resume and released metrics;
+- ``SealedLightning``: the same for a trainer of Lightning;
 - ``SealedLoop``: the same for a PyTorch loop without a trainer;
 - ``sign_manifest``: seal the model to its recipients and sign what happened.
 """
@@ -30,11 +31,13 @@ if TYPE_CHECKING:
     from sealtrain.client.opening import open_sealed as open
     from sealtrain.client.owner import Owner
     from sealtrain.client.sealing import seal
+    from sealtrain.guest.lightning import SealedLightning
     from sealtrain.guest.script import SealedLoop, SealedRun, sign_manifest, unwrap_dataset
     from sealtrain.manifest.files import verify_file as verify
 
 __all__ = [
     "Owner",
+    "SealedLightning",
     "SealedLoop",
     "SealedRun",
     "approve",
@@ -49,6 +52,7 @@ __version__ = VERSION
 
 _PLACES = {
     "Owner": "sealtrain.client.owner:Owner",
+    "SealedLightning": "sealtrain.guest.lightning:SealedLightning",
     "SealedLoop": "sealtrain.guest.script:SealedLoop",
     "SealedRun": "sealtrain.guest.script:SealedRun",
     "approve": "sealtrain.client.approving:approve",

@@ -13,7 +13,7 @@ sample.
 from __future__ import annotations
 
 import re
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal, Self
 
 Retry = Literal["never", "again", "later"]
 """What the same request may bring. ``again``: the receiver decided nothing, and the request may
@@ -32,6 +32,8 @@ class SealtrainError(Exception):
         hint: A command or an action.
         field: Where in a document the problem is (``"trainer.max_steps"``). It stays in the
             process: ``to_dict`` leaves it out.
+        dataset: Name of the owner's dataset that it is about.
+        column: Name of the column that it is about.
     """
 
     code: ClassVar[str] = "error"
@@ -48,7 +50,7 @@ class SealtrainError(Exception):
             words = cls.__name__.removesuffix("Error")
             cls.code = re.sub(r"(?<!^)(?=[A-Z])", "-", words).lower()
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # a keyword for each line that is shown
         self,
         message: str,
         *,
@@ -58,6 +60,8 @@ class SealtrainError(Exception):
         expected: object = None,
         hint: str | None = None,
         field: str | None = None,
+        dataset: str | None = None,
+        column: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -67,6 +71,8 @@ class SealtrainError(Exception):
         self.expected = None if expected is None else str(expected)
         self.hint = hint
         self.field = field
+        self.dataset = dataset
+        self.column = column
 
     def __str__(self) -> str:
         """Message with got and expected behind it, on one line."""
@@ -74,9 +80,7 @@ class SealtrainError(Exception):
             return self.message
         return f"{self.message} (got {self.got}, expected {self.expected})"
 
-    def restated(
-        self, message: str, *, owner: str | None = None, hint: str | None = None
-    ) -> SealtrainError:
+    def restated(self, message: str, *, owner: str | None = None, hint: str | None = None) -> Self:
         """The same error with another message; ``owner`` and ``hint`` stay where none is given."""
         return type(self)(
             message,
@@ -86,11 +90,15 @@ class SealtrainError(Exception):
             expected=self.expected,
             hint=hint or self.hint,
             field=self.field,
+            dataset=self.dataset,
+            column=self.column,
         )
 
     def to_dict(self) -> dict[str, str]:
         """Fields that are set, for ``--json`` and for a broker's refusal."""
-        names = ("code", "message", "check", "owner", "got", "expected", "hint")
+        names = (
+            "code", "message", "check", "owner", "dataset", "column", "got", "expected", "hint",
+        )  # fmt: skip
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
@@ -103,6 +111,10 @@ class ConfigError(SealtrainError):
 
 class UsageError(ConfigError):
     """Options or arguments are missing, wrong, or do not go together."""
+
+
+class ProjectInvalid(ConfigError):
+    """A project file is malformed, or another user made it or can change it."""
 
 
 class RecipeInvalid(ConfigError):
@@ -175,6 +187,10 @@ class NoStanza(SealRefused):
 
 class RootMismatch(SealRefused):
     """The ciphertext does not lead to the signed root of the hash tree."""
+
+
+class ImageRefused(Refused):
+    """A container image is malformed, or not everything in it is accounted for."""
 
 
 class SignatureInvalid(Refused):
@@ -493,6 +509,10 @@ class ImportRefused(Refused):
     """The run imports a package that the lock does not pin."""
 
 
+class ModelNotReloaded(Refused):
+    """The model that a script saved does not load again with the weights that were trained."""
+
+
 class UpdateRefused(Refused):
     """A party of a federation, or its update, was refused."""
 
@@ -556,6 +576,10 @@ class DecryptionLost(Unreachable):
 
 class GuestApiUnreachable(Unreachable):
     """The guest's attestation API did not answer."""
+
+
+class HubUnreachable(Unreachable):
+    """The hub of models does not answer, or stalls; files in its local cache do not suffice."""
 
 
 class KmsUnreachable(Unreachable):
@@ -658,6 +682,17 @@ class RequestTooLarge(LimitExceeded):
 
 class TrainingFailed(SealtrainError):
     """Training raised an exception that is not sealtrain's; its text stays in the guest."""
+
+
+class RunStopped(SealtrainError):
+    """The run was told to end (SIGTERM); what it had sealed stays, and a resume goes on from it."""
+
+    exit_code = 143
+    retry = "later"
+
+
+class ScriptFailed(ConfigError):
+    """A script of the recipe raised an exception of its own; its text stays in the guest."""
 
 
 _BY_CODE: Final = {

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
-from sealtrain.base.models import Hex64, StrictModel, load_canonical
+from sealtrain.base.models import Document, Hex64
 from sealtrain.consortium.decisions import Decision
 from sealtrain.errors import SignatureInvalid, StatementInvalid
 from sealtrain_chain.account import address, signed, signed_by, typed
@@ -52,8 +51,12 @@ _FIELDS = {
 Signature = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{130}$")]
 
 
-class ChainDecision(StrictModel):
+class ChainDecision(Document):
     """A vote as its owner signed it."""
+
+    what = "chain decision"
+    refusal = StatementInvalid
+    max_bytes = MAX_DECISION_BYTES
 
     version: Literal[1]
     chain_id: int = Field(ge=1, le=MAX_CHAIN_ID)
@@ -82,7 +85,7 @@ class ChainDecision(StrictModel):
         """SHA-256 of the off-chain decision's canonical JSON; zeros without one."""
         if self.decision is None:
             return "00" * 32
-        return sha256_hex(canonical_json(self.decision.to_dict()))
+        return sha256_hex(self.decision.to_bytes())
 
     @property
     def last_second(self) -> int:
@@ -109,22 +112,6 @@ class ChainDecision(StrictModel):
                 "deadline": self.last_second,
                 "statement": bytes.fromhex(self.statement),
             },
-        )
-
-    def to_bytes(self) -> bytes:
-        """Canonical JSON."""
-        return canonical_json(self.to_dict())
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """Parse a decision file. Raises ``StatementInvalid``."""
-        return load_canonical(
-            cls,
-            data,
-            StatementInvalid,
-            "chain decision",
-            max_bytes=MAX_DECISION_BYTES,
-            check="chain decision",
         )
 
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sealtrain.base.canonical import canonical_json
-from sealtrain.base.models import Hex64, StrictModel, load_canonical
+from sealtrain.base.models import Document, Hex64, StrictModel
 from sealtrain.errors import StatementInvalid
 from sealtrain_chain.account import address, signed, signed_by, typed
 from sealtrain_chain.chainfile import MAX_CHAIN_ID, Address, ChainFile
@@ -57,8 +56,13 @@ class SafeSignature(StrictModel):
     signature: Signature
 
 
-class SafeProposal(StrictModel):
+class SafeProposal(Document):
     """One call of the app contract by the Safe that owns it."""
+
+    what = "Safe proposal"
+    refusal = StatementInvalid
+    max_bytes = MAX_PROPOSAL_BYTES
+    form = ("proposal", None)
 
     version: Literal[1]
     chain_id: int = Field(ge=1, le=MAX_CHAIN_ID)
@@ -100,22 +104,6 @@ class SafeProposal(StrictModel):
                 "refundReceiver": NOBODY,
                 "nonce": self.nonce,
             },
-        )
-
-    def to_bytes(self) -> bytes:
-        """Canonical JSON."""
-        return canonical_json(self.to_dict())
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """Parse a proposal file. Raises ``StatementInvalid``."""
-        return load_canonical(
-            cls,
-            data,
-            StatementInvalid,
-            "Safe proposal",
-            max_bytes=MAX_PROPOSAL_BYTES,
-            check="proposal",
         )
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from carrying import carries
+from exhibit_world import real_collateral, real_quote
 from policies import changed, intel
-from tdx_world import real_collateral, real_quote
 
 from sealtrain.attest.appraise import appraise
 from sealtrain.attest.dstack.parse import runtime_digest
@@ -319,7 +319,7 @@ def test_a_log_may_leave_out_firmware_events_only_as_a_whole(
         policy,
         NOW,
     )
-    assert bare.cpu.signed.quote.rtmr == full.cpu.signed.quote.rtmr
+    assert bare.signed.quote.rtmr == full.signed.quote.rtmr
 
 
 def boot(evidence: Evidence) -> list[LogEntry]:

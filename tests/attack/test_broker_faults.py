@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from release_world import DAY, ReleaseWorld, release_world
+from release_world import ReleaseWorld, release_world
+from world import DAY
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.config import BrokerLimits
@@ -27,12 +27,6 @@ from sealtrain.errors import (
 from sealtrain.release.messages import ReleaseRequest, load_message
 
 pytestmark = pytest.mark.claim("C17")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[ReleaseWorld]:
-    with release_world(tmp_path) as made:
-        yield made
 
 
 def again(world: ReleaseWorld) -> None:

@@ -18,9 +18,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from broker_process import ProcessSite, process_site
-from broker_world import served_world
+from broker_site import ProcessSite, process_site
 from owner_acts import ACTS, HTTP, Asking, approval, post, revocation, signed
+from release_world import served_world
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.secret import Secret

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_world import boot_info, config_of, served_world
 from owner_acts import HTTP, approval, signed
 from postgres_server import Server, postgres_server
-from release_world import DAY, NOW, ReleaseWorld, release_world
+from release_world import ReleaseWorld, boot_info, config_of, release_world, served_world
+from world import DAY, NOW
 
 from sealtrain.base.background import in_background
 from sealtrain.base.canonical import canonical_json

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manifest_world import OWNERS
 from quorum_world import QuorumWorld, quorum_world
+from world import OWNERS
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.secret import Secret

@@ -16,9 +16,8 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from broker_world import GATEWAY, boot_info, served_world
-from manifest_world import identity
-from release_world import DAY, ReleaseWorld
+from release_world import GATEWAY, ReleaseWorld, boot_info, served_world
+from world import DAY, identity
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.config import BrokerLimits

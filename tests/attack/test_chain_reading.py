@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_world import GATEWAY, boot_info
 from chain_world import (
     OWNERS,
     Lie,
@@ -24,7 +23,7 @@ from chain_world import (
     served_by,
 )
 from http_server import Handler, http_served
-from release_world import ReleaseWorld, release_world
+from release_world import GATEWAY, ReleaseWorld, boot_info, release_world
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.consortium.decisions import Decision, Target

@@ -23,7 +23,7 @@ from channel_world import (
     guest,
     talking,
 )
-from manifest_world import signer
+from world import signer
 
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.secret import Secret

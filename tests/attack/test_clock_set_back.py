@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from release_world import DAY, ReleaseWorld, release_world
+from release_world import ReleaseWorld
+from world import DAY
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import ApprovalExpired
 from sealtrain.ledger.audit import BACKWARDS_SECONDS, Auditor, Finding
 
 pytestmark = pytest.mark.claim("C97")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[ReleaseWorld]:
-    with release_world(tmp_path) as made:
-        yield made
 
 
 def audited(world: ReleaseWorld) -> tuple[Finding, ...]:

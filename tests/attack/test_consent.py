@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from release_world import DAY, ReleaseWorld, audited, release_world, renewed
+from release_world import ReleaseWorld, audited, release_world, renewed
+from world import DAY
 
 from sealtrain.errors import (
     ApprovalExpired,

@@ -10,7 +10,7 @@ import torch
 from carrying import carries
 from channel_world import COMPOSE, NOW, guest, talking
 from cut_world import PARTIES, RUN_ID, cut_recipe, one_thread, own_dataset, site
-from manifest_world import digest, identity
+from world import digest, identity
 
 from sealtrain.consortium.consents import Consent, ConsentedDataset, verify_consent
 from sealtrain.consortium.owned import sign_owned

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 from channel_world import COMPOSE, guest
-from manifest_world import signer
 from pads_world import (
     RUN_ID,
     Address,
@@ -25,8 +24,8 @@ from pads_world import (
     random_matrix,
     talk,
 )
-from relays import Meddle, Relay, honest, relayed
-from replays import answered, expect_only_a_handshake
+from relays import Meddle, Relay, answered, expect_only_a_handshake, honest, relayed
+from world import signer
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import (

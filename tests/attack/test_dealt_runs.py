@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from pads_world import recording
-from replays import answered, expect_only_a_handshake
+from relays import answered, expect_only_a_handshake
 from stage import COLLATERAL, MACHINE, OWNERS, RECIPE, Stage, stage, wait_for
 
 from sealtrain.base.hostport import host_and_port, written

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_world import served_world
-from owner_acts import ACTS, Asking, post
-from release_world import audited
+from owner_acts import ACTS, Asking, post, run_begun
+from release_world import audited, served_world
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.secret import Secret
@@ -21,10 +20,11 @@ from sealtrain.release.lease_code import show_lease
 pytestmark = pytest.mark.claim("C138")
 
 
-def begun(world: Any, url: str) -> Asking:
-    made = Asking(world, world.attest(), url)
-    made.grant = made.obtain()
-    return made
+def document_of(made: Asking) -> dict[str, Any]:
+    """What a guest hands in when its run failed."""
+    assert made.grant is not None
+    named = {"run_id": made.grant.run_id, "lease_id": made.grant.lease_id}
+    return {"version": 1, **named, "code": "rank-lost"}
 
 
 def report(made: Asking, code: str = "record-invalid", **changed: Any) -> None:
@@ -40,7 +40,7 @@ def report(made: Asking, code: str = "record-invalid", **changed: Any) -> None:
 
 def test_a_failure_is_recorded_by_its_code_and_ends_the_lease(tmp_path: Path) -> None:
     with served_world(tmp_path) as (world, url):
-        made = begun(world, url)
+        made = run_begun(world, url)
         made.renew()
         report(made)
         entry = list(world.ledger.entries())[-1]
@@ -62,16 +62,9 @@ def test_a_failure_is_recorded_by_its_code_and_ends_the_lease(tmp_path: Path) ->
 
 def test_what_was_recorded_on_the_way_ends_no_later_lease(tmp_path: Path) -> None:
     with served_world(tmp_path) as (world, url):
-        made = begun(world, url)
+        made = run_begun(world, url)
         assert made.grant is not None
-        body = canonical_json(
-            {
-                "version": 1,
-                "run_id": made.grant.run_id,
-                "lease_id": made.grant.lease_id,
-                "code": "rank-lost",
-            }
-        )
+        body = canonical_json(document_of(made))
         shown = show_lease(made.grant.lease_id, made.grant.lease_key, body)
         assert post(f"{url}/v1/failures", body, shown)[0] == 200
         made.grant = made.obtain(run_id=made.grant.run_id, resume=True)
@@ -84,7 +77,7 @@ def test_what_was_recorded_on_the_way_ends_no_later_lease(tmp_path: Path) -> Non
 
 def test_nobody_else_ends_a_lease(tmp_path: Path) -> None:
     with served_world(tmp_path) as (world, url):
-        made, other = begun(world, url), begun(world, url)
+        made, other = run_begun(world, url), run_begun(world, url)
         assert made.grant is not None
         assert other.grant is not None
         size = world.ledger.size
@@ -94,14 +87,7 @@ def test_nobody_else_ends_a_lease(tmp_path: Path) -> None:
             report(made, run_id=other.grant.run_id)
         with pytest.raises(LeaseUnknown):
             report(made, lease_key=other.grant.lease_key)
-        body = canonical_json(
-            {
-                "version": 1,
-                "run_id": made.grant.run_id,
-                "lease_id": made.grant.lease_id,
-                "code": "x",
-            }
-        )
+        body = canonical_json(document_of(made))
         own = show_lease(other.grant.lease_id, other.grant.lease_key, body)
         assert post(f"{url}/v1/failures", body, own) == (403, "signature-invalid")
         assert post(f"{url}/v1/failures", body, {}) == (403, "lease-unknown")
@@ -116,15 +102,9 @@ def test_nobody_else_ends_a_lease(tmp_path: Path) -> None:
 )
 def test_a_report_says_a_code_and_nothing_more(change: dict[str, Any], tmp_path: Path) -> None:
     with served_world(tmp_path) as (world, url):
-        made = begun(world, url)
+        made = run_begun(world, url)
         assert made.grant is not None
-        fields = {
-            "version": 1,
-            "run_id": made.grant.run_id,
-            "lease_id": made.grant.lease_id,
-            "code": "rank-lost",
-        }
-        body = json.dumps(fields | change).encode()
+        body = json.dumps(document_of(made) | change).encode()
         shown = show_lease(made.grant.lease_id, made.grant.lease_key, body)
         assert post(f"{url}/v1/failures", body, shown)[0] == 400
         made.renew()
@@ -132,7 +112,7 @@ def test_a_report_says_a_code_and_nothing_more(change: dict[str, Any], tmp_path:
 
 def test_an_audit_finds_a_lease_that_was_used_after_it_was_given_back(tmp_path: Path) -> None:
     with served_world(tmp_path) as (world, url):
-        made = begun(world, url)
+        made = run_begun(world, url)
         made.renew()
         ACTS["failure"](made)
         entries = list(world.ledger.entries())

@@ -26,10 +26,10 @@ from storage_world import serving
 from training_world import source_of
 
 from sealtrain.errors import DataInvalid, FileTruncated, LimitExceeded, RecordInvalid
-from sealtrain.sealing.dataset import SealedDataset
 from sealtrain.sealing.description import ShardInfo
 from sealtrain.sealing.hashtree import Suite
 from sealtrain.sealing.index import MAX_BATCH_ROWS, Batch, Index, IndexedShard
+from sealtrain.sealing.opened import SealedDataset
 from sealtrain.sealing.recordbatch import parse_record_batch
 from sealtrain.training.data.stream import RecordStream
 

@@ -27,7 +27,7 @@ from sealtrain.errors import (
 )
 from sealtrain.guest.lease import Lease
 from sealtrain.guest.leasekeeper import LeaseKeeper
-from sealtrain.sealing.dataset import SealedDataset
+from sealtrain.sealing.opened import SealedDataset
 from sealtrain.sealing.store import SealedStore
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 

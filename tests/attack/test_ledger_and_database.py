@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from broker_process import ProcessSite, newest_log, process_site
-from broker_world import config_of, served_world
-from owner_acts import ACTS, CHECKPOINT, Asking, approval, post, signed
+from broker_site import ProcessSite, newest_log, process_site
+from owner_acts import ACTS, CHECKPOINT, Asking, approval, post, run_begun, signed
 from postgres_server import Server
-from release_world import NOW, ReleaseWorld, audited, release_world
+from release_world import audited, config_of, release_world, served_world
+from world import NOW
 
 from sealtrain.broker.serve import listening
 from sealtrain.broker.store import group_commit as together
@@ -115,12 +115,6 @@ def stated(ledger: Ledger, folder: Path) -> dict[str, list[tuple[Any, ...]]]:
     return found
 
 
-def asking(world: ReleaseWorld, url: str) -> Asking:
-    made = Asking(world, world.attest(), url)
-    made.grant = made.obtain()
-    return made
-
-
 @contextmanager
 def failing_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The next commit that has entries fails, as on a full disk, after the ledger's own."""
@@ -166,7 +160,7 @@ def test_a_full_disk_between_the_two_commits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     with served_world(tmp_path) as (world, url):
-        made = asking(world, url)
+        made = run_begun(world, url)
 
         def manifest(_: Asking) -> None:
             assert made.grant is not None
@@ -196,7 +190,7 @@ def test_a_lease_whose_answer_never_left_is_nobodys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with served_world(tmp_path) as (world, url):
-        made = asking(world, url)
+        made = run_begun(world, url)
         with failing_once(monkeypatch), pytest.raises(BrokerUnreachable):
             made.obtain(run_id="ab" * 16)
         entry: Any = world.ledger.entries()[-1]
@@ -215,7 +209,7 @@ def test_reading_shows_no_less_than_the_ledger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with served_world(tmp_path) as (world, url):
-        made = asking(world, url)
+        made = run_begun(world, url)
         with failing_once(monkeypatch), pytest.raises(BrokerUnreachable):
             ACTS["revocation"](made)
         answer = world.broker.registry.tally(world.target)
@@ -230,7 +224,7 @@ def test_one_database_has_both_or_neither(
         release_world(tmp_path, database=where) as world,
         listening(world.broker, config_of(tmp_path, limits=world.broker.caps)) as url,
     ):
-        made = asking(world, url)
+        made = run_begun(world, url)
         for kind in ("approval", "revocation"):
             size, before = world.ledger.size, held(where)
             with failing_once(monkeypatch), pytest.raises(BrokerUnreachable):
@@ -520,7 +514,7 @@ def test_halves_of_a_server_that_do_not_belong_together(postgres: Server, tmp_pa
 def test_an_audit_finds_what_the_database_lacks_of_the_ledger(tmp_path: Path) -> None:
     """The other direction of what it always compared: ledger in database."""
     with served_world(tmp_path) as (world, url):
-        made = asking(world, url)
+        made = run_begun(world, url)
         for kind in ("approval", "revocation", "owner-policy", "withdrawal", "succession"):
             ACTS[kind](made)
         signer, origin = world.keyring.signer, world.ledger.origin

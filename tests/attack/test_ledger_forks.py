@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 from broker_site import BrokerSite, broker_site
 from carrying import carries
-from manifest_world import OWNERS, identity
 from typer.testing import CliRunner
+from world import OWNERS, identity
 
 from sealtrain.base.clock import system_clock
 from sealtrain.base.encoding import from_base64
 from sealtrain.cli import app
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.watch import cosign_newest, observe, recorded, witnessed
-from sealtrain.consortium.approvals import Decision, sign_decision
 from sealtrain.errors import AnswerInvalid, LedgerInconsistent, SignatureInvalid
 from sealtrain.ledger.witness import memory, verify_witnessed
 from sealtrain.release.messages import ledger_origin
@@ -113,7 +112,7 @@ def test_a_broker_restored_from_an_old_copy_gets_no_approval(site: BrokerSite) -
         site.decide(broker, a)
         site.copy("restored", "backup")
         words = (str(site.deployment), *me, "--broker", file, *state, "--yes")
-        approved = run(site, "approve", *words, "--json")
+        approved = run(site, "approve", *words, "--unpinned", "--json")
         assert approved.exit_code == 0, approved.output
         assert json.loads(approved.stdout)["progress"] == 2
         audit = ("log", "audit", "--broker", file, *state)
@@ -121,7 +120,7 @@ def test_a_broker_restored_from_an_old_copy_gets_no_approval(site: BrokerSite) -
     site.copy("backup", "restored")
     with site.serving("restored", port) as broker:
         entries = broker.health().ledger_size
-        refused = run(site, "approve", *words)
+        refused = run(site, "approve", *words, "--unpinned")
         assert isinstance(refused.exception, LedgerInconsistent)
         assert refused.exception.check == "ledger size"
         assert broker.health().ledger_size == entries, "an approval reached the broker"
@@ -164,16 +163,7 @@ def test_what_is_asked_of_a_witness_over_the_network(site: BrokerSite) -> None:
         assert broker.ledger_witnessed(1) is None
         first, _ = watch(site, broker, a, "p.json")
         assert first.size == 0
-        envelope = sign_decision(
-            Decision.approve(
-                consortium_id=site.consortium.consortium_id,
-                target=site.target,
-                needs=site.needs,
-                signed_at=system_clock(),
-                not_after=system_clock() + 86400,
-            ),
-            identity(a).signer,
-        )
+        envelope = site.decision(a)
         index = broker.submit_decision(envelope)
         other = site.decide(broker, b)
         watch(site, broker, a, "p.json")
@@ -233,7 +223,7 @@ def test_nothing_is_kept_beside_an_identity_but_the_memory(site: BrokerSite) -> 
 def test_a_dataset_is_registered_only_where_the_ledger_grew(site: BrokerSite) -> None:
     a = OWNERS[0]
     source = site.folder / "rows.jsonl"
-    source.write_text('{"text": "one", "label": 0}\n' * 20)
+    source.write_text('{"prompt": "one", "completion": "0"}\n' * 20)
     words = (
         *("seal", str(source), "--name", "biopsies", "--deployment", str(site.deployment)),
         *("--identity", str(site.folder / f"{a}.identity.json")),

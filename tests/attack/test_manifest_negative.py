@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manifest_world import FINISHED, NOW, OWNERS, RECIPE, World, make_world, signer, simulated_pki
+from manifest_world import FINISHED, NOW, World, make_world
+from world import OWNERS, RECIPE, signer, simulated_pki
 
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.report_data import Binding

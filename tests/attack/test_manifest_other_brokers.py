@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manifest_world import FINISHED, NOW, RELEASED, World, digest, make_world, signer
+from manifest_world import FINISHED, NOW, RELEASED, World, make_world
+from world import digest, signer
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.secret import Secret

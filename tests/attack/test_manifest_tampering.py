@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manifest_world import NOW, World, make_world, signer, simulated_pki
+from manifest_world import NOW, World, make_world
+from world import signer, simulated_pki
 
 from sealtrain.attest.evidence import Evidence
 from sealtrain.base.canonical import canonical_json

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import pytest
 import yaml
-from manifest_world import OWNERS, identity
+from world import founded
 
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.canonical import canonical_json
@@ -22,7 +22,6 @@ from sealtrain.base.clock import system_clock
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.service.deployment import document_of
 from sealtrain.cli.programs import Part, Process
-from sealtrain.consortium.members import Consortium
 from sealtrain.errors import LockInvalid
 from sealtrain.recipe.compose import extract_lock
 from sealtrain_simulator.state import ensure
@@ -84,8 +83,7 @@ def site(tmp_path: Path) -> Path:
     root = tmp_path / "root"
     policy = insecure_simulator_policy(ensure(root, system_clock()).root_path.read_bytes())
     (tmp_path / "policy.yaml").write_text(yaml.safe_dump(policy.to_dict()))
-    owners = [identity(name).public for name in OWNERS]
-    consortium = Consortium.found(name="three", owners=owners, approve=2)
+    consortium = founded("three")
     (tmp_path / "consortium.json").write_bytes(consortium.to_bytes())
     config = BrokerConfig(
         consortium=tmp_path / "consortium.json",
@@ -216,9 +214,7 @@ def test_files_that_are_swapped_after_the_start_are_refused(site: Path) -> None:
     """The operator changes what the script wrote, and types the broker's command again."""
     with started(site):
         folder = site / "guest"
-        other = Consortium.found(
-            name="three", owners=[identity(name).public for name in OWNERS], approve=1
-        )
+        other = founded("three", approve=1)
         (folder / "consortium.json").write_bytes(other.to_bytes())
         document = json.loads((folder / "app-compose.json").read_bytes())
         command = document["bash_script"].rsplit("exec sealtrain ", 1)[1].split()

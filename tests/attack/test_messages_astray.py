@@ -10,10 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
-from broker_world import served_world
 from carrying import carries
-from manifest_world import OWNERS, digest, identity
-from release_world import DAY, NOW, ReleaseWorld
+from release_world import ReleaseWorld, served_world
+from world import DAY, NOW, OWNERS, digest, identity
 
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.broker.config import BrokerLimits
@@ -233,7 +232,7 @@ def test_a_guests_request_to_one_broker_opens_nothing_at_another(
 
 
 def test_a_webhook_asked_twice_answers_twice_and_records_both(served: Served) -> None:
-    from broker_world import boot_info
+    from release_world import boot_info
 
     world, url = served
     size = world.ledger.size

@@ -21,6 +21,7 @@ from nitro_world import (
     NOW,
     P384_ORDER,
     PKI,
+    claims_of,
     enclave,
     fields,
     forge,
@@ -31,9 +32,8 @@ from nitro_world import (
 )
 from pydantic import ValidationError
 
-from sealtrain.attest.nitro.appraise import claims_of
 from sealtrain.attest.nitro.collect import attestation
-from sealtrain.attest.nitro.verify import verify_document, verify_nitro
+from sealtrain.attest.nitro.verify import verify_document
 from sealtrain.errors import (
     CertificateChainInvalid,
     ComposeHashMismatch,
@@ -57,7 +57,7 @@ DAYS = 24 * HOUR
 def test_the_documents_under_attack_are_accepted() -> None:
     """Every refusal below is a refusal of one of these two, changed."""
     facts = verified(genuine())
-    assert (facts.report_data, facts.app_compose, facts.simulated) == (ASKED, COMPOSE, True)
+    assert (facts.report_data, facts.simulated) == (ASKED, True)
     forged = forge()
     assert verified(forged.document, simulator_root=forged.root).report_data == ASKED
 
@@ -70,7 +70,7 @@ def test_real_debug_documents_are_refused(shared: Path, name: str) -> None:
     made = fields(raw)["timestamp"] // 1000
     assert verify_document(raw, simulator_root=None, now=made).debug
     with pytest.raises(DebugGuest):
-        verify_nitro(raw, COMPOSE, policy(), simulator_root=None, now=made)
+        verified(raw, simulator_root=None, now=made)
 
 
 @pytest.mark.negative(26)
@@ -429,7 +429,7 @@ def test_report_data_of_another_length_is_refused(count: int | None) -> None:
 def test_another_deployment_document_is_refused() -> None:
     for other in (COMPOSE.strip(), COMPOSE + b" ", b"{}", b""):
         with pytest.raises(ComposeHashMismatch):
-            verify_nitro(genuine(), other, policy(), simulator_root=PKI.root_der, now=NOW)
+            verified(genuine(), compose=other)
 
 
 def test_a_register_that_is_not_locked_says_nothing() -> None:

@@ -258,7 +258,7 @@ def test_owners_read_the_script_before_they_sign(world: Stage, tmp_path: Path) -
     shown = subprocess.run(
         world.command(
             "approve", tmp_path / "app-compose.json", "--identity", world.identity("clinic-a"),
-            "--broker", world.broker,
+            "--broker", world.broker, "--unpinned",
         ),
         input="no\n",
         capture_output=True,

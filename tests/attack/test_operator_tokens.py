@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
-from broker_world import served_world
-from release_world import DAY, NOW, ReleaseWorld
+from release_world import ReleaseWorld, served_world
 from typer.testing import CliRunner
+from world import DAY, NOW
 
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex

@@ -22,7 +22,9 @@ from sealtrain.base import files
 from sealtrain.base.files import atomic_folder, atomic_writer, exchanged
 from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.dataset import DatasetDescription, NewDataset, SealedDataset, seal_dataset
+from sealtrain.sealing.description import DatasetDescription
+from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.sealer import NewDataset, seal_dataset
 from sealtrain.sealing.stanza import Stanza
 
 pytestmark = [
@@ -233,7 +235,7 @@ def seal(source: Path, out: Path, *, sign: Callable[[], None] = lambda: None) ->
 
 
 def rows_of(out: Path) -> list[dict[str, Any]]:
-    from sealtrain.sealing.dataset import read_stanzas
+    from sealtrain.sealing.rewrap import read_stanzas
 
     key = DataKey(read_stanzas(out)[1][0].body)
     with SealedDataset.open(out, key, root=(out / "dataset.json").read_text()) as dataset:

@@ -13,19 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manifest_world import (
-    FILES,
-    NOW,
-    OWNERS,
-    RUN_ID,
-    World,
-    facts_of,
-    identity,
-    make_world,
-    sealed_outputs,
-    signer,
-)
+from manifest_world import FILES, NOW, RUN_ID, World, facts_of, make_world, sealed_outputs
 from typer.testing import CliRunner, Result
+from world import OWNERS, identity, signer
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import to_base64
@@ -37,9 +27,9 @@ from sealtrain.manifest import form
 from sealtrain.manifest import opening as opening_files
 from sealtrain.manifest.opening import named_outputs, unnamed_outputs, write_opened
 from sealtrain.manifest.verify import verify_manifest
-from sealtrain.sealing.dataset import NewDataset, seal_dataset
 from sealtrain.sealing.file import read_header, seal_file
 from sealtrain.sealing.hpke import HpkePublicKey
+from sealtrain.sealing.sealer import NewDataset, seal_dataset
 from sealtrain.sealing.stanza import (
     RecipeBinding,
     find_stanza,

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manifest_world import identity, simulated_pki
 from release_world import ReleaseWorld, audited, document_of, release_world
+from world import identity, simulated_policy
 
-from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.client.grant import renew
 from sealtrain.consortium.owned import sign_owned
@@ -27,7 +26,7 @@ from sealtrain.signing import dsse
 pytestmark = pytest.mark.claim("C69")
 
 A, B, C = "hospital-a", "hospital-b", "hospital-c"
-UNMET = insecure_simulator_policy(simulated_pki("another vendor").root_der)
+UNMET = simulated_policy("another vendor")
 """No guest of these tests meets it: it trusts other machines."""
 
 

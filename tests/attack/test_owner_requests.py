@@ -13,14 +13,13 @@ from typing import Any
 
 import httpx
 import pytest
-from broker_world import config_of, served_world
 from http_server import Handler, http_served
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from manifest_world import digest, identity
 from owner_acts import BROKER, HTTP, approval, post, revocation, signed
 from prometheus_client.parser import text_string_to_metric_families
-from release_world import DAY, NOW, ReleaseWorld, release_world
+from release_world import ReleaseWorld, config_of, release_world, served_world
+from world import DAY, NOW, digest, identity
 
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.serve import listening

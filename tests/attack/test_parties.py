@@ -8,8 +8,19 @@ from typing import Any
 
 import pytest
 from carrying import carries
-from manifest_world import FINISHED, NOW, OWNERS, RELEASED, RUN_ID, World, digest, limits_of
-from parties_world import make_joint, party, party_receipt, with_receipts
+from manifest_world import (
+    FINISHED,
+    NOW,
+    RELEASED,
+    RUN_ID,
+    World,
+    limits_of,
+    make_joint,
+    party,
+    party_receipt,
+    with_receipts,
+)
+from world import OWNERS, digest
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.digests import sha256_hex

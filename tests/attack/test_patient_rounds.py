@@ -22,7 +22,7 @@ from federated_world import (
     federated_world,
     rounds,
 )
-from patients_world import NORM, norm, party, rows_of
+from learner_world import NORM, norm, party, rows_of
 
 from sealtrain.errors import ClaimContradicted, PrivacyBroken, TooFewParties
 from sealtrain.sealing.datakey import DataKey
@@ -203,7 +203,7 @@ def test_a_party_that_tells_no_patients_or_others_than_before_is_not_let_in() ->
         federation = world.federation(plan, merging=lead)
 
         def comes_again() -> None:
-            world.ended["clinic-c"].join(10)
+            world.ended["clinic-c"].join(60)
             world.party("clinic-c")
 
         threading.Thread(target=comes_again, daemon=True).start()

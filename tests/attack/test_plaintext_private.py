@@ -13,7 +13,7 @@ from sealing_world import json_lines, sealed_folder
 from sealtrain.base.files import atomic_folder, private_file
 from sealtrain.base.secret import Secret
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.dataset import export
+from sealtrain.sealing.export import export
 
 pytestmark = pytest.mark.claim("C104")
 

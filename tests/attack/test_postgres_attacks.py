@@ -18,8 +18,9 @@ import pytest
 from carrying import carries
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from postgres_server import PROGRAMS, Server
-from release_world import NOW, release_world
+from release_world import release_world
 from typer.testing import CliRunner
+from world import NOW
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import to_base64

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from carrying import carries
-from manifest_world import OWNERS
 from release_world import ReleaseWorld, release_world
+from world import OWNERS
 
 from sealtrain.errors import BudgetSpent, LedgerInconsistent, Refused
 from sealtrain.ledger.ledger import Ledger

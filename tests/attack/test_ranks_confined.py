@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from remains import ended
 
 pytestmark = [pytest.mark.slow, pytest.mark.claim("C36")]
-VICTIM = Path(__file__).resolve().parents[1] / "support/ranks_victim.py"
 CANARY = "rank-canary-91c3"
 
 
@@ -22,18 +19,9 @@ def attacked(folder: Path, job: str, port: int = 0) -> tuple[dict[str, Any], str
     out = folder / "out"
     out.mkdir()
     (folder / "tmp").mkdir()
-    done = subprocess.run(
-        [sys.executable, VICTIM, out, json.dumps({"backend": {"name": "trl", "ranks": 2}}), job],
-        env=os.environ
-        | {
-            "PYTHONPATH": os.pathsep.join([*sys.path, str(VICTIM.parent)]),
-            "LISTENER": str(port),
-            "TMPDIR": str(folder / "tmp"),
-        },
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    changes = json.dumps({"backend": {"name": "trl", "ranks": 2}})
+    where = {"LISTENER": str(port), "TMPDIR": str(folder / "tmp")}
+    done = ended("ranks_victim", out, changes, job, timeout=200, **where)
     assert done.returncode == 0, done.stderr
     said: dict[str, Any] = json.loads(done.stdout)
     return said, done.stdout + done.stderr

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from release_world import ROOT, ReleaseWorld, Wire, release_world, simulated_pki
+from release_world import ROOT, ReleaseWorld, Wire, release_world
+from world import simulated_pki
 
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.broker.service.keyring import Keyring
-from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
+from sealtrain.client.attested import AttestedBroker
 from sealtrain.client.grant import renew
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.receipts import RECEIPT_PAYLOAD_TYPE
@@ -284,14 +285,4 @@ def test_a_broker_of_another_consortium(world: ReleaseWorld, tmp_path: Path) -> 
 
 
 def _fetch(world: ReleaseWorld, pin: BrokerPin, wire: Wire | None = None) -> AttestedBroker:
-    return fetch_keys(
-        wire or world.wire,
-        pin,
-        world.consortium,
-        Deployed(
-            app_id=world.locked.app_id,
-            compose_hash=world.locked.compose_hash,
-            brokers=world.locked.lock.brokers,
-        ),
-        now=world.clock(),
-    )
+    return world.keys_from(wire or world.wire, pin)

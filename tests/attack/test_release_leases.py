@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from manifest_world import target_of
 from release_world import ReleaseWorld, release_world
+from world import target_of
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.client.grant import Grant, renew
@@ -27,12 +26,6 @@ from sealtrain.errors import (
 from sealtrain.release.messages import RenewalRequest, load_message
 
 pytestmark = pytest.mark.claim("C20")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[ReleaseWorld]:
-    with release_world(tmp_path) as made:
-        yield made
 
 
 def renewed(world: ReleaseWorld, grant: Grant, **changed: Any) -> Grant:

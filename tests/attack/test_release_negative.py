@@ -16,14 +16,8 @@ from typing import Any
 
 import pytest
 from gpu_world import claiming
-from release_world import (
-    BROKER_COMPOSE,
-    ReleaseWorld,
-    Wire,
-    booted,
-    release_world,
-    simulated_pki,
-)
+from release_world import BROKER_COMPOSE, ReleaseWorld, Wire, release_world
+from world import booted, simulated_pki
 
 from sealtrain.attest.appraise import appraise
 from sealtrain.attest.evidence import Evidence
@@ -34,7 +28,6 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerLimits
-from sealtrain.client.attested import Deployed, fetch_keys
 from sealtrain.client.grant import Asked, obtain
 from sealtrain.errors import (
     AnswerInvalid,
@@ -424,17 +417,7 @@ def test_a_stranger_with_the_brokers_software_under_another_vendor_is_refused(
 
     world.wire.on_answer = answer
     with pytest.raises(Refused) as caught:
-        fetch_keys(
-            world.wire,
-            world.pin,
-            world.consortium,
-            Deployed(
-                app_id=world.locked.app_id,
-                compose_hash=world.locked.compose_hash,
-                brokers=world.locked.lock.brokers,
-            ),
-            now=world.clock(),
-        )
+        world.keys_from(world.wire, world.pin)
     assert caught.value.code == "quote-root-untrusted"
 
 

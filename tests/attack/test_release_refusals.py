@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from broker_world import served_world
-from manifest_world import identity, target_of
-from release_world import (
-    DAY,
-    ReleaseWorld,
-    SealedSet,
-    ids_of,
-    lock_changed,
-    release_world,
-    simulated_pki,
-)
+from release_world import ReleaseWorld, SealedSet, ids_of, release_world, served_world
+from world import DAY, identity, lock_changed, simulated_pki, target_of
 
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.digests import sha256_hex
@@ -65,12 +56,6 @@ from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
 from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding, Stanza, wrap_for_recipe
 
 pytestmark = pytest.mark.claim("C19")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[ReleaseWorld]:
-    with release_world(tmp_path) as made:
-        yield made
 
 
 def refused(

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from broker_site import BrokerSite, broker_site
 from carrying import carries
-from manifest_world import identity
-from release_world import OWNERS, release_world
+from release_world import release_world
 from typer.testing import CliRunner
+from world import OWNERS, identity
 
 from sealtrain.base.clock import system_clock
 from sealtrain.base.encoding import from_base64, to_base64

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 from quorum_world import QuorumWire, QuorumWorld, quorum_world
-from release_world import ROOT, ReleaseWorld, release_world
+from release_world import ROOT, ReleaseWorld
+from world import deployed
 
 from sealtrain.base.secret import Secret
 from sealtrain.broker.service.keyring import Keyring
 from sealtrain.broker.service.rotating import rotate_key
 from sealtrain.broker.service.service import Broker
-from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
+from sealtrain.client.attested import AttestedBroker, fetch_keys
 from sealtrain.client.grant import renew
 from sealtrain.client.wrapping import wrap_for_brokers
 from sealtrain.consortium.receipts import verify_receipt
@@ -49,25 +50,14 @@ def rotated(
         yield Broker(replace(world.parts, keyring=keyring, ledger=ledger))
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[ReleaseWorld]:
-    with release_world(tmp_path) as made:
-        yield made
-
-
 def wire_of(broker: Broker, place: int = 1) -> QuorumWire:
     return QuorumWire(broker=broker, url=f"http://127.0.0.1:{place}")
 
 
 def attested(world: ReleaseWorld, wire: Any, **changed: Any) -> AttestedBroker:
-    arguments: dict[str, Any] = {
-        "app_id": world.locked.app_id,
-        "compose_hash": world.locked.compose_hash,
-        "brokers": world.locked.lock.brokers,
-        "now": world.clock(),
-    } | changed
-    pin, now = arguments.pop("pin", world.pin), arguments.pop("now")
-    return fetch_keys(wire, pin, world.consortium, Deployed(**arguments), now=now)
+    pin = changed.pop("pin", world.pin)
+    now = changed.pop("now", world.clock())
+    return fetch_keys(wire, pin, world.consortium, deployed(world.locked, **changed), now=now)
 
 
 def test_a_run_goes_on_at_the_broker_whose_key_was_rotated(world: ReleaseWorld) -> None:
@@ -105,7 +95,7 @@ def test_a_lease_of_the_former_key_is_not_renewed_by_the_next(world: ReleaseWorl
 
 
 def test_what_an_owner_seals_afterwards_names_the_present_key(world: ReleaseWorld) -> None:
-    from manifest_world import identity
+    from world import identity
 
     from sealtrain.client.grants import Wanted
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manifest_world import OWNERS, identity
 from quorum_world import QuorumWorld, quorum_world
-from release_world import NOW, ROOT, ReleaseWorld, SealedSet, Wire, audited, release_world
+from release_world import ROOT, ReleaseWorld, SealedSet, Wire, audited, release_world
+from world import NOW, OWNERS, identity
 
 from sealtrain.base.secret import Secret
 from sealtrain.broker.service.keyring import Keyring

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from release_world import simulated_pki
+from world import simulated_policy
 
-from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.encoding import to_base64
 from sealtrain.client.ticket import MAX_TICKET_BYTES, load_ticket, parse_ticket
 from sealtrain.errors import TicketInvalid
@@ -22,7 +21,7 @@ PIN: dict[str, Any] = {
     "url": "http://127.0.0.1:1",
     "signing_key": to_base64(bytes(32)),
     "compose_hash": "ab" * 32,
-    "appraisal": insecure_simulator_policy(simulated_pki("tickets").root_der).to_dict(),
+    "appraisal": simulated_policy("tickets").to_dict(),
 }
 TRAIN: dict[str, Any] = {
     "version": 1,

@@ -6,15 +6,15 @@ secret through every channel there is; streams, files and the core dump setting 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from remains import ended
 
 from sealtrain import errors
 from sealtrain.errors import (
@@ -22,17 +22,20 @@ from sealtrain.errors import (
     EgressRefused,
     LeaseStale,
     RecordInvalid,
+    SchemaMismatch,
+    ScriptFailed,
     SealtrainError,
+    StorageFailed,
     TrainingFailed,
+    UsageError,
 )
-from sealtrain.guest.sandbox.events import told
+from sealtrain.guest.sandbox.events import Named, told
 from sealtrain.guest.sandbox.files import PlaceRefused
 from sealtrain.guest.sandbox.output import Tally, hushed
 from sealtrain.guest.sandbox.programs import ProgramRefused
 
 pytestmark = pytest.mark.claim("C35")
 SECRET = "secret-4be1a7"  # noqa: S105
-VICTIM = Path(__file__).resolve().parents[1] / "support" / "runner_victim.py"
 
 
 @dataclass
@@ -61,20 +64,12 @@ class Said:
 def victim(folder: Path, job: str, logs: str, **environment: str) -> Said:
     for name in ("home", "tmp", "run"):
         (folder / name).mkdir()
-    done = subprocess.run(
-        [sys.executable, str(VICTIM), str(folder / "run"), job, logs, SECRET],
-        cwd=folder / "home",
-        env={
-            **os.environ,
-            "HOME": str(folder / "home"),
-            "TMPDIR": str(folder / "tmp"),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    places = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp")}
+    done = ended(
+        "runner_victim", folder / "run", job, logs, SECRET,
+        timeout=300, cwd=folder / "home",
+        **{**places, "PYTHONDONTWRITEBYTECODE": "1"} | environment,
+    )  # fmt: skip
     return Said(done.returncode, done.stdout, done.stderr, folder)
 
 
@@ -232,6 +227,134 @@ def disguises() -> dict[str, Callable[[], BaseException]]:
         "place": lambda: type("PlaceRefused", (PlaceRefused,), named)(),
         "words of the system": lambda: PermissionError(13, SECRET, SECRET),
     }
+
+
+NAMED = Named(datasets=frozenset({("clinic-a", "notes")}), columns=frozenset({"prompt"}))
+
+
+class _Alike(str):
+    """Equal to any name, and reads otherwise."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@pytest.mark.claim("C108")
+@pytest.mark.parametrize("logs", ["none", "error-summary", "structured"])
+def test_a_fault_of_the_data_names_what_the_recipe_names(logs: str) -> None:
+    def fail() -> None:
+        raise SchemaMismatch(
+            SECRET, owner="clinic-a", dataset="notes", column="prompt", got=SECRET, hint=SECRET
+        )
+
+    with pytest.raises(DataInvalid) as left:
+        told(fail, logs, dict, named=NAMED)  # type: ignore[arg-type]
+    said = left.value.to_dict()
+    assert (said["owner"], said["dataset"], said["column"]) == ("clinic-a", "notes", "prompt")
+    assert SECRET not in str(said)
+
+
+@pytest.mark.claim("C108")
+@pytest.mark.parametrize("of_script", [False, True])
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"owner": SECRET, "dataset": SECRET, "column": SECRET},
+        {"owner": _Alike(SECRET), "dataset": _Alike(SECRET), "column": _Alike(SECRET)},
+        {"dataset": "notes", "owner": SECRET},
+    ],
+)
+def test_no_other_name_leaves(place: dict[str, str], of_script: bool) -> None:
+    def fail() -> None:
+        raise RecordInvalid("x", **place)  # type: ignore[arg-type]
+
+    scripts = {__file__: "train.py"} if of_script else {}
+    with pytest.raises(DataInvalid) as left:
+        told(fail, "none", dict, scripts=scripts, named=NAMED)
+    assert not {"owner", "dataset", "column"} & set(left.value.to_dict())
+    assert SECRET not in str(left.value.to_dict())
+
+
+@pytest.mark.claim("C108")
+def test_a_script_says_nothing_by_the_place_it_names() -> None:
+    def fail() -> None:
+        raise RecordInvalid("x", owner="clinic-a", dataset="notes", column="prompt")
+
+    with pytest.raises(DataInvalid) as left:
+        told(fail, "structured", dict, scripts={__file__: "train.py"}, named=NAMED)
+    assert not {"owner", "dataset", "column"} & set(left.value.to_dict())
+
+
+def test_our_own_words_leave_and_no_others() -> None:
+    import sealtrain.guest.script as module  # its words, as a run without scripts has them loaded
+
+    def ours() -> None:
+        module.unwrap_dataset()
+
+    def theirs() -> None:
+        raise UsageError(f"a row: {SECRET}", hint=f"call it with {SECRET}")
+
+    for scripts in ({}, {__file__: "train.py"}):
+        with pytest.raises(UsageError) as left:
+            told(ours, "none", dict, scripts=scripts)
+        assert left.value.message == "no run holds keys in this process"
+        assert "sealtrain train" in (left.value.hint or "")
+        with pytest.raises(UsageError) as hidden:
+            told(theirs, "structured", dict, scripts=scripts)
+        assert SECRET not in str(hidden.value.to_dict())
+
+
+@pytest.mark.claim("C108")
+def test_a_script_says_nothing_by_the_words_it_picks() -> None:
+    import sealtrain.guest.script as module
+
+    with pytest.raises(UsageError) as ours:
+        module.unwrap_dataset()
+    message, hint = ours.value.message, ours.value.hint
+    another = "several datasets have this name"
+    picked = [
+        TrainingFailed(message, hint=hint),
+        UsageError(message, hint="leave map_style out"),
+        UsageError(another, hint=hint),
+        UsageError(_Alike(message), hint=hint),
+        UsageError("Names of the modules, and of the packages they lie in."),
+    ]
+    for error in picked:
+
+        def fail(error: SealtrainError = error) -> None:
+            raise error
+
+        with pytest.raises(type(error)) as left:
+            told(fail, "structured", dict, scripts={__file__: "train.py"})
+        assert left.value.message not in {message, another, error.message}
+        assert left.value.hint not in {hint, error.hint}
+
+
+@pytest.mark.parametrize("logs", ["none", "error-summary", "structured"])
+def test_a_scripts_own_error_is_no_wrong_command_line(logs: str) -> None:
+    def fail() -> None:
+        raise KeyError(SECRET)
+
+    with pytest.raises(ScriptFailed) as left:
+        told(fail, logs, dict, scripts={__file__: "train.py"})  # type: ignore[arg-type]
+    assert SECRET not in str(left.value.to_dict())
+    assert ("train.py line" in (left.value.check or "")) == (logs == "structured")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EMFILE])
+def test_a_full_disk_is_none_of_the_data(number: int) -> None:
+    def fail() -> None:
+        raise OSError(number, SECRET, SECRET)
+
+    with pytest.raises(StorageFailed) as left:
+        told(fail, "none", dict)
+    assert SECRET not in str(left.value.to_dict())
+    assert left.value.exit_code == 4
 
 
 @pytest.mark.claim("C108")

@@ -29,10 +29,12 @@ from sealtrain.errors import (
     SealtrainError,
     WrongKey,
 )
-from sealtrain.sealing.dataset import SealedDataset, ShardInfo, dataset_root, export, read_stanzas
+from sealtrain.sealing.description import ShardInfo, dataset_root
+from sealtrain.sealing.export import export
 from sealtrain.sealing.header import FileKeys, encode_header
 from sealtrain.sealing.index import Index
-from sealtrain.sealing.opened import read_index
+from sealtrain.sealing.opened import SealedDataset, read_index
+from sealtrain.sealing.rewrap import read_stanzas
 from sealtrain.sealing.writer import SealedWriter
 
 pytestmark = pytest.mark.claim("C3")

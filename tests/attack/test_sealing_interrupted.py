@@ -21,8 +21,9 @@ from sealing_world import (
 )
 
 from sealtrain.errors import RecordInvalid, RootMismatch
-from sealtrain.sealing.dataset import contains_record, export
+from sealtrain.sealing.export import export
 from sealtrain.sealing.file import seal_file
+from sealtrain.sealing.opened import contains_record
 
 pytestmark = pytest.mark.claim("C5")
 

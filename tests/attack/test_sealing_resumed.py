@@ -26,7 +26,7 @@ from sealing_world import (
 
 from sealtrain.errors import AlreadyExists, DataInvalid, UsageError, WrongKey
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.dataset import contains_record
+from sealtrain.sealing.opened import contains_record
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
 
 pytestmark = pytest.mark.claim("C33")

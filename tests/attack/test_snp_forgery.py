@@ -17,15 +17,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID, ObjectIdentifier
+from exhibit_world import real_chain, real_report
+from guests import verified_guest
 from policies import snp
-from snp_world import real_chain, real_report
 
-from sealtrain.attest.claims import Claim
+from sealtrain.attest.claims import Claim, require_checks
 from sealtrain.attest.snp import chain as chains
-from sealtrain.attest.snp.appraise import claims_of
+from sealtrain.attest.snp.appraise import checks_of
 from sealtrain.attest.snp.parse import REPORT_BYTES, SIGNED_BYTES, parse_report
 from sealtrain.attest.snp.policy import SnpPolicy
-from sealtrain.attest.snp.verify import verify_report, verify_snp
+from sealtrain.attest.snp.verify import verify_report
 from sealtrain.errors import (
     CertificateChainInvalid,
     CertificateRevoked,
@@ -85,15 +86,21 @@ def judge(
     certificates: tuple[bytes, ...] | None = None,
     compose: bytes = COMPOSE,
 ) -> tuple[Claim, ...]:
-    verified = verify_snp(
-        guest.report(ASKED, COMPOSE, fault=fault) if report is None else report,
-        guest.certificates(fault=fault) if certificates is None else certificates,
+    verified = verified_guest(
+        "snp",
+        {
+            "report_bytes": guest.report(ASKED, COMPOSE, fault=fault) if report is None else report,
+            "certificates_der": guest.certificates(fault=fault)
+            if certificates is None
+            else certificates,
+        },
         compose,
+        policy,
         simulator_root=guest.root_der if root == b"" else root,
         now=NOW,
         crl=guest.revocations(NOW, issuer_revoked=fault == "revoked-issuer"),
     )
-    return claims_of(verified, policy, NOW)
+    return require_checks(checks_of(verified.signed, policy, NOW))
 
 
 def test_the_guest_under_attack_is_accepted(guest: SimulatedSnp, policy: SnpPolicy) -> None:

@@ -26,7 +26,7 @@ from sealtrain.errors import (
     UsageError,
 )
 from sealtrain.guest.sandbox.network import confined_to
-from sealtrain.sealing.dataset import SealedDataset
+from sealtrain.sealing.opened import SealedDataset
 from sealtrain.storage.address import parse_address
 from sealtrain.storage.patience import Busy, Patience
 

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from carrying import carries
 from channel_world import COMPOSE, NOW, guest
-from manifest_world import simulated_pki
 from storage_world import serving
+from world import simulated_policy
 
-from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
@@ -49,7 +48,7 @@ HASTY = Bounds(connect=5.0, read=5.0, total=5.0, tries=1)
 
 
 def lender(now: int = NOW, credentials: dict[str, str] | None = None) -> Lender:
-    policy = insecure_simulator_policy(simulated_pki().root_der)
+    policy = simulated_policy()
     return Lender(credentials or GIVEN, compose_hash=HASH, policy=policy, clock=lambda: now)
 
 
@@ -109,7 +108,7 @@ def test_a_nonce_of_another_lender_or_of_long_ago_gets_nothing() -> None:
     with pytest.raises(ChallengeUnknown):
         lender().lend(asking)
     moments = [NOW]
-    policy = insecure_simulator_policy(simulated_pki().root_der)
+    policy = simulated_policy()
     slow = Lender(GIVEN, compose_hash=HASH, policy=policy, clock=lambda: moments[-1])
     asking, private = request(slow)
     moments.append(NOW + 299)
@@ -190,7 +189,7 @@ def test_other_names_and_values_are_taken_by_nobody(values: Any) -> None:
             sealed = key.seal(json.dumps(values).encode(), info=info)
             return canonical_json({"sealed": to_base64(sealed)})
 
-    policy = insecure_simulator_policy(simulated_pki().root_der)
+    policy = simulated_policy()
     wrong = Wrong(GIVEN, compose_hash=HASH, policy=policy, clock=lambda: NOW)
     with served(wrong) as url, pytest.raises(AnswerInvalid):
         asked(url, guest().collect, HASH)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from carrying import carries
-from manifest_world import OWNERS, identity
-from release_world import DAY, NOW, ReleaseWorld, audited, document_of, release_world, renewed
+from release_world import ReleaseWorld, audited, document_of, release_world, renewed
+from world import DAY, NOW, OWNERS, identity
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import to_rfc3339

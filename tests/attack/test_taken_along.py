@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from carrying import carries
-from manifest_world import RECIPE
+from world import RECIPE
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import (

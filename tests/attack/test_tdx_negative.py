@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from carrying import carries
 from cryptography import x509
+from exhibit_world import REAL, real_collateral, real_quote
+from guests import verified_guest
 from policies import changed, intel
-from tdx_world import REAL, real_collateral, real_quote
 
 from sealtrain.attest.appraise import Verdict, appraise
 from sealtrain.attest.evidence import Collateral, Evidence
@@ -23,8 +24,9 @@ from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
 from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
-from sealtrain.attest.tdx.policy import QuotePolicy
-from sealtrain.attest.tdx.verify import VerifiedQuote, verify_quote, verify_tdx
+from sealtrain.attest.tdx.policy import QuotePolicy, TdxPolicy
+from sealtrain.attest.tdx.verify import VerifiedQuote, verify_quote
+from sealtrain.attest.tee import VerifiedGuest
 from sealtrain.attest.verify import verify
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
@@ -106,7 +108,7 @@ def strict() -> AppraisalPolicy:
             }
         ],
         key_provider=facts.key_provider,
-        platform_ids=[facts.cpu.signed.ppid],
+        platform_ids=[facts.signed.ppid],
         max_collateral_age_s=DAY,
     )
 
@@ -178,14 +180,14 @@ def test_a_debug_guest_is_refused_bare_and_under_every_status(attributes: str) -
     raw = bare_quote(td_attributes=bytes.fromhex(attributes))
     lenient = changed(ANY, tcb_status=["UpToDate", "OutOfDate", "SWHardeningNeeded"]).cpu
     with pytest.raises(DebugGuest):
-        verify_tdx(raw, COMPOSE, COLLATERAL, lenient, simulator_root=PKI.root_der, now=NOW)
+        verified_bare(raw, COMPOSE, lenient)
 
 
 @pytest.mark.negative(12)
 def test_a_guest_with_open_page_tables_is_refused_bare() -> None:
     raw = bare_quote(td_attributes=bytes(8))
     with pytest.raises(DebugGuest):
-        verify_tdx(raw, COMPOSE, COLLATERAL, ANY.cpu, simulator_root=PKI.root_der, now=NOW)
+        verified_bare(raw)
 
 
 @pytest.mark.negative(13)
@@ -195,7 +197,24 @@ def test_one_byte_of_a_service_guest_is_enough(byte: int) -> None:
     service[byte] = 1
     raw = bare_quote(service_td=bytes(service))
     with pytest.raises(MigratableGuest):
-        verify_tdx(raw, COMPOSE, COLLATERAL, ANY.cpu, simulator_root=PKI.root_der, now=NOW)
+        verified_bare(raw)
+
+
+def verified_bare(
+    raw: bytes, document: bytes = COMPOSE, rules: QuotePolicy | None = None
+) -> VerifiedGuest[Any]:
+    """Facts about a guest without dstack, under the rules for quotes."""
+    given = ANY.cpu if rules is None else rules
+    fields = {name: getattr(given, name) for name in TdxPolicy.model_fields}
+    return verified_guest(
+        "tdx",
+        {"quote_bytes": raw},
+        document,
+        TdxPolicy(**fields | {"tee": "tdx"}),
+        collateral=COLLATERAL,
+        simulator_root=PKI.root_der,
+        now=NOW,
+    )
 
 
 def bare_quote(**fields: Any) -> bytes:
@@ -207,14 +226,7 @@ def bare_quote(**fields: Any) -> bytes:
 def test_an_honest_bare_guest_is_verified() -> None:
     """In both forms of a quote; the refusals above and below are not refusals of the form."""
     for fields in ({}, {"service_td": bytes(48)}):
-        found = verify_tdx(
-            bare_quote(**fields),
-            COMPOSE,
-            COLLATERAL,
-            ANY.cpu,
-            simulator_root=PKI.root_der,
-            now=NOW,
-        )
+        found = verified_bare(bare_quote(**fields))
         assert found.compose_hash == HONEST.compose_hash.hex()
         assert found.report_data == ASKED.report_data()
 
@@ -234,12 +246,10 @@ def test_an_honest_bare_guest_is_verified() -> None:
 def test_a_bare_guest_of_another_document_is_refused(config: bytes) -> None:
     raw = PKI.quote(ASKED.report_data(), mr_config_id=config)
     with pytest.raises(ComposeHashMismatch):
-        verify_tdx(raw, COMPOSE, COLLATERAL, ANY.cpu, simulator_root=PKI.root_der, now=NOW)
+        verified_bare(raw)
     for document in (COMPOSE[:-1], COMPOSE + b" ", b""):
         with pytest.raises(ComposeHashMismatch):
-            verify_tdx(
-                bare_quote(), document, COLLATERAL, ANY.cpu, simulator_root=PKI.root_der, now=NOW
-            )
+            verified_bare(bare_quote(), document)
 
 
 # --- 14, 15, 19: TCB -----------------------------------------------------------------------------

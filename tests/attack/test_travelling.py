@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from carrying import carries
-from manifest_world import signer
 from travel_world import (
     HOLDERS,
     KEYS,
@@ -27,6 +26,7 @@ from travel_world import (
     TravelWorld,
     travel_world,
 )
+from world import signer
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.base.clock import from_rfc3339

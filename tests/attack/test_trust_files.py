@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from manifest_world import simulated_pki
+from world import simulated_policy
 
 from sealtrain.attest.policy import load_policy
-from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.client.pin import BrokerPin, load_pin
@@ -39,7 +38,7 @@ def pin() -> BrokerPin:
         url="https://broker.example",
         signing_key=to_base64(bytes(32)),
         compose_hash="aa" * 32,
-        appraisal=insecure_simulator_policy(simulated_pki().root_der),
+        appraisal=simulated_policy(),
     )
 
 

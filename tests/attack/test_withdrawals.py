@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
-from manifest_world import OWNERS, identity
-from release_world import ReleaseWorld, audited, document_of, release_world, renewed
+from release_world import ReleaseWorld, audited, document_of, renewed
+from world import OWNERS, identity
 
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.withdrawals import PAYLOAD_TYPE, Withdrawal
@@ -30,12 +29,6 @@ from sealtrain.signing.dsse import Envelope
 pytestmark = pytest.mark.claim("C47")
 
 A, B, C = OWNERS
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[ReleaseWorld]:
-    with release_world(tmp_path) as made:
-        yield made
 
 
 def statement(world: ReleaseWorld, owner: str, *datasets: str, **changed: str) -> Envelope:

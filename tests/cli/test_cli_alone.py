@@ -64,5 +64,5 @@ def test_only_the_words_and_the_places_of_packages_go_along(tmp_path: Path, evil
 
 def test_the_command_runs_there(tmp_path: Path, evil: Path) -> None:
     told = begun_anew(BEGIN, tmp_path, "--version", PYTHONPATH=str(evil), PYTHONHASHSEED="1")
-    assert told.strip() == sealtrain.__version__
+    assert told.splitlines()[0] == sealtrain.__version__
     assert (tmp_path / "mark").read_text() == "x"

@@ -366,7 +366,7 @@ def test_the_default_preset_accepts_nobody(run: Run) -> None:
 def test_other_presets_are_pointed_out(run: Run) -> None:
     simulator, unknown = run("policy", "simulator"), run("policy", "best")
     assert (simulator.code, unknown.code) == (2, 2)
-    assert "sealtrain simulator policy" in simulator.stderr
+    assert "--write-policy" in simulator.stderr
     assert "dstack-h100" in unknown.stderr
 
 
@@ -430,7 +430,7 @@ def test_collateral_of_accelerators_is_fetched_from_a_mirror(
     with http_served(Mirror) as url:
         done = run("fetch", "--gpu", file, "--out", out, "--rims", f"{url}/rim", "--ocsp", url)
     assert done.code == 0, done.stderr
-    fetched = GpuCollateral.from_file(out)
+    fetched = GpuCollateral.load(out)
     assert len(fetched.rims) == 2
     assert "NV_GPU_DRIVER_GH100_590.12" in fetched.rims
     assert fetched.ocsp_answers[0] == b"an answer"

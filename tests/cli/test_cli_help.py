@@ -22,6 +22,7 @@ import sealtrain
 from sealtrain.cli import app
 from sealtrain.cli.commands import COMMANDS
 from sealtrain.cli.lazy import Entries, Noun, load
+from sealtrain.recipe.installation import measure_code
 
 ROOT = typer.main.get_command(app)
 
@@ -195,9 +196,10 @@ def test_every_command_is_loaded_without_any_extra(repository: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_version_is_the_package_version() -> None:
+def test_the_version_comes_with_the_digest_of_the_code() -> None:
     result = CliRunner().invoke(app, ["--version"])
-    assert (result.exit_code, result.stdout.strip()) == (0, sealtrain.__version__)
+    told = f"{sealtrain.__version__}\ncode {measure_code().sha256}\n"
+    assert (result.exit_code, result.stdout) == (0, told)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +222,7 @@ def test_the_module_runs_like_the_program() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "sealtrain", "--version"], capture_output=True, text=True, check=True
     )
-    assert result.stdout.strip() == sealtrain.__version__
+    assert result.stdout.splitlines()[0] == sealtrain.__version__
 
 
 def test_the_reference_page_is_fresh(repository: Path) -> None:

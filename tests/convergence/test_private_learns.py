@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from private_world import SECRET
 from sklearn.datasets import load_breast_cancer
-from training_world import checkpoint_store, run, seal_records, sources_of
+from training_world import SECRET, checkpoint_store, run, seal_records, sources_of
 
 from sealtrain.recipe.schema import load_recipe, parse_recipe
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from biopsies import guessing_model, questions, write_split
-from rlhf_world import rlhf
+from preference_world import rlhf
 from training_world import OWNERS, checkpoint_store, run, seal_records, sources_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]

@@ -19,6 +19,7 @@ from training_world import (
     Ran,
     checkpoint_store,
     classify,
+    measured,
     run,
     seal_records,
     sft,
@@ -53,11 +54,6 @@ def classify_with(**settings: Any) -> Recipe:
 def sealed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("records")
     return dict(seal_records(write_records(folder), folder))
-
-
-def measured(ran: Ran) -> tuple[Any, ...]:
-    done = ran.trained
-    return ran.weights, done.metrics, done.steps, done.samples_seen, done.tokens
 
 
 def halves(recipe: Recipe, sealed: dict[str, Any], folder: Path, stop_at: int) -> tuple[Ran, Ran]:

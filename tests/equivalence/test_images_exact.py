@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from training_world import (
     PlainDataset,
-    Ran,
     checkpoint_store,
     classify,
+    measured,
     run,
+    runs_of,
     sft,
     sources_of,
 )
@@ -67,22 +68,11 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return seal_digits(tmp_path_factory.mktemp("digits"))
 
 
-def measured(ran: Ran) -> tuple[Any, ...]:
-    done = ran.trained
-    return ran.weights, done.metrics, done.steps, done.samples_seen, done.tokens
-
-
 @pytest.fixture(scope="module")
 def whole(sealed: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Uninterrupted sealed runs, each made once."""
 
-    @functools.cache
-    def made(name: str) -> Ran:
-        recipe = RECIPES[name]()
-        store = checkpoint_store(tmp_path_factory.mktemp(name))
-        return run(recipe, sources_of(recipe, sealed), store)
-
-    return made
+    return runs_of(RECIPES, sealed, tmp_path_factory.mktemp("stores"))
 
 
 @pytest.mark.claim("C23")

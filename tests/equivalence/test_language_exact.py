@@ -17,6 +17,7 @@ from training_world import (
     checkpoint_store,
     classify,
     run,
+    runs_of,
     seal_records,
     sft,
     sources_of,
@@ -78,15 +79,7 @@ def sealed(paths: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="module")
 def whole(sealed: dict[str, Any], base_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The uninterrupted run over sealed data, by name of its recipe."""
-    stores = tmp_path_factory.mktemp("stores")
-
-    @functools.cache
-    def ran(name: str) -> Ran:
-        recipe = RECIPES[name]()
-        store = checkpoint_store(stores / name)
-        return run(recipe, sources_of(recipe, sealed), store, base_dir=base_dir)
-
-    return ran
+    return runs_of(RECIPES, sealed, tmp_path_factory.mktemp("stores"), base_dir)
 
 
 def measured(ran: Ran) -> tuple[Any, ...]:

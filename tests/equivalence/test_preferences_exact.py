@@ -10,7 +10,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from preference_world import kto, preferring, write_preferences
-from training_world import LORA, PlainDataset, Ran, checkpoint_store, run, seal_records, sources_of
+from training_world import (
+    LORA,
+    PlainDataset,
+    checkpoint_store,
+    measured,
+    run,
+    runs_of,
+    seal_records,
+    sources_of,
+)
 
 from sealtrain.training.checkpoints.checkpoint import newest
 
@@ -44,19 +53,7 @@ def sealed(paths: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="module")
 def whole(sealed: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The uninterrupted run over sealed data, by name of its recipe."""
-    stores = tmp_path_factory.mktemp("stores")
-
-    @functools.cache
-    def ran(name: str) -> Ran:
-        recipe = RECIPES[name]()
-        return run(recipe, sources_of(recipe, sealed), checkpoint_store(stores / name))
-
-    return ran
-
-
-def measured(ran: Ran) -> tuple[Any, ...]:
-    done = ran.trained
-    return ran.weights, done.metrics, done.steps, done.samples_seen, done.tokens
+    return runs_of(RECIPES, sealed, tmp_path_factory.mktemp("stores"))
 
 
 @pytest.mark.claim("C23")

@@ -8,8 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from private_world import RECIPES, SECRET
 from training_world import (
+    RECIPES,
+    SECRET,
     PlainDataset,
     Ran,
     checkpoint_store,

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from language_world import cpt
+from remains import ended
 from training_world import (
     CANARY,
     checkpoint_store,
@@ -27,7 +25,6 @@ from training_world import (
 )
 
 pytestmark = pytest.mark.slow
-VICTIM = Path(__file__).resolve().parents[1] / "support/ranks_victim.py"
 TRAINER = {"max_grad_norm": 0.0}
 
 
@@ -65,16 +62,8 @@ def ranks(world: Path, name: str, backend: dict[str, Any], job: str = "") -> dic
     (world / name).mkdir(exist_ok=True)
     parts = {"gradient_accumulation_steps": 2 // backend.get("ranks", 1)}
     changes = {"phase": "cpt", "trainer": TRAINER | parts, "backend": backend}
-    done = subprocess.run(
-        [sys.executable, VICTIM, world / name, json.dumps(changes), job],
-        env=os.environ
-        | {
-            "PYTHONPATH": os.pathsep.join([*sys.path, str(VICTIM.parent)]),
-            "OMP_NUM_THREADS": "1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=200,
+    done = ended(
+        "ranks_victim", world / name, json.dumps(changes), job, timeout=200, OMP_NUM_THREADS="1"
     )
     assert done.returncode == 0, done.stderr
     said: dict[str, Any] = json.loads(done.stdout)

@@ -10,14 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from carrying import carries
-from rlhf_world import rlhf, write_questions, write_scorer
+from preference_world import rlhf, write_questions, write_scorer
 from training_world import (
     LORA,
     PlainDataset,
-    Ran,
     StopsAfter,
     checkpoint_store,
+    measured,
     run,
+    runs_of,
     seal_records,
     sources_of,
 )
@@ -78,20 +79,7 @@ def sealed(paths: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="module")
 def whole(sealed: dict[str, Any], base_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The uninterrupted run over sealed data, by name of its recipe."""
-    stores = tmp_path_factory.mktemp("stores")
-
-    @functools.cache
-    def ran(name: str) -> Ran:
-        recipe = RECIPES[name]()
-        store = checkpoint_store(stores / name)
-        return run(recipe, sources_of(recipe, sealed), store, base_dir=base_dir)
-
-    return ran
-
-
-def measured(ran: Ran) -> tuple[Any, ...]:
-    done = ran.trained
-    return ran.weights, done.metrics, done.steps, done.samples_seen, done.tokens
+    return runs_of(RECIPES, sealed, tmp_path_factory.mktemp("stores"), base_dir)
 
 
 @pytest.mark.claim("C23")

@@ -20,9 +20,9 @@ from training_world import (
     TRAINER,
     Interrupted,
     PlainDataset,
-    Ran,
     checkpoint_store,
     classify,
+    measured,
     run,
     seal_records,
     sft,
@@ -60,11 +60,6 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def sealed(paths: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return dict(seal_records(paths, tmp_path_factory.mktemp("sealed")))
-
-
-def measured(ran: Ran) -> tuple[Any, ...]:
-    done = ran.trained
-    return ran.weights, done.metrics, done.steps, done.samples_seen, done.tokens
 
 
 @pytest.mark.claim("C23")

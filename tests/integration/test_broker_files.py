@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import yaml
 from broker_site import BrokerSite, broker_site
-from manifest_world import signer
-from release_world import lock_changed
 from typer.testing import CliRunner
+from world import lock_changed, signer
 
 from sealtrain.base.encoding import to_base64
 from sealtrain.cli import app
@@ -112,7 +111,8 @@ def test_an_owner_sees_which_brokers_a_recipe_names_and_where_they_are(
         "--identity", str(site.folder / "hospital-a.identity.json"),
         "--consortium", str(site.folder / "consortium.json"), "--broker", str(file),
     ]  # fmt: skip
-    done = CliRunner().invoke(app, ["approve", str(tmp_path / "two.json"), *words, "--yes"])
+    approve = [*words, "--unpinned", "--yes"]
+    done = CliRunner().invoke(app, ["approve", str(tmp_path / "two.json"), *approve])
     assert done.exit_code == 0, done.output
     shown = [line.split() for line in done.stderr.splitlines()]
     assert ["broker", site.pin.broker_id, broker.url] in shown
@@ -121,7 +121,7 @@ def test_an_owner_sees_which_brokers_a_recipe_names_and_where_they_are(
     other = lock_changed(site.consortium.consortium_id, (stranger,))
     (tmp_path / "other.json").write_bytes(other.compose_bytes)
     size = len(broker.ledger_entries())
-    done = CliRunner().invoke(app, ["approve", str(tmp_path / "other.json"), *words, "--yes"])
+    done = CliRunner().invoke(app, ["approve", str(tmp_path / "other.json"), *approve])
     assert isinstance(done.exception, BrokerNotApproved)
     assert len(broker.ledger_entries()) == size
     # Stopping is always possible, at every broker.

@@ -16,20 +16,18 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from broker_site import broker_site
-from manifest_world import OWNERS, identity, target_of
-from release_world import lock_changed
+from world import OWNERS, Agreement, bound_to, identity, lock_changed
 
 from sealtrain.attest.guest import Guest, open_guest
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.broker.config import BrokerConfig, BrokerLimits
 from sealtrain.broker.serve import running as running_broker
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
+from sealtrain.client.attested import AttestedBroker
 from sealtrain.client.grant import Asked, Grant, obtain, renew
 from sealtrain.client.pin import BrokerPin
-from sealtrain.consortium.approvals import DatasetPin, Decision, Tally, sign_decision
+from sealtrain.consortium.approvals import DatasetPin, Tally
 from sealtrain.consortium.datasets import load_dataset_manifest, sign_dataset
-from sealtrain.consortium.members import Consortium
 from sealtrain.errors import (
     ApprovalRevoked,
     ApprovalsMissing,
@@ -47,14 +45,14 @@ from sealtrain.keys.uris import root_secret
 from sealtrain.ledger import sqlite_store as ledger_store
 from sealtrain.ledger.ledger import Ledger, verify_extension, verify_proof
 from sealtrain.recipe.lock import LockedRecipe
-from sealtrain.recipe.needs import needs_of
 from sealtrain.release.messages import MAX_REQUEST_BYTES
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.dataset import NewDataset, SealedDataset, read_stanzas, seal_dataset
 from sealtrain.sealing.hpke import HpkePublicKey
+from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.rewrap import read_stanzas
+from sealtrain.sealing.sealer import NewDataset, seal_dataset
 from sealtrain.sealing.stanza import (
     BrokerBinding,
-    RecipeBinding,
     find_stanza,
     wrap_for_owner,
     wrap_for_recipe,
@@ -65,31 +63,22 @@ from sealtrain_simulator.server import running as simulated_guest
 
 
 @dataclass(kw_only=True)
-class Site:
+class Site(Agreement):
     """Where everything listens, and the owners' consortium."""
 
     folder: Path
-    consortium: Consortium
-    locked: LockedRecipe
     url: str
     pin: BrokerPin
     client: BrokerClient
     guests: ExitStack
     config: BrokerConfig
 
+    def now(self) -> int:
+        return system_clock()
+
     def attest(self, locked: LockedRecipe | None = None) -> AttestedBroker:
         locked = locked or self.locked
-        return fetch_keys(
-            self.client,
-            self.pin,
-            self.consortium,
-            Deployed(
-                app_id=locked.app_id,
-                compose_hash=locked.compose_hash,
-                brokers=locked.lock.brokers,
-            ),
-            now=system_clock(),
-        )
+        return self.keys_from(self.client, self.pin, locked)
 
     def boot(self, locked: LockedRecipe) -> Guest:
         name = locked.compose_hash[:8]
@@ -105,11 +94,7 @@ class Site:
         attested = self.attest()
         source, out = self.folder / f"{owner}.jsonl", self.folder / f"{owner}.sealed"
         source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        binding = RecipeBinding(
-            app_id=attested.app_id,
-            compose_hash=attested.compose_hash,
-            owner_id=me.public.owner_id,
-        )
+        binding = bound_to(attested, owner)
         recipe_key = HpkePublicKey(attested.key_of(owner))
         seal_dataset(
             source,
@@ -148,28 +133,18 @@ class Site:
         return BrokerClient(self.url, timeout=20.0, signer=me, broker=broker)
 
     def status(self) -> Tally:
-        needs = needs_of(self.locked.lock.recipe)
         return self.client.approvals_status(
-            target_of(self.locked), self.consortium, system_clock(), needs=needs
+            self.target, self.consortium, self.now(), needs=self.needs
         )
 
     def decide(self, owner: str, *, revoke: bool = False, folder: Path | None = None) -> int:
-        now, who = system_clock(), identity(owner)
-        common: dict[str, Any] = {
-            "consortium_id": self.consortium.consortium_id,
-            "target": target_of(self.locked),
-            "signed_at": now,
-        }
-        if revoke:
-            with self.of(owner) as client:
-                return client.submit_decision(sign_decision(Decision.revoke(**common), who.signer))
-        manifest = load_dataset_manifest(folder or self.folder / f"{owner}.sealed", self.consortium)
-        pins = [DatasetPin(dataset_id=manifest.dataset_id, root=manifest.root)]
-        decision = Decision.approve(
-            **common, needs=needs_of(self.locked.lock.recipe), datasets=pins, not_after=now + 3600
-        )
+        pins = {}
+        if not revoke:
+            sealed = folder or self.folder / f"{owner}.sealed"
+            manifest = load_dataset_manifest(sealed, self.consortium)
+            pins["datasets"] = [DatasetPin(dataset_id=manifest.dataset_id, root=manifest.root)]
         with self.of(owner) as client:
-            return client.submit_decision(sign_decision(decision, who.signer))
+            return client.submit_decision(self.decision(owner, revoke=revoke, **pins))
 
     def obtain(self, folders: list[Path], locked: LockedRecipe | None = None, **more: Any) -> Grant:
         locked = locked or self.locked
@@ -299,15 +274,7 @@ def test_the_ledger_proves_every_decision_and_its_own_growth(
 
 
 def test_the_same_decision_twice_is_one(site: Site, folders: list[Path]) -> None:
-    now = system_clock()
-    decision = Decision.approve(
-        consortium_id=site.consortium.consortium_id,
-        target=target_of(site.locked),
-        needs=needs_of(site.locked.lock.recipe),
-        signed_at=now,
-        not_after=now + 3600,
-    )
-    envelope = sign_decision(decision, identity("hospital-c").signer)
+    envelope = site.decision("hospital-c")
     with site.of("hospital-c") as client:
         assert client.submit_decision(envelope) == client.submit_decision(envelope)
         manifest = (folders[0] / "dataset.json").read_bytes()
@@ -439,6 +406,8 @@ def test_an_oversize_body_of_unannounced_length(site: Site) -> None:
         ("/v1/nothing", 404),
         ("/v1/keys", 400),
         ("/v1/keys?app_id=XY&compose_hash=1&nonce=2", 400),
+        ("/v1/keys/signed", 400),
+        (f"/v1/keys/signed?app_id={40 * '0'}&compose_hash={64 * '0'}&owner_id=1&nonce=2", 400),
         ("/v1/ledger/proof?index=-1", 400),
         ("/v1/ledger/entries?limit=100000", 400),
         ("/v1/ledger/consistency?first=5&second=999999", 404),
@@ -547,17 +516,7 @@ def test_a_broker_that_restarts_keeps_its_keys_and_its_ledger(
 ) -> None:
     before = site.attest()
     with running_broker(site.config) as url, BrokerClient(url) as client:
-        after = fetch_keys(
-            client,
-            site.pin,
-            site.consortium,
-            Deployed(
-                app_id=site.locked.app_id,
-                compose_hash=site.locked.compose_hash,
-                brokers=site.locked.lock.brokers,
-            ),
-            now=system_clock(),
-        )
+        after = site.keys_from(client, site.pin)
         assert (after.keys, after.signing_key) == (before.keys, before.signing_key)
         assert client.ledger_checkpoint() == site.client.ledger_checkpoint()
 
@@ -592,14 +551,7 @@ def test_too_many_requests_a_minute(site: Site, tmp_path: Path) -> None:
             told.append(httpx.get(f"{url}/v1/keys", params=nonce, trust_env=False).status_code)
         assert told[-1] == 429
         me = identity("hospital-a").signer
-        foreign = sign_decision(
-            Decision.revoke(
-                consortium_id="ab" * 32,
-                target=target_of(site.locked),
-                signed_at=system_clock(),
-            ),
-            me,
-        )
+        foreign = site.decision("hospital-a", revoke=True, consortium_id="ab" * 32)
         key = signing_key(root_secret(config.root_secret), "broker").public
         with BrokerClient(url, signer=me, broker=broker_id(key)) as owner:
             codes = []

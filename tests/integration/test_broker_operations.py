@@ -20,13 +20,11 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from broker_process import ProcessSite, process_site
-from broker_site import BrokerSite, broker_site
-from broker_world import served_world
+from broker_site import BrokerSite, ProcessSite, broker_site, process_site
 from carrying import carries
-from manifest_world import OWNERS, identity
-from release_world import DAY, NOW
+from release_world import served_world
 from typer.testing import CliRunner
+from world import NOW, OWNERS, identity
 
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.clock import system_clock
@@ -38,7 +36,6 @@ from sealtrain.cli.programs import Part
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.grant import Grant, renew
 from sealtrain.client.watch import observe
-from sealtrain.consortium.approvals import Decision, sign_decision
 from sealtrain.consortium.receipts import Anchor, receipt_digest
 from sealtrain.errors import (
     BrokerUnreachable,
@@ -161,7 +158,8 @@ def test_owners_approve_a_kms_at_the_command_line(tmp_path: Path) -> None:
         world.clock.now = system_clock()
         (tmp_path / "consortium.json").write_bytes(world.consortium.to_bytes())
         (tmp_path / "broker.yaml").write_text(world.pin.model_copy(update={"url": url}).to_yaml())
-        (tmp_path / "kms.json").write_text('{"name":"kms"}')
+        document = {"manifest_version": 2, "name": "kms", "runner": "docker-compose"}
+        (tmp_path / "kms.json").write_text(json.dumps(document))
 
         def decide(owner: str, *more: str) -> Any:
             identity(owner).save(tmp_path / f"{owner}.{len(more)}.json")
@@ -251,14 +249,7 @@ def load(site: ProcessSite, url: str, told: Acknowledged, stop: threading.Event)
         )
 
     def decide(client: BrokerClient) -> None:
-        made = Decision.approve(
-            consortium_id=site.world.consortium.consortium_id,
-            target=site.world.target,
-            needs=site.world.needs,
-            signed_at=NOW,
-            not_after=NOW + DAY,
-        )
-        envelope = sign_decision(made, identity("hospital-c").signer)
+        envelope = site.world.decision("hospital-c", datasets=(), signed_at=NOW)
         told.decisions.append((client.submit_decision(envelope), envelope.digest))
 
     threads = [threading.Thread(target=insist, args=(act,)) for act in (release, decide, release)]

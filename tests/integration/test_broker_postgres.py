@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from postgres_server import DATABASE, PROGRAMS, Server
-from release_world import NOW, ROOT, ReleaseWorld, release_world, renewed
+from release_world import ROOT, ReleaseWorld, release_world, renewed
 from typer.testing import CliRunner
+from world import NOW
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import to_base64

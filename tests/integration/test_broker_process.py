@@ -6,14 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from broker_process import newest_log, start
-from broker_site import BrokerSite, broker_site
+from broker_site import BrokerSite, broker_site, newest_log, start
 from carrying import carries
-from manifest_world import OWNERS
+from world import OWNERS
 
-from sealtrain.base.clock import system_clock
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.attested import Deployed, fetch_keys
 from sealtrain.errors import BrokerUnreachable, Unreachable
 
 
@@ -28,17 +25,7 @@ def test_it_starts_answers_and_stops_gracefully(site: BrokerSite, tmp_path: Path
     try:
         assert url.startswith("http://127.0.0.1:")
         with BrokerClient(url) as client:
-            attested = fetch_keys(
-                client,
-                site.pin.model_copy(update={"url": url}),
-                site.consortium,
-                Deployed(
-                    app_id=site.locked.app_id,
-                    compose_hash=site.locked.compose_hash,
-                    brokers=site.locked.lock.brokers,
-                ),
-                now=system_clock(),
-            )
+            attested = site.keys_from(client, site.pin.model_copy(update={"url": url}))
             assert attested.simulated
             assert set(attested.keys) == set(OWNERS)
     finally:

@@ -12,8 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from broker_world import config_of
-from release_world import ReleaseWorld, release_world
+from release_world import ReleaseWorld, config_of, release_world
 
 from sealtrain.broker.serve import listening
 from sealtrain.client.api import BrokerClient

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from broker_world import served_world
 from chain_world import (
     DEVICE,
     OWNERS,
@@ -19,8 +18,8 @@ from chain_world import (
     owner_account,
     served_by,
 )
-from manifest_world import target_of
-from release_world import ReleaseWorld, lock_changed
+from release_world import ReleaseWorld, served_world
+from world import lock_changed, target_of
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import system_clock

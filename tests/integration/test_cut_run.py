@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from cut_world import DECODER_CONFIG, one_thread
 from joint_site import JointSite, joint_site
-from manifest_world import OWNERS, RECIPE
 from warm import starting
+from world import OWNERS, RECIPE
 
 from sealtrain.base.clock import system_clock
 from sealtrain.base.hostport import host_and_port
 from sealtrain.cli.programs import Part
 from sealtrain.client.connection import own_key
+from sealtrain.client.pin import load_pin
+from sealtrain.client.ticket import RunTicket
 from sealtrain.errors import SealtrainError
 from sealtrain.keys.identity import Identity
 from sealtrain.manifest import form
@@ -102,3 +108,44 @@ def test_a_cut_run_ends_in_a_manifest_that_every_owner_holds_and_verifies(tmp_pa
     assert {"activations-reveal", "clients-word"} <= {one.id for one in predicate.limits}
     files = {one.name for one in predicate.outputs.files}
     assert {"model/adapter_model.safetensors.sealed", "model/sparse.safetensors.sealed"} <= files
+
+
+def test_a_server_under_its_supervisor_outlives_a_kill(tmp_path: Path) -> None:
+    recipe: dict[str, Any] = {
+        "model": RECIPE["model"] | {"config": DECODER_CONFIG},
+        "trainer": {"max_steps": 4, "per_device_train_batch_size": 4, "max_length": 32},
+        "collaboration": CUT,
+    }
+    with joint_site(tmp_path, **recipe) as at:
+        settings = at.settings("run")
+        ticket = RunTicket(
+            version=1,
+            role="server",
+            brokers=(load_pin(at.broker),),
+            restarts=1,
+        )
+        (tmp_path / "ticket.json").write_bytes(ticket.to_bytes())
+        command = [
+            "guest", settings.lock,
+            "--platform", "simulator", "--guest", settings.guest,
+            "--collateral", settings.collateral, "--base", settings.base,
+            "--out", settings.out, "--ticket", tmp_path / "ticket.json",
+        ]  # fmt: skip
+        with Part("server", at.folder, command, start=starting(RECIPE)) as server:
+            _, port = host_and_port(server.place("cut server ready", within=WITHIN_S))
+            inside = psutil.Process(server.pid).children(recursive=True)
+            (run,) = (one for one in inside if port in listening(one))
+            run.kill()
+            server.line("paused [rank-lost]", within=WITHIN_S)
+            until = time.monotonic() + WITHIN_S
+            while sum("cut server ready" in line for line in server.said()) < 2:
+                assert time.monotonic() < until, server.said()
+                time.sleep(0.2)
+            status = json.loads((tmp_path / "status.json").read_bytes())
+            assert (status["state"], status["attempts"]) == ("started", 2)
+
+
+def listening(process: psutil.Process) -> set[int]:
+    with suppress(psutil.NoSuchProcess):  # short-lived ones come and go around a run
+        return {one.laddr.port for one in process.net_connections() if one.status == "LISTEN"}
+    return set()

@@ -14,10 +14,10 @@ import pytest
 from federated_world import Relay
 from joint_site import JointSite, joint_site, records
 from language_world import BERT
-from manifest_world import OWNERS
-from manifest_world import RECIPE as WHOLE_RECIPE
-from parties_world import FEDERATED
+from manifest_world import FEDERATED
 from warm import starting
+from world import OWNERS
+from world import RECIPE as WHOLE_RECIPE
 
 from sealtrain.base.clock import system_clock
 from sealtrain.cli.programs import Part

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from joint_site import JointSite, joint_site
-from manifest_world import OWNERS
+from world import OWNERS
 
 from sealtrain.errors import LeaseStale, SealRefused
 from sealtrain.guest import holding
 from sealtrain.guest.holding import Asking, DataGuest
-from sealtrain.sealing.dataset import SealedDataset
+from sealtrain.sealing.opened import SealedDataset
 
 pytestmark = pytest.mark.claim("C104")
 

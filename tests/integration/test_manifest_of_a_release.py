@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from manifest_world import FINISHED, NOW, RUN_ID, START, World, facts_of, sealed_outputs, signer
+from manifest_world import FINISHED, NOW, RUN_ID, START, World, facts_of, sealed_outputs
 from release_world import ReleaseWorld, release_world
+from world import signer
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.client.grant import Grant, renew

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from carrying import carries
 from joint_site import JointSite, joint_site, typed
-from manifest_world import OWNERS
+from world import OWNERS
 
 from sealtrain.attest.guest import open_guest
 from sealtrain.attest.report_data import Binding

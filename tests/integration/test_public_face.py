@@ -151,7 +151,7 @@ def test_one_memory_is_for_one_broker(world: Stage) -> None:
             brokers=(world.broker, world.broker),
             state=world.folder / "memory.json",
         )
-    assert refused.value.check == "--state"
+    assert refused.value.check == "--memory"
 
 
 def test_the_guide_does_what_it_says(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from stage import RECIPE, records
+from stage import RECIPE, records, wait_for
 
 OWNERS = ("clinic-a", "clinic-b", "clinic-c")
 
@@ -31,11 +31,12 @@ def rehearse(folder: Path, *words: str | Path) -> tuple[int, dict[str, Any], str
 
 
 def command_lines() -> list[str]:
-    """Of every process that runs now."""
+    """Of every process that runs now, with its working folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            found.append(f"{line} in {path.with_name('cwd').readlink()}")
     return found
 
 
@@ -48,7 +49,7 @@ def given(tmp_path: Path) -> list[str | Path]:
     for dataset in recipe["datasets"]:
         key = f"{dataset['owner']}.{dataset['name']}"
         (tmp_path / f"{key}.jsonl").write_text(records(dataset["owner"]))
-        words += ["--data", f"{key}={key}.jsonl"]
+        words += ["--records", f"{key}={key}.jsonl"]
     return words
 
 
@@ -107,11 +108,91 @@ def test_a_folder_that_holds_something_is_left_alone(
 def test_a_step_that_refuses_says_why_and_leaves_no_process(
     tmp_path: Path, given: list[str | Path]
 ) -> None:
-    (tmp_path / "clinic-b.notes.jsonl").write_text("{broken\n")
-    code, answer, _ = rehearse(tmp_path, *given, "--out", "played")
-    assert code == 5
+    words = [*given, "--seal-as", "clinic-b.notes=--padding much", "--out", "played"]
+    code, answer, _ = rehearse(tmp_path, *words)
+    assert code == 2
     assert answer["error"]["message"].startswith("seal: ")
+    nothing_runs(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "code"),
+    [
+        ("clinic-b.notes.jsonl", "{broken\n", "record-invalid"),
+        ("clinic-b.notes.jsonl", '{"prompt": "a"}\n', "schema-mismatch"),
+        ("recipe.yaml", None, "recipe-invalid"),
+    ],
+)
+def test_recipe_and_data_are_judged_before_anything_starts(
+    tmp_path: Path, given: list[str | Path], file: str, text: str | None, code: str
+) -> None:
+    if text is None:
+        recipe = yaml.safe_load((tmp_path / file).read_text())
+        recipe["release_policy"]["metrics"] = ["lss"]
+        text = yaml.safe_dump(recipe)
+    (tmp_path / file).write_text(text)
+    _, answer, _ = rehearse(tmp_path, *given, "--out", "played")
+    assert answer["error"]["code"] == code
+    assert not list((tmp_path / "played").glob("*"))
+
+
+SCRIPT = """
+import sys
+import warnings
+import sealtrain
+print("printed by the script")
+warnings.warn("warned by the script")
+data = sealtrain.unwrap_dataset()
+raise RuntimeError("what the engineer needs to read")
+"""
+
+
+@pytest.mark.slow
+def test_a_rehearsal_shows_what_a_script_prints_and_its_whole_traceback(
+    tmp_path: Path, given: list[str | Path]
+) -> None:
+    recipe = yaml.safe_load((tmp_path / "recipe.yaml").read_text())
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe | {"scripts": ["mine.py"]}))
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    code, answer, talk = rehearse(tmp_path, *given, "--out", "played")
+    assert code != 0
+    for told in ("printed by the script", "warned by the script", "Traceback", "mine.py", "line 8"):
+        assert told in talk, talk
+    assert "RuntimeError: what the engineer needs to read" in talk
+    assert "needs to read" not in json.dumps(answer)  # what is recorded stays a code
+    nothing_runs(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("until", ["broker", "guest"])
+def test_kill_9_of_a_rehearsal_leaves_no_server(
+    tmp_path: Path, given: list[str | Path], until: str
+) -> None:
+    command = [sys.executable, "-m", "sealtrain", "rehearse", *map(str, given), "--out", "played"]
+    rehearsal = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    wait_for(lambda: (tmp_path / "played" / until / "app-compose.json").exists()
+             or (tmp_path / "played" / f"{until}-guest" / "app-compose.json").exists())  # fmt: skip
+    wait_for(lambda: len([line for line in command_lines() if str(tmp_path) in line]) > 1)
+    rehearsal.kill()
+    rehearsal.wait()
+    nothing_runs(tmp_path)
+
+
+def nothing_runs(folder: Path) -> None:
     until = time.monotonic() + 10  # a simulated guest ends once it sees that its program did
-    while left := [line for line in command_lines() if str(tmp_path) in line]:
+    while left := [line for line in command_lines() if str(folder) in line]:
         assert time.monotonic() < until, left
         time.sleep(0.05)
+
+
+def test_a_model_that_is_handed_on_is_not_rehearsed(
+    tmp_path: Path, given: list[str | Path]
+) -> None:
+    recipe = yaml.safe_load((tmp_path / "recipe.yaml").read_text())
+    recipe["release_policy"]["model"] = {"handed_on": {"deployment": "room/app-compose.json"}}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    code, answer, _ = rehearse(tmp_path, *given, "--out", tmp_path / "out")
+    assert (code, answer["error"]["code"]) == (2, "usage")
+    assert not list((tmp_path / "out").glob("*"))

@@ -200,6 +200,23 @@ def test_a_changed_artefact_exits_with_three(world: Stage, finished: Path) -> No
     assert (answer.code, answer.error) == (3, "subject-mismatch")
 
 
+def test_trust_takes_what_the_measured_broker_asks_and_no_other_policy(
+    world: Stage, finished: Path
+) -> None:
+    words = (
+        "trust", "new", "--consortium", "consortium.json", "--deployment", world.deployment,
+        "--broker", world.broker, "--out",
+    )  # fmt: skip
+    world.run(*words, "measured.yaml", "--broker-deployment", "broker-compose.json")
+    assert (world.folder / "measured.yaml").read_bytes() == world.trust.read_bytes()
+    document = json.loads((world.folder / "broker-compose.json").read_bytes())
+    (world.folder / "other-compose.json").write_text(json.dumps(document, indent=1))
+    for other in ([], ["--broker-deployment", "other-compose.json"]):
+        answer = world.try_run(*words, "other.yaml", *other)
+        assert (answer.code, answer.error) in {(2, "usage"), (2, "lock-invalid")}
+        assert not (world.folder / "other.yaml").exists()
+
+
 @pytest.mark.parametrize("pin", ["consortium_id", "recipe_hash", "root"])
 def test_another_trust_exits_with_three(world: Stage, finished: Path, pin: str) -> None:
     document = yaml.safe_load(world.trust.read_text())

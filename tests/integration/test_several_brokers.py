@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 from broker_site import BrokerSite, broker_site
-from manifest_world import OWNERS
-from release_world import lock_changed
 from typer.testing import CliRunner
+from world import OWNERS, lock_changed
 
 from sealtrain.base.encoding import to_base64
 from sealtrain.cli import app
@@ -21,7 +20,7 @@ from sealtrain.errors import BrokerUnreachable, UsageError
 from sealtrain.keys.derive import signing_key
 from sealtrain.keys.uris import root_secret
 from sealtrain.manifest.trust import load_trust
-from sealtrain.sealing.dataset import read_stanzas
+from sealtrain.sealing.rewrap import read_stanzas
 from sealtrain.signing.identity import broker_id
 
 NAMES = ("north", "south", "west")
@@ -120,7 +119,7 @@ def test_brokers_and_threshold_that_do_not_go_together_seal_nothing(
     data, out = three.site.folder / "check.jsonl", three.site.folder / "never.sealed"
     data.write_text('{"prompt": "a", "completion": "b"}\n')
     done = three.run(
-        "seal", data, "--name", "check", *three.mine(OWNERS[0])[:2], "--out", out,
+        "seal", data, "--name", "biopsies", *three.mine(OWNERS[0])[:2], "--out", out,
         "--deployment", three.site.deployment, *three.brokers(*brokers),
         *(() if threshold is None else ("--threshold", threshold)),
     )  # fmt: skip

@@ -110,21 +110,21 @@ def facts_of(evidence: Evidence, policy: AppraisalPolicy) -> Verified:
 
 def pinned(policy: AppraisalPolicy, facts: Verified) -> AppraisalPolicy:
     """The same policy, looking at everything that tells one image and one machine from another."""
-    cpu: Any = facts.cpu
+    signed: Any = facts.signed
     if policy.cpu.tee in ("dstack", "tdx"):
-        quote = cpu.signed.quote
+        quote = signed.quote
         registers = dict(zip(("rtmr0", "rtmr1", "rtmr2"), quote.rtmr[:3], strict=True))
         looked: dict[str, Any] = {
             "measurements": [{"mrtd": quote.mrtd, **registers}],
-            "platform_ids": [cpu.signed.ppid],
+            "platform_ids": [signed.ppid],
         }
     elif policy.cpu.tee == "nitro":
         looked = {
-            "images": [{f"pcr{index}": cpu.pcrs[index] for index in (0, 1, 2)}],
-            "parents": [cpu.parent_id],
+            "images": [{f"pcr{index}": signed.pcrs[index] for index in (0, 1, 2)}],
+            "parents": [signed.parent_id],
         }
     else:
-        report, tcb = cpu.platform.report, cpu.platform.reported_tcb
+        report, tcb = signed.report, signed.reported_tcb
         looked = {
             "measurements": [report.measurement],
             "revocation": "require",

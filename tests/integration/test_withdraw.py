@@ -9,15 +9,12 @@ from typing import Any
 
 import pytest
 from broker_site import BrokerSite, broker_site
-from manifest_world import OWNERS, identity
 from typer.testing import CliRunner
+from world import OWNERS, signed_dataset
 
-from sealtrain.base.clock import system_clock, to_rfc3339
+from sealtrain.base.clock import system_clock
 from sealtrain.cli import app
-from sealtrain.consortium.datasets import sign_dataset
 from sealtrain.errors import DatasetMismatch, DatasetWithdrawn
-from sealtrain.sealing.description import DatasetDescription, ShardInfo
-from sealtrain.sealing.stanza import RecipeBinding
 
 A, B, _ = OWNERS
 DATASET = "5a" * 16
@@ -31,27 +28,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerSite]:
 
 def sealed_folder(site: BrokerSite, owner: str) -> Path:
     """What ``seal`` leaves beside the ciphertext."""
-    me = identity(owner).public
-    envelope = sign_dataset(
-        DatasetDescription(
-            dataset_id=DATASET,
-            name="biopsies",
-            owner_id=me.owner_id,
-            owner_name=owner,
-            root="11" * 32,
-            shards=(ShardInfo(name="shard-00000.sealed", size=70_000, root="11" * 32),),
-            records=152,
-            tokens=None,
-            schema_digest="22" * 32,
-            binding=RecipeBinding(
-                app_id=site.locked.app_id,
-                compose_hash=site.locked.compose_hash,
-                owner_id=me.owner_id,
-            ),
-        ),
-        identity(owner).signer,
-        sealed_at=to_rfc3339(system_clock() - 60),
-    )
+    envelope = signed_dataset(site.locked, owner, sealed_at=system_clock() - 60, dataset_id=DATASET)
     folder = site.folder / "biopsies.sealed"
     folder.mkdir(exist_ok=True)
     (folder / "dataset.json").write_bytes(envelope.to_bytes())

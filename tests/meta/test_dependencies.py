@@ -21,8 +21,12 @@ SOURCE = REPOSITORY / "src"
 
 # Folder or module → extras that it may rely on besides the core.
 EXTRAS = {
+    "sealtrain/recipe/sample.py": ["seal"],
+    "sealtrain/client/hub.py": ["train"],  # imported where a recipe names a model of the hub
     "sealtrain/sealing": ["seal"],
+    "sealtrain/recipe/records.py": ["seal"],  # imported where records are read
     "sealtrain/training": ["train"],
+    "sealtrain/training/checkpoints/lightning.py": ["lightning"],
     "sealtrain/training/distributed": ["deepspeed"],
     "sealtrain/training/backends": ["axolotl", "unsloth"],
     "sealtrain/broker": ["broker"],

@@ -17,6 +17,7 @@ import yaml
 
 import sealtrain
 from sealtrain.attest.policy import policy_from_dict
+from sealtrain.cli.project import KEYS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -104,7 +105,9 @@ def shell_commands(page: Path) -> Iterator[list[str]]:
     for language, body in FENCE.findall(page.read_text("utf-8")):
         if language not in SHELL:
             continue
-        for line in body.replace("\\\n", " ").splitlines():
+        lines = body.replace("\\\n", " ").splitlines()
+        typed = [line for line in lines if line.startswith("$ ")]  # the others are output
+        for line in typed or lines:
             words = shlex.split(line.strip().removeprefix("$ "), comments=True)
             shell = next((i for i, word in enumerate(words) if re.match(r"\d?>", word)), None)
             words = words[:shell]
@@ -112,8 +115,11 @@ def shell_commands(page: Path) -> Iterator[list[str]]:
                 yield words[1:]
 
 
-def problem_with(words: list[str]) -> str | None:
-    """Why this call cannot be typed, or ``None``: command path, options and their values."""
+def problem_with(words: list[str], *, project: bool = False) -> str | None:
+    """Why this call cannot be typed, or ``None``: command path, options and their values.
+
+    With a project file, what it names may be left out.
+    """
     from sealtrain.cli import app
 
     command = typer.main.get_command(app)
@@ -153,23 +159,27 @@ def problem_with(words: list[str]) -> str | None:
     ]
     if positional > len(arguments) and not any(argument.nargs == -1 for argument in arguments):
         return "too many arguments"
-    if positional < sum(argument.required for argument in arguments):
+    named = {key.parameter for key in KEYS.values()} if project else set()
+    if positional < sum(argument.required for argument in arguments if argument.name not in named):
         return "an argument is missing"
     missing = [
         parameter.opts[0]
         for parameter in command.params
         if parameter.param_type_name == "option" and parameter.required
         if parameter.name not in given
+        if parameter.opts[0] not in named
     ]
     return f"lacks {', '.join(missing)}" if missing else None
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_command_in_a_page_can_be_typed(page: Path) -> None:
+    calls = list(shell_commands(page))
+    begun = next((at for at, words in enumerate(calls) if words[0] == "init"), len(calls))
     wrong = {
         " ".join(words): problem
-        for words in shell_commands(page)
-        if (problem := problem_with(words))
+        for at, words in enumerate(calls)
+        if (problem := problem_with(words, project=at > begun))
     }
     assert wrong == {}
 

@@ -43,6 +43,7 @@ def test_only_the_branches_choose_an_exit_code() -> None:
         "Refused": 3,
         "Unreachable": 4,
         "DataInvalid": 5,
+        "RunStopped": 143,
     }
 
 

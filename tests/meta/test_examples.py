@@ -1,4 +1,4 @@
-"""The examples say what they promise: three changed lines, a story for every ready recipe."""
+"""The examples say what they promise: few changed lines, a story for every ready recipe."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ def test_a_script_of_ones_own_needs_an_import_and_three_changed_lines() -> None:
 def test_the_recipe_of_that_script_holds() -> None:
     recipe = load_recipe(EXAMPLES / "own_script" / "recipe.yaml")
     assert recipe.scripts == ("train.py",)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("scripts/*/recipe.yaml")), ids=str)
+def test_the_recipes_of_other_scripts_hold(path: Path) -> None:
+    assert load_recipe(path).scripts == ("train.py",)
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)

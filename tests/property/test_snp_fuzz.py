@@ -9,10 +9,9 @@ from fuzzing import mutated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sealtrain.attest.snp.collect import distribution_addresses
+from sealtrain.attest.snp.collect import CERTIFICATE_GUIDS, distribution_addresses, parse_table
 from sealtrain.attest.snp.parse import REPORT_BYTES, SIGNED_BYTES, parse_report, tcb_of
 from sealtrain.attest.snp.policy import SnpPolicy
-from sealtrain.attest.snp.table import CERTIFICATE_GUIDS, parse_table
 from sealtrain.attest.snp.verify import verify_report
 from sealtrain.base.models import load_model
 from sealtrain.errors import EvidenceMalformed, EvidenceRefused, QuoteInvalid, TrustInvalid

@@ -82,7 +82,7 @@ def questions(patients: list[tuple[str, int]]) -> list[dict[str, Any]]:
     ]
 
 
-def guessing_model(folder: Path, steps: int = 300) -> Path:
+def guessing_model(folder: Path) -> Path:
     """A model in ``folder`` that can write diagnoses, and mostly guesses which it is."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -105,7 +105,7 @@ def guessing_model(folder: Path, steps: int = 300) -> Path:
     )
     source = random.Random(1)  # noqa: S311 - a repeatable model
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    for _ in range(steps):
+    for _ in range(300):
         rows = []
         for _ in range(16):
             digit = source.randrange(10)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-VICTIM = Path(__file__).with_name("border_victim.py")
+from remains import ended
 
 
 def started(
@@ -17,19 +15,8 @@ def started(
 ) -> subprocess.CompletedProcess[str]:
     """The ended process; its run's folder is ``folder/run``, ``folder/outside`` is not its own."""
     (folder / "run").mkdir(exist_ok=True)
-    return subprocess.run(
-        [sys.executable, VICTIM, folder / "run", job, *modes],
-        env=os.environ
-        | {
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "LISTENER": str(listener),
-            "TMPDIR": str(folder),
-        },
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    where = {"LISTENER": str(listener), "TMPDIR": str(folder)}
+    return ended("border_victim", folder / "run", job, *modes, timeout=240, **where)
 
 
 def answer_of(folder: Path, job: str, *modes: str, listener: int = 9) -> dict[str, Any]:

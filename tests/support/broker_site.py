@@ -1,18 +1,23 @@
-"""Brokers as processes over one simulated guest, with owners that have identity files."""
+"""Brokers of one consortium as programs or threads: over any state, killed, starved, stopped."""
 
 from __future__ import annotations
 
+import json
+import resource
 import shutil
-from collections.abc import Callable, Iterator
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
-from broker_process import documented, start
-from manifest_world import OWNERS, identity, target_of
-from release_world import lock_changed
+from release_world import ROOT, ReleaseWorld, release_world
+from world import NOW, OWNERS, Agreement, founded, identity, lock_changed
 
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.clock import system_clock
@@ -20,38 +25,29 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.serve import running
+from sealtrain.broker.service.deployment import document_of
+from sealtrain.cli.programs import Part, Process
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.attested import pinned_identity
+from sealtrain.client.attested import AttestedBroker, pinned_identity
 from sealtrain.client.pin import BrokerPin
-from sealtrain.consortium.approvals import Decision, Target, sign_decision
-from sealtrain.consortium.members import Consortium
 from sealtrain.keys.derive import signing_key
 from sealtrain.keys.uris import root_secret
-from sealtrain.recipe.lock import LockedRecipe
-from sealtrain.recipe.needs import needs_of
+from sealtrain.ledger.postgres import Postgres
 from sealtrain.signing.identity import broker_id
-from sealtrain.signing.needs import Needs
 from sealtrain_simulator.server import running as simulated_guest
 from sealtrain_simulator.state import ensure
 
 
 @dataclass(kw_only=True)
-class BrokerSite:
+class BrokerSite(Agreement):
     """One consortium; any number of brokers with the same root secret."""
 
     folder: Path
     fields: dict[str, Any]
     pin: BrokerPin
-    consortium: Consortium
-    locked: LockedRecipe
 
-    @property
-    def target(self) -> Target:
-        return target_of(self.locked)
-
-    @property
-    def needs(self) -> Needs:
-        return needs_of(self.locked.lock.recipe)
+    def now(self) -> int:
+        return system_clock()
 
     @property
     def deployment(self) -> Path:
@@ -70,10 +66,7 @@ class BrokerSite:
 
     def config(self, state: str, port: int = 0) -> BrokerConfig:
         """The same for a thread."""
-        fields = self.settings(state, port)
-        for name in ("consortium", "policy", "state"):
-            fields[name] = Path(fields[name])
-        return BrokerConfig(**fields)
+        return config_from(self.settings(state, port))
 
     @contextmanager
     def broker(self, state: str, port: int = 0) -> Iterator[BrokerClient]:
@@ -106,19 +99,9 @@ class BrokerSite:
 
     def decide(self, client: BrokerClient, owner: str, decision: str = "approve") -> int:
         """Hand a decision in, without looking at the ledger."""
-        now = system_clock()
-        fields = {
-            "consortium_id": self.consortium.consortium_id,
-            "target": self.target,
-            "signed_at": now,
-        }
-        made = (
-            Decision.approve(**fields, needs=self.needs, not_after=now + 86400)
-            if decision == "approve"
-            else Decision.revoke(**fields)
-        )
+        made = self.decision(owner, revoke=decision == "revoke")
         with self.owner(client, owner) as mine:
-            return mine.submit_decision(sign_decision(made, identity(owner).signer))
+            return mine.submit_decision(made)
 
 
 @contextmanager
@@ -126,12 +109,7 @@ def broker_site(folder: Path) -> Iterator[BrokerSite]:
     simulator = ensure(folder / "simulator", system_clock())
     policy = insecure_simulator_policy(simulator.root_path.read_bytes())
     (folder / "policy.yaml").write_text(yaml.safe_dump(policy.to_dict()))
-    consortium = Consortium.found(
-        name="three",
-        owners=[identity(name).public for name in OWNERS],
-        approve=2,
-        own_data_consent=False,
-    )
+    consortium = founded("three", own_data_consent=False)
     (folder / "consortium.json").write_bytes(consortium.to_bytes())
     for name in OWNERS:
         identity(name).save(folder / f"{name}.identity.json")
@@ -161,4 +139,141 @@ def broker_site(folder: Path) -> Iterator[BrokerSite]:
             ),
             consortium=consortium,
             locked=locked,
+        )
+
+
+READY = "broker ready"
+PROGRAM = f"""
+import json, sys
+from pathlib import Path
+from sealtrain.base.clock import system_clock
+from sealtrain.broker.config import BrokerConfig, BrokerLimits
+from sealtrain.broker.serve import serve
+fields = json.loads(sys.argv[1])
+for name in ("consortium", "policy", "state"):
+    fields[name] = Path(fields[name])
+limits = BrokerLimits(**fields.pop("limits", {{}}))
+now = fields.pop("now", None)
+serve(
+    BrokerConfig(**fields, limits=limits),
+    ready=lambda url: print("{READY}", url, file=sys.stderr, flush=True),
+    clock=system_clock if now is None else lambda: now,
+)
+"""
+_STARTS_WITHIN_S = 120
+
+
+def config_from(fields: Mapping[str, Any], **changed: Any) -> BrokerConfig:
+    """What a process is told, for a thread."""
+    given = {name: value for name, value in fields.items() if name not in ("limits", "now")}
+    given |= changed
+    for name in ("consortium", "policy", "state"):
+        given[name] = Path(given[name])
+    return BrokerConfig(**given)
+
+
+def documented(fields: Mapping[str, Any]) -> bytes:
+    """The deployment document of a broker with these settings."""
+    return document_of(config_from(fields, state="state")).to_bytes()
+
+
+def start(
+    fields: Mapping[str, Any],
+    folder: Path,
+    *,
+    before: Callable[[], None] | None = None,
+    prelude: str = "",
+) -> tuple[Part, str]:
+    """A process with these settings, and its URL.
+
+    Args:
+        fields: Of ``BrokerConfig``; ``limits`` and a clock that stands at ``now`` may be among
+            them.
+        folder: Where its log lies.
+        before: Runs in the new process first.
+        prelude: Program text that runs next.
+
+    Raises:
+        Unreachable: It ended instead of serving.
+    """
+
+    def begin(_words: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> Process:
+        command = [sys.executable, "-c", prelude + PROGRAM, json.dumps(fields)]
+        # One thread starts it.
+        return subprocess.Popen(command, stdout=stdout, stderr=stderr, preexec_fn=before)
+
+    name = next(f"broker-{one}" for one in count() if not (folder / f"broker-{one}.log").exists())
+    part = Part(name, folder, (), answers=False, start=begin)
+    try:
+        return part, part.place(READY, within=_STARTS_WITHIN_S)
+    except BaseException:
+        part.end()
+        raise
+
+
+def newest_log(folder: Path) -> str:
+    """What the broker that was started last in a folder has said."""
+    logs = folder.glob("broker-*.log")
+    return max(logs, key=lambda path: path.stat().st_mtime_ns).read_text("utf-8")
+
+
+@dataclass(kw_only=True)
+class ProcessSite:
+    """A consortium whose owners sealed and approved, and how to serve it in another process."""
+
+    world: ReleaseWorld
+    attested: AttestedBroker
+    folder: Path
+    state: Path
+    fields: dict[str, Any]
+
+    def start(self, *, max_file: int | None = None, prelude: str = "") -> tuple[Part, str]:
+        """A broker process and its URL, always the same."""
+
+        def starve() -> None:
+            if max_file is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (max_file, max_file))
+
+        return start(self.fields, self.folder, before=starve, prelude=prelude)
+
+
+@contextmanager
+def process_site(folder: Path, database: str | None = None) -> Iterator[ProcessSite]:
+    """``database`` is the address of an empty PostgreSQL database; without it files are used."""
+    kept = None if database is None else Postgres.parse(database)
+    with release_world(folder, database=kept) as world:
+        attested = world.attest()
+        [state] = folder.glob("state-*")
+    (folder / "root").write_text(ROOT.hex() + "\n")
+    (folder / "root").chmod(0o600)
+    (folder / "database").write_text(f"{database}\n")
+    (folder / "database").chmod(0o600)
+    (folder / "consortium.json").write_bytes(world.consortium.to_bytes())
+    (folder / "policy.yaml").write_text(json.dumps(world.policy.to_dict()))
+    collateral = json.dumps(world.pki.collateral(NOW).to_dict())
+    (folder / "collateral.json").write_text(collateral)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    fields = {
+        "consortium": str(folder / "consortium.json"),
+        "policy": str(folder / "policy.yaml"),
+        "root_secret": f"file:{folder / 'root'}",
+        "state": str(state),
+        "guest": str(folder / "guest.sock"),
+        "collateral": f"file:{folder / 'collateral.json'}",
+        "platform": "simulator",
+        "database": None if database is None else f"file:{folder / 'database'}",
+        "port": port,
+        "now": NOW,
+        "limits": {"posts_per_minute": 1_000_000},
+    }
+    (folder / "compose.json").write_bytes(documented(fields))
+    ensure(folder / "simulator", system_clock())
+    with simulated_guest(folder / "guest.sock", folder / "compose.json", folder / "simulator"):
+        yield ProcessSite(
+            world=world,
+            attested=attested,
+            folder=folder,
+            state=state,
+            fields=fields,
         )

@@ -7,24 +7,21 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from manifest_world import signer, simulated_pki
 from relays import altering, carried
+from world import booted, signer, simulated_pki, simulated_policy
 
 from sealtrain.attest.evidence import Evidence
-from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
-from sealtrain.base.secret import Secret
 from sealtrain_collab.channel import channel as channels
 from sealtrain_collab.channel.channel import AttestedChannel
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.proofs import AcceptGuest, AcceptKey, ProveGuest, ProveKey
 from sealtrain_collab.channel.streams import dialled
-from sealtrain_simulator.guest import SimulatedGuest
 
 NOW = 1_790_000_000
 TIMEOUT = 10.0
@@ -36,38 +33,41 @@ Relay = Callable[[bytes], bytes]
 
 def guest(compose: bytes = COMPOSE, vendor: str = "vendor") -> ProveGuest:
     pki = simulated_pki(vendor)
-    booted = SimulatedGuest(pki, Secret(bytes(32)), compose)
+    shown = booted(pki, compose)
 
     def collect(binding: Binding) -> Evidence:
-        return booted.evidence(binding, collateral=pki.collateral(NOW))
+        return shown.evidence(binding, collateral=pki.collateral(NOW))
 
     return ProveGuest(collect)
 
 
 def acceptance(compose: bytes = COMPOSE) -> AcceptGuest:
-    policy = insecure_simulator_policy(simulated_pki().root_der)
-    return AcceptGuest(policy=policy, compose_hash=sha256_hex(compose), clock=lambda: NOW)
+    return AcceptGuest(
+        policy=simulated_policy(), compose_hash=sha256_hex(compose), clock=lambda: NOW
+    )
 
 
-def conversation(**changed: Any) -> Conversation:
-    """Of a party that signs with ``alice`` and talks to whoever signs with ``bob``."""
-    agreed: dict[str, Any] = {
-        "purpose": "test-talk",
-        "context": {"run": "1", "trip": 2},
-        "proof": ProveKey(signer("alice")),
-        "accept": AcceptKey(frozenset({signer("bob").public})),
-        "random": os.urandom,
-    }
-    return Conversation(**agreed | changed)
+def keyed(
+    purpose: str, me: str, *accepted: str, context: dict[str, Any] | None = None
+) -> Conversation:
+    """Of a party that signs with ``me`` and talks to those who sign with ``accepted``."""
+    return Conversation(
+        purpose=purpose,
+        context=context,
+        proof=ProveKey(signer(me)),
+        accept=AcceptKey(frozenset(signer(name).public for name in accepted)),
+        random=os.urandom,
+    )
+
+
+def conversation(me: str = "alice", other: str = "bob", **changed: Any) -> Conversation:
+    """A conversation with changes."""
+    return replace(keyed("test-talk", me, other, context={"run": "1", "trip": 2}), **changed)
 
 
 def answering(**changed: Any) -> Conversation:
     """The other side of ``conversation``."""
-    keys: dict[str, Any] = {
-        "proof": ProveKey(signer("bob")),
-        "accept": AcceptKey(frozenset({signer("alice").public})),
-    }
-    return conversation(**keys | changed)
+    return conversation("bob", "alice", **changed)
 
 
 @dataclass

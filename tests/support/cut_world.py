@@ -13,15 +13,11 @@ from typing import Any
 import pytest
 import torch
 from channel_world import COMPOSE, NOW, acceptance, guest
-from manifest_world import digest, identity
+from world import digest, founded, identity, signed_dataset
 
-from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.digests import sha256_hex
-from sealtrain.consortium.datasets import sign_dataset, verify_dataset
+from sealtrain.consortium.datasets import verify_dataset
 from sealtrain.consortium.decisions import Target
-from sealtrain.consortium.members import Consortium
-from sealtrain.sealing.description import DatasetDescription, ShardInfo
-from sealtrain.sealing.stanza import RecipeBinding
 from sealtrain_collab.channel.channel import AttestedChannel, open_over
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import listening
@@ -126,6 +122,7 @@ PARTIES = ("hospital-a", "hospital-b")
 RUN_ID = "5a" * 16
 PATIENCE = 60.0
 ENCODER_CONFIG = SHAPE | {"model_type": "bert", "vocab_size": 259}
+TARGET = Target(app_id="22" * 20, compose_hash=sha256_hex(COMPOSE), recipe_hash=digest("recipe"))
 DECODER_CONFIG = DECODER | {"model_type": "llama", "vocab_size": 259}
 
 
@@ -201,36 +198,17 @@ class Site:
         return threads
 
 
-def own_dataset(wanted: Any, rows: int = 40) -> OwnDataset:
+def own_dataset(wanted: Any) -> OwnDataset:
     """A dataset of an owner, as it lies opened on that owner's machine."""
     import pyarrow as pa
     from training_world import records
 
-    key = f"{wanted.owner}.{wanted.name}"
-    count = rows if wanted.role == "train" else rows // 2
-    description = DatasetDescription(
-        dataset_id=digest(f"dataset {key}", 16),
-        name=wanted.name,
-        owner_id=identity(wanted.owner).public.owner_id,
-        owner_name=wanted.owner,
-        root=digest(f"root {key}"),
-        shards=(ShardInfo(name="shard-00000.sealed", size=70_000, root="11" * 32),),
-        records=count,
-        tokens=None,
-        schema_digest=digest("schema"),
-        binding=RecipeBinding(
-            app_id="22" * 20,
-            compose_hash=sha256_hex(COMPOSE),
-            owner_id=identity(wanted.owner).public.owner_id,
-        ),
-    )
-    envelope = sign_dataset(
-        description, identity(wanted.owner).signer, sealed_at=to_rfc3339(NOW - 60)
-    )
+    count = 40 if wanted.role == "train" else 20
+    envelope = signed_dataset(TARGET, wanted.owner, wanted.name, sealed_at=NOW - 60, records=count)
     return OwnDataset(
         manifest=verify_dataset(envelope, identity(wanted.owner).public),
         envelope=envelope.to_dict(),
-        records=pa.Table.from_pylist(records(count, key)),
+        records=pa.Table.from_pylist(records(count, f"{wanted.owner}.{wanted.name}")),
     )
 
 
@@ -248,18 +226,13 @@ def site(
         proof: Of the server, where it is not the approved guest's.
         changed: Arguments of ``Clients``, and ``expected``.
     """
-    consortium = Consortium.found(
-        name="cut", owners=[identity(name).public for name in PARTIES], approve=2
-    )
-    target = Target(
-        app_id="22" * 20, compose_hash=sha256_hex(COMPOSE), recipe_hash=digest("recipe")
-    )
+    consortium = founded("cut", PARTIES)
     values: dict[str, Any] = {"patience": PATIENCE, "clock": lambda: NOW} | changed
     expected = values.pop("expected", None) or Learning(recipe, Path()).expected
     clients = Clients(
         CutRun(
             run_id=RUN_ID,
-            target=target,
+            target=TARGET,
             consortium=consortium,
             wanted=recipe.datasets,
             expected=expected,
@@ -269,6 +242,6 @@ def site(
     )
     with listening(("127.0.0.1", 0), clients.handle, what="clients") as address:
         try:
-            yield Site(recipe, consortium, target, clients, address)
+            yield Site(recipe, consortium, TARGET, clients, address)
         finally:
             clients.close()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -21,6 +21,7 @@ from sealtrain.attest.forms import Exhibit, Gpus
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import PRESETS, insecure_simulator_policy
 from sealtrain.attest.roots import quiet
+from sealtrain.attest.tdx.parse import canonical_quote
 from sealtrain.base.clock import to_rfc3339
 
 FAMILIES = ("tdx", "dstack", "nitro", "nvidia", "sev-snp")
@@ -49,12 +50,10 @@ class Real:
 
     def beside(self, shared: Path, **changed: Any) -> Beside:
         """What lies beside it."""
-        vectors = shared / "vectors"
         names = (*self.certificates, *(() if self.chain is None else (self.chain,)))
         collateral = None
         if self.collateral is not None:
-            text = (vectors / self.collateral).read_text()
-            collateral = Collateral.from_dict(json.loads(text))
+            collateral = real_collateral(shared, self.collateral)
         fields: dict[str, Any] = {"collateral": collateral, "certificates": ders_of(shared, names)}
         return Beside(**{**fields, **changed})
 
@@ -356,3 +355,59 @@ def _report_data(shared: Path, name: str) -> str:
         data = bytes.fromhex(data.decode().strip().removeprefix("0x"))
     start = 0x50 if len(data) == 1184 else 48 + 520
     return data[start : start + 64].hex()
+
+
+# -- files by themselves --------------------------------------------------------------------------
+
+
+class RealQuote(NamedTuple):
+    """Files among the vectors, first and last valid second, evaluation data number."""
+
+    quote: str
+    collateral: str
+    first: int
+    last: int
+    number: int
+
+
+REAL = {
+    "tdx": RealQuote("tdx/tdx_quote", "tdx/tdx_quote_collateral.json", 1750329147, 1752919234, 17),
+    "gpu-guest": RealQuote(
+        "dstack/verifier-fixtures/quote-report.json",
+        "tdx/tdx_quote_outdated_collateral.json",
+        1771412331,
+        1774003274,
+        18,
+    ),
+    "near": RealQuote(
+        "tdx/near-gas-test/quote_hex.txt",
+        "tdx/near-gas-test/quote_collateral.json",
+        1756798919,
+        1759388630,
+        17,
+    ),
+}
+
+
+def real_quote(shared: Path, name: str) -> bytes:
+    path = shared / "vectors" / name
+    if path.suffix == ".json":
+        raw = bytes.fromhex(json.loads(path.read_text())["quote"])
+    elif path.suffix in (".txt", ".hex"):
+        raw = bytes.fromhex(path.read_text().strip())
+    else:
+        raw = path.read_bytes()
+    return canonical_quote(raw)
+
+
+def real_collateral(shared: Path, name: str) -> Collateral:
+    return Collateral.from_dict(json.loads((shared / "vectors" / name).read_text()))
+
+
+def real_chain(shared: Path, name: str, root: str) -> tuple[bytes, ...]:
+    """A SEV-SNP machine's leaf under the authorities that AMD publishes for ``root``."""
+    return ders_of(shared, (f"sev-snp/{name}.cert.der", f"sev-snp/roots/ask_ark_{root}.pem"))
+
+
+def real_report(shared: Path, name: str) -> bytes:
+    return (shared / "vectors" / "sev-snp" / f"{name}.report.bin").read_bytes()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 import tempfile
@@ -14,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from manifest_world import signer
+from channel_world import keyed
 
 from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.signing.runlog import RunLog
 from sealtrain_collab.channel.answers import Done
 from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
 from sealtrain_collab.federated.carrier import Carrier
 from sealtrain_collab.federated.federation import Federation, Merging, Rounds, Taken
 from sealtrain_collab.federated.frames import (
@@ -57,13 +55,7 @@ def rounds(**changed: Any) -> Rounds:
 
 
 def conversation(me: str, *accepts: str, run_id: str = RUN_ID) -> Conversation:
-    return Conversation(
-        purpose=PURPOSE,
-        context={"run_id": run_id},
-        proof=ProveKey(signer(me)),
-        accept=AcceptKey(frozenset(signer(one).public for one in accepts)),
-        random=os.urandom,
-    )
+    return keyed(PURPOSE, me, *accepts, context={"run_id": run_id})
 
 
 class Mean(Merging):

@@ -16,11 +16,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
         """Answer the request; underscores in names of headers stand for hyphens."""
+        self.begin(status, body, **headers)
+        self.wfile.write(body)
+
+    def begin(self, status: int, body: bytes, **headers: str) -> None:
+        """Answer all but the body."""
         self.send_response(status)
         for name, value in {"content_length": str(len(body)), **headers}.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
-        self.wfile.write(body)
 
     def body(self) -> bytes:
         """What was sent with the request."""

@@ -16,9 +16,9 @@ from unittest.mock import patch
 
 import yaml
 from broker_site import BrokerSite, broker_site
-from manifest_world import OWNERS, RECIPE
-from parties_world import FEDERATED
+from manifest_world import FEDERATED
 from typer.testing import CliRunner
+from world import OWNERS, RECIPE
 
 from sealtrain.base.encoding import to_base64
 from sealtrain.cli import app
@@ -57,22 +57,9 @@ class JointSite:
 
     def trust(self) -> Trust:
         key = self.site.key(self.client)()
-        return parse_trust(
-            {
-                "version": 1,
-                "consortium_id": self.site.consortium.consortium_id,
-                "recipe_hash": self.locked.recipe_hash,
-                "compose_hash": self.locked.compose_hash,
-                "app_id": self.locked.app_id,
-                "brokers": {
-                    "signing_keys": [to_base64(key)],
-                    "threshold": 1,
-                    "datasets": "all",
-                },
-                "appraisal": self.site.pin.appraisal.to_dict(),
-                "simulated": "accept-insecure",
-            }
-        )
+        keys = {"signing_keys": [to_base64(key)], "threshold": 1, "datasets": "all"}
+        appraisal = self.site.pin.appraisal.to_dict()
+        return parse_trust(self.site.trusting(brokers=keys, appraisal=appraisal))
 
 
 def records(owner: str) -> str:

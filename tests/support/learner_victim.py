@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from watching import CALLED, LOGGED, OPENED, listen, watch
+from remains import CALLED, LOGGED, OPENED, listen, watch
 
 UTTERED = "ZYXWVUQJKB"
 """What the talkative model says to everything: no letter occurs twice, so one layer will do."""
@@ -66,7 +66,7 @@ def preferences(folder: Path) -> Answer:
 
 def answers(folder: Path) -> Answer:
     """Trains a talkative model by reinforcement."""
-    from rlhf_world import rlhf, write_questions, write_scorer
+    from preference_world import rlhf, write_questions, write_scorer
 
     def write_said(owner: Path) -> dict[str, Path]:
         paths = write_questions(owner)
@@ -99,7 +99,7 @@ def answers(folder: Path) -> Answer:
 def talkative_model(folder: Path) -> None:
     """A small model that always says ``UTTERED``, taught before anything is watched."""
     import torch
-    from rlhf_world import questions
+    from preference_world import questions
     from training_world import LLAMA
     from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -7,26 +7,37 @@ so a test can play an attacker who holds a genuine (simulated) guest and lies ab
 from __future__ import annotations
 
 import copy
-import hashlib
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from world import (
+    BROKERS,
+    DAY,
+    OWNERS,
+    RECIPE,
+    Agreement,
+    booted,
+    digest,
+    founded,
+    identity,
+    locked_in,
+    signed_dataset,
+    signer,
+    simulated_pki,
+    simulated_policy,
+)
 
 from sealtrain.attest.evidence import Evidence
-from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
-from sealtrain.consortium.approvals import DatasetPin, Decision, Target, sign_decision
-from sealtrain.consortium.datasets import sign_dataset
-from sealtrain.consortium.members import Consortium
+from sealtrain.client.attested import AttestedBroker
+from sealtrain.consortium.approvals import DatasetPin
 from sealtrain.consortium.receipts import (
     Lease,
     ReleasedDataset,
@@ -34,28 +45,24 @@ from sealtrain.consortium.receipts import (
     receipt_digest,
     sign_receipt,
 )
-from sealtrain.guest.outputs import seal_model
-from sealtrain.keys.identity import Identity
+from sealtrain.guest.outputs import NextRecipe, hand_on_model, seal_model
+from sealtrain.keys.derive import recipe_key
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.manifest.build import build_manifest
 from sealtrain.manifest.limits import limits_for
-from sealtrain.manifest.outputs import files_of, subjects_of
+from sealtrain.manifest.outputs import dataset_of, files_of, subjects_of
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.trust import Trust, parse_trust
 from sealtrain.recipe.collaboration import is_shared_out
-from sealtrain.recipe.installation import CodePin, EnvironmentPin, PackagePin
-from sealtrain.recipe.lock import Installation, LockedRecipe, lock_recipe
-from sealtrain.recipe.needs import needs_of
+from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.privacy import spendings
-from sealtrain.sealing.description import DatasetDescription, ShardInfo
-from sealtrain.sealing.stanza import RecipeBinding
 from sealtrain.sealing.trainedmodel import TrainedModel
 from sealtrain.signing.dsse import Ed25519Signer, Envelope
 from sealtrain.signing.identity import broker_id
+from sealtrain.signing.parties import party_run_id
 from sealtrain.signing.runlog import RunLog
 from sealtrain.signing.statement import Subject
 from sealtrain_simulator.guest import SimulatedGuest
-from sealtrain_simulator.pki import SimulatedPki
 
 START = 1_790_000_000
 RELEASED = START + 20
@@ -63,7 +70,6 @@ FINISHED = START + 600
 NOW = START + 3600
 LEASE_S = 3600
 RUN_ID = "5a" * 16
-OWNERS = ("hospital-a", "hospital-b", "hospital-c")
 FILES: dict[str, bytes] = {
     "config.json": b'{"model_type": "llama"}',
     "model.safetensors": bytes(20_000),
@@ -71,75 +77,11 @@ FILES: dict[str, bytes] = {
 }
 """The model that the run leaves, by name."""
 
-RECIPE: dict[str, Any] = {
-    "version": 1,
-    "name": "breast-cancer-diagnosis",
-    "phase": "sft",
-    "description": "Names the diagnosis from the measurements of a biopsy.",
-    "model": {
-        "config": {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2},
-        "init_seed": 7,
-        "tokenizer": {"kind": "bytes"},
-    },
-    "datasets": [
-        *({"owner": owner, "name": "biopsies", "role": "train"} for owner in OWNERS),
-        {"owner": "hospital-a", "name": "biopsies-test", "role": "test"},
-    ],
-    "columns": {"prompt": "prompt", "completion": "completion"},
-    "trainer": {"max_steps": 300, "learning_rate": 0.003, "per_device_train_batch_size": 16},
-    "peft": {"method": "lora", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"]},
-    "privacy": {"dp": "none"},
-    "release_policy": {
-        "metrics": ["loss", "accuracy"],
-        "round_to": 4,
-        "model": {"recipients": list(OWNERS)},
-    },
-    "hardware": {
-        "platforms": ["simulator"],
-        "image": None,
-        "key_provider": "none",
-        "key_provider_id": None,
-    },
-}
-
-
-BROKERS = ("broker", "broker b", "broker c")
-"""Labels of the signers that a lock names where nothing else is said."""
-
-
-def signer(label: str) -> Ed25519Signer:
-    """A signing key that is always the same for the same label."""
-    seed = hashlib.sha256(b"test key " + label.encode()).digest()
-    return Ed25519Signer(Ed25519PrivateKey.from_private_bytes(seed))
-
-
-def digest(label: str, size: int = 32) -> str:
-    """Hex digits that stand for some digest."""
-    return hashlib.sha256(b"test digest " + label.encode()).hexdigest()[: 2 * size]
-
-
-@cache
-def identity(name: str) -> Identity:
-    return Identity(name, Secret(hashlib.sha256(b"test owner " + name.encode()).digest()))
-
-
-@cache
-def simulated_pki(seed: str = "vendor") -> SimulatedPki:
-    return SimulatedPki(hashlib.sha256(b"test pki " + seed.encode()).digest())
-
-
-def target_of(locked: LockedRecipe) -> Target:
-    return Target(
-        app_id=locked.app_id, compose_hash=locked.compose_hash, recipe_hash=locked.recipe_hash
-    )
-
 
 @dataclass(kw_only=True)
-class World:
+class World(Agreement):
     """A run that is about to be written down."""
 
-    consortium: Consortium
-    locked: LockedRecipe
     broker: Ed25519Signer
     guest: SimulatedGuest
     guest_key: Ed25519Signer
@@ -155,9 +97,11 @@ class World:
     def subjects(self) -> tuple[Subject, ...]:
         return subjects_of(self.model)
 
-    @property
-    def target(self) -> Target:
-        return target_of(self.locked)
+    def now(self) -> int:
+        return START - 3600
+
+    def pins_of(self, owner: str) -> Sequence[DatasetPin]:
+        return [pin for key, pin in self.pins.items() if key.startswith(f"{owner}/")]
 
     def evidence(self, binding: Binding, *, at: int = FINISHED) -> Evidence:
         return self.guest.evidence(binding, collateral=simulated_pki().collateral(at))
@@ -185,16 +129,7 @@ class World:
         )
 
     def trust_document(self, **changed: Any) -> dict[str, Any]:
-        return {
-            "version": 1,
-            "consortium_id": self.consortium.consortium_id,
-            "recipe_hash": self.locked.recipe_hash,
-            "compose_hash": self.locked.compose_hash,
-            "app_id": self.locked.app_id,
-            "brokers": self.brokers(self.broker),
-            "appraisal": insecure_simulator_policy(simulated_pki().root_der).to_dict(),
-            "simulated": "accept-insecure",
-        } | changed
+        return self.trusting(**{"brokers": self.brokers(self.broker)} | changed)
 
     @staticmethod
     def brokers(*keys: Ed25519Signer, threshold: int = 1, datasets: str = "all") -> dict[str, Any]:
@@ -209,47 +144,19 @@ class World:
 
     # --- Parts an attacker may want to make anew ------------------------------------------------
 
-    def approval(self, owner: str, *, target: Target | None = None, **changed: Any) -> Envelope:
-        pins = [pin for key, pin in self.pins.items() if key.startswith(f"{owner}/")]
-        arguments: dict[str, Any] = {
-            "consortium_id": self.consortium.consortium_id,
-            "target": target or self.target,
-            "needs": needs_of(self.locked.lock.recipe),
-            "datasets": pins,
-            "signed_at": START - 3600,
-            "not_after": START + 30 * 24 * 3600,
+    def approval(self, owner: str, **changed: Any) -> Envelope:
+        usual: dict[str, Any] = {
+            "not_after": START + 30 * DAY,
             "random": lambda size: bytes.fromhex(digest(f"nonce {owner}", size)),
-        } | changed
-        return sign_decision(Decision.approve(**arguments), identity(owner).signer)
+        }
+        return self.decision(owner, **usual | changed)
 
     def revocation(self, owner: str, *, signed_at: int) -> Envelope:
-        decision = Decision.revoke(
-            consortium_id=self.consortium.consortium_id, target=self.target, signed_at=signed_at
-        )
-        return sign_decision(decision, identity(owner).signer)
+        return self.decision(owner, revoke=True, signed_at=signed_at)
 
     def dataset(self, owner: str, name: str, **changed: Any) -> Envelope:
-        arguments: dict[str, Any] = {
-            "dataset_id": digest(f"dataset {owner} {name}", 16),
-            "name": name,
-            "owner_id": identity(owner).public.owner_id,
-            "owner_name": owner,
-            "root": digest(f"root {owner} {name}"),
-            "shards": (ShardInfo(name="shard-00000.sealed", size=70_000, root="11" * 32),),
-            "records": 152 if name == "biopsies" else 113,
-            "tokens": None,
-            "schema_digest": digest("schema"),
-            "binding": RecipeBinding(
-                app_id=self.locked.app_id,
-                compose_hash=self.locked.compose_hash,
-                owner_id=identity(owner).public.owner_id,
-            ),
-        } | changed
-        return sign_dataset(
-            DatasetDescription(**arguments),
-            identity(owner).signer,
-            sealed_at=to_rfc3339(START - 7200),
-        )
+        usual = {"records": 152 if name == "biopsies" else 113}
+        return signed_dataset(self.locked, owner, name, sealed_at=START - 7200, **usual | changed)
 
     def receipt(self, **changed: Any) -> ReleaseReceipt:
         fields: dict[str, Any] = {
@@ -343,38 +250,15 @@ def make_world(
     thresholds of the consortium, and whether it asks for consent on own data; ``sealed_to`` names
     the owners who can open the outputs.
     """
-    consortium = Consortium.found(
-        name="breast-cancer",
-        owners=[identity(name).public for name in OWNERS],
-        **{"approve": 2, **(rules or {})},
-    )
-    path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(dict(recipe), sort_keys=False))
-    installation = Installation(
-        code=CodePin(sealtrain="0.1.0", sha256="11" * 32),
-        environment=EnvironmentPin(
-            python="3.11.7",
-            packages={"torch": PackagePin(version="2.9.0", record_sha256="22" * 32)},
-        ),
-    )
-    locked = lock_recipe(
-        path,
-        consortium_id=consortium.consortium_id,
-        brokers=brokers or [broker_id(signer(label).public) for label in BROKERS],
-        installation=installation,
-    )
+    consortium = founded(**rules or {})
+    locked = locked_in(folder, recipe, consortium_id=consortium.consortium_id, brokers=brokers)
     artefacts = folder / "out"
     model = sealed_outputs(artefacts, consortium.consortium_id, recipients=sealed_to)
     world = World(
         consortium=consortium,
         locked=locked,
         broker=signer("broker"),
-        guest=SimulatedGuest(
-            simulated_pki(),
-            Secret(bytes(32)),
-            locked.compose_bytes,
-            random=lambda size: bytes(size),
-        ),
+        guest=booted(simulated_pki(), locked.compose_bytes),
         guest_key=signer("guest"),
         datasets={},
         pins={},
@@ -485,3 +369,154 @@ def _json(document: Mapping[str, Any]) -> str:
     import json
 
     return json.dumps(document)
+
+
+# -- a run of several parties ----------------------------------------------------------------------
+
+
+FEDERATED: dict[str, Any] = {
+    "kind": "federated",
+    "policy": "policy.yaml",
+    "rounds": 3,
+    "local_steps": 100,
+    "min_parties": 2,
+    "aggregation": "fedavg",
+}
+
+
+def make_joint(folder: Path, together: dict[str, Any] = FEDERATED, **recipe: Any) -> World:
+    """A world whose recipe is for several parties, all of which took part."""
+    policy = simulated_policy().to_dict()
+    (folder / "policy.yaml").write_text(yaml.safe_dump(policy))
+    world = make_world(folder, RECIPE | {"collaboration": together} | recipe)
+    world.releases = world.record(*(party_receipt(world, owner) for owner in OWNERS))
+    world.facts |= {
+        "releases": world.releases,
+        "collaboration": {"kind": together["kind"], "parties": [party(name) for name in OWNERS]},
+    }
+    world.facts["limits"] = limits_of(world.facts)
+    return world
+
+
+def party(name: str, **changed: Any) -> dict[str, Any]:
+    """A party's line in the manifest."""
+    return {
+        "name": name,
+        "role": "holder",
+        "run_id": party_run_id(RUN_ID, name),
+        "from": to_rfc3339(RELEASED),
+        "until": to_rfc3339(FINISHED),
+    } | changed
+
+
+def party_receipt(world: World, owner: str, **changed: Any) -> ReleaseReceipt:
+    """The receipt of one party for its own datasets."""
+    own = tuple(
+        ReleasedDataset(
+            dataset_id=pin.dataset_id,
+            owner_id=identity(owner).public.owner_id,
+            root=pin.root,
+        )
+        for key, pin in world.pins.items()
+        if key.startswith(f"{owner}/")
+    )
+    fields = {
+        "run_id": party_run_id(RUN_ID, owner),
+        "datasets": own,
+        "lease": Lease(lease_id=digest(f"lease {owner}"), not_after=to_rfc3339(RELEASED + LEASE_S)),
+    }
+    return world.receipt(**fields | changed)
+
+
+def with_receipts(
+    world: World, receipts: Sequence[ReleaseReceipt]
+) -> Callable[[dict[str, Any]], None]:
+    """A change that puts other receipts, recorded in a ledger, in the place of the honest ones."""
+    recorded = world.record(*receipts)
+
+    def change(facts: dict[str, Any]) -> None:
+        facts["releases"] = recorded
+
+    return change
+
+
+# -- a model that is handed on ---------------------------------------------------------------------
+
+
+A, B, C = OWNERS
+ROOM: dict[str, Any] = {
+    name: value for name, value in RECIPE.items() if name not in ("peft", "trainer")
+} | {
+    "phase": "evaluate",
+    "name": "clean-room",
+    "model": {"sealed": "diagnosis"},
+    "datasets": [
+        {"owner": C, "name": "diagnosis", "role": "model"},
+        {"owner": A, "name": "biopsies-test", "role": "test"},
+    ],
+    "columns": {"text": "prompt", "label": "completion"},
+    "labels": ["benign", "malignant"],
+    "release_policy": {"metrics": ["accuracy"], "round_to": 2, "model": {"recipients": [A]}},
+}
+
+
+def handing_on(**changed: Any) -> dict[str, Any]:
+    recipe: dict[str, Any] = copy.deepcopy(RECIPE)
+    recipe["peft"]["merge"] = True
+    how = {"deployment": "room/app-compose.json", "threshold": 2}
+    recipe["release_policy"]["model"] = {"handed_on": how}
+    return recipe | changed
+
+
+def with_room(folder: Path, room: dict[str, Any] = ROOM, **how: Any) -> LockedRecipe:
+    """Lock the next recipe where the recipe in ``folder`` names it."""
+    locked = locked_in(folder / "room", room, **how)
+    locked.write(folder / "room")
+    return locked
+
+
+def handed_on_world(folder: Path) -> World:
+    """The run of ``handing_on``, whose model C adopts."""
+    room = with_room(folder, consortium_id=_consortium_id(folder))
+    world = make_world(folder, handing_on())
+    me = identity(C).public
+    keys = {
+        label: recipe_key(
+            Secret(label.encode().ljust(32, b"0")),
+            app_id=room.app_id,
+            compose_hash=room.compose_hash,
+            owner_id=me.owner_id,
+        )
+        for label in BROKERS
+    }
+    nothing: Any = None
+    brokers = tuple(
+        AttestedBroker(
+            consortium_id=world.consortium.consortium_id,
+            app_id=room.app_id,
+            compose_hash=room.compose_hash,
+            keys={C: keys[label].public.raw},
+            signing_key=signer(label).public,
+            named_as=broker_id(signer(label).public),
+            rotations=(),
+            evidence=nothing,
+            verdict=nothing,
+        )
+        for label in BROKERS
+    )
+    world.model = hand_on_model(
+        FILES,
+        world.artefacts,
+        run_id=RUN_ID,
+        owner_id=world.consortium.consortium_id,
+        to=NextRecipe(owner=me, dataset="diagnosis", brokers=brokers, threshold=2),
+    )
+    world.facts = facts_of(world)
+    outputs = {"recipients": [], "files": files_of(world.model), **dataset_of(world.model)}
+    world.facts["outputs"] = outputs
+    return world
+
+
+def _consortium_id(folder: Path) -> str:
+    (folder / "plain").mkdir()
+    return make_world(folder / "plain").consortium.consortium_id

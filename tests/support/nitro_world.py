@@ -14,10 +14,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
+from guests import verified_guest
 
+from sealtrain.attest.claims import Claim, require_checks
+from sealtrain.attest.nitro.appraise import checks_of
 from sealtrain.attest.nitro.collect import attestation, measure_compose
 from sealtrain.attest.nitro.policy import NitroPolicy
-from sealtrain.attest.nitro.verify import VerifiedNitro, verify_nitro
+from sealtrain.attest.nitro.verify import VerifiedDocument
+from sealtrain.attest.tee import VerifiedGuest
 from sealtrain_simulator.nitro import SimulatedNitroPki, SimulatedNsm, simulated_image
 
 NOW = 1_800_000_000
@@ -62,10 +66,19 @@ def genuine() -> bytes:
     return attestation(enclave(), user_data=ASKED)
 
 
-def verified(document: bytes, **changes: Any) -> VerifiedNitro:
+def verified(
+    document: bytes, compose: bytes = COMPOSE, **changes: Any
+) -> VerifiedGuest[VerifiedDocument]:
     """Verify under the simulator's root at ``NOW``, but for ``changes``."""
     arguments: dict[str, Any] = {"simulator_root": PKI.root_der, "now": NOW} | changes
-    return verify_nitro(document, COMPOSE, policy(), **arguments)
+    return verified_guest("nitro", {"document_bytes": document}, compose, policy(), **arguments)
+
+
+def claims_of(
+    guest: VerifiedGuest[VerifiedDocument], policy: NitroPolicy, now: int
+) -> tuple[Claim, ...]:
+    """What holds of an enclave; raises for the first comparison that does not."""
+    return require_checks(checks_of(guest.signed, policy, now))
 
 
 @cache

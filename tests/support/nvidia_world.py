@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -13,10 +12,10 @@ import jwt
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import ocsp
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from gpu_world import NONCE, NOW, Parts, hardware_policy_fields, put_together
 from lxml import etree
 from signxml.algorithms import DigestAlgorithm, SignatureMethod
 from signxml.signer import XMLSigner
@@ -31,9 +30,7 @@ from sealtrain.base.models import load_model
 from sealtrain.errors import TrustInvalid
 from sealtrain_simulator.gpu_pki import GpuPki, Signed, SimulatedDevice
 
-NOW = 1_800_000_000
 HOUR = 3600
-NONCE = bytes(range(32))
 SWID = "http://standards.iso.org/iso/19770/-2/2015/schema.xsd"
 HASH = "http://www.w3.org/2001/04/xmlenc#sha384"
 PKI = GpuPki(b"a vendor of GPUs for tests")
@@ -139,22 +136,15 @@ def report(
     measurements: Mapping[int, bytes] = MEASUREMENTS,
     nvdec0: bytes | None = b"\x55",
 ) -> bytes:
-    """A signed report, byte by byte as SPDM 1.1 has it."""
-    records = b"".join(
-        struct.pack("<BBHBH", block, 1, 51, 1, 48) + value for block, value in measurements.items()
-    )
+    """A signed report."""
     if kind == "gpu":
         fields = {3: DRIVER.encode() + b"\0", 6: _vbios(VBIOS)}
         fields |= {15: b"895\0", 17: b"G520\0", 18: b"0280\0", 20: device.fwid}
         fields |= {} if nvdec0 is None else {11: nvdec0}
     else:
         fields = {6: b"96.10.6D.00.01\0", 22: device.pdi, 20: device.fwid}
-    opaque = b"".join(struct.pack("<HH", t, len(v)) + v for t, v in fields.items())
-    signed = bytes.fromhex("11e001ff") + nonce + b"\0" + bytes.fromhex("11600000")
-    signed += bytes([len(measurements)]) + len(records).to_bytes(3, "little") + records
-    signed += digest("responder")[:32] + struct.pack("<H", len(opaque)) + opaque
-    r, s = decode_dss_signature(device.key.sign(signed, ec.ECDSA(hashes.SHA384())))
-    return signed + r.to_bytes(48, "big") + s.to_bytes(48, "big")
+    said = Parts(nonce, tuple(measurements.items()), tuple(fields.items()))
+    return put_together(said, device.key)
 
 
 def verified(kind: str = "gpu", number: int = 0, **changes: Any) -> VerifiedDevice:
@@ -174,24 +164,15 @@ def _vbios(text: str) -> bytes:
 
 def policy(**changes: Any) -> NvidiaPolicy:
     """A policy that trusts this vendor and asks for everything."""
-    fields: dict[str, Any] = {
+    rules = {
         "root": {"insecure_simulator_root": to_base64(PKI.root.der)},
         "rim_root": {"insecure_simulator_root": to_base64(PKI.rim_signer[-1].der)},
-        "gpu_count": 1,
         "switch_count": "any",
-        "architectures": ["HOPPER"],
         "mode": ["single"],
-        "cc": "on",
-        "devtools": "off",
-        "devices": "any",
-        "driver_versions": "any",
-        "vbios_versions": "any",
-        "reference_values": "require",
-        "revocation": "require",
-        "max_ocsp_age_s": 24 * HOUR,
-        "nras": "require",
+        **dict.fromkeys(("reference_values", "revocation", "nras"), "require"),
     }
-    return load_model(NvidiaPolicy, {**fields, **changes}, TrustInvalid, "policy")
+    fields = hardware_policy_fields(**rules | changes)
+    return load_model(NvidiaPolicy, fields, TrustInvalid, "policy")
 
 
 def swid(

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from manifest_world import identity
-from release_world import DAY, NOW, ROOT, ReleaseWorld, ids_of
+from release_world import ROOT, ReleaseWorld, ids_of
+from world import DAY, NOW, founded, identity
 
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker
 from sealtrain.client.grant import Grant, renew
 from sealtrain.consortium.approvals import Target
-from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.succession import propose, with_signature
@@ -105,12 +104,7 @@ class Asking:
 
     def succession(self) -> Envelope:
         before = self.world.consortium
-        after = Consortium.found(
-            name="the-next-one",
-            owners=[identity(name).public for name in (A, B, C)],
-            approve=2,
-            own_data_consent=False,
-        )
+        after = founded("the-next-one", own_data_consent=False)
         file = propose(before, after, identity(A).signer, ledgers=[], not_after=NOW + DAY)
         for name in (B, C):
             file = with_signature(file, identity(name).signer)
@@ -125,6 +119,13 @@ class Asking:
         with BrokerClient(self.url) as client:
             collect = self.world.collect(self.world.guest())
             return renew(client, self.attested, collect, self.grant, checkpoint=checkpoint)
+
+
+def run_begun(world: ReleaseWorld, url: str) -> Asking:
+    """A guest that holds a lease."""
+    made = Asking(world, world.attest(), url)
+    made.grant = made.obtain()
+    return made
 
 
 def _handing_in(

@@ -115,10 +115,10 @@ DEVICE = Device("cpu", "float64")
 
 
 @contextmanager
-def accelerating(work: Multiplier | None = None, **limits: Any) -> Iterator[Address]:
+def accelerating(**limits: Any) -> Iterator[Address]:
     """An accelerator in this process, on loopback."""
     limit = Limits(**limits)
-    multiplier = work or Multiplier(DEVICE, limit)
+    multiplier = Multiplier(DEVICE, limit)
     with listening(
         ("127.0.0.1", 0), multiplier.serve, what="accelerator", connections=limit.connections
     ) as address:

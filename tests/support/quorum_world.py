@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from manifest_world import OWNERS, identity
-from release_world import DAY, ReleaseWorld, SealedSet, Wire, release_world
+from release_world import ReleaseWorld, SealedSet, Wire, release_world
+from world import DAY, OWNERS, deployed, identity
 
 from sealtrain.base.canonical import JsonValue
-from sealtrain.client.attested import AttestedBroker, Deployed
+from sealtrain.client.attested import AttestedBroker
 from sealtrain.client.grants import Grants, Wanted
 from sealtrain.client.pin import BrokerPin
 from sealtrain.client.quorum import Quorum
@@ -116,11 +116,7 @@ class QuorumWorld:
         return Quorum(
             [self.pin(place) for place in (at or range(len(self.wires)))],
             consortium_id=self.first.consortium.consortium_id,
-            deployed=Deployed(
-                app_id=self.first.locked.app_id,
-                compose_hash=self.first.locked.compose_hash,
-                brokers=self.first.locked.lock.brokers,
-            ),
+            deployed=deployed(self.first.locked),
             clock=self.first.clock,
             on_failure=lambda url, error: self.told.append((url, error.code)),
             client=lambda url: wires[url],

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 Meddle = Callable[[int, bytes], list[bytes]]
@@ -151,3 +152,29 @@ def carried(
             one.join(5)
         for end in ends:
             end.close()
+
+
+SECONDS = 30.0
+
+
+def answered(address: tuple[str, int], said: bytes) -> bytes:
+    """Everything that is answered to one who says this, until the other end closes."""
+    heard = b""
+    with (
+        suppress(ConnectionError),
+        socket.create_connection(address, timeout=SECONDS) as connection,
+    ):
+        connection.sendall(said)
+        with suppress(OSError):  # it has closed the connection already
+            connection.shutdown(socket.SHUT_WR)
+        while data := connection.recv(1 << 16):
+            heard += data
+    return heard
+
+
+def expect_only_a_handshake(heard: bytes) -> None:
+    """It answered a hello, and nothing behind it: not even that it is ready."""
+    if heard:
+        (size,) = struct.unpack_from(">I", heard)
+        assert len(heard) == 4 + size
+        assert set(json.loads(heard[4:])) == {"nonce", "proof", "public_key", "sealed", "version"}

@@ -6,48 +6,50 @@ on the way, and all that ever left the broker is kept to be searched for keys.
 
 from __future__ import annotations
 
-import copy
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-from manifest_world import OWNERS, RECIPE, digest, identity, simulated_pki, target_of
+from world import (
+    NOW,
+    OWNERS,
+    Agreement,
+    booted,
+    bound_to,
+    digest,
+    founded,
+    lock_changed,
+    signed_dataset,
+    simulated_pki,
+)
 
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import canonical_json, parse_json
-from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Secret
-from sealtrain.broker.config import BrokerLimits
+from sealtrain.broker.config import BrokerConfig, BrokerLimits
+from sealtrain.broker.serve import listening
 from sealtrain.broker.service.keyring import Keyring
 from sealtrain.broker.service.parts import BrokerParts
 from sealtrain.broker.service.service import Broker
 from sealtrain.broker.store.memory import Store
-from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
+from sealtrain.client.attested import AttestedBroker
 from sealtrain.client.grant import Asked, Grant, obtain, renew
 from sealtrain.client.pin import BrokerPin
-from sealtrain.consortium.approvals import DatasetPin, Decision, Target, sign_decision
-from sealtrain.consortium.datasets import sign_dataset
-from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.approvals import DatasetPin
 from sealtrain.errors import SealtrainError
 from sealtrain.keys.derive import signing_key
-from sealtrain.keys.identity import Identity
 from sealtrain.ledger.audit import Auditor, AuditReport
 from sealtrain.ledger.ledger import Ledger, LedgerProof
 from sealtrain.ledger.postgres import Postgres
-from sealtrain.recipe.installation import CodePin, EnvironmentPin, PackagePin
-from sealtrain.recipe.lock import Installation, LockedRecipe, lock_recipe
-from sealtrain.recipe.needs import needs_of
+from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.release.messages import (
     Accepted,
     BrokerIdentity,
@@ -63,18 +65,15 @@ from sealtrain.release.messages import (
     load_message,
 )
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.description import DatasetDescription, ShardInfo
 from sealtrain.sealing.hpke import HpkePublicKey
-from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding, Stanza, wrap_for_recipe
+from sealtrain.sealing.stanza import BrokerBinding, Stanza, wrap_for_recipe
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.identity import broker_id
-from sealtrain.signing.needs import Needs
+from sealtrain_chain.chainfile import ChainFile
 from sealtrain_chain.gate import ChainGate
 from sealtrain_simulator.guest import SimulatedGuest
 from sealtrain_simulator.pki import SimulatedPki
 
-NOW = 1_790_000_000
-DAY = 24 * 3600
 ROOT = bytes(range(32))
 BROKER_COMPOSE = canonical_json({"name": "sealtrain-broker", "manifest_version": 2})
 
@@ -173,12 +172,10 @@ class Wire:
 
 
 @dataclass(kw_only=True)
-class ReleaseWorld:
+class ReleaseWorld(Agreement):
     folder: Path
     state: Path
     clock: TestClock
-    consortium: Consortium
-    locked: LockedRecipe
     pki: SimulatedPki
     policy: AppraisalPolicy
     parts: BrokerParts
@@ -194,13 +191,11 @@ class ReleaseWorld:
         self.parts = replace(self.parts, **changed)
         self.broker = self.wire.broker = Broker(self.parts)
 
-    @property
-    def target(self) -> Target:
-        return target_of(self.locked)
+    def now(self) -> int:
+        return self.clock()
 
-    @property
-    def needs(self) -> Needs:
-        return needs_of(self.locked.lock.recipe)
+    def pins_of(self, owner: str) -> Sequence[DatasetPin]:
+        return [self.sealed[owner].pin] if owner in self.sealed else []
 
     @property
     def pin(self) -> BrokerPin:
@@ -240,36 +235,19 @@ class ReleaseWorld:
     ) -> SealedSet:
         """What sealing makes of an owner's data, without the data."""
         locked, keyring = locked or self.locked, keyring or self.keyring
-        me = identity(owner).public
         key = DataKey.generate()
         dataset_id = os.urandom(16).hex()
-        binding = RecipeBinding(
-            app_id=locked.app_id, compose_hash=locked.compose_hash, owner_id=me.owner_id
-        )
         keys = keyring.public_keys(
             self.consortium, app_id=locked.app_id, compose_hash=locked.compose_hash
         )
         public = HpkePublicKey(
             next(from_base64(key.public_key) for key in keys if key.owner == owner)
         )
-        mine = BrokerBinding.of(binding, broker_id(keyring.signer.public))
+        mine = BrokerBinding.of(bound_to(locked, owner), broker_id(keyring.signer.public))
         stanza = wrap_for_recipe(key, dataset_id=dataset_id, binding=mine, public=public)
-        fields: dict[str, Any] = {
-            "dataset_id": dataset_id,
-            "name": name,
-            "owner_id": me.owner_id,
-            "owner_name": owner,
-            "root": digest(f"root {dataset_id}"),
-            "shards": (ShardInfo(name="shard-00000.sealed", size=70_000, root="11" * 32),),
-            "records": 152,
-            "tokens": None,
-            "schema_digest": digest("schema"),
-            "binding": binding,
-        } | changed
-        envelope = sign_dataset(
-            DatasetDescription(**fields),
-            identity(signed_by or owner).signer,
-            sealed_at=to_rfc3339(self.clock() - 3600),
+        fields = {"dataset_id": dataset_id, "root": digest(f"root {dataset_id}")} | changed
+        envelope = signed_dataset(
+            locked, owner, name, sealed_at=self.clock() - 3600, signed_by=signed_by, **fields
         )
         return SealedSet(
             owner=owner,
@@ -283,40 +261,11 @@ class ReleaseWorld:
     def register(self, sealed: SealedSet) -> Accepted:
         return self.broker.registry.register_dataset(document_of(sealed.envelope))
 
-    def approve(
-        self,
-        owner: str,
-        *,
-        target: Target | None = None,
-        identity_of: Identity | None = None,
-        **changed: Any,
-    ) -> Accepted:
-        changed |= {} if target is None else {"target": target}
-        return self.submit(self.decision(owner, identity_of=identity_of, **changed))
+    def approve(self, owner: str, **changed: Any) -> Accepted:
+        return self.submit(self.decision(owner, **changed))
 
     def revoke(self, owner: str) -> Accepted:
         return self.submit(self.decision(owner, revoke=True))
-
-    def decision(
-        self,
-        owner: str,
-        *,
-        revoke: bool = False,
-        identity_of: Identity | None = None,
-        **changed: Any,
-    ) -> Envelope:
-        """A decision on the recipe as its owner signs it, with changes."""
-        fields: dict[str, Any] = {
-            "consortium_id": self.consortium.consortium_id,
-            "target": self.target,
-            "signed_at": self.clock(),
-        }
-        if not revoke:
-            pins = [self.sealed[owner].pin] if owner in self.sealed else []
-            ends = self.clock() + 30 * DAY
-            fields |= {"needs": self.needs, "datasets": pins, "not_after": ends}
-        made = (Decision.revoke if revoke else Decision.approve)(**fields | changed)
-        return sign_decision(made, (identity_of or identity(owner)).signer)
 
     def submit(self, envelope: Envelope) -> Accepted:
         return self.broker.registry.submit_decision(document_of(envelope))
@@ -324,18 +273,7 @@ class ReleaseWorld:
     def attest(
         self, locked: LockedRecipe | None = None, wire: Wire | None = None
     ) -> AttestedBroker:
-        locked = locked or self.locked
-        return fetch_keys(
-            wire or self.wire,
-            self.pin,
-            self.consortium,
-            Deployed(
-                app_id=locked.app_id,
-                compose_hash=locked.compose_hash,
-                brokers=locked.lock.brokers,
-            ),
-            now=self.clock(),
-        )
+        return self.keys_from(wire or self.wire, self.pin, locked)
 
     def obtain(self, **changed: Any) -> Grant:
         """A release that a test changes one thing of; honest without arguments."""
@@ -382,14 +320,6 @@ def audited(world: ReleaseWorld) -> AuditReport:
     return auditor.finish()
 
 
-@cache
-def booted(pki: SimulatedPki, compose: bytes, number: int) -> SimulatedGuest:
-    """A guest; booting one is slow, so tests share them. ``number`` tells instances apart."""
-    return SimulatedGuest(
-        pki, Secret(bytes(32)), compose, random=lambda size: bytes([number]) * size
-    )
-
-
 def ids_of(*roots: bytes) -> tuple[str, ...]:
     """Ids of the brokers with these root secrets."""
     return tuple(broker_id(signing_key(Secret(root), "broker").public) for root in roots)
@@ -401,35 +331,6 @@ def document_of(envelope: Envelope) -> EnvelopeDocument:
 
 def evidence_of(guest: SimulatedGuest, binding: Binding, pki: SimulatedPki, now: int) -> Evidence:
     return guest.evidence(binding, collateral=pki.collateral(now))
-
-
-def lock_changed(
-    consortium_id: str,
-    brokers: tuple[str, ...],
-    change: Callable[[dict[str, Any]], None] = lambda _recipe: None,
-) -> LockedRecipe:
-    """A lock that names brokers by their ids, of a recipe that ``change`` alters."""
-    recipe: dict[str, Any] = copy.deepcopy(dict(RECIPE))
-    recipe["datasets"] = [{"owner": owner, "name": "biopsies", "role": "train"} for owner in OWNERS]
-    change(recipe)
-    return _locked(consortium_id, brokers, yaml.safe_dump(recipe, sort_keys=False))
-
-
-@cache
-def _locked(consortium_id: str, brokers: tuple[str, ...], recipe: str) -> LockedRecipe:
-    installation = Installation(
-        code=CodePin(sealtrain="0.1.0", sha256="11" * 32),
-        environment=EnvironmentPin(
-            python="3.11.7",
-            packages={"torch": PackagePin(version="2.9.0", record_sha256="22" * 32)},
-        ),
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "recipe.yaml"
-        path.write_text(recipe)
-        return lock_recipe(
-            path, consortium_id=consortium_id, brokers=brokers, installation=installation
-        )
 
 
 @contextmanager
@@ -457,11 +358,7 @@ def release_world(
     clock = TestClock()
     pki = guest_pki or simulated_pki()
     policy = insecure_simulator_policy(pki.root_der)
-    consortium = Consortium.found(
-        name="breast-cancer",
-        owners=[identity(name).public for name in owners],
-        **{"approve": 2, "own_data_consent": False, **(rules or {})},
-    )
+    consortium = founded(owners=owners, **{"own_data_consent": False, **(rules or {})})
     keyring = Keyring(Secret(root), former)
     state = folder / f"state-{os.urandom(4).hex()}"
     state.mkdir()
@@ -514,3 +411,72 @@ def release_world(
             yield world
     finally:
         store.close()
+
+
+GATEWAY = "aa" * 20
+
+
+def config_of(folder: Path, **changed: Any) -> BrokerConfig:
+    """Settings of the socket; what is assembled comes from the release world."""
+    fields: dict[str, Any] = {
+        "consortium": folder / "consortium.json",
+        "policy": folder / "policy.yaml",
+        "root_secret": f"file:{folder / 'root'}",
+        "state": folder,
+        "guest": "none",
+        "collateral": None,
+        "platform": "simulator",
+        "port": 0,
+    }
+    return BrokerConfig(**(fields | changed))
+
+
+@contextmanager
+def served_world(folder: Path, **changed: Any) -> Iterator[tuple[ReleaseWorld, str]]:
+    """A release world and the URL of its broker, which answers dstack's KMS too."""
+    limits = changed.pop("limits", BrokerLimits(posts_per_minute=10_000))
+    socket = {name: changed.pop(name) for name in ("metrics_port", "proxies") if name in changed}
+    arguments = {"limits": limits, "gateway_app_id": GATEWAY} | changed
+    with (
+        release_world(folder, **arguments) as world,
+        listening(world.broker, config_of(folder, limits=limits, **socket)) as url,
+    ):
+        yield world, url
+
+
+def boot_info(world: ReleaseWorld, **changed: Any) -> dict[str, Any]:
+    """What the KMS asks about the guest of the approved recipe."""
+    return {
+        "teeVariant": "dstack-tdx",
+        "mrAggregated": "11" * 32,
+        "osImageHash": "22" * 32,
+        "mrSystem": "33" * 32,
+        "appId": world.locked.app_id,
+        "composeHash": world.locked.compose_hash,
+        "instanceId": "44" * 20,
+        "deviceId": "55" * 32,
+        "keyProviderInfo": "",
+        "tcbStatus": "UpToDate",
+        "advisoryIds": [],
+    } | changed
+
+
+def chain_file(*owners: str, url: str = "http://127.0.0.1:1/") -> ChainFile:
+    """A chain file of owners' accounts; the contract is nowhere."""
+    return ChainFile(
+        version=1,
+        chain_id=1,
+        rpc=(url,),
+        agree=1,
+        block="finalized",
+        max_age_seconds=60,
+        cache_seconds=0,
+        timeout_seconds=1,
+        contract="0x" + "11" * 20,
+        kind="owners",
+        code_hash="22" * 32,
+        implementation="none",
+        app_id="any",
+        kms="none",
+        owners={name: f"0x{number:040x}" for number, name in enumerate(owners, 1)},
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -53,6 +54,21 @@ class Remains:
         return [path for path in self.answer["opened"] if Path(path).parent == place]
 
 
+def ended(
+    victim: str, *words: str | Path, timeout: float, cwd: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """The program, run to its end in this environment with further variables."""
+    return subprocess.run(
+        [sys.executable, SUPPORT / f"{victim}.py", *words],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(SUPPORT)]), **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
 def started(victim: str, folder: Path, *words: str) -> subprocess.Popen[str]:
     """The program, with every place a library may write to inside ``folder``."""
     for place in (*PLACES, "cwd"):
@@ -85,3 +101,25 @@ def remains_of(victim: str, folder: Path, *words: str, timeout: float) -> Remain
     assert err == "", err
     (line,) = out.splitlines()
     return Remains(folder, line, json.loads(line))
+
+
+OPENED: list[str] = []
+CALLED: list[str] = []
+LOGGED: list[str] = []
+
+
+def watch(event: str, arguments: tuple[object, ...]) -> None:
+    """Note every file opened for writing, also by code that removes it again, and every call."""
+    if event in ("socket.connect", "socket.getaddrinfo", "subprocess.Popen"):
+        CALLED.append(f"{event} {arguments[:2]!r}")
+    if event != "open":
+        return
+    path, _mode, flags = arguments
+    if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR) and isinstance(path, str):
+        OPENED.append(path)
+
+
+def listen(record: logging.LogRecord) -> bool:
+    """Note what passes any handler's filter."""
+    LOGGED.append(record.getMessage())
+    return True

@@ -16,19 +16,12 @@ from sealtrain.consortium.datasets import sign_dataset
 from sealtrain.sealing.chunked import CHUNK_BYTES, HEADER_BYTES, ChunkCipher
 from sealtrain.sealing.chunkreader import Ciphertext
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.dataset import (
-    INDEX_NAME,
-    DatasetDescription,
-    NewDataset,
-    SealedDataset,
-    SealOptions,
-    dataset_root,
-    seal_dataset,
-)
+from sealtrain.sealing.description import INDEX_NAME, DatasetDescription, dataset_root
 from sealtrain.sealing.file import FileContext, SealedFile, open_file, seal_file
 from sealtrain.sealing.header import read_header_from
 from sealtrain.sealing.index import Index
-from sealtrain.sealing.opened import read_index
+from sealtrain.sealing.opened import SealedDataset, read_index
+from sealtrain.sealing.sealer import NewDataset, SealOptions, seal_dataset
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
 from sealtrain.sealing.trailer import read_trailer
 from sealtrain.sealing.writer import PAYLOAD_CONTEXT, SealedWriter
@@ -96,8 +89,8 @@ def opened(
     return open_file(io.BytesIO(file), key, root=root, context=expect)
 
 
-def root_of(file: bytes, key: DataKey = KEY) -> str:
-    with opened(file, key=key) as reader:
+def root_of(file: bytes) -> str:
+    with opened(file) as reader:
         return reader.root
 
 

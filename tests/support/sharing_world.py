@@ -2,62 +2,37 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
-from manifest_world import signer
+from channel_world import keyed
+from travel_world import Tokens
 
 from sealtrain_collab.channel.channel import AttestedChannel, accept, connect
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import listening
-from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
-from sealtrain_collab.travelling.program import Program, ProgramSettings
-from sealtrain_collab.travelling.schedule import HolderPlan, Plan
+from sealtrain_collab.travelling.program import Program
+from sealtrain_collab.travelling.schedule import Plan
 from sharing.training import turns
 
 TIMEOUT = 20.0
 HOLDERS = ("clinic-a", "clinic-b")
-PROGRAM = ProgramSettings(
-    n_layer=1, n_head=2, n_embd=16, vocab_size=64, seq_len=16, batch_size=2,
-    learning_rate=0.01, seed=3,
-)  # fmt: skip
 
 
-class Held:
-    """A holder's tokens in memory."""
+class Held(Tokens):
+    """A holder's tokens without an order."""
 
     def __init__(self, seed: int, count: int) -> None:
         drawn = np.random.default_rng(seed).integers(0, 64, count)
         self.data = drawn.astype("<u2").tobytes()
-        self.size = len(self.data)
-
-    def read_into(self, offset: int, view: memoryview) -> int:
-        part = self.data[offset : offset + len(view)]
-        view[: len(part)] = part
-        return len(part)
 
 
 def held(count: int = 320) -> dict[str, Held]:
     """What each holder has; the second one has a step less."""
     return {name: Held(seed, count - 32 * seed) for seed, name in enumerate(HOLDERS)}
-
-
-def plan_of(sources: dict[str, Held], **changed: Any) -> Plan:
-    """Three steps a chunk, unless told otherwise."""
-    fields: dict[str, Any] = {
-        "program": PROGRAM,
-        "holders": tuple(
-            HolderPlan(name=name, tokens=len(one.data) // 2, max_tokens=1 << 20)
-            for name, one in sources.items()
-        ),
-        "buffer_bytes": 6 * PROGRAM.step_bytes,
-        "seal_every": 1,
-    }
-    return Plan(**fields | changed)
 
 
 def pooled(plan: Plan, sources: dict[str, Held]) -> Program:
@@ -70,13 +45,7 @@ def pooled(plan: Plan, sources: dict[str, Held]) -> Program:
 
 def conversation(purpose: str, me: str, *others: str, called: bool = False) -> Conversation:
     """Between parties that know each other's keys."""
-    return Conversation(
-        purpose=purpose,
-        context=None if called else {},
-        proof=ProveKey(signer(me)),
-        accept=AcceptKey(frozenset(signer(name).public for name in others)),
-        random=os.urandom,
-    )
+    return keyed(purpose, me, *others, context=None if called else {})
 
 
 @contextmanager

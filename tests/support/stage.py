@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import IO, Any
 
 import yaml
 from warm import CLOSED, WARM, Warm, heavy, light
+from world import RECIPE as BIOPSIES
 
 from sealtrain.base.clock import system_clock
 from sealtrain.cli.programs import Part, Process
@@ -43,10 +44,8 @@ COLLATERAL = (
     "--gpu-collateral", "file:root/gpu-collateral.json",
 )  # fmt: skip
 
-RECIPE: dict[str, Any] = {
-    "version": 1,
+RECIPE: dict[str, Any] = BIOPSIES | {
     "name": "stage",
-    "phase": "sft",
     "model": {
         "config": {
             "model_type": "llama",
@@ -65,7 +64,6 @@ RECIPE: dict[str, Any] = {
         *({"owner": owner, "name": "notes", "role": "train"} for owner in OWNERS),
         {"owner": "clinic-a", "name": "check", "role": "test"},
     ],
-    "columns": {"prompt": "prompt", "completion": "completion"},
     "trainer": {
         "max_steps": 40,
         "per_device_train_batch_size": 4,
@@ -76,17 +74,10 @@ RECIPE: dict[str, Any] = {
         "seed": 3,
     },
     "peft": None,
-    "privacy": {"dp": "none"},
     "release_policy": {
         "metrics": ["loss", "accuracy"],
         "round_to": 4,
         "model": {"recipients": ["clinic-a", "clinic-b"]},
-    },
-    "hardware": {
-        "platforms": ["simulator"],
-        "image": None,
-        "key_provider": "none",
-        "key_provider_id": None,
     },
 }
 
@@ -226,7 +217,15 @@ class Stage:
             *(word for path in publics for word in ("--owner", path)),
             "--approve", "2", "--out", self.folder / "consortium.json",
         )  # fmt: skip
-        self.run("simulator", "policy", "--state", "root", "--out", "policy.yaml", *self.machine)
+        self.run(
+            "simulator",
+            "serve",
+            "--simulator",
+            "root",
+            "--write-policy",
+            "policy.yaml",
+            *self.machine,
+        )
         if self.policy is not None:
             path = self.folder / "policy.yaml"
             path.write_text(yaml.safe_dump(self.policy(yaml.safe_load(path.read_text()))))
@@ -245,12 +244,12 @@ class Stage:
         Its state lies in the folder ``name``, and ``name.yaml`` pins it.
         """
         url = self.serve(
-            "broker ready", "deploy", "run", "broker-compose.json",
+            "broker ready", "deploy", "run", "--deployment", "broker-compose.json",
             "--ticket", "broker.ticket.json", "--folder", name, "--simulator", "root",
             *self.machine,
         )  # fmt: skip
         pinned: dict[str, Any] = self.run(
-            "broker", "pin", "--url", url, "--deployment", "broker-compose.json",
+            "broker", "pin", "--url", url, "--broker-deployment", "broker-compose.json",
             "--policy", "policy.yaml", "--out", f"{name}.yaml",
         )  # fmt: skip
         return pinned
@@ -259,14 +258,14 @@ class Stage:
         """A guest that measured the recipe of a folder, for ``train_words``."""
         self.serve(
             "guest API", "simulator", "serve", folder / "app-compose.json",
-            "--socket", f"{folder.name}.sock", "--state", "root", *self.machine,
+            "--socket", f"{folder.name}.sock", "--simulator", "root", *self.machine,
         )  # fmt: skip
 
     def propose(
         self,
         name: str,
         recipe: dict[str, Any],
-        files: dict[str, str] | None = None,
+        files: Mapping[str, str | bytes] | None = None,
         sources: dict[str, Path] | None = None,
     ) -> Path:
         """Lock a recipe in its own folder, boot a guest for it, seal and register the data.
@@ -278,7 +277,7 @@ class Stage:
         (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
         for path, text in (files or {}).items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text)
+            (folder / path).write_bytes(text.encode() if isinstance(text, str) else text)
         self.run("lock", folder / "recipe.yaml", "--broker", self.broker, "--out", folder)
         self.boot(folder)
         self.inputs.mkdir(exist_ok=True)
@@ -300,9 +299,9 @@ class Stage:
         for owner in owners:
             sealed = sorted((folder / "sealed").glob(f"{owner}.*"))
             self.run(
-                "approve", folder / "app-compose.json", "--identity", self.identity(owner),
-                "--broker", self.broker, "--yes",
-                *(word for path in sealed for word in ("--dataset", path)),
+                "approve", "--deployment", folder / "app-compose.json",
+                "--identity", self.identity(owner), "--broker", self.broker, "--yes",
+                *(word for path in sealed for word in ("--data", path)),
             )  # fmt: skip
 
     def approve_until(self, folder: Path, owner: str, *, seconds: int) -> None:

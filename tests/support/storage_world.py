@@ -8,9 +8,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from http_server import Handler, http_served
 
 from sealtrain.storage.address import parse_address
 from sealtrain.storage.folder import RemoteFolder
@@ -50,17 +51,7 @@ class Server:
         self.counting = threading.Lock()
         self.status: Counter[int] = Counter()
         self.seen: list[tuple[str, str, dict[str, str]]] = []
-        handler = type("Handler", (_Handler,), {"server_state": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self.url = ""
 
     def folder(self, name: str, *, token: str | None = None, **options: Any) -> RemoteFolder:
         filesystem = HttpFileSystem(token=token)
@@ -71,18 +62,13 @@ class Server:
 @contextmanager
 def serving(root: Path) -> Iterator[Server]:
     server = Server(root)
-    try:
+    with http_served(type("Served", (_Handler,), {"server_state": server})) as server.url:
         yield server
-    finally:
-        server.close()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     server_state: Server
     protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
     def do_GET(self) -> None:
         state = self.server_state
@@ -102,7 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
             state.failures -= 1
             return self._answer(503, b"later")
         if state.redirects:
-            return self._answer(302, b"", Location=state.redirects)
+            return self._answer(302, b"", location=state.redirects)
         if state.denies:
             return self._answer(403, b"no")
         path = state.root / self.path.lstrip("/")
@@ -115,10 +101,10 @@ class _Handler(BaseHTTPRequestHandler):
         size = len(data) if state.claims is None else state.claims
         first, last = int(asked[1]), min(int(asked[2]), size - 1)
         if first >= size:
-            return self._answer(416, b"", **{"Content-Range": f"bytes */{size}"})
+            return self._answer(416, b"", content_range=f"bytes */{size}")
         part = data[first : last + 1]
         part += bytes(last + 1 - first - len(part)) + bytes(state.grows)
-        return self._answer(206, part, **{"Content-Range": f"bytes {first}-{last}/{size}"})
+        return self._answer(206, part, content_range=f"bytes {first}-{last}/{size}")
 
     def do_PUT(self) -> None:
         state = self.server_state
@@ -155,11 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, status: int, body: bytes, **headers: str) -> None:
         state = self.server_state
         state.status[status] += 1
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
+        self.begin(status, body, **headers)
         if state.cuts and status in (200, 206) and len(body) > 1:
             state.cuts -= 1
             self.wfile.write(body[: len(body) // 2])

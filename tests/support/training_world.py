@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,7 +15,7 @@ from sealing_world import KEY, repeatable, sealed_folder
 
 from sealtrain.recipe.schema import Recipe, parse_recipe
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.dataset import SealedDataset
+from sealtrain.sealing.opened import SealedDataset
 from sealtrain.sealing.store import SealedStore
 from sealtrain.training.data.sources import Source
 
@@ -269,6 +270,29 @@ def run(
     return ran
 
 
+def measured(ran: Ran) -> tuple[Any, ...]:
+    """What two equal trainings have in common."""
+    done = ran.trained
+    return ran.weights, done.metrics, done.steps, done.samples_seen, done.tokens
+
+
+def runs_of(
+    recipes: Mapping[str, Callable[[], Recipe]],
+    sealed: dict[str, Any],
+    stores: Path,
+    base_dir: Path = Path(),
+) -> Callable[[str], Ran]:
+    """The uninterrupted run of each recipe over sealed data, made once."""
+
+    @functools.cache
+    def ran(name: str) -> Ran:
+        recipe = recipes[name]()
+        store = checkpoint_store(stores / name)
+        return run(recipe, sources_of(recipe, sealed), store, base_dir=base_dir)
+
+    return ran
+
+
 class PlainDataset:
     """Record batches in the clear behind the interface of a sealed dataset."""
 
@@ -311,3 +335,47 @@ def source_of(
         max_records=max_records,
         columns=columns or {},
     )
+
+
+SECRET = DataKey(b"\x07" * 32)
+"""Stands for what a run's key would give."""
+
+SGD: dict[str, Any] = {
+    "dp": "sgd",
+    "target_epsilon": 8.0,
+    "delta": 1e-4,
+    "noise_multiplier": 1.0,
+    "accountant": "rdp",
+}
+RANGES = {"size": [200.0, 800.0], "spread": [-0.4, 0.4]}
+POLICY = releasing("accuracy", "majority", "f1", "auroc", "eval_loss")
+STEADY = {"learning_rate": 0.05, "lr_scheduler_type": "constant", "warmup_steps": 0}
+
+
+def private_classify(
+    *, privacy: dict[str, Any] | None = None, trainer: dict[str, Any] | None = None, **changed: Any
+) -> Recipe:
+    """A private classifier of two columns of numbers, with changes."""
+    settings = SGD | {"feature_ranges": RANGES} | (privacy or {})
+    return classify(
+        trainer=STEADY | (trainer or {}),
+        **({"privacy": settings, "release_policy": POLICY} | changed),
+    )
+
+
+def private_sft(
+    *, privacy: dict[str, Any] | None = None, trainer: dict[str, Any] | None = None, **changed: Any
+) -> Recipe:
+    """Private LoRA on prompts and completions, with changes."""
+    rest = {"privacy": SGD | (privacy or {}), "release_policy": POLICY, "peft": LORA}
+    return sft(trainer=STEADY | (trainer or {}), **(rest | changed))
+
+
+RECIPES = {
+    "classify-dp": private_classify,
+    "classify-dp-in-parts": functools.partial(
+        private_classify,
+        trainer={"per_device_train_batch_size": 3, "gradient_accumulation_steps": 3},
+    ),
+    "sft-lora-dp": private_sft,
+}

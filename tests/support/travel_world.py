@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -13,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import transformers
-from manifest_world import signer
+from channel_world import keyed
+from world import signer
 
 from sealtrain.sealing.datakey import DataKey
-from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import listening
 from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
 from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
@@ -64,6 +63,26 @@ class Tokens:
         return len(part)
 
 
+def plan_of(
+    sources: Mapping[str, Tokens], limits: Mapping[str, int] | None = None, **changed: Any
+) -> Plan:
+    """Three steps a chunk, unless told otherwise."""
+    fields: dict[str, Any] = {
+        "program": PROGRAM,
+        "holders": tuple(
+            HolderPlan(
+                name=name,
+                tokens=len(source.data) // 2,
+                max_tokens=(limits or {}).get(name, 1 << 30),
+            )
+            for name, source in sources.items()
+        ),
+        "buffer_bytes": 6 * PROGRAM.step_bytes,
+        "seal_every": 1,
+    }
+    return Plan(**fields | changed)
+
+
 @dataclass
 class TravelWorld:
     """Everybody who listens; tests build orchestrators on it."""
@@ -107,21 +126,8 @@ class TravelWorld:
         return holder
 
     def plan(self, **changed: Any) -> Plan:
-        limits: Mapping[str, int] = changed.pop("limits", {})
-        fields: dict[str, Any] = {
-            "program": PROGRAM,
-            "holders": tuple(
-                HolderPlan(
-                    name=name,
-                    tokens=len(self.tokens[name].data) // 2,
-                    max_tokens=limits.get(name, 1 << 30),
-                )
-                for name in self.holders
-            ),
-            "buffer_bytes": self.buffer_bytes,
-            "seal_every": 2,
-        }
-        return Plan(**fields | changed)
+        fields: dict[str, Any] = {"buffer_bytes": self.buffer_bytes, "seal_every": 2}
+        return plan_of({name: self.tokens[name] for name in self.holders}, **fields | changed)
 
     def parties(self, **changed: Any) -> Parties:
         fields: dict[str, Any] = {
@@ -151,18 +157,8 @@ class TravelWorld:
         return Orchestrator(plan or self.plan(), parties, into, hooks=hooks, **arguments)
 
 
-def conversation(purpose: str, me: str, accepts: str) -> Conversation:
-    return Conversation(
-        purpose=purpose,
-        context=None,
-        proof=ProveKey(signer(me)),
-        accept=AcceptKey(frozenset({signer(accepts).public})),
-        random=os.urandom,
-    )
-
-
 def _serve(holder: Holder, name: str, sock: socket.socket) -> None:
-    holder.serve(sock, conversation(HOLDER_PURPOSE, name, "orchestrator"))
+    holder.serve(sock, keyed(HOLDER_PURPOSE, name, "orchestrator"))
 
 
 def _share(name: str) -> bytes:
@@ -182,7 +178,7 @@ def travel_world(
             listening(
                 ("127.0.0.1", 0),
                 lambda sock: accelerator.serve_control(
-                    sock, conversation(CONTROL_PURPOSE, "accelerator", "orchestrator")
+                    sock, keyed(CONTROL_PURPOSE, "accelerator", "orchestrator")
                 ),
                 what="control",
             )

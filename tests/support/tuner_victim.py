@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from watching import CALLED, OPENED, watch
+from remains import CALLED, OPENED, watch
 
 SOCKETS: list[str] = []
 PEFT = {"method": "lora", "r": 2, "lora_dropout": 0.2, "target_modules": ["q_proj", "v_proj"]}

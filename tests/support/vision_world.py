@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 from sealing_world import sealed_folder
 from sklearn.datasets import load_digits
-from training_world import OWNERS, TRAINER, document
+from training_world import LLAMA, OWNERS, TRAINER, document, releasing
 
 from sealtrain.recipe.schema import Recipe, parse_recipe
 
@@ -25,17 +25,7 @@ RESNET = {
     "layer_type": "basic",
     "downsample_in_first_stage": False,
 }
-TEXT = {
-    "model_type": "llama",
-    "vocab_size": 264,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "tie_word_embeddings": True,
-}
+TEXT = LLAMA | {"vocab_size": 264, "hidden_size": 32, "intermediate_size": 64}
 VISION = {
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -107,7 +97,9 @@ def image_classifier(*, trainer: dict[str, Any] | None = None, **changed: Any) -
         "columns": {"image": "image", "label": "label"},
         "labels": LABELS,
         "preparation": {"size": 16},
-        "release_policy": _policy("f1", "auroc", "ece", "brier", "temperature"),
+        "release_policy": releasing(
+            "loss", "accuracy", "majority", "f1", "auroc", "ece", "brier", "temperature"
+        ),
     }
     return parse_recipe(document(trainer=TRAINER | (trainer or {}), **(settings | changed)))
 
@@ -119,15 +111,7 @@ def image_reader(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Re
         "model": {"config": LLAVA, "init_seed": 1, "tokenizer": {"kind": "bytes"}},
         "columns": {"image": "image", "prompt": "prompt", "completion": "completion"},
         "preparation": {"size": 16},
-        "release_policy": _policy("eval_loss"),
+        "release_policy": releasing("loss", "accuracy", "majority", "eval_loss"),
     }
     own = TRAINER | {"max_length": 64} | (trainer or {})
     return parse_recipe(document(trainer=own, **(settings | changed)))
-
-
-def _policy(*names: str) -> dict[str, Any]:
-    return {
-        "metrics": ["loss", "accuracy", "majority", *names],
-        "round_to": 8,
-        "model": {"recipients": [OWNERS[0]]},
-    }

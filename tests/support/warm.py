@@ -85,8 +85,8 @@ class WarmProcess:
                 if until is not None and time.monotonic() >= until:
                     raise subprocess.TimeoutExpired("sealtrain", timeout or 0)
                 time.sleep(_POLL_SECONDS)
-            self.returncode = json.loads(self._told.readline())
-            self._connection.close()
+            with self._connection, self._told:
+                self.returncode = json.loads(self._told.readline())
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[Any, None]:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from carrying import carries
+from guests import verify_log
 
 from sealtrain.attest.appraise import appraise
 from sealtrain.attest.dstack.parse import RUNTIME_EVENT, runtime_digest
-from sealtrain.attest.dstack.verify import verify_log
 from sealtrain.attest.evidence import Evidence, LogEntry
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.report_data import Binding
@@ -59,11 +59,11 @@ def test_digest_and_identity_are_those_of_the_vector() -> None:
     facts = verify(evidence, policy, DOCUMENTS["cases"][0]["now"], binding=BINDING)
     assert facts.report_data.hex() == DOCUMENTS["report_data"]
     assert facts.quote_identity == DOCUMENTS["quote_identity"]
-    assert facts.cpu.signed.ppid == "77" * 16
+    assert facts.signed.ppid == "77" * 16
     assert facts.instance_id == "41" * 20
     assert facts.key_provider == "3059aabb"
-    assert facts.cpu.measured.os_image_hash == "51" * 32
-    assert facts.cpu.signed.tcb_evaluation_data_number == 7
+    assert facts.signed.measured.os_image_hash == "51" * 32
+    assert facts.signed.tcb_evaluation_data_number == 7
 
 
 @pytest.mark.parametrize("vector", json.loads((FOLDER / "report-data.json").read_text())["vectors"])

@@ -16,6 +16,7 @@ from sealtrain.base.secret import Secret
 from sealtrain.errors import KeyFileInvalid
 from sealtrain.keys.derive import derive, recipe_key, run_key, signing_key
 from sealtrain.keys.identity import Identity
+from sealtrain.keys.passphrase import PASSPHRASES
 from sealtrain.keys.shares import join_key
 from sealtrain.keys.uris import root_secret
 from sealtrain.sealing.datakey import DataKey
@@ -89,6 +90,7 @@ def test_an_identity_file_gives_its_keys_or_is_refused(
     path = tmp_path / "a.identity.json"
     path.write_text(vector["file"], "utf-8")
     path.chmod(0o600)
+    PASSPHRASES.use(lambda _path: Secret(vector["passphrase"].encode()))
     if vector["public"] is None:
         with pytest.raises(KeyFileInvalid):
             Identity.load(path)

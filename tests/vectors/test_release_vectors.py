@@ -14,10 +14,10 @@ from bare_evidence import EVIDENCE
 from sealtrain.attest.report_data import report_data
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.secret import Secret
-from sealtrain.broker.service.challenges import expiry_of, make_challenge
 from sealtrain.broker.service.keyring import Keyring
 from sealtrain.consortium.receipts import receipt_digest, verify_receipt
-from sealtrain.errors import Refused
+from sealtrain.errors import Refused, SealtrainError
+from sealtrain.release.challenge_code import expiry_of, make_challenge
 from sealtrain.release.lease_code import LEASE_HEADER, lease_shown, show_lease
 from sealtrain.release.messages import (
     BrokerIdentity,
@@ -28,6 +28,7 @@ from sealtrain.release.messages import (
     ledger_origin,
     transcript_digest,
 )
+from sealtrain.release.sealing_key import SignedSealingKey, verify_sealing_key
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.identity import broker_id
 
@@ -35,6 +36,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "release"
 CONVERSATIONS = json.loads((FOLDER / "conversations.json").read_text())["cases"]
 CHALLENGES = json.loads((FOLDER / "challenges.json").read_text())
 LEASES = json.loads((FOLDER / "leases.json").read_text())["cases"]
+SEALING_KEYS = json.loads((FOLDER / "sealing-keys.json").read_text())
 RECEIPTS = json.loads((FOLDER / "receipts.json").read_text())
 MODELS: dict[str, Any] = {
     "release": ReleaseRequest,
@@ -104,8 +106,21 @@ def test_a_receipt_verifies_or_is_refused_as_the_vector_says(case: dict[str, Any
         assert caught.value.code == case["expect"]
 
 
+@pytest.mark.parametrize("case", SEALING_KEYS["cases"], ids=lambda case: case["name"])
+def test_a_signed_key_is_sealed_to_or_refused_as_the_vector_says(case: dict[str, Any]) -> None:
+    document = json.dumps({"version": 1, "statement": case["statement"]})
+    answer = SignedSealingKey.model_validate_json(document)
+    signing_key = from_base64(SEALING_KEYS["public_key"])
+    if case["expect"] is None:
+        assert len(verify_sealing_key(answer, signing_key, SEALING_KEYS["asked"])) == 1216
+    else:
+        with pytest.raises(SealtrainError) as caught:
+            verify_sealing_key(answer, signing_key, SEALING_KEYS["asked"])
+        assert caught.value.code == case["expect"]
+
+
 def test_the_generator_writes_the_same_bytes_again(repository: Path, tmp_path: Path) -> None:
     program = repository / "tools" / "vectorgen" / "release.py"
     subprocess.run([sys.executable, str(program), str(tmp_path)], check=True)
-    for name in ("conversations.json", "receipts.json"):
+    for name in ("conversations.json", "receipts.json", "sealing-keys.json"):
         assert (tmp_path / name).read_bytes() == (FOLDER / name).read_bytes()

@@ -17,8 +17,9 @@ import pytest
 from sealtrain.base.secret import Secret
 from sealtrain.errors import SealtrainError
 from sealtrain.sealing.chunked import CHUNK_BYTES
+from sealtrain.sealing.commitments import record_commitment
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.dataset import ShardInfo, dataset_root, record_commitment
+from sealtrain.sealing.description import ShardInfo, dataset_root
 from sealtrain.sealing.file import FileContext, Suite, open_file, seal_file
 from sealtrain.sealing.hashtree import suite_hash, tree_top
 from sealtrain.sealing.hpke import HpkePrivateKey

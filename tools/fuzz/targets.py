@@ -164,7 +164,7 @@ def _snp_report() -> tuple[Callable[[bytes], object], list[bytes]]:
 
 
 def _snp_table() -> tuple[Callable[[bytes], object], list[bytes]]:
-    from sealtrain.attest.snp.table import CERTIFICATE_GUIDS, parse_table
+    from sealtrain.attest.snp.collect import CERTIFICATE_GUIDS, parse_table
 
     head = b"".join(
         guid.bytes + struct.pack("<II", 24 * 6 + at, 1)

@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     sys.path.insert(0, str(REPOSITORY / "tests" / "support"))
-    from broker_world import served_world  # type: ignore[import-not-found]  # of the tests
+    from release_world import served_world  # type: ignore[import-not-found]  # of the tests
 
     from sealtrain.broker.config import BrokerLimits
 
@@ -64,8 +64,8 @@ def main() -> int:
 
 def _given(world: Any, url: str) -> dict[str, Any]:
     """An owner's seed, operators' tokens, and messages of this broker."""
-    from broker_world import boot_info
-    from manifest_world import identity  # type: ignore[import-not-found]
+    from release_world import boot_info
+    from world import identity  # type: ignore[import-not-found]  # of the tests
 
     from sealtrain.broker.store.tokens import TokenState, make_token, scope_of
     from sealtrain.consortium.approvals import Decision, sign_decision

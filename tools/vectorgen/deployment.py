@@ -33,7 +33,7 @@ def simulated_policy() -> Json:
 
 def words(fields: Json, kept: str, measured: str) -> list[str]:
     """The broker's command."""
-    here = fields["platform"] == "simulator"
+    here = fields["image"] is None
     guest = "guest.sock" if here else "/var/run/dstack.sock"
     found = ["broker", "serve"]
     for option, name in (("--consortium", "consortium"), ("--policy", "policy")):
@@ -52,7 +52,7 @@ def words(fields: Json, kept: str, measured: str) -> list[str]:
 
 def document(fields: Json) -> str:
     """The deployment document of a broker."""
-    here = fields["platform"] == "simulator"
+    here = fields["image"] is None
     kept, measured = ("", "") if here else ("/run-data/", "/run/sealtrain/")
     files = {f"{name}.json": canonical(fields[name]) for name in ("consortium", "policy")}
     command = words(fields, kept, measured)
@@ -144,6 +144,7 @@ def broker_vectors() -> list[Json]:
     cases = {
         "simulator": simulated,
         "simulator, short lease": simulated | {"lease_seconds": 60},
+        "simulator, image": simulated | {"image": IMAGE, "root_secret": dstack["root_secret"]},
         "simulator, KMS without a gateway": simulated | {"boot_auth": True},
         "dstack": dstack,
         "dstack, database": dstack | {"database": True},

@@ -13,6 +13,7 @@ import hashlib
 import hmac
 import json
 import sys
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA44PrivateKey
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from shamir_mnemonic import Share
 
 OUT = Path(__file__).resolve().parents[2] / "vectors" / "keys"
@@ -173,7 +175,9 @@ def identity_vectors() -> list[dict[str, Any]]:
     quantum = good | {"witness": "ml-dsa-44"}
     witness_sha256 = sha(witness.public_key().public_bytes_raw())
     invalid: list[tuple[str, str]] = [
-        ("another type", json.dumps(good | {"type": "sealtrain/identity/v2"})),
+        ("another type", json.dumps(good | {"type": "sealtrain/identity/v3"})),
+        ("version 2 without scrypt", json.dumps(good | {"type": "sealtrain/identity/v2"})),
+        ("version 1 with scrypt", json.dumps(good | {"scrypt": {"log_n": 15, "salt": _SALT}})),
         ("no type", json.dumps({k: v for k, v in good.items() if k != "type"})),
         ("unknown field", json.dumps(good | {"comment": "mine"})),
         ("witness key of another kind", json.dumps(good | {"witness": "ml-dsa-65"})),
@@ -197,6 +201,68 @@ def identity_vectors() -> list[dict[str, Any]]:
             "public": public | {"witness_key_sha256": witness_sha256},
         },
         *({"comment": comment, "file": file, "public": None} for comment, file in invalid),
+        *passphrase_vectors(public),
+    ]
+
+
+_SALT = base64.b64encode(bytes(range(16))).decode()
+
+
+def locked_identity(passphrase: bytes, *, log_n: int, name: str = "hospital-a") -> dict[str, Any]:
+    """An identity file of version 2, by hashlib's scrypt."""
+    head = {
+        "name": name,
+        "scrypt": {"log_n": log_n, "salt": _SALT},
+        "type": "sealtrain/identity/v2",
+    }
+    key = hashlib.scrypt(
+        passphrase, salt=bytes(range(16)), n=1 << log_n, r=8, p=1, maxmem=1 << 29, dklen=32
+    )
+    bound = json.dumps(head, sort_keys=True, separators=(",", ":")).encode()
+    data = AESGCM(key).encrypt(bytes(12), seed("hospital-a"), bound)
+    return head | {"seed": base64.b64encode(data).decode()}
+
+
+def passphrase_vectors(public: dict[str, str]) -> list[dict[str, Any]]:
+    """Identity files under a passphrase: opened, and refused."""
+    word = "zwölf Boxkämpfer"
+    good = locked_identity(word.encode(), log_n=15)
+    flipped = base64.b64decode(good["seed"])
+    flipped = bytes([flipped[0] ^ 1]) + flipped[1:]
+    salt = base64.b64encode(bytes(16)).decode()
+    invalid: list[tuple[str, dict[str, Any], str]] = [
+        ("wrong passphrase", good, "zwolf Boxkampfer"),
+        ("empty passphrase", good, ""),
+        ("another name", good | {"name": "hospital-b"}, word),
+        ("witness added", good | {"witness": "ml-dsa-44"}, word),
+        ("another salt", good | {"scrypt": {"log_n": 15, "salt": salt}}, word),
+        ("another cost", good | {"scrypt": {"log_n": 16, "salt": _SALT}}, word),
+        ("cost too low", locked_identity(word.encode(), log_n=14), word),
+        ("cost too high", good | {"scrypt": {"log_n": 19, "salt": _SALT}}, word),
+        ("excessive cost", good | {"scrypt": {"log_n": 63, "salt": _SALT}}, word),
+        ("negative cost", good | {"scrypt": {"log_n": -1, "salt": _SALT}}, word),
+        ("further parameter", good | {"scrypt": {"log_n": 15, "salt": _SALT, "r": 8}}, word),
+        ("short salt", good | {"scrypt": {"log_n": 15, "salt": "AAAA"}}, word),
+        ("altered seed", good | {"seed": base64.b64encode(flipped).decode()}, word),
+        ("seed in the clear", good | {"seed": base64.b64encode(bytes(32)).decode()}, word),
+        ("taken for version 1", good | {"type": "sealtrain/identity/v1"}, word),
+    ]
+    return [
+        {
+            "comment": f"passphrase: {form}",
+            "file": json.dumps(good, sort_keys=True),
+            "passphrase": unicodedata.normalize(form, word),
+            "public": public,
+        }
+        for form in ("NFC", "NFD")
+    ] + [
+        {
+            "comment": f"passphrase: {comment}",
+            "file": json.dumps(file, sort_keys=True),
+            "passphrase": passphrase,
+            "public": None,
+        }
+        for comment, file, passphrase in invalid
     ]
 
 

@@ -33,24 +33,24 @@ SCRIPT = (
 )
 
 
-def arguments(platform: str) -> str:
-    """The guest's command on a platform."""
+def arguments(platform: str, *, script: bool) -> str:
+    """The guest's command on a platform, in a script or a container."""
     device = {
-        "simulator": "guest.sock",
+        "simulator": "guest.sock" if script else "/var/run/dstack.sock",
         "dstack": "/var/run/dstack.sock",
         "nitro": "nitro:/dev/nsm?compose=/run/sealtrain/app-compose.json",
         "snp": "snp:/sys/kernel/config/tsm/report?compose=/run/sealtrain/app-compose.json",
     }
-    here = platform == "simulator"
+    inside = "vsock:8475" if platform == "nitro" else "/run/sealtrain/ticket.json"
     words = {
-        "MEASURED": "" if here else "/run/sealtrain/",
-        "TICKET": "ticket.json" if here else "/run/sealtrain/ticket.json",
+        "MEASURED": "" if script else "/run/sealtrain/",
+        "TICKET": "ticket.json" if script else inside,
         "PLATFORM": platform,
         "GUEST": device[platform],
         "COLLATERAL": ""
         if platform in ("nitro", "snp")
         else "--collateral file:KEPTcollateral.json ",
-        "KEPT": "" if here else "/run-data/",
+        "KEPT": "" if script else "/run-data/",
     }
     text = ARGUMENTS
     for name, value in words.items():
@@ -238,7 +238,7 @@ def compose(hardware: Json, text: str) -> str:
         "storage_fs": "zfs",
     }
     if hardware["image"] is None:
-        script = SCRIPT.replace("COMMAND", arguments("simulator"))
+        script = SCRIPT.replace("COMMAND", arguments("simulator", script=True))
         document |= {"runner": "bash", "bash_script": script.replace("LOCK\n", text + "\n", 1)}
         return canonical(document)
     platform = hardware["platforms"][0]
@@ -247,14 +247,18 @@ def compose(hardware: Json, text: str) -> str:
     reports = "/sys/kernel/config/tsm/report"
     mounts = {
         "dstack": ["/var/run/dstack.sock:/var/run/dstack.sock", f"/dstack/user_config:{ticket}:ro"],
-        "nitro": [f"{shown}:{shown}:ro", f"{ticket}:{ticket}:ro"],
+        "simulator": [
+            "/var/run/dstack.sock:/var/run/dstack.sock",
+            f"/dstack/user_config:{ticket}:ro",
+        ],
+        "nitro": [f"{shown}:{shown}:ro"],
         "snp": [f"{reports}:{reports}", f"{shown}:{shown}:ro", f"{ticket}:{ticket}:ro"],
     }
     service: Json = {
         "image": hardware["image"],
         "labels": {"sealtrain.document": "2"},
         "entrypoint": ["sealtrain"],
-        "command": arguments(platform).split(),
+        "command": arguments(platform, script=False).split(),
         "working_dir": "/run-data",
         "configs": [
             {"source": "recipe.lock.json", "target": "/run/sealtrain/recipe.lock.json"},
@@ -267,6 +271,8 @@ def compose(hardware: Json, text: str) -> str:
         "shm_size": "8gb",
         "restart": "no",
     }
+    if platform == "snp":
+        service["user"] = "0:0"
     if platform == "nitro":
         service["devices"] = ["/dev/nsm:/dev/nsm"]
     if hardware.get("gpu"):
@@ -299,6 +305,7 @@ def compose_vectors() -> list[Json]:
     local = {**kms, "key_provider": "local", "key_provider_id": None}
     contract = {**kms, "app_id": "ab" * 20}
     bare = {"image": image, "key_provider": "none", "key_provider_id": None}
+    rehearsed = {**bare, "platforms": ["simulator"]}
     nitro = {**bare, "platforms": ["nitro"]}
     snp = {**bare, "platforms": ["snp"], "gpu": "nvidia"}
     result = []
@@ -312,6 +319,7 @@ def compose_vectors() -> list[Json]:
         ("dstack, interpolation", kms, lock("$HOME ${HOME} $$ 大", kms)),
         ("dstack, local key provider", local, lock("", local)),
         ("dstack, KMS contract", contract, lock("", contract)),
+        ("simulator, image", rehearsed, lock("", rehearsed)),
         ("nitro", nitro, lock("", nitro)),
         ("snp with GPUs", snp, lock("", snp)),
     ):

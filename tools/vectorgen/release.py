@@ -1,7 +1,8 @@
 """Vectors of the key-release protocol, made without sealtrain.
 
-Writes ``vectors/release/{conversations,receipts,challenges,leases}.json``. All follows from the
-seeds below, so a second run writes the same bytes. HPKE ciphertexts are random, so none is there.
+Writes ``vectors/release/{conversations,receipts,challenges,leases,sealing-keys}.json``. All follows
+from the seeds below, so a second run writes the same bytes. HPKE ciphertexts are random, so none is
+there.
 Run: ``python tools/vectorgen/release.py [FOLDER]``.
 """
 
@@ -20,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 Json = Any
 OUT = Path(__file__).resolve().parents[2] / "vectors" / "release"
 RECEIPT = "application/vnd.sealtrain.release-receipt+json"
+SEALING_KEY = "application/vnd.sealtrain.sealing-key+json"
 
 
 def canonical(value: Json) -> bytes:
@@ -167,6 +169,61 @@ def broker_id() -> str:
     return sha(b"sealtrain/broker/v1:" + broker().public_key().public_bytes_raw())
 
 
+def signed(kind: str, document: Json, key: Ed25519PrivateKey | None = None) -> Json:
+    """A document in an envelope of the broker; a field that is "absent" is left out."""
+    key = key or broker()
+    payload = canonical({name: value for name, value in document.items() if value != "absent"})
+    message = b"DSSEv1 %d %b %d %b" % (len(kind), kind.encode(), len(payload), payload)
+    public = key.public_key().public_bytes_raw()
+    return {
+        "payload": b64(payload),
+        "payloadType": kind,
+        "signatures": [{"keyid": "ed25519:" + sha(public), "sig": b64(key.sign(message))}],
+    }
+
+
+def sealing_keys() -> Json:
+    """Signed keys that a model is sealed to, and what a guest asked for."""
+    document = {
+        "version": 1,
+        "broker_id": broker_id(),
+        "consortium_id": hexed("consortium"),
+        "app_id": hexed("app", 20),
+        "compose_hash": hexed("compose"),
+        "owner_id": hexed("hospital-a id"),
+        "public_key": b64(seed("hospital-a key", 1216)),
+        "nonce": hexed("nonce"),
+    }
+
+    def case(name: str, expect: str | None, kind: str = SEALING_KEY, **changed: Json) -> Json:
+        return {"name": name, "statement": signed(kind, document | changed), "expect": expect}
+
+    stranger = Ed25519PrivateKey.from_private_bytes(seed("another broker"))
+    other = signed(SEALING_KEY, document, stranger)
+    return {
+        "public_key": b64(broker().public_key().public_bytes_raw()),
+        "asked": {
+            name: document[name]
+            for name in ("consortium_id", "app_id", "compose_hash", "owner_id", "nonce")
+        },
+        "cases": [
+            case("the key asked for", None),
+            {"name": "signed by another broker", "statement": other, "expect": "signature-invalid"},
+            case("another payload type", "signature-invalid", RECEIPT),
+            case("another broker's id", "answer-invalid", broker_id=hexed("another broker")),
+            case("another consortium", "answer-invalid", consortium_id=hexed("another")),
+            case("another deployment", "answer-invalid", compose_hash=hexed("another")),
+            case("another app id", "answer-invalid", app_id=hexed("another", 20)),
+            case("another owner", "answer-invalid", owner_id=hexed("another")),
+            case("another nonce", "answer-invalid", nonce=hexed("another")),
+            case("unknown field", "answer-invalid", extra=1),
+            case("field left out", "answer-invalid", nonce="absent"),
+            case("another version", "answer-invalid", version=2),
+            case("a key of another length", "answer-invalid", public_key=b64(bytes(1184))),
+        ],
+    }
+
+
 def receipt(name: str, expect: str | None = None, **changed: Json) -> Json:
     """A receipt's envelope; ``expect`` names the error of one that must be refused."""
     fields = conversation()
@@ -191,14 +248,7 @@ def receipt(name: str, expect: str | None = None, **changed: Json) -> Json:
         "checkpoint": None,
     }
     document |= changed
-    payload = canonical({key: value for key, value in document.items() if value != "absent"})
-    message = b"DSSEv1 %d %b %d %b" % (len(RECEIPT), RECEIPT.encode(), len(payload), payload)
-    public = broker().public_key().public_bytes_raw()
-    envelope = {
-        "payload": b64(payload),
-        "payloadType": RECEIPT,
-        "signatures": [{"keyid": "ed25519:" + sha(public), "sig": b64(broker().sign(message))}],
-    }
+    envelope = signed(RECEIPT, document)
     return {
         "name": name,
         "envelope": envelope,
@@ -319,6 +369,7 @@ def main(out: Path) -> None:
         ("receipts", {"public_key": public, "cases": receipts}),
         ("challenges", challenges()),
         ("leases", leases()),
+        ("sealing-keys", sealing_keys()),
     ):
         (out / f"{name}.json").write_text(json.dumps(value, indent=1) + "\n")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sealtrain.attest.claims import Claim, equal
+from sealtrain.attest.claims import Claim, equal, require_checks
 from sealtrain.attest.part import committed
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.registry import tee_of
@@ -109,11 +109,11 @@ def appraise(
     Raises:
         EvidenceRefused: A leaf of that branch, for the first claim that does not hold.
     """
-    tee = tee_of(policy.cpu.tee)
+    verifier = tee_of(policy.cpu.tee).verifier
     source = f"{policy.cpu.tee} guest"
     claims = (
         _platform(verified, policy),
-        *tee.claims(verified.cpu, policy.cpu, verified.verified_at),
+        *require_checks(verifier.checks(verified.signed, policy.cpu, verified.verified_at)),
         equal(
             "compose hash",
             verified.compose_hash,
@@ -134,7 +134,7 @@ def appraise(
             "report data", binding.report_data(verified.gpu_digest), verified.report_data, "quote"
         ),
     )
-    submods = {"cpu0": Submodule(eat=tee.eat(verified.cpu), claims=claims)}
+    submods = {"cpu0": Submodule(eat=verifier.eat(verified.signed), claims=claims)}
     return Verdict(
         submods=submods | _accelerators(verified),
         report_data=verified.report_data,

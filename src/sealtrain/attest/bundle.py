@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.attest.evidence import (
     MAX_COMPOSE_CHARS,
@@ -23,12 +23,12 @@ from sealtrain.attest.nvidia.parse import MAX_DEVICES, GpuDevice
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.registry import TEES
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.statement import MAX_CRL_BYTES
-from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.attest.statement import MAX_CRL_BYTES, encoded
+from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.encoding import from_base64, to_base64
-from sealtrain.base.models import Base64, Hex64, StrictModel, Timestamp, load_canonical, load_model
-from sealtrain.errors import DataInvalid, EvidenceMalformed
+from sealtrain.base.models import ONE_SPELLING, Base64, Document, Hex64, RealTime, StrictModel
+from sealtrain.errors import EvidenceMalformed
 
 __all__ = ["KINDS", "MAX_BUNDLE_BYTES", "Beside", "Bundle", "Conversation", "Kind"]
 
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
 else:
     Kind = Literal[KINDS]
 
-_File = Annotated[
-    str, StringConstraints(min_length=4, max_length=(MAX_EVIDENCE_BYTES + 2) // 3 * 4)
+_File = Annotated[str, encoded(MAX_EVIDENCE_BYTES), ONE_SPELLING]
+_Certificate = Annotated[
+    Base64, StringConstraints(min_length=4, max_length=_MAX_CERTIFICATE_CHARS), ONE_SPELLING
 ]
-_Certificate = Annotated[Base64, StringConstraints(min_length=4, max_length=_MAX_CERTIFICATE_CHARS)]
-_Crl = Annotated[Base64, StringConstraints(min_length=4, max_length=(MAX_CRL_BYTES + 2) // 3 * 4)]
+_Crl = Annotated[Base64, encoded(MAX_CRL_BYTES), ONE_SPELLING]
 _Compose = Annotated[str, StringConstraints(min_length=2, max_length=MAX_COMPOSE_CHARS)]
 _Nonce = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{2})+$", max_length=_MAX_NONCE_HEX)]
 _Purpose = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
@@ -95,8 +95,14 @@ class Conversation(StrictModel):
     transcript: dict[str, JsonValue]
 
 
-class Bundle(StrictModel):
+class Bundle(Document):
     """One verification, to be repeated at its recorded time. Every field is written."""
+
+    what = "bundle"
+    refusal = EvidenceMalformed
+    max_bytes = MAX_BUNDLE_BYTES
+    max_values = MAX_EVIDENCE_VALUES
+    form = ("bundle", "it is canonical JSON (RFC 8785), as sealtrain attest bundle writes it")
 
     version: Annotated[int, Field(ge=2, le=2)]
     kind: Kind
@@ -111,26 +117,7 @@ class Bundle(StrictModel):
     app_compose: _Compose | None
     compose_hash: Hex64 | None
     policy: AppraisalPolicy | None
-    verified_at: Timestamp
-
-    @field_validator("evidence", "certificates", "crl")
-    @classmethod
-    def _one_spelling(cls, value: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
-        try:
-            for text in (value,) if isinstance(value, str) else value or ():
-                from_base64(text)
-        except DataInvalid as error:
-            raise ValueError(error.message) from None
-        return value
-
-    @field_validator("verified_at")
-    @classmethod
-    def _is_a_time(cls, text: str) -> str:
-        try:
-            from_rfc3339(text)
-        except DataInvalid as error:
-            raise ValueError(error.message) from None
-        return text
+    verified_at: RealTime
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> Bundle:
@@ -165,38 +152,6 @@ class Bundle(StrictModel):
             app_compose=None if self.app_compose is None else self.app_compose.encode("utf-8"),
             compose_hash=self.compose_hash,
         )
-
-    def to_bytes(self) -> bytes:
-        """Canonical JSON (RFC 8785)."""
-        return canonical_json(self.to_dict())
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Bundle:
-        """Parse canonical JSON of at most ``MAX_BUNDLE_BYTES``.
-
-        Raises:
-            EvidenceMalformed: Too long, too deep, of too many values, not canonical, or not a
-                bundle.
-        """
-        return load_canonical(
-            cls,
-            data,
-            EvidenceMalformed,
-            "bundle",
-            max_bytes=MAX_BUNDLE_BYTES,
-            max_values=MAX_EVIDENCE_VALUES,
-            check="bundle",
-            hint="it is canonical JSON (RFC 8785), as sealtrain attest bundle writes it",
-        )
-
-    @classmethod
-    def from_dict(cls, data: JsonValue) -> Bundle:
-        """Validate parsed JSON.
-
-        Raises:
-            EvidenceMalformed: A field is missing, unknown, of another form, or too long.
-        """
-        return load_model(cls, data, EvidenceMalformed, "bundle")
 
     @classmethod
     def build(

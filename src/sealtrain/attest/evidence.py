@@ -25,9 +25,9 @@ from sealtrain.attest.statement import (
     GuestEvidence,
     LogEntry,
 )
-from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.canonical import JsonValue
 from sealtrain.base.digests import sha256_hex
-from sealtrain.base.models import StrictModel, load_canonical, load_model
+from sealtrain.base.models import Document
 from sealtrain.base.platforms import Platform
 from sealtrain.errors import EvidenceMalformed
 
@@ -56,8 +56,17 @@ else:
     ]
 
 
-class Evidence(StrictModel):
+class Evidence(Document):
     """Evidence of one guest at one moment, with what a later verifier needs to repeat the check."""
+
+    what = "evidence"
+    refusal = EvidenceMalformed
+    max_bytes = MAX_EVIDENCE_BYTES
+    max_values = MAX_EVIDENCE_VALUES
+    form = (
+        "evidence form",
+        "evidence is canonical JSON (RFC 8785) as spec/evidence.md describes it",
+    )
 
     version: Annotated[int, Field(ge=2, le=2)]  # unlike Literal[2], refuses other types
     platform: Platform
@@ -86,43 +95,11 @@ class Evidence(StrictModel):
         """SHA-256 of ``to_bytes()``, 64 hex digits: names this document, not the quote's state."""
         return sha256_hex(self.to_bytes())
 
-    def to_bytes(self) -> bytes:
-        """Canonical JSON (RFC 8785)."""
-        return canonical_json(self.to_dict())
-
     def with_collateral(
         self, collateral: Collateral | None, gpu_collateral: GpuCollateral | None = None
     ) -> Self:
         """The same evidence with other collateral, to archive a verification and its inputs."""
         return self.model_copy(update={"collateral": collateral, "gpu_collateral": gpu_collateral})
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Evidence:
-        """Parse canonical JSON of at most ``MAX_EVIDENCE_BYTES``.
-
-        Raises:
-            EvidenceMalformed: Too long, too deep, of too many values, not canonical, or not
-                evidence.
-        """
-        return load_canonical(
-            cls,
-            data,
-            EvidenceMalformed,
-            "evidence",
-            max_bytes=MAX_EVIDENCE_BYTES,
-            max_values=MAX_EVIDENCE_VALUES,
-            check="evidence form",
-            hint="evidence is canonical JSON (RFC 8785) as spec/evidence.md describes it",
-        )
-
-    @classmethod
-    def from_dict(cls, data: JsonValue) -> Evidence:
-        """Validate parsed JSON.
-
-        Raises:
-            EvidenceMalformed: A field is missing, unknown, of another form, or too long.
-        """
-        return load_model(cls, data, EvidenceMalformed, "evidence")
 
     @classmethod
     def build(

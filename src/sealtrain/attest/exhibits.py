@@ -108,7 +108,7 @@ def recognise(data: bytes) -> Exhibit:
 def _binary(data: bytes) -> Exhibit | None:
     """Binary forms, by how they begin; the first bytes of no two are alike."""
     for tee in TEES:
-        found = tee.recognise(data)
+        found = tee.verifier.recognise(data)
         if found is not None:
             return found
     if data[:2] == b"\x11\xe0":

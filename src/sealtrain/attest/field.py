@@ -95,7 +95,7 @@ def _pinned() -> dict[str, str]:
         NVIDIA_RIM_ROOT_SHA256: "NVIDIA's pinned root of reference values",
     }
     for tee in TEES:
-        found |= tee.pinned_roots()
+        found |= tee.verifier.pinned_roots
     return found
 
 

@@ -238,7 +238,7 @@ def _agent(platform: Platform, address: str) -> tuple[str, Callable[[bytes], Sho
 
 def _asking(name: str, client: DstackClient) -> Callable[[bytes], Shown]:
     """How a guest behind a socket is asked: by its agent, or as a simulated driver."""
-    return partial(tee_of(name).ask_agent or _simulated_driver, client)
+    return partial(tee_of(name).verifier.ask_agent or _simulated_driver, client)
 
 
 def _agents_document(client: DstackClient) -> bytes:
@@ -316,7 +316,7 @@ def _device(tee: str, rest: str) -> tuple[Callable[[bytes], Shown], Path, Path]:
     place = Path(name)
     options = dict(parse_qsl(query, keep_blank_values=True))
     document = options.pop("compose", "")
-    device, collect = _DEVICES[tee].device, _DEVICES[tee].collect
+    device, collect = _DEVICES[tee].device, _DEVICES[tee].verifier.collect
     known = () if device is None else device.options
     strange = any(value and option not in known for option, value in options.items())
     if not name or not document or collect is None or strange:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from sealtrain.attest.claims import Claim, Group, single, unlooked
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.roots import SIMULATED_LABEL
+from sealtrain.attest.tee import Signed, VerifiedGuest
 from sealtrain.errors import (
     ComposeHashMismatch,
     EvidenceRefused,
@@ -25,10 +26,12 @@ __all__ = [
     "bound_groups",
     "committed",
     "compose_groups",
+    "guest_of",
     "other_tee",
     "raising",
     "report_data_group",
     "root_name",
+    "same_document",
 ]
 
 
@@ -50,9 +53,9 @@ class Situation:
     policy: AppraisalPolicy | None
     root: bytes | None
     now: int
-    nonce: bytes | None
-    compose_hashes: tuple[str, ...]
-    every_line: bool
+    nonce: bytes | None = None
+    compose_hashes: tuple[str, ...] = ()
+    every_line: bool = False
     shown_compose: str | None = None
 
     def with_(self, **changes: Any) -> Situation:
@@ -71,6 +74,7 @@ class Vouched:
         eat: Claims under their RFC 9711 names; true once every comparison held.
         groups: What it is compared with, in order.
         bound: Comparisons with the document that the evidence shows, made before ``groups``.
+        guest: Facts about the guest that shows its document; true once ``bound`` held.
     """
 
     root: str
@@ -79,6 +83,7 @@ class Vouched:
     eat: dict[str, str]
     groups: tuple[Group, ...]
     bound: tuple[Group, ...] = ()
+    guest: VerifiedGuest[Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,11 +168,10 @@ def compose_groups(
         source: The component that measured it.
         measured: Expected hash → what the platform measures of it.
     """
-    name = "compose hash"
     if not situation.compose_hashes and situation.shown_compose is None:
-        yield single(partial(unlooked, name, got, source=source))
+        yield single(partial(unlooked, "compose hash", got, source=source))
     for digest in situation.compose_hashes:
-        yield single(partial(_compose, name, got, measured(digest), source))
+        yield single(partial(same_document, got, measured(digest), source))
 
 
 def bound_groups(
@@ -177,16 +181,39 @@ def bound_groups(
     digest = situation.shown_compose
     if digest is None:
         return ()
-    return (single(partial(_compose, "compose hash", got, measured(digest), source)),)
+    return (single(partial(same_document, got, measured(digest), source)),)
 
 
-def _compose(name: str, got: str, expected: str, source: str) -> Claim:
+def guest_of(
+    situation: Situation, signed: Signed, report_data: bytes, **named: str
+) -> VerifiedGuest[Any] | None:
+    """Facts about a guest, of a statement that comes with the deployment document.
+
+    Args:
+        situation: Names that document.
+        signed: The statement.
+        report_data: What it holds of the conversation.
+        named: Ids that the guest has besides, as ``VerifiedGuest`` calls them.
+    """
+    digest = situation.shown_compose
+    if digest is None:
+        return None
+    ids = {"app_id": digest[:40], **named}
+    return VerifiedGuest(signed=signed, report_data=report_data, compose_hash=digest, **ids)
+
+
+def same_document(got: str, expected: str, source: str) -> Claim:
+    """A deployment document by what the guest measured of it.
+
+    Raises:
+        ComposeHashMismatch: The guest measured another document.
+    """
     if got != expected:
         raise ComposeHashMismatch(
             "guest measured another deployment document",
-            check=name,
+            check="compose hash",
             got=got,
             expected=expected,
             hint="show the exact bytes that were deployed; re-serialised JSON has another hash",
         )
-    return Claim(name=name, got=got, expected=expected, source=source, outcome="equal")
+    return Claim(name="compose hash", got=got, expected=expected, source=source, outcome="equal")

@@ -6,7 +6,7 @@ Its name is also one of ``base.platforms.Platform``.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Final
+from typing import Final
 
 from sealtrain.attest.tee import Tee
 from sealtrain.errors import UsageError
@@ -20,13 +20,11 @@ _FOLDERS: Final = (
     "sealtrain.attest.snp",
 )
 
-TEES: Final[tuple[Tee[Any, Any, Any], ...]] = tuple(
-    import_module(f"{folder}.tee").TEE for folder in _FOLDERS
-)
+TEES: Final[tuple[Tee, ...]] = tuple(import_module(f"{folder}.tee").TEE for folder in _FOLDERS)
 _BY_NAME: Final = {tee.name: tee for tee in TEES}
 
 
-def tee_of(name: str) -> Tee[Any, Any, Any]:
+def tee_of(name: str) -> Tee:
     """The TEE of that name.
 
     Raises:

@@ -10,9 +10,8 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from sealtrain.base.canonical import JsonValue
-from sealtrain.base.encoding import from_base64
 from sealtrain.base.models import StrictModel, load_model
-from sealtrain.errors import DataInvalid, EvidenceMalformed
+from sealtrain.errors import EvidenceMalformed
 
 __all__ = [
     "MAX_COMPOSE_CHARS",
@@ -26,7 +25,6 @@ __all__ = [
     "GuestPolicy",
     "LogEntry",
     "encoded",
-    "spelled_once",
 ]
 
 MAX_EVIDENCE_BYTES = 16 << 20
@@ -50,16 +48,6 @@ _Compose = Annotated[str, StringConstraints(min_length=2, max_length=MAX_COMPOSE
 def encoded(most: int) -> StringConstraints:
     """Length of base64 that stands for 1 to ``most`` bytes."""
     return StringConstraints(min_length=4, max_length=(most + 2) // 3 * 4)
-
-
-def spelled_once(value: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
-    """A validator of base64: bytes have one spelling, so evidence cannot be re-encoded."""
-    try:
-        for text in (value,) if isinstance(value, str) else value or ():
-            from_base64(text)
-    except DataInvalid as error:
-        raise ValueError(error.message) from None
-    return value
 
 
 class GuestEvidence(StrictModel):

@@ -2,7 +2,8 @@
 
 1. The evidence is for the platform and the TEE the policy names; simulated evidence never meets a
    policy that asks for hardware.
-2. What the processor signed verifies under the policy's root at ``now`` (``<tee>.verify``).
+2. What the processor signed verifies under the policy's root at ``now`` and names the deployment
+   document (``Part.verify``, ``Vouched.bound``).
 3. Accelerators are shown where the policy asks for them, and only then; their reports verify and
    were made for this conversation (``nvidia.verify``).
 
@@ -11,83 +12,47 @@ What the facts are worth is decided by ``attest.appraise``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
-from sealtrain.attest.claims import Claim
+from sealtrain.attest.bundle import Beside
+from sealtrain.attest.claims import Claim, require_groups
 from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
+from sealtrain.attest.part import Part, Situation, other_tee
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.registry import tee_of
+from sealtrain.attest.report_data import REPORT_DATA_BYTES
 from sealtrain.attest.roots import SIMULATED_LABEL
-from sealtrain.attest.tee import Given, VerifiedGuest
-from sealtrain.errors import GpuSetRefused, PlatformMismatch, SimulatedEvidence
+from sealtrain.attest.tee import VerifiedGuest
+from sealtrain.base.digests import sha256_hex
+from sealtrain.errors import GpuSetRefused, PlatformMismatch, ReportDataMismatch, SimulatedEvidence
 
 if TYPE_CHECKING:
     from sealtrain.attest.nvidia.collateral import GpuCollateral
     from sealtrain.attest.nvidia.verify import VerifiedGpus
     from sealtrain.attest.report_data import Binding
 
-__all__ = ["Verified", "check_platform", "check_shown", "verify"]
+__all__ = ["Verified", "check_platform", "check_shown", "verify", "vouched_guest"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
+class Verified(VerifiedGuest[Any]):
     """Facts about a guest that hardware signed, or a simulator where ``simulated``.
 
     Attributes:
         platform: What the evidence was offered as.
-        cpu: What the processor signed.
+        app_compose: The deployment document that was measured.
         gpus: What accelerators signed; ``None`` where the guest shows none or none is asked for.
         gpu_digest: What report data must commit to besides the conversation.
         verified_at: Seconds since 1970.
     """
 
     platform: str
-    cpu: VerifiedGuest
+    app_compose: bytes
     gpus: VerifiedGpus | None
     gpu_digest: bytes
     verified_at: int
-
-    @property
-    def simulated(self) -> bool:
-        """It proves nothing about hardware."""
-        return self.cpu.simulated
-
-    @property
-    def quote_identity(self) -> str:
-        """SHA-256 of what the processor signed: the only name that cannot be re-encoded."""
-        return self.cpu.quote_identity
-
-    @property
-    def report_data(self) -> bytes:
-        """64 bytes that mean nothing until they are compared."""
-        return self.cpu.report_data
-
-    @property
-    def app_id(self) -> str:
-        """40 hex digits."""
-        return self.cpu.app_id
-
-    @property
-    def compose_hash(self) -> str:
-        """64 hex digits: SHA-256 of the measured deployment document."""
-        return self.cpu.compose_hash
-
-    @property
-    def app_compose(self) -> bytes:
-        """The measured deployment document."""
-        return self.cpu.app_compose
-
-    @property
-    def key_provider(self) -> str:
-        """Id of the guest's key provider, hex; empty where the platform has none."""
-        return self.cpu.key_provider
-
-    @property
-    def instance_id(self) -> str:
-        """Which guest, hex; may be empty where the platform has no such thing."""
-        return self.cpu.instance_id
 
 
 def verify(
@@ -125,8 +90,9 @@ def verify(
     if gpu_collateral is None and evidence.gpu_collateral is not None:
         gpu_collateral = evidence.gpu_collateral.without_verdict()
     return Verified(
+        **{field.name: getattr(cpu, field.name) for field in fields(cpu)},
         platform=evidence.platform,
-        cpu=cpu,
+        app_compose=evidence.cpu.app_compose_bytes,
         gpus=_gpus(evidence, policy, now, binding, gpu_collateral),
         gpu_digest=evidence.gpu_digest,
         verified_at=now,
@@ -188,18 +154,38 @@ def _cpu(
     now: int,
     collateral: Collateral | None,
     crl: bytes | None,
-) -> VerifiedGuest:
+) -> VerifiedGuest[Any]:
     shown, rules = evidence.cpu, policy.cpu
     if shown.tee != rules.tee:
-        raise PlatformMismatch(
-            "evidence is of another TEE than the policy asks for",
-            check="platform",
-            got=shown.tee,
-            expected=rules.tee,
+        other_tee(shown.tee, rules.tee)()
+    at = Situation(
+        policy=policy,
+        root=policy.simulator_root,
+        now=now,
+        shown_compose=sha256_hex(shown.app_compose_bytes),
+    )
+    beside = Beside(collateral=collateral, crl=crl)
+    return vouched_guest(tee_of(shown.tee).verifier.part(shown, beside, at))
+
+
+def vouched_guest(part: Part) -> VerifiedGuest[Any]:
+    """(2) Facts about a guest that shows its deployment document.
+
+    Raises:
+        ReportDataMismatch: What was signed has no room for report data.
+        EvidenceRefused: Signature or document do not hold.
+    """
+    vouched = part.verify()
+    require_groups(vouched.bound)
+    guest = vouched.guest
+    if guest is None or len(guest.report_data) != REPORT_DATA_BYTES:
+        raise ReportDataMismatch(
+            "evidence does not hold report data",
+            check="report data",
+            got="none" if guest is None else f"{len(guest.report_data)} bytes",
+            expected=f"{REPORT_DATA_BYTES} bytes",
         )
-    given = Given(collateral=collateral, crl=crl, simulator_root=policy.simulator_root, now=now)
-    verified: VerifiedGuest = tee_of(shown.tee).verify(shown, rules, given)
-    return verified
+    return guest
 
 
 def _gpus(

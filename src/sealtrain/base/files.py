@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -17,7 +18,13 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, Final, TypeVar
 
-from sealtrain.errors import AlreadyExists, DataInvalid, LimitExceeded, UsageError
+from sealtrain.errors import (
+    AlreadyExists,
+    DataInvalid,
+    LimitExceeded,
+    StorageFailed,
+    UsageError,
+)
 
 __all__ = [
     "TEMPORARY_SUFFIX",
@@ -25,6 +32,7 @@ __all__ = [
     "atomic_write",
     "atomic_writer",
     "exchanged",
+    "made_folder",
     "open_regular",
     "parsing_once",
     "private_file",
@@ -34,6 +42,7 @@ __all__ = [
     "send_to_disk",
     "stamp_of",
     "sync",
+    "system_failure",
     "write_from",
 ]
 
@@ -129,6 +138,27 @@ def atomic_folder(path: Path, *, mode: int = 0o700, overwrite: bool = False) -> 
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+@contextmanager
+def made_folder(path: Path) -> Iterator[None]:
+    """Make a folder and the ones above it that are missing; on failure they go, if empty.
+
+    Args:
+        path: The folder; one that is there stays.
+
+    Raises:
+        FileExistsError: Something else is there.
+    """
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        for folder in missing:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+
+
 def private_file(path: Path) -> BinaryIO:
     """Open a new file that only its user can read. Missing folders are made with the same mode.
 
@@ -143,14 +173,24 @@ def private_file(path: Path) -> BinaryIO:
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:
-    """Read a whole small file.
+    """Read a whole small file, or what another program writes into a pipe.
+
+    A pipe that nobody writes into is empty: it is not waited for.
 
     Raises:
         LimitExceeded: The file is longer than ``max_bytes``.
         DataInvalid: There is no such file.
     """
-    with _readable(path), path.open("rb") as file:
+    with _readable(path), open(path, "rb", opener=_without_waiting) as file:
         return _bounded(file, path, max_bytes)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    now = getattr(os, "O_NONBLOCK", 0)  # absent where there are no such pipes
+    descriptor = os.open(path, flags | now)
+    if now:
+        os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def open_regular(path: Path) -> int:
@@ -182,6 +222,17 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
     """
     with os.fdopen(open_regular(path), "rb") as file:
         return _bounded(file, path, max_bytes)
+
+
+def system_failure(fault: OSError) -> StorageFailed | None:
+    """What the system refused, such as a full disk, without names; ``None`` for a bug of ours."""
+    if fault.errno is None:
+        return None
+    return StorageFailed(
+        f"the system refused a file or a connection: {os.strerror(fault.errno)}",
+        check="system",
+        hint="mend that, then run the command again",
+    )
 
 
 def stamp_of(path: Path, *, clock: Callable[[], int] = time.time_ns) -> tuple[int, ...]:
@@ -278,6 +329,9 @@ def _check_place(path: Path, overwrite: bool) -> None:
         )
     if path.exists() and not overwrite:
         raise _taken(path)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        # Its name would be taken from a device or a pipe that other programs use.
+        raise UsageError(f"{path} is no file", hint="choose another output")
 
 
 def _claim(temporary: Path, path: Path) -> None:

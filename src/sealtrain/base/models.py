@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from sealtrain.base.canonical import (
     MAX_JSON_VALUES,
     JsonValue,
+    canonical_json,
     parse_canonical,
     parse_json,
 )
+from sealtrain.base.clock import from_rfc3339
+from sealtrain.base.encoding import from_base64
+from sealtrain.base.files import read_bounded
 from sealtrain.errors import DataInvalid, SealtrainError
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 __all__ = [
+    "ONE_SPELLING",
     "Base64",
+    "Document",
     "ErrorCode",
     "Hex32",
     "Hex40",
     "Hex64",
     "OwnerName",
+    "RealTime",
     "StrictModel",
     "Timestamp",
-    "load_canonical",
+    "holding",
     "load_json",
     "load_model",
 ]
@@ -52,6 +61,25 @@ Timestamp = Annotated[
 """RFC 3339 in UTC, whole seconds."""
 
 
+def holding(check: Callable[[str], object]) -> AfterValidator:
+    """Validates a text of which ``check`` raises no ``DataInvalid``."""
+
+    def held(text: str) -> str:
+        try:
+            check(text)
+        except DataInvalid as error:
+            raise ValueError(error.message) from None
+        return text
+
+    return AfterValidator(held)
+
+
+ONE_SPELLING = holding(from_base64)
+"""Of base64: bytes have one spelling, so nothing signed can be re-encoded."""
+RealTime = Annotated[Timestamp, holding(from_rfc3339)]
+"""A ``Timestamp`` that a calendar has."""
+
+
 class StrictModel(BaseModel):
     """Base of every document: immutable, no unknown field, no silent conversion."""
 
@@ -60,6 +88,66 @@ class StrictModel(BaseModel):
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form, every field present."""
         return self.model_dump(mode="json", by_alias=True)
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON (RFC 8785)."""
+        return canonical_json(self.to_dict())
+
+
+class Document(StrictModel):
+    """A document that stands by itself: its class says how it is read and what refuses it."""
+
+    what: ClassVar[str]
+    """Its name in messages."""
+    refusal: ClassVar[type[SealtrainError]]
+    """Raised for what is no such document."""
+    max_bytes: ClassVar[int]
+    """Longest accepted document."""
+    max_values: ClassVar[int] = MAX_JSON_VALUES
+    """Most values in it, arrays and objects included."""
+    any_spelling: ClassVar[bool] = False
+    """Whether it may come as other JSON than the canonical one."""
+    form: ClassVar[tuple[str, str | None]] = ("", None)
+    """Name of the check that another form fails, ``what`` where empty, and its hint."""
+
+    @classmethod
+    def from_dict(cls, data: JsonValue) -> Self:
+        """Validate a parsed document.
+
+        Raises:
+            SealtrainError: A ``refusal``: a field is missing, unknown, of another form or too long.
+        """
+        return load_model(cls, data, cls.refusal, cls.what)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Parse a document.
+
+        Raises:
+            SealtrainError: A ``refusal``: too long, too deep, of too many values, not JSON in its
+                spelling, or as ``from_dict``.
+        """
+        parse = parse_json if cls.any_spelling else parse_canonical
+        try:
+            parse(data, max_bytes=cls.max_bytes, max_values=cls.max_values)
+        except DataInvalid as problem:
+            check, hint = cls.form
+            raise cls.refusal(
+                f"{cls.what} cannot be parsed: {problem.message}",
+                check=check or cls.what,
+                hint=hint,
+            ) from problem
+        return _validated(cls, data, cls.refusal, cls.what)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a file.
+
+        Raises:
+            DataInvalid: The file cannot be read or is too long.
+            SealtrainError: As ``from_bytes``.
+        """
+        return cls.from_bytes(read_bounded(path, cls.max_bytes))
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -124,8 +212,10 @@ def _validated(cls: type[Model], data: bytes, error: type[SealtrainError], what:
             message = f"{what} has an unknown field {where!r}"
             hint = f"did you mean {near!r}?" if near else hint
         elif first["type"] == "missing":
-            message = f"{what} lacks the field {where!r}"
-            hint = "write every field; there are no defaults"
+            missing = _missing_beside(invalid)
+            named = ", ".join(repr(field) for field in missing)
+            message = f"{what} lacks the field{'s' if len(missing) > 1 else ''} {named}"
+            hint = f"write {'each of them' if len(missing) > 1 else 'it'}: there is no default"
         else:
             reason = first["msg"].removeprefix("Value error, ")
             message = f"{what}: {where}: {reason}" if first["loc"] else f"{what}: {reason}"
@@ -133,46 +223,11 @@ def _validated(cls: type[Model], data: bytes, error: type[SealtrainError], what:
         raise error(message, check=what, field=field, hint=hint) from None
 
 
-def load_canonical(
-    cls: type[Model],
-    data: bytes,
-    error: type[SealtrainError],
-    what: str,
-    *,
-    max_bytes: int,
-    check: str,
-    max_values: int = MAX_JSON_VALUES,
-    hint: str | None = None,
-) -> Model:
-    """Parse canonical JSON (RFC 8785) and validate it against ``cls``.
-
-    Args:
-        cls: The document's model.
-        data: The document's bytes.
-        error: Error class to raise.
-        what: Name of the document for messages.
-        max_bytes: Longest accepted document.
-        check: Name of the check that a document of another form fails.
-        max_values: Most values in it, arrays and objects included.
-        hint: What to do about one.
-
-    Raises:
-        SealtrainError: An ``error``: too long, too deep, of too many values, not canonical, or as
-            ``load_model``.
-    """
-    try:
-        parse_canonical(data, max_bytes=max_bytes, max_values=max_values)
-    except DataInvalid as problem:
-        raise error(
-            f"{what} cannot be parsed: {problem.message}", check=check, hint=hint
-        ) from problem
-    return _validated(cls, data, error, what)
-
-
 def _most_telling(invalid: ValidationError, fields: list[str]) -> tuple[ErrorDetails, str | None]:
     """A misspelt field with the one that was meant, else the first problem.
 
     A misspelling also makes the right field missing; naming the cause beats naming the effect.
+    Missing fields come before other problems, because they are named all at once.
     """
     problems = invalid.errors(include_url=False, include_input=False)
     for problem in problems[:_LOOKED_AT]:
@@ -180,7 +235,18 @@ def _most_telling(invalid: ValidationError, fields: list[str]) -> tuple[ErrorDet
             near = difflib.get_close_matches(str(problem["loc"][-1]), fields, n=1, cutoff=0.6)
             if near:
                 return problem, near[0]
-    return problems[0], None
+    missing = (problem for problem in problems[:_LOOKED_AT] if problem["type"] == "missing")
+    return next(missing, problems[0]), None
+
+
+def _missing_beside(invalid: ValidationError) -> list[str]:
+    """The missing fields, so that a document is completed in one go."""
+    problems = invalid.errors(include_url=False, include_input=False)[:_LOOKED_AT]
+    return [
+        ".".join(str(part) for part in problem["loc"])
+        for problem in problems
+        if problem["type"] == "missing"
+    ]
 
 
 def _json(data: JsonValue, error: type[SealtrainError], what: str) -> bytes:

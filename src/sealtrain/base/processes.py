@@ -10,9 +10,18 @@ import select
 import signal
 import threading
 import warnings
+from collections.abc import Callable
 from typing import Any, Final
 
-__all__ = ["answer_of", "end_with", "end_with_parent", "forked", "packed", "packed_error"]
+__all__ = [
+    "answer_of",
+    "end_with",
+    "end_with_parent",
+    "end_with_starter",
+    "forked",
+    "packed",
+    "packed_error",
+]
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -26,6 +35,22 @@ def end_with_parent() -> bool:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     parent = multiprocessing.parent_process()
     return parent is not None and os.getppid() == parent.pid
+
+
+def end_with_starter() -> Callable[[], None]:
+    """Have the kernel kill a program when the thread that starts it ends, however that ends.
+
+    Returns:
+        For ``preexec_fn`` of ``subprocess``; the tie stays when the program becomes another one.
+    """
+    kernel, starter = ctypes.CDLL(None), os.getpid()
+
+    def tie() -> None:
+        kernel.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != starter:  # it ended before the kernel was asked
+            os._exit(1)
+
+    return tie
 
 
 def end_with(process: int) -> None:

@@ -13,16 +13,21 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any
+from collections.abc import Sequence
+from functools import partial
+from io import TextIOWrapper
+from typing import Annotated, Any, Final
 
+import click
 import typer
 import typer.core
+from click.shell_completion import shell_complete
 
 from sealtrain.base.extras import extra_missing, extra_of
 from sealtrain.base.version import VERSION
-from sealtrain.cli.commands import COMMANDS
+from sealtrain.cli.commands import COMMANDS, SECTIONS
 from sealtrain.cli.lazy import LazyGroup
-from sealtrain.cli.output import report_bug, report_error, report_system, say
+from sealtrain.cli.output import report_bug, report_error, report_system, report_usage, say
 from sealtrain.errors import SealtrainError
 
 __all__ = ["app", "main"]
@@ -34,12 +39,42 @@ typer.core.HAS_RICH = False
 # every start.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
+_COMPLETE: Final = "_SEALTRAIN_COMPLETE"
+"""Variable by which a shell asks for completions, as click's documentation has it."""
+
 
 class Root(LazyGroup):
     """The group of all commands."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(entries=COMMANDS, **settings)
+        super().__init__(entries=COMMANDS, sections=SECTIONS, **settings)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the words; a command line that makes no sense is told as every other error is."""
+        if instruction := os.environ.get(_COMPLETE):  # typer's own reads another language
+            sys.exit(shell_complete(self, {}, "sealtrain", _COMPLETE, instruction))
+        words = list(sys.argv[1:] if args is None else args)
+        run = partial(
+            super().main, words, prog_name, complete_var, False, windows_expand_args, **extra
+        )
+        if not standalone_mode:
+            return run()
+        try:
+            status = run()
+        except click.ClickException as error:
+            sys.exit(report_usage(error, as_json="--json" in words))
+        except click.Abort:
+            say("nothing was typed, so the command did nothing more")
+            sys.exit(1)
+        sys.exit(status if isinstance(status, int) else 0)
 
 
 app = typer.Typer(
@@ -58,12 +93,14 @@ app = typer.Typer(
 def root(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.")
+        bool, typer.Option("--version", help="Print version and code digest, and leave.")
     ] = False,
 ) -> None:
     """Train on data you are not allowed to see."""
     if version:
-        typer.echo(VERSION)
+        from sealtrain.recipe.installation import measure_code
+
+        typer.echo(f"{VERSION}\ncode {measure_code().sha256}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
@@ -71,6 +108,10 @@ def root(
 
 def main() -> None:
     """Entry point: run a command and turn what it raises into a message and an exit code."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A path whose bytes are no text would be printed as those bytes, and no reader of JSON
+        # takes them; so written, it is one of JSON's own escapes.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except SealtrainError as error:

@@ -4,33 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sealtrain.cli import log
 from sealtrain.cli.brokers import BrokerFiles, exit_for, failures
+from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit, say
-from sealtrain.cli.recipe import change_lines
+from sealtrain.cli.review import review
 from sealtrain.client import approving
-from sealtrain.client.connection import brokers_of_lock, deployment_of, lock_of
+from sealtrain.client.connection import deployment_of
 from sealtrain.client.owner import Owner
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import UsageError
-from sealtrain.recipe.diff import diff
 from sealtrain.recipe.needs import needs_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sealtrain.client.owner import AtEach
     from sealtrain.consortium.approvals import Tally
-    from sealtrain.recipe.lock import Lock
-    from sealtrain.signing.needs import Needs
 
-__all__ = ["approve", "confirm", "review", "revoke", "status"]
+__all__ = ["ApprovalOptions", "approve", "asked", "confirm", "revoke", "shown", "status"]
 
-Deployment = Annotated[Path, typer.Argument(help="app-compose.json of the recipe.")]
+Deployment = Annotated[Path, typer.Option("--deployment", help="app-compose.json of the recipe.")]
 ConsortiumFile = Annotated[Path, typer.Option(help="The consortium file.")]
 IdentityFile = Annotated[Path, typer.Option(help="Your private identity file.")]
 StateFile = log.StateFile
@@ -54,12 +50,25 @@ class ApprovalOptions:
     """What an approval says besides the recipe."""
 
     dataset: Annotated[
-        list[Path] | None, typer.Option(help="Your sealed datasets, pinned by root; repeat.")
+        list[Path] | None,
+        typer.Option(
+            "--data",
+            help="Sealed dataset of yours to pin; repeat. Without it, all that you registered.",
+        ),
     ] = None
+    unpinned: Annotated[
+        bool,
+        typer.Option("--unpinned", help="Pin nothing: whatever you register for it counts."),
+    ] = False
     approved_before: Annotated[
         Path | None, typer.Option(help="app-compose.json you approved last, to see the difference.")
     ] = None
-    days: Annotated[int, typer.Option(min=1, max=3650, help="Valid for so many days.")] = 30
+    days: Annotated[
+        int,
+        typer.Option(
+            "--valid-for", click_type=Duration("d", least=1, most=3650), help="How long it holds."
+        ),
+    ] = 30
     lift_revocation: Annotated[
         bool, typer.Option("--lift-revocation", help="Take back your own revocation of it.")
     ] = False
@@ -70,33 +79,93 @@ def approve(
     owner: OwnerOptions,
     terms: ApprovalOptions,
     state: StateFile = None,
+    detail: Annotated[
+        bool, typer.Option("--detail", help="Show every setting besides the page.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")] = False,
     as_json: Json = False,
 ) -> None:
     """Read what a recipe will do, then approve exactly that.
+
+    Your files are read and the brokers are asked before you are. The approval pins the datasets
+    that you registered for this recipe; one that is not registered, or not yours, is refused.
 
     The recipe's lock names the brokers that guests will obey. One that you name with --broker and
     the lock does not is refused: your word there would stop nothing.
     The approval states what the recipe needs, such as to let a model out, and the threshold
     follows from that. A broker whose ledger is older than the last one you saw, or another one,
     gets no approval. A recipe you revoked needs --lift-revocation: the approval then names your
-    revocation, and only your approval can do that.
+    revocation, and only your approval can do that. Taken back once, it stays taken back.
+    """
+    answers, signed = asked(
+        owner.at(state),
+        deployment,
+        Consortium.load(owner.consortium),
+        terms,
+        detail=detail,
+        yes=yes,
+        quiet=as_json,
+    )
+    _show(answers, as_json, signed)
+
+
+def asked(
+    me: Owner,
+    deployment: Path,
+    consortium: Consortium,
+    terms: ApprovalOptions,
+    *,
+    detail: bool = False,
+    yes: bool = False,
+    quiet: bool = False,
+) -> tuple[AtEach[Tally], dict[str, Any]]:
+    """Show an owner what a recipe will do, ask, and approve it.
+
+    Args:
+        me: The owner.
+        deployment: Of the recipe.
+        consortium: Of the owner.
+        terms: What the approval says besides.
+        detail: Show every setting.
+        yes: Do not ask.
+        quiet: Show nothing.
+
+    Returns:
+        How far the approval is at each broker, and what was signed in the form of ``--json``.
+
+    Raises:
+        UsageError: The owner typed another word; nothing was signed.
+        SealtrainError: As ``approving.prepare`` and ``approving.give``.
     """
     read = deployment_of(deployment)
     lock, _ = read
-    before = lock_of(terms.approved_before) if terms.approved_before else None
-    known = brokers_of_lock(owner.brokers, lock)
-    review(lock, needs_of(lock.recipe), before, known=known, quiet=as_json)
-    confirm("APPROVE", yes)
-    answers = approving.approve(
-        owner.at(state),
+    before = deployment_of(terms.approved_before) if terms.approved_before else None
+    intent = approving.prepare(
+        me,
         read,
-        Consortium.load(owner.consortium),
+        consortium,
         datasets=terms.dataset or (),
-        days=terms.days,
         lift_revocation=terms.lift_revocation,
+        unpinned=terms.unpinned,
+        before=before,
     )
-    _show(answers, as_json)
+    if before is not None and not intent.approved_before:
+        say(f"no broker has your approval of {terms.approved_before}: the whole recipe is shown")
+    for url, why in intent.failed.items():
+        say(f"broker {url} failed: {why.code}: {why.message}")
+    review(
+        lock,
+        needs_of(lock.recipe),
+        before[0] if before is not None and intent.approved_before else None,
+        known=intent.brokers,
+        quiet=quiet and yes,  # nobody is asked about what is not shown
+        detail=detail,
+        intent=intent,
+    )
+    confirm("APPROVE", yes)
+    answers = approving.give(me, intent, days=terms.days)
+    pinned = {one.dataset_id: one.root for one in intent.pinned}
+    return answers, {"pinned": pinned, "lifted": list(intent.lifts)}
 
 
 def revoke(
@@ -110,8 +179,11 @@ def revoke(
 
     Keys that a running guest already holds cannot be recalled; its lease is not renewed.
     """
+    read = deployment_of(deployment)
+    lock, _ = read
+    say(f"You are about to revoke {lock.recipe.name}, recipe hash {lock.recipe_hash}")
     confirm("REVOKE", yes)
-    answers = approving.revoke(owner.at(state), deployment, Consortium.load(owner.consortium))
+    answers = approving.revoke(owner.at(state), read, Consortium.load(owner.consortium))
     say("keys already released stay released; running guests stop when their lease ends")
     _show(answers, as_json)
 
@@ -123,35 +195,8 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show threshold and progress of a recipe's approval, counted from the signed decisions."""
+    say("this counts approvals only; whether train would get keys says: sealtrain status")
     _show(approving.tallies(tuple(brokers), deployment, Consortium.load(consortium)), as_json)
-
-
-def review(
-    lock: Lock,
-    needs: Needs,
-    before: Lock | None = None,
-    *,
-    known: Mapping[str, str],
-    quiet: bool,
-) -> None:
-    """Show an owner what a signature would allow, unless ``quiet``.
-
-    Args:
-        lock: Of the recipe.
-        needs: Of the recipe.
-        before: What the owner approved last.
-        known: URL of each broker of the lock that the owner has a broker file of, by its id there.
-        quiet: Show nothing.
-    """
-    if quiet:
-        return
-    say("You are about to approve" + (" these changes:" if before else ":"))
-    for line in change_lines(diff(before, lock)):
-        say(f"  {line}")
-    say(f"  recipe hash {lock.recipe_hash}")
-    say(f"  it needs: {needs.to_text()}")
-    for broker_id in lock.brokers:
-        say(f"  broker {broker_id}  {known.get(broker_id, 'no broker file was given for it')}")
 
 
 def confirm(word: str, yes: bool) -> None:
@@ -167,8 +212,14 @@ def confirm(word: str, yes: bool) -> None:
         raise UsageError("nothing was signed", got="another word", expected=word)
 
 
-def _show(answers: AtEach[Tally], as_json: bool) -> None:
-    """Show the tally that is furthest behind, and each broker's where there are several."""
+def _show(answers: AtEach[Tally], as_json: bool, besides: dict[str, Any] | None = None) -> None:
+    told, lines = shown(answers)
+    emit(as_json, told | (besides or {}), lines)
+    exit_for(answers)
+
+
+def shown(answers: AtEach[Tally]) -> tuple[dict[str, Any], list[str]]:
+    """The tally that is furthest behind and each broker's, for ``--json`` and as lines."""
     failures(answers)
     furthest = min(answers.done.values(), key=lambda tally: (not tally.sealed, tally.progress))
     each = {url: tally.to_dict() for url, tally in answers.done.items()}
@@ -177,8 +228,7 @@ def _show(answers: AtEach[Tally], as_json: bool) -> None:
         lines += [
             f"at {url}: {tally.progress}/{tally.threshold}" for url, tally in answers.done.items()
         ]
-    emit(as_json, furthest.to_dict() | {"brokers": each, "failed": list(answers.failed)}, lines)
-    exit_for(answers)
+    return furthest.to_dict() | {"brokers": each, "failed": list(answers.failed)}, lines
 
 
 def _tally_lines(tally: Tally) -> list[str]:

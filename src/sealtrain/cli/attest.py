@@ -14,8 +14,7 @@ from sealtrain.attest.forms import Gpus, OwnEvidence
 from sealtrain.attest.guest import open_guest, platform_of
 from sealtrain.attest.nvidia.device import verify_device
 from sealtrain.attest.nvidia.fetch import OCSP_URL, RIM_URL, NvidiaServices, fetch_collateral
-from sealtrain.attest.preset_text import preset_yaml
-from sealtrain.attest.presets import PRESETS
+from sealtrain.attest.presets import PRESETS, preset_yaml
 from sealtrain.attest.tdx.collect import load_collateral
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.base.canonical import canonical_json
@@ -96,7 +95,7 @@ def verify(
     elif given.nonce is None:
         say("bound to the conversation that the bundle names: name yours with --nonce")
     if "document" in found.missing:
-        say("deployment document not compared: name it with --compose or --compose-hash")
+        say("deployment document not compared: name it with --deployment or --compose-hash")
     emit(as_json, found.to_dict(), _verdict(found))
 
 
@@ -204,8 +203,8 @@ def fetch(
 def _collateral_of(quote: Path | None, pccs: str | None) -> Collateral:
     from sealtrain.attest.dstack.exhibit import DstackQuote
     from sealtrain.attest.evidence import Evidence
-    from sealtrain.attest.tdx.evidence import QuoteEvidence
     from sealtrain.attest.tdx.exhibit import Quote
+    from sealtrain.attest.tdx.tee import QuoteEvidence
 
     exhibit = recognised(quote or Path())
     match exhibit:

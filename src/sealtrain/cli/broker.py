@@ -21,6 +21,7 @@ from sealtrain.broker.logs import log_format_of
 from sealtrain.broker.serve import serve as serve_broker
 from sealtrain.broker.service.deployment import document_of
 from sealtrain.cli.broker_database import Database
+from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import attested_identity
@@ -76,7 +77,8 @@ class ListenOptions:
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(help="Port to listen on; 0 picks one.")] = 8470
     ticket: Annotated[
-        Path | None, typer.Option(help="Run ticket: where to listen, and under which URLs.")
+        str | None,
+        typer.Option(help="Run ticket: where to listen, and under which URLs; or vsock:PORT."),
     ] = None
 
 
@@ -84,7 +86,10 @@ class ListenOptions:
 class AnswerOptions:
     """What guests and dstack's KMS are answered."""
 
-    lease_seconds: Annotated[int, typer.Option(help="How long released keys may be used.")] = 3600
+    lease_seconds: Annotated[
+        int,
+        typer.Option(click_type=Duration("s", least=1), help="How long released keys may be used."),
+    ] = 3600
     boot_auth: Annotated[
         bool, typer.Option("--boot-auth", help="Answer dstack's KMS from the ledger.")
     ] = False
@@ -210,7 +215,8 @@ class PlaceOptions:
     """What the broker runs on, and where its secret and memory are."""
 
     image: Annotated[
-        str | None, typer.Option(help="Image with digest; leave out for the simulator only.")
+        str | None,
+        typer.Option("--image-name", help="Image with digest; leave out for the simulator only."),
     ] = None
     platform: Annotated[
         str | None, typer.Option(help=f"{PLATFORMS}: what the broker runs on [dstack].")
@@ -242,7 +248,7 @@ def deployment(
         consortium=served.consortium,
         succeeds=served.succeeds,
         policy=served.policy,
-        root_secret=place.root_secret or _own_root_secret(here),
+        root_secret=place.root_secret or _own_root_secret(here, place.image),
         state=Path("state"),
         guest="",
         collateral=None,
@@ -264,12 +270,12 @@ def deployment(
     )
 
 
-def _own_root_secret(platform: Platform) -> str:
+def _own_root_secret(platform: Platform, image: str | None) -> str:
     """The root secret of a platform that has a place for one."""
-    if platform == "simulator":
+    if platform == "simulator" and image is None:
         return "file:root.secret"
-    if platform == "dstack":
-        return f"dstack:{layout_of(platform).guest}?path={DEFAULT_PATH}"
+    if platform in ("simulator", "dstack"):
+        return f"dstack:{layout_of(platform, image=image).guest}?path={DEFAULT_PATH}"
     raise UsageError(
         f"{platform} has no place of its own for a root secret",
         check="root secret",
@@ -282,7 +288,8 @@ def _own_root_secret(platform: Platform) -> str:
 def pin(
     url: Annotated[str, typer.Option(help="URL of the broker.")],
     deployment_file: Annotated[
-        Path, typer.Option("--deployment", help="Deployment document the broker must run.")
+        Path,
+        typer.Option("--broker-deployment", help="Deployment document the broker must run."),
     ],
     policy: Annotated[Path, typer.Option(help="Appraisal policy for the broker's evidence.")],
     signing_key: Annotated[

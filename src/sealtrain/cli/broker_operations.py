@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import read_bounded
@@ -16,12 +17,13 @@ from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.broker.serve import require_extra
 from sealtrain.cli.approvals import confirm
 from sealtrain.cli.broker_tokens import read_token
+from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.decisions import KMS_NEEDS, Decision, kms_target, sign_decision
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import AnswerInvalid, BrokerUnreachable, Unreachable
+from sealtrain.errors import AnswerInvalid, BrokerUnreachable, DataInvalid, Unreachable
 from sealtrain.keys.identity import Identity
 
 if TYPE_CHECKING:
@@ -165,12 +167,19 @@ class KmsOptions:
     app_id: Annotated[
         str | None, typer.Option(help="Its app id, if not the start of its compose hash.")
     ] = None
-    days: Annotated[int, typer.Option(min=1, max=3650, help="Valid for so many days.")] = 30
-    revoke: Annotated[bool, typer.Option("--revoke", help="Revoke it instead.")] = False
+    days: Annotated[
+        int,
+        typer.Option(
+            "--valid-for", click_type=Duration("d", least=1, most=3650), help="How long it holds."
+        ),
+    ] = 30
+    revoke: Annotated[bool, typer.Option("--end", help="Revoke it instead.")] = False
 
 
 def approve_kms(
-    deployment: Annotated[Path, typer.Argument(help="app-compose.json of the dstack KMS.")],
+    deployment: Annotated[
+        Path, typer.Argument(metavar="KMS", help="app-compose.json of the dstack KMS.")
+    ],
     identity: Annotated[Path, typer.Option(help="Your private identity file.")],
     broker: Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")],
     *,
@@ -182,7 +191,7 @@ def approve_kms(
     as_json: Json = False,
 ) -> None:
     """Approve a dstack KMS that asks this broker who may boot (serve --boot-auth)."""
-    compose_hash = sha256_hex(read_bounded(deployment, MAX_DEPLOYMENT_BYTES))
+    compose_hash = _hash_of_compose(deployment)
     target = kms_target(app_id=kms.app_id or compose_hash[:40], compose_hash=compose_hash)
     word = "REVOKE" if kms.revoke else "APPROVE"
     if not yes:
@@ -215,3 +224,17 @@ def approve_kms(
             f"approved  {', '.join(tally.approved_by) or '-'}",
         ],
     )
+
+
+def _hash_of_compose(path: Path) -> str:
+    """The compose hash of an ``app-compose.json`` that somebody else wrote: no lock is in it."""
+    data = read_bounded(path, MAX_DEPLOYMENT_BYTES)
+    said = parse_json(data, max_bytes=MAX_DEPLOYMENT_BYTES)
+    if not isinstance(said, dict) or not said.keys() >= {"manifest_version", "runner"}:
+        raise DataInvalid(
+            f"{path} is no deployment document",
+            check="deployment document",
+            expected="a JSON object with manifest_version and runner",
+            hint="give the app-compose.json that the KMS was deployed with, byte for byte",
+        )
+    return sha256_hex(data)

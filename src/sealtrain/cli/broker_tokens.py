@@ -10,6 +10,7 @@ import typer
 
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.cli.broker_database import Database, State, tables_at
+from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit, table
 from sealtrain.errors import KeyFileInvalid
 from sealtrain.keys.keyfile import read_secret_file, write_secret_file
@@ -27,7 +28,12 @@ def create(
     out: Annotated[Path, typer.Option(help="File to write the token to, for its user alone.")],
     state: State = None,
     database: Database = None,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="Good for so many days.")] = 365,
+    days: Annotated[
+        int,
+        typer.Option(
+            "--valid-for", click_type=Duration("d", least=1, most=3650), help="How long it holds."
+        ),
+    ] = 365,
     as_json: Json = False,
 ) -> None:
     """Make a token. The broker keeps its hash only: where the file is lost, make another token."""

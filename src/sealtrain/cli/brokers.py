@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from sealtrain.base.digests import sha256_hex
+from sealtrain.base.files import read_bounded
+from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.cli.output import say
 from sealtrain.cli.runoptions import BrokerFiles
 from sealtrain.client import owner
 from sealtrain.client.owner import AtEach
 
-__all__ = ["BrokerFiles", "Threshold", "at_each", "exit_for", "failures"]
+if TYPE_CHECKING:
+    from sealtrain.attest.policy import AppraisalPolicy
+
+__all__ = [
+    "BrokerFiles",
+    "Threshold",
+    "at_each",
+    "exit_for",
+    "failures",
+    "policy_of_document",
+]
 
 Threshold = Annotated[
     int | None,
@@ -42,3 +55,15 @@ def exit_for(answers: AtEach[Answer]) -> None:
     """Exit with the code of the worst failure. Call it after the answers are shown."""
     if answers.worst is not None:
         raise typer.Exit(answers.worst.exit_code)
+
+
+def policy_of_document(document: Path) -> tuple[str, AppraisalPolicy]:
+    """What a broker's document says of guests, and the hash that a broker file pins it by.
+
+    Raises:
+        LockInvalid: It is no broker's document.
+    """
+    from sealtrain.broker.service.deployment import read_broker_document
+
+    data = read_bounded(document, MAX_DEPLOYMENT_BYTES)
+    return sha256_hex(data), read_broker_document(data).policy

@@ -12,8 +12,10 @@ from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.cli import chain_setup
-from sealtrain.cli.approvals import confirm, review
+from sealtrain.cli.approvals import confirm
+from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.review import review
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.connection import brokers_of_lock, deployment_of, target_of
 from sealtrain.client.pin import load_pin
@@ -113,7 +115,7 @@ def approve(
     """
     lock, target = deployment_of(deployment)
     needs = needs_of(lock.recipe)
-    review(lock, needs, known=brokers_of_lock([broker], lock), quiet=as_json)
+    review(lock, needs, known=brokers_of_lock([broker], lock), quiet=as_json and yes)
     confirm("APPROVE", yes)
     file = load_chain_file(signing.chain)
     members = Consortium.load(consortium)
@@ -168,8 +170,13 @@ def device(
     chain: ChainPath,
     key: KeyFile,
     out: Out,
-    revoked: Annotated[bool, typer.Option("--revoke", help="Revoke instead of approving.")] = False,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="Valid for so many days.")] = 365,
+    revoked: Annotated[bool, typer.Option("--end", help="Revoke instead of approving.")] = False,
+    days: Annotated[
+        int,
+        typer.Option(
+            "--valid-for", click_type=Duration("d", least=1, most=3650), help="How long it holds."
+        ),
+    ] = 365,
     password_file: PasswordFile = None,
     as_json: Json = False,
 ) -> None:

@@ -9,8 +9,9 @@ import typer
 
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.cli import chain_setup
-from sealtrain.cli.approvals import confirm, review
+from sealtrain.cli.approvals import confirm
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.review import review
 from sealtrain.client.connection import deployment_of, target_of
 from sealtrain.errors import StatementInvalid, UsageError
 from sealtrain.recipe.needs import needs_of
@@ -79,7 +80,7 @@ def sign(
                 got=read.compose_hash,
                 expected=target.compose_hash,
             )
-        review(lock, needs_of(lock.recipe), known={}, quiet=as_json)
+        review(lock, needs_of(lock.recipe), known={}, quiet=as_json and yes)
     elif read.action == "add":
         raise UsageError(
             "a compose hash alone does not show what it allows",

@@ -12,6 +12,7 @@ import typer
 from sealtrain.base.clock import system_clock
 from sealtrain.base.files import atomic_write
 from sealtrain.base.models import load_model
+from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit
 from sealtrain.errors import ChainRefused, ChainUnreachable, UsageError
 from sealtrain_chain import contracts
@@ -46,15 +47,19 @@ _WAIT_SECONDS = 180.0
 _NODE_SECONDS = 30.0
 _FIRST_MODULE = "0x0000000000000000000000000000000000000001"
 
-KeyFile = Annotated[Path, typer.Option("--key", help="Ethereum key: 64 hex digits or a keystore.")]
+KeyFile = Annotated[
+    Path, typer.Option("--ethereum-key", help="Ethereum key: 64 hex digits or a keystore.")
+]
 PasswordFile = Annotated[
     Path | None, typer.Option("--password-file", help="Password of the keystore.")
 ]
 ChainPath = Annotated[Path, typer.Option("--chain", help="The chain file.")]
-Deployment = Annotated[Path, typer.Argument(help="app-compose.json of the recipe.")]
+Deployment = Annotated[Path, typer.Option("--deployment", help="app-compose.json of the recipe.")]
 Out = Annotated[Path, typer.Option(help="File to write.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")]
-Owners = Annotated[list[str], typer.Option("--owner", help="name=0x…, of each owner; repeat.")]
+Owners = Annotated[
+    list[str], typer.Option("--owner-address", help="name=0x…, of each owner; repeat.")
+]
 Nodes = Annotated[list[str], typer.Option("--rpc", help="URL of a node; repeat.")]
 MaxFee = Annotated[int, typer.Option(min=1, help="Most to pay for a unit of gas, in gwei.")]
 ChainId = Annotated[int, typer.Option(help="The chain's id.")]
@@ -117,9 +122,15 @@ class ReadingOptions:
 
     agree: Annotated[int, typer.Option(help="Nodes that must agree: more than half.")]
     block: Annotated[str, typer.Option(help="finalized, safe or latest.")] = "finalized"
-    max_age_seconds: Annotated[int, typer.Option(help="How old that block may be.")] = 1800
-    cache_seconds: Annotated[int, typer.Option(help="How long a permission is kept.")] = 10
-    timeout_seconds: Annotated[int, typer.Option(help="For one answer of a node.")] = 10
+    max_age_seconds: Annotated[
+        int, typer.Option(click_type=Duration("s", least=0), help="How old that block may be.")
+    ] = 1800
+    cache_seconds: Annotated[
+        int, typer.Option(click_type=Duration("s", least=0), help="How long a permission is kept.")
+    ] = 10
+    timeout_seconds: Annotated[
+        int, typer.Option(click_type=Duration("s", least=0), help="For one answer of a node.")
+    ] = 10
 
 
 def pin(

@@ -5,13 +5,18 @@ A summary is the first sentence of the function's docstring; a test compares the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from sealtrain.cli.lazy import Entries, Entry, Noun
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "SECTIONS"]
 
 _RECIPE: Final[Entries] = {
+    "check": Entry(
+        "sealtrain.cli.recipecheck:check",
+        "Judge a recipe, its base model and data as lock, seal and train will, without a broker.",
+    ),
     "schema": Entry("sealtrain.cli.recipe:schema", "Print the JSON Schema of recipes."),
     "show": Entry(
         "sealtrain.cli.recipe:show", "Show all that a lock fixes, as an owner reviews it."
@@ -19,6 +24,10 @@ _RECIPE: Final[Entries] = {
     "diff": Entry(
         "sealtrain.cli.recipe:show_diff",
         "Show what changed between two locks: what an owner reads before approving.",
+    ),
+    "import": Entry(
+        "sealtrain.cli.recipe_import:import_recipe",
+        "Translate an Axolotl file into a recipe, and name every key that is not in it.",
     ),
 }
 
@@ -46,6 +55,10 @@ _APPROVALS: Final[Entries] = {
 }
 
 _POLICY: Final[Entries] = {
+    "new": Entry(
+        "sealtrain.cli.attest:write_policy",
+        "Write a policy to begin from; its comments say what to fill in.",
+    ),
     "set": Entry(
         "sealtrain.cli.policy:set_policy",
         "Ask more of guests that read your data than the broker asks of all.",
@@ -103,10 +116,6 @@ _ATTEST: Final[Entries] = {
         "sealtrain.cli.attest:bundle",
         "Keep evidence with all that is needed to verify it again, years later and offline.",
     ),
-    "policy": Entry(
-        "sealtrain.cli.attest:write_policy",
-        "Write a policy to begin from; its comments say what to fill in.",
-    ),
     "fetch": Entry(
         "sealtrain.cli.attest:fetch",
         "Fetch what a vendor publishes about a platform, to verify with it offline.",
@@ -141,6 +150,7 @@ _BROKER: Final[Entries] = {
     "serve": Entry(
         "sealtrain.cli.broker:serve",
         "Serve keys to guests that prove themselves, while enough owners approve.",
+        measured=True,
     ),
     "deployment": Entry(
         "sealtrain.cli.broker:deployment",
@@ -221,10 +231,6 @@ _SIMULATOR: Final[Entries] = {
         "sealtrain.cli.simulator:serve",
         "Serve dstack's guest API, or an enclave's security module, with simulated evidence.",
     ),
-    "policy": Entry(
-        "sealtrain.cli.simulator:policy",
-        "Write an appraisal policy that trusts this simulator and nothing else.",
-    ),
     "faults": Entry(
         "sealtrain.cli.simulator:faults",
         "List the lies a simulated machine can tell, and the refusal each must end in.",
@@ -243,6 +249,18 @@ _DEPLOY: Final[Entries] = {
     "credentials": Entry(
         "sealtrain.cli.lender:credentials",
         "Lend credentials of stores to guests that prove that they run a document.",
+        measured=True,
+    ),
+}
+
+_IMAGE: Final[Entries] = {
+    "verify": Entry(
+        "sealtrain.cli.image:verify",
+        "Account for every file of an image; exits 3 where one is not what source and lock say.",
+    ),
+    "show": Entry(
+        "sealtrain.cli.image:show",
+        "Show an image's digest, how it starts and which packages it has; nothing is verified.",
     ),
 }
 
@@ -250,10 +268,12 @@ _SPLIT: Final[Entries] = {
     "accelerator": Entry(
         "sealtrain_collab.pads.cli:accelerator",
         "Multiply public matrices for guests, which hide and check what they ask for.",
+        measured=True,
     ),
     "dealer": Entry(
         "sealtrain_collab.pads.cli:dealer",
         "Make pads for guests of the same deployment, in a guest of its own.",
+        measured=True,
     ),
     "try": Entry(
         "sealtrain_collab.pads.cli:try_out",
@@ -262,6 +282,7 @@ _SPLIT: Final[Entries] = {
     "serve": Entry(
         "sealtrain_collab.cut.cli:serve",
         "Train the back of a cut model in a guest, on activations that owners' clients send.",
+        measured=True,
     ),
     "client": Entry(
         "sealtrain_collab.cut.cli:client",
@@ -277,14 +298,17 @@ _TRAVEL: Final[Entries] = {
     "hold": Entry(
         "sealtrain_collab.travelling.cli:hold",
         "Hold one owner's data: give chunks to the accelerator, a model never comes here.",
+        measured=True,
     ),
     "accelerate": Entry(
         "sealtrain_collab.travelling.cli:accelerate",
         "Be the accelerator: memory and the recipe's program, no data of its own and no keys.",
+        measured=True,
     ),
     "orchestrate": Entry(
         "sealtrain_collab.travelling.cli:orchestrate",
         "Lead a travelling run: send the accelerator round, seal the model, sign the manifest.",
+        measured=True,
     ),
     "demo": Entry(
         "sealtrain.cli.stories:travel",
@@ -296,10 +320,12 @@ _FEDERATE: Final[Entries] = {
     "lead": Entry(
         "sealtrain_collab.federated.cli:lead",
         "Merge what parties learn, seal the adapter, sign the manifest.",
+        measured=True,
     ),
     "join": Entry(
         "sealtrain_collab.federated.cli:join",
         "Attest, get the keys of one owner's data, and learn what a proven lead asks.",
+        measured=True,
     ),
     "relay": Entry(
         "sealtrain_collab.federated.cli:relay",
@@ -312,6 +338,11 @@ _FEDERATE: Final[Entries] = {
 }
 
 COMMANDS: Final[Entries] = {
+    "init": Entry(
+        "sealtrain.cli.init:init",
+        "Begin here: make an identity, a recipe that fits a sample of your records, a project "
+        "file.",
+    ),
     "keygen": Entry(
         "sealtrain.cli.keys:keygen",
         "Make an owner's identity: a private file (0600) and a public one to share.",
@@ -321,9 +352,17 @@ COMMANDS: Final[Entries] = {
         "Resolve everything a recipe names to digests: recipe.lock.json and app-compose.json.",
     ),
     "seal": Entry("sealtrain.cli.data:seal", "Seal data for one locked recipe."),
+    "register": Entry(
+        "sealtrain.cli.data:register",
+        "Tell brokers of a dataset that is sealed already, as `sealtrain seal` does in the end.",
+    ),
     "rewrap": Entry(
         "sealtrain.cli.data:rewrap",
         "Change which recipients may unwrap the data key; the sealed records stay as they are.",
+    ),
+    "adopt": Entry(
+        "sealtrain.cli.adopt:adopt",
+        "Sign and register a model that was handed on to your recipe; it opens for no person.",
     ),
     "inspect": Entry(
         "sealtrain.cli.data:inspect", "Show what a sealed dataset or file tells without any key."
@@ -339,6 +378,10 @@ COMMANDS: Final[Entries] = {
         "sealtrain.cli.approvals:revoke",
         "Stop further key releases and lease renewals for a recipe.",
     ),
+    "status": Entry(
+        "sealtrain.cli.status:status",
+        "Say whether train would be given keys now; if not, who has to do what.",
+    ),
     "train": Entry(
         "sealtrain.cli.train:train",
         "Attest, get the keys, train, seal the model, sign the manifest.",
@@ -347,19 +390,20 @@ COMMANDS: Final[Entries] = {
         "sealtrain.cli.train:resume",
         "Continue an interrupted run from its last sealed checkpoint, bit for bit.",
     ),
-    "evaluate": Entry(
-        "sealtrain.cli.evaluate:evaluate",
-        "Measure a model on sealed data; only noisy or thresholded aggregates leave.",
-    ),
     "guest": Entry(
         "sealtrain.cli.guest:guest",
         "Play the role of a run ticket in a guest; a measured deployment document starts this.",
+        measured=True,
     ),
     "checkpoints": Entry(
         "sealtrain.cli.checkpoints:checkpoints",
         "List the sealed checkpoints of a run, newest first, as their files claim them.",
     ),
     "merge": Entry("sealtrain.cli.merge:merge", "Merge an opened adapter into its base model."),
+    "up": Entry(
+        "sealtrain.cli.up:up",
+        "Play broker and hardware on this machine, until Ctrl-C, to rehearse every role by hand.",
+    ),
     "rehearse": Entry(
         "sealtrain.cli.rehearse:rehearse",
         "Play every part on the simulator: found, lock, seal, approve, train, verify, open.",
@@ -398,13 +442,13 @@ COMMANDS: Final[Entries] = {
     ),
     "recipe": Noun("Read recipes: their schema, content and differences.", _RECIPE),
     "log": Noun(
-        "Show the ledger: every approval, release, refusal and manifest, in order.",
+        "Show the ledger: every approval, release, refusal and manifest, the newest first.",
         _LOG,
         place="sealtrain.cli.entries:show",
     ),
     "approvals": Noun("Where the approval of a recipe stands.", _APPROVALS),
     "policy": Noun(
-        "What guests must show that read your data, beyond what the broker asks.", _POLICY
+        "What guests must show: write a policy; ask more of guests that read your data.", _POLICY
     ),
     "consortium": Noun("Who the owners are, and how many must agree to what.", _CONSORTIUM),
     "attest": Noun(
@@ -413,6 +457,7 @@ COMMANDS: Final[Entries] = {
     "trust": Noun("The auditor's trust file.", _TRUST, no_args_is_help=True),
     "broker": Noun("The key-release service.", _BROKER),
     "deploy": Noun("Deployment documents: run tickets, and start what is measured.", _DEPLOY),
+    "image": Noun("Container images: what is in one, and where it comes from.", _IMAGE),
     "chain": Noun("Owners' decisions on a public chain.", _CHAIN),
     "simulator": Noun("A simulated guest API. SIMULATED — NOT ATTESTED.", _SIMULATOR),
     "split": Noun(
@@ -431,3 +476,29 @@ COMMANDS: Final[Entries] = {
         no_args_is_help=True,
     ),
 }
+
+SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Begin": ("init", "demo", "recipes", "rehearse", "up", "explain"),
+    "Owners of data": (
+        "keygen",
+        "consortium",
+        "validate",
+        "seal",
+        "register",
+        "publish",
+        "approve",
+        "approvals",
+        "revoke",
+        "policy",
+        "log",
+        "rewrap",
+        "adopt",
+        "withdraw",
+        "open",
+    ),
+    "Engineers": ("recipe", "lock", "status", "train", "resume", "checkpoints", "merge"),
+    "Operators": ("broker", "deploy", "guest", "image", "doctor", "simulator"),
+    "Auditors": ("verify", "report", "export", "inspect", "trust", "attest"),
+    "Training together, and on a chain": ("split", "travel", "federate", "chain"),
+}
+"""Where each name stands in ``--help``: by the person who begins with it."""

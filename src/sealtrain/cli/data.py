@@ -1,15 +1,16 @@
-"""``seal``, ``rewrap``, ``inspect``: an owner's data, at home."""
+"""``seal``, ``register``, ``rewrap``, ``inspect``: an owner's data, at home."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.files import read_bounded
+from sealtrain.cli.approvals import ApprovalOptions, asked, shown
 from sealtrain.cli.brokers import BrokerFiles, Threshold, exit_for, failures
 from sealtrain.cli.log import StateFile
 from sealtrain.cli.opening import ManifestOptions, say_doubts
@@ -18,16 +19,23 @@ from sealtrain.client.handover import hand_over
 from sealtrain.client.opening import model_of_run
 from sealtrain.client.owner import Owner
 from sealtrain.client.sealing import MAX_DATASET_BYTES, Publication
+from sealtrain.client.sealing import register as register_for
 from sealtrain.client.sealing import rewrap as rewrap_for
 from sealtrain.client.sealing import seal as seal_for
-from sealtrain.errors import UsageError
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.keys.identity import Identity
-from sealtrain.sealing.dataset import SealOptions, read_stanzas
 from sealtrain.sealing.file import read_header
+from sealtrain.sealing.rewrap import read_stanzas
+from sealtrain.sealing.sealer import SealOptions
 from sealtrain.sealing.tabular.tokens import TokenShards
 from sealtrain.signing.dsse import Envelope
 
-__all__ = ["inspect", "rewrap", "seal"]
+if TYPE_CHECKING:
+    from sealtrain.client.owner import AtEach
+    from sealtrain.consortium.approvals import Tally
+
+__all__ = ["inspect", "register", "rewrap", "seal"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +46,31 @@ class SealingOwner:
     deployment: Annotated[Path, typer.Option(help="app-compose.json of the locked recipe.")]
     brokers: BrokerFiles
     threshold: Threshold = None
+    approve: Annotated[
+        bool,
+        typer.Option(
+            "--and-approve", help="Then show what the recipe does, and ask, as approve does."
+        ),
+    ] = False
+    consortium: Annotated[Path, typer.Option(help="The consortium file, for --and-approve.")] = (
+        Path("consortium.json")
+    )
+
+    def approving(self, *, registering: bool) -> Consortium | None:
+        """The consortium that an approval counts in; ``None`` where none is asked for.
+
+        Raises:
+            UsageError: The data would not be registered, so no approval could pin it.
+        """
+        if not self.approve:
+            return None
+        if not registering:
+            raise UsageError(
+                "--and-approve and --no-register do not go together",
+                check="--and-approve",
+                hint="an approval pins what is registered: leave --no-register out",
+            )
+        return Consortium.load(self.consortium)
 
     def at(self, state: Path | None) -> Owner:
         """As the library takes it, with the memory of the broker's ledger."""
@@ -61,7 +94,7 @@ class LayoutOptions:
         typer.Option(
             "--format",
             help="auto (by suffix), images (a folder, sub-folders are labels), webdataset "
-            "(tar files) or tokens (.bin shards).",
+            "(tar files), tokens (.bin shards) or file (any file or folder as it is).",
         ),
     ] = "auto"
     dtype: Annotated[
@@ -107,9 +140,16 @@ def seal(
     evaluate: its folder is the source. It is opened as `sealtrain open` does, by the manifest of
     its run.
 
+    The data is held against the recipe first: name, owner, columns, types and missing values. A
+    file that cannot be read as records is refused, unless --format file seals it as it is.
+
     Interrupted, it continues when run again: finished shards are not sealed twice.
+
+    With --and-approve it goes on as `sealtrain approve`. An owner who does not type APPROVE then
+    has sealed and registered the data, and signed nothing.
     """
     me = owner.at(state)
+    consortium = owner.approving(registering=sealing.register_)
     model = model_of_run(source, me.keys, manifest.of_run())
     with progress_bytes(f"sealing {name}", _size_of(source), shown=not as_json) as advance:
         sealed = seal_for(
@@ -129,7 +169,29 @@ def seal(
             progress=advance,
         )
     failures(sealed.registered)
+    if sealed.registered.failed:
+        say(f"register it there later: sealtrain register {sealed.folder}")
     description = sealed.description
+    told: dict[str, Any] = {}
+    approved: AtEach[Tally] | None = None
+    lines = [
+        f"sealed   {sealed.folder}",
+        f"dataset  {description.dataset_id}",
+        f"root     {description.root}",
+        f"records  {description.records}",
+    ]
+    if consortium is not None:
+        if not as_json:
+            emit(as_json, {}, lines)
+        try:
+            approved, signed = asked(
+                me, owner.deployment, consortium, ApprovalOptions(), quiet=as_json
+            )
+        except SealtrainError:
+            say(f"{sealed.folder} is sealed, and not approved; that is: sealtrain approve")
+            raise
+        tally, lines = shown(approved)
+        told = {"approval": tally | signed}
     emit(
         as_json,
         {
@@ -143,19 +205,26 @@ def seal(
             "shards": len(description.shards),
             "simulated": sealed.simulated,
             "folder": str(sealed.folder),
+            **told,
         },
-        [
-            f"sealed   {sealed.folder}",
-            f"dataset  {description.dataset_id}",
-            f"root     {description.root}",
-            f"records  {description.records}",
-        ],
+        lines,
     )
     if model is not None:
         say_doubts(model)
     if sealed.simulated:
         say("SIMULATED — NOT ATTESTED: the brokers' evidence comes from a simulator")
     exit_for(sealed.registered)
+    if approved is not None:
+        exit_for(approved)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteringOwner:
+    """The owner who registers, for which recipe and where."""
+
+    identity: Annotated[Path, typer.Option(help="Your private identity file.")]
+    deployment: Annotated[Path, typer.Option(help="app-compose.json it was sealed for.")]
+    brokers: BrokerFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +285,31 @@ def rewrap(
         [f"dataset  {done.dataset_id}", f"stanzas  +{done.added} -{done.dropped}"],
     )
     exit_for(done.registered)
+
+
+def register(
+    sealed: Annotated[Path, typer.Argument(help="Your sealed dataset folder.")],
+    owner: RegisteringOwner,
+    state: StateFile = None,
+    as_json: Json = False,
+) -> None:
+    """Tell brokers of a dataset that is sealed already, as `sealtrain seal` does in the end.
+
+    For a dataset that was sealed with --no-register, that a broker refused or missed, or that a
+    broker lost. Again does no harm.
+    """
+    me = Owner(identity=owner.identity, brokers=tuple(owner.brokers), state=state)
+    registered = failures(register_for(me, sealed, owner.deployment))
+    emit(
+        as_json,
+        {
+            "folder": str(sealed),
+            "registered": list(registered.done),
+            "failed": list(registered.failed),
+        },
+        [f"registered at {url}" for url in registered.done],
+    )
+    exit_for(registered)
 
 
 def inspect(

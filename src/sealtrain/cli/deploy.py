@@ -10,6 +10,7 @@ import typer
 
 from sealtrain.base.files import atomic_write
 from sealtrain.base.models import load_model
+from sealtrain.cli.durations import Duration
 from sealtrain.cli.executor import Simulated, execute
 from sealtrain.cli.output import Json, emit
 from sealtrain.cli.simulator import MachineOptions
@@ -23,7 +24,9 @@ __all__ = ["run", "ticket"]
 
 
 def run(
-    document: Annotated[Path, typer.Argument(help="The deployment document (app-compose.json).")],
+    document: Annotated[
+        Path, typer.Option("--deployment", help="The document to start (app-compose.json).")
+    ],
     folder: Annotated[
         Path, typer.Option(help="Folder of this guest: its disk. Run again, it continues there.")
     ],
@@ -34,6 +37,10 @@ def run(
     simulator: Annotated[
         Path | None, typer.Option(help="Folder with the simulated root of trust.")
     ] = None,
+    image: Annotated[
+        Path | None,
+        typer.Option(help="OCI layout of the image that the document names: a folder or a tar."),
+    ] = None,
     fault: Annotated[
         str | None, typer.Option(help="Tell one lie; sealtrain simulator faults lists them.")
     ] = None,
@@ -41,20 +48,22 @@ def run(
 ) -> None:
     """Start exactly what a deployment document says, in a simulated guest that measured it.
 
-    The document's script runs as this user in the guest's folder, with a clean environment. A
-    document with an image needs hardware: give it to dstack there.
+    A script runs as this user in the guest's folder, with a clean environment; an image, verified
+    by its digest, in a container (bubblewrap). A document for hardware is refused: give it to
+    dstack there.
     """
     if simulator is None:
         raise UsageError(
-            "a document without an image runs in a simulated guest",
+            "a document runs here in a simulated guest",
             check="simulator",
             got="none",
             expected="--simulator FOLDER",
-            hint="name the folder of: sealtrain simulator policy --state",
+            hint="name a folder; one that is not there is made: --simulator FOLDER",
         )
     words = ("--tee", machine.tee, "--gpus", str(machine.gpus), "--switches", str(machine.switches))
     lie = () if fault is None else ("--fault", fault)
-    execute(document, folder, ticket, Simulated(root=simulator.absolute(), words=(*words, *lie)))
+    guest = Simulated(root=simulator.absolute(), words=(*words, *lie))
+    execute(document, folder, ticket, image, guest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +95,7 @@ class LastingOptions:
     models: Annotated[
         list[str] | None,
         typer.Option(
-            "--model",
+            "--model-at",
             metavar="PATH=URL",
             help="Where the model or tokenizer is that the recipe calls PATH; its files are read "
             "here, below --base; repeat.",
@@ -99,7 +108,9 @@ class LastingOptions:
     wait_seconds: Annotated[
         int,
         typer.Option(
-            "--wait", help="Seconds to wait for keys, and for services that do not answer."
+            "--wait",
+            click_type=Duration("s"),
+            help="How long to wait for keys, and for services that do not answer.",
         ),
     ] = 0
     restarts: Annotated[

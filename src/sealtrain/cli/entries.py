@@ -8,10 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
+from sealtrain.base.encoding import printable
 from sealtrain.cli.output import Json, emit, table
-from sealtrain.errors import UsageError
+from sealtrain.errors import AnswerInvalid, UsageError
 
 __all__ = ["show"]
+
+_WHOLE = ("owner", "decision", "code")
+"""Fields that are words: half of one says nothing. Ids are known by their first digits."""
 
 
 def show(
@@ -19,11 +23,17 @@ def show(
     broker: Annotated[
         Path | None, typer.Option(help="Broker file (made by: sealtrain broker pin).")
     ] = None,
-    start: Annotated[int, typer.Option(min=0, help="First entry.")] = 0,
+    start: Annotated[
+        int | None,
+        typer.Option(min=0, help="Show from this entry on, the oldest first [the newest first]."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Most entries.")] = 100,
     as_json: Json = False,
 ) -> None:
-    """Show the ledger: every approval, release, refusal and manifest, in order."""
+    """Show the ledger: every approval, release, refusal and manifest, the newest first.
+
+    With --json the entries are in the ledger's order, from the one of index "first" on.
+    """
     if context.invoked_subcommand is not None:
         return
     from sealtrain.client.api import BrokerClient
@@ -31,26 +41,60 @@ def show(
 
     if broker is None:
         raise UsageError("the broker file is missing", check="--broker", expected="a broker file")
-    client = BrokerClient(load_pin(broker).url)
-    entries: list[dict[str, Any]] = []
-    while len(entries) < limit and (
-        page := client.ledger_entries(start + len(entries), limit - len(entries))
-    ):
-        entries += page
-    checkpoint = client.ledger_checkpoint()
+    with BrokerClient(load_pin(broker).url) as client:
+        checkpoint = client.ledger_checkpoint()
+        size = _size(checkpoint)
+        first = max(0, size - limit) if start is None else start
+        last = min(size, first + limit)
+        entries: list[dict[str, Any]] = []
+        while len(entries) < last - first and (
+            page := client.ledger_entries(first + len(entries), last - first - len(entries))
+        ):
+            entries += page
     rows = [
-        (str(start + offset), entry["at"], entry["kind"], _summary(entry["body"]))
-        for offset, entry in enumerate(entries)
+        (str(index), entry["at"], entry["kind"], _summary(entry["body"]))
+        for index, entry in enumerate(entries, first)
     ]
+    more = {"older": min(first, size), "newer": max(0, size - first - len(entries))}
+    if start is None:
+        rows.reverse()
     emit(
         as_json,
-        {"entries": entries, "checkpoint": checkpoint},
-        [*table(rows, header=("index", "time", "kind", "what")), "", checkpoint.strip()],
+        {"entries": entries, "first": first, "size": size, "more": more, "checkpoint": checkpoint},
+        [
+            *table(rows, header=("index", "time", "kind", "what")),
+            *_more(more, first, len(entries), limit),
+            "",
+            checkpoint.strip(),
+        ],
     )
+
+
+def _size(checkpoint: str) -> int:
+    """How many entries a tree head names; ``log audit`` verifies it."""
+    lines = checkpoint.split("\n", 2)
+    if len(lines) < 3 or not lines[1].isascii() or not lines[1].isdigit() or len(lines[1]) > 16:
+        raise AnswerInvalid("the broker's tree head names no size", check="tree head")
+    return int(lines[1])
+
+
+def _more(more: dict[str, int], first: int, shown: int, limit: int) -> list[str]:
+    """How many entries are not shown, and how to see them."""
+    lines = []
+    if more["older"]:
+        begin = max(0, first - limit)
+        lines.append(f"{more['older']} older entries: --start {begin} --limit {first - begin}")
+    if more["newer"]:
+        lines.append(f"{more['newer']} newer entries: --start {first + shown}")
+    return lines
 
 
 def _summary(body: dict[str, object]) -> str:
     """The fields of an entry that its readers look for."""
     named = ("owner", "decision", "code", "run_id", "dataset_id", "recipe_hash")
-    shown = [f"{key}={str(body[key])[:16]}" for key in named if body.get(key)]
+    shown = [
+        f"{key}={printable(str(body[key]), 100 if key in _WHOLE else 16)}"
+        for key in named
+        if body.get(key)
+    ]
     return " ".join(shown) or json.dumps(body)[:80]

@@ -111,7 +111,7 @@ class BesideOptions:
         ),
     ] = None
     chain: Annotated[
-        Path | None, typer.Option("--chain", help="Certificates of one GPU's report (PEM).")
+        Path | None, typer.Option("--gpu-chain", help="Certificates of one GPU's report (PEM).")
     ] = None
     crl: Annotated[
         Path | None,
@@ -120,12 +120,12 @@ class BesideOptions:
     switches: Annotated[
         Path | None,
         typer.Option(
-            "--switches",
+            "--switch-evidence",
             help="NVSwitch evidence of the machine whose GPUs a file of NVIDIA's shows.",
         ),
     ] = None
     compose: Annotated[
-        Path | None, typer.Option("--compose", help="Deployment document that must be measured.")
+        Path | None, typer.Option("--deployment", help="Deployment document that must be measured.")
     ] = None
     compose_hash: Annotated[
         str | None, typer.Option(help="SHA-256 (hex) of the document that must be measured.")
@@ -148,7 +148,7 @@ class BesideOptions:
         digest = None if self.compose_hash is None else _hex(self.compose_hash, "hash", 32).hex()
         if document is not None and digest not in (None, sha256_hex(document)):
             raise UsageError(
-                "--compose and --compose-hash name two documents",
+                "--deployment and --compose-hash name two documents",
                 got=sha256_hex(document),
                 expected=digest,
             )

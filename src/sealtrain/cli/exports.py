@@ -43,7 +43,8 @@ class SignatureOptions:
         Path | None, typer.Option(help="model-signing: private identity of a recipient.")
     ] = None
     key: Annotated[
-        Path | None, typer.Option(help="model-signing: your PEM key (P-256, P-384, P-521).")
+        Path | None,
+        typer.Option("--pem-key", help="model-signing: your PEM key (P-256, P-384, P-521)."),
     ] = None
 
 
@@ -78,7 +79,7 @@ def export(
     else:
         data = _document(facts, format_, spec)
     target = out or Path(_NAMES[format_])
-    atomic_write(target, data)
+    atomic_write(target, data, mode=0o600)
     if facts.marker is not None:
         say(facts.marker)
     emit(as_json, {"export": str(target), "format": format_}, [f"export   {target}"])

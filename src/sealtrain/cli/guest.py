@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from sealtrain.base.stages import say_stages
 from sealtrain.cli.alone import alone
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runoptions import (
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
     from sealtrain.guest.closing import Outcome
     from sealtrain.guest.guestrun import Stored
     from sealtrain.guest.settings import RunSettings
+    from sealtrain.guest.supervision import Work
     from sealtrain.recipe.recipe import Recipe
+
+    Play = Callable[[RunSettings, RunTicket, bool], None]
 
 __all__ = ["guest"]
 
@@ -45,7 +49,9 @@ def guest(
     lock: LockFile,
     guest: GuestOptions,
     files: FileOptions,
-    ticket: Annotated[Path, typer.Option(help="Run ticket (made by: sealtrain deploy ticket).")],
+    ticket: Annotated[
+        str, typer.Option(help="Run ticket (made by: sealtrain deploy ticket), or vsock:PORT.")
+    ],
     out: Annotated[Path, typer.Option(help="Folder for what the run makes.")],
     as_json: Json = False,
 ) -> None:
@@ -55,7 +61,8 @@ def guest(
     from sealtrain.recipe.lockfile import load_lock
 
     given = load_ticket(ticket)
-    play = _role(load_lock(lock).recipe, given.role)
+    recipe = load_lock(lock).recipe
+    play = _role(recipe, given.role)
     kept = FileOptions(
         collateral=given.collateral or files.collateral,
         gpu_collateral=files.gpu_collateral,
@@ -73,21 +80,20 @@ def guest(
     play(settings, given, as_json)
 
 
-def _role(recipe: Recipe, role: str) -> Callable[[RunSettings, RunTicket, bool], None]:
+def _role(recipe: Recipe, role: str) -> Play:
     """What a role of a recipe's document does.
 
     Raises:
         TicketInvalid: The document has no such role.
     """
-    from sealtrain.recipe.kinds import KINDS, load
+    from sealtrain.recipe.kinds import KINDS
 
     kind = None if recipe.collaboration is None else KINDS[recipe.collaboration.kind]
-    roles: dict[str, Callable[[], Any]] = {
-        name: partial(load, place) for name, place in ({} if kind is None else kind.roles).items()
-    }
+    places = {} if kind is None else kind.roles
+    roles: dict[str, Play] = {name: partial(_part, recipe, place) for name, place in places.items()}
     if kind is None or kind.stand_ins is not None:
-        work = _evaluate if recipe.phase == "evaluate" else _train
-        roles[work.__name__.removeprefix("_")] = lambda: work
+        name, work = ("evaluate", _evaluate) if recipe.phase == "evaluate" else ("train", _train)
+        roles[name] = partial(work, recipe)
     if role not in roles:
         raise TicketInvalid(
             "the deployment document has no such role",
@@ -96,8 +102,7 @@ def _role(recipe: Recipe, role: str) -> Callable[[RunSettings, RunTicket, bool],
             expected=" or ".join(sorted(roles)),
             hint="write the ticket for a role of this recipe",
         )
-    found: Callable[[RunSettings, RunTicket, bool], None] = roles[role]()
-    return found
+    return roles[role]
 
 
 def _broker_files(ticket: RunTicket, folder: Path) -> list[Path]:
@@ -112,43 +117,81 @@ def _broker_files(ticket: RunTicket, folder: Path) -> list[Path]:
     return written
 
 
-def _train(settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
+def _train(recipe: Recipe, settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
     from sealtrain.cli.train import show_outcome
 
-    if (outcome := _outcome(settings, ticket, as_json, progress=True)) is not None:
+    if (outcome := _outcome(recipe, settings, ticket, as_json, progress=True)) is not None:
         show_outcome(outcome, as_json)
 
 
-def _evaluate(settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
+def _evaluate(recipe: Recipe, settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
     from sealtrain.cli.evaluate import show_metrics
 
-    if (outcome := _outcome(settings, ticket, as_json, progress=False)) is not None:
+    if (outcome := _outcome(recipe, settings, ticket, as_json, progress=False)) is not None:
         show_metrics(outcome, as_json)
 
 
+def _part(
+    recipe: Recipe, place: str, settings: RunSettings, ticket: RunTicket, as_json: bool
+) -> None:
+    """Play the part of a collaboration that is at ``place``, supervised if the ticket asks so."""
+    from sealtrain.recipe.kinds import load
+
+    play: Play = load(place)
+    if not ticket.is_unattended:
+        play(settings, ticket, as_json)
+        return
+
+    def played(_: Stored | None) -> None:
+        play(settings, ticket, as_json)
+
+    _supervised(recipe, settings, ticket, begin=played, again=played)
+
+
 def _outcome(
-    settings: RunSettings, ticket: RunTicket, as_json: bool, *, progress: bool
+    recipe: Recipe, settings: RunSettings, ticket: RunTicket, as_json: bool, *, progress: bool
 ) -> Outcome | None:
     """Run to the end, whatever interrupts it; ``None`` where the run was finished before."""
-    from sealtrain.attest.guest import open_guest
-    from sealtrain.cli.health import health
-    from sealtrain.cli.train import say_waiting
-    from sealtrain.guest.closing import MANIFEST
     from sealtrain.guest.run import resume, start
-    from sealtrain.guest.sandbox.imports import only_pinned
-    from sealtrain.guest.unattended import STATUS_NAME, Reports, unattended
-    from sealtrain.recipe.installation import measure_installation
-    from sealtrain.recipe.lockfile import load_lock
+    from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 
     def begin(stored: Stored | None) -> Outcome:
         return start(
-            settings, progress=progress, on_failure=broker_missed, alone=True, stored=stored
+            settings,
+            progress=progress,
+            on_failure=broker_missed,
+            on_stage=say_stages(say),
+            alone=True,
+            stored=stored,
         )
 
     def again(stored: Stored | None) -> Outcome:
         return resume(
-            settings.out, progress=progress, on_failure=broker_missed, alone=True, stored=stored
+            settings.out,
+            progress=progress,
+            on_failure=broker_missed,
+            on_stage=say_stages(say),
+            alone=True,
+            stored=stored,
         )
+
+    outcome = _supervised(recipe, settings, ticket, begin=begin, again=again)
+    if outcome is None:
+        manifest = settings.out / RUN_MANIFEST
+        say("this guest's run is finished")
+        emit(as_json, {"manifest": str(manifest)}, [f"manifest     {manifest}"])
+    return outcome
+
+
+def _supervised(
+    recipe: Recipe, settings: RunSettings, ticket: RunTicket, *, begin: Work, again: Work
+) -> Outcome | None:
+    from sealtrain.attest.guest import open_guest
+    from sealtrain.cli.health import health
+    from sealtrain.cli.train import say_waiting
+    from sealtrain.guest.sandbox.imports import only_pinned
+    from sealtrain.guest.unattended import STATUS_NAME, Reports, unattended
+    from sealtrain.recipe.installation import measure_installation
 
     def guest() -> Guest:
         return open_guest(
@@ -159,9 +202,11 @@ def _outcome(
         )
 
     # Stores' tools are loaded here, and the run's process, forked from here, takes them over.
-    only_pinned(measure_installation(load_lock(settings.lock).recipe).importable)
+    only_pinned(measure_installation(recipe).importable)
     with health(ticket.health, settings.out.parent / STATUS_NAME):
-        outcome = unattended(
+        if ticket.is_unattended:  # who waits for nothing is told at once why it is refused
+            _warm(recipe)
+        return unattended(
             settings,
             ticket,
             begin=begin,
@@ -169,11 +214,18 @@ def _outcome(
             guest=guest,
             reports=Reports(waits=say_waiting, missed=_say_missed),
         )
-    if outcome is None:
-        manifest = settings.out / MANIFEST
-        say("this guest's run is finished")
-        emit(as_json, {"manifest": str(manifest)}, [f"manifest     {manifest}"])
-    return outcome
+
+
+def _warm(recipe: Recipe) -> None:
+    """Import what trains before anyone is asked for keys.
+
+    Every process of the run is forked from here: it holds keys some seconds less, and a run that is
+    started again begins at once.
+    """
+    if not recipe.scripts and not recipe.backend.packages:  # these import in an order of their own
+        from sealtrain.training.run import load_phase
+
+        load_phase(recipe.phase)
 
 
 def _say_missed(error: SealtrainError) -> None:

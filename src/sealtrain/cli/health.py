@@ -11,18 +11,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
-from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.files import read_regular
-from sealtrain.base.hostport import host_and_port
 from sealtrain.base.processes import end_with_parent
-from sealtrain.errors import DataInvalid, UsageError
+from sealtrain.base.wsgi import App, bound
+from sealtrain.errors import DataInvalid
 
 __all__ = ["health"]
 
 _MAX_BYTES: Final = 1 << 16
-_SECONDS: Final = 5
 _PATH: Final = "/healthz"
 
 
@@ -42,16 +40,7 @@ def health(place: str | None, status: Path) -> Iterator[None]:
     if place is None:
         yield
         return
-    host, port = host_and_port(place)
-    try:
-        server = make_server(host, port, _page(status), handler_class=_Request)
-    except OSError as error:
-        raise UsageError(
-            "cannot listen for questions about health",
-            check="health",
-            got=f"{place}: {error.strerror}",
-            hint="name a free port in the run ticket",
-        ) from None
+    server = bound(_page(status), place, hint="name a free port as health in the run ticket")
 
     def serve() -> None:
         if end_with_parent():
@@ -67,7 +56,7 @@ def health(place: str | None, status: Path) -> Iterator[None]:
         process.join()
 
 
-def _page(status: Path) -> Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]:
+def _page(status: Path) -> App:
     def answer(request: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         if (request["REQUEST_METHOD"], request["PATH_INFO"]) != ("GET", _PATH):
             start("404 Not Found", [("content-length", "0")])
@@ -84,10 +73,3 @@ def _page(status: Path) -> Callable[[dict[str, Any], Callable[..., Any]], Iterab
         return [body]
 
     return answer
-
-
-class _Request(WSGIRequestHandler):
-    timeout = _SECONDS
-
-    def log_message(self, *_: Any) -> None:
-        """Log no request."""

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from sealtrain.base.files import atomic_write
+from sealtrain.base.files import atomic_write, made_folder
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.passphrases import PassphraseFile, new_passphrase
 from sealtrain.keys.identity import Identity
 
 __all__ = ["keygen"]
@@ -20,14 +21,29 @@ def keygen(
     post_quantum: Annotated[
         bool, typer.Option("--post-quantum", help="Cosign ledgers with an ML-DSA-44 key.")
     ] = False,
+    with_passphrase: Annotated[
+        bool,
+        typer.Option("--with-passphrase", help="Lock it with a passphrase, asked for twice."),
+    ] = False,
+    passphrase_file: PassphraseFile = None,
     as_json: Json = False,
 ) -> None:
-    """Make an owner's identity: a private file (0600) and a public one to share."""
-    out.mkdir(parents=True, exist_ok=True)
+    """Make an owner's identity: a private file (0600) and a public one to share.
+
+    A passphrase protects the file where a copy of it is lost; it cannot be recovered.
+    """
+    passphrase = None
+    if with_passphrase or passphrase_file is not None:
+        passphrase = new_passphrase(passphrase_file)
     identity = Identity.generate(name, post_quantum=post_quantum)
     private, public = out / f"{name}.identity.json", out / f"{name}.public.json"
-    identity.save(private)
-    atomic_write(public, identity.public.to_bytes())
+    with made_folder(out):
+        identity.save(private, passphrase)
+        try:
+            atomic_write(public, identity.public.to_bytes())
+        except BaseException:
+            private.unlink()  # nobody has sealed to it yet
+            raise
     say(f"keep {private} secret and backed up: it opens what {name} seals")
     emit(
         as_json,

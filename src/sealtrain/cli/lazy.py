@@ -8,7 +8,7 @@ them; a dataclass among the parameters stands for options that belong together (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeAlias
@@ -17,9 +17,11 @@ import click
 import typer.core
 import typer.main
 
+from sealtrain.cli.command import Command, Settled, hint_renamed
 from sealtrain.cli.options import spread
+from sealtrain.cli.renames import COMMANDS, with_new_options
 
-__all__ = ["Entries", "Entry", "LazyGroup", "Noun", "load"]
+__all__ = ["Entries", "Entry", "LazyGroup", "Noun", "load", "made"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +31,13 @@ class Entry:
     Attributes:
         place: Its function, as ``module:function``.
         summary: The first sentence of the function's docstring.
+        measured: A deployment document may start it: it takes nothing from variables or project
+            files (``cli.command``).
     """
 
     place: str
     summary: str
+    measured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,59 +49,76 @@ class Noun:
         commands: By name, in the order of ``--help``.
         place: The function of the group's own command, for a group that does something by itself.
         no_args_is_help: Whether the group shows its help where no command is named.
+        measured: As of a command, for the group's own.
     """
 
     summary: str
     commands: Entries
     place: str | None = None
     no_args_is_help: bool = False
+    measured: bool = False
 
 
 Entries: TypeAlias = Mapping[str, "Entry | Noun"]
 
 
-class LazyGroup(typer.core.TyperGroup):
+class LazyGroup(Settled, typer.core.TyperGroup):
     """A group of the commands of a table.
 
     Args:
         entries: The table.
+        path: The group's words after ``sealtrain``.
+        sections: Names of the table by heading, for the list of commands; each name once.
         settings: As of any group.
     """
 
-    def __init__(self, *, entries: Entries, **settings: Any) -> None:
+    def __init__(
+        self,
+        *,
+        entries: Entries,
+        path: tuple[str, ...] = (),
+        sections: Mapping[str, Sequence[str]] | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__(**settings)
         self.entries = entries
+        self.path = path
+        self.sections = {"Commands": tuple(entries)} if sections is None else sections
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order of the table."""
-        return list(self.entries)
+        """Names in the order of the sections."""
+        return [name for names in self.sections.values() for name in names]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command's module and make the command; ``None`` for an unknown name."""
         entry = self.entries.get(cmd_name)
-        if entry is None:
-            return None
-        return _group(cmd_name, entry) if isinstance(entry, Noun) else _command(cmd_name, entry)
+        return None if entry is None else made((*self.path, cmd_name), entry)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command by the first word, or suggest names that are like it."""
+        """Find a command by the first word, by its old name too, or suggest names like it."""
+        old = (*self.path, *args[:1])
+        renamed = COMMANDS.get(" ".join(old))
+        if renamed is not None:
+            hint_renamed(f"sealtrain {' '.join(old)}", f"sealtrain {' '.join(renamed.to)}")
+            words, _ = with_new_options(args[1:], renamed.options)
+            return renamed.to[-1], _at(ctx, renamed.to), [*renamed.added, *words]
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:  # click suggests only commands that are loaded
             name = error.command_name
             raise click.NoSuchCommand(name, possibilities=self.entries, ctx=ctx) from None
 
+    def _asks_project(self, args: list[str]) -> bool:
+        """The group's own command asks; a command of it does so by itself."""
+        return super()._asks_project(args) and not set(args) & set(self.entries)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands; none of them is imported."""
-        limit = formatter.width - 6 - max(map(len, self.entries))
-        rows = [
-            (name, click.Command(name, help=entry.summary).get_short_help_str(limit))
-            for name, entry in self.entries.items()
-        ]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        """Write the list of commands, each line whole; none of them is imported."""
+        for heading, names in self.sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, self.entries[name].summary) for name in names])
 
 
 def load(place: str) -> Callable[..., None]:
@@ -106,21 +128,47 @@ def load(place: str) -> Callable[..., None]:
     return function
 
 
-def _command(name: str, entry: Entry) -> click.Command:
-    only = typer.Typer(add_completion=False, rich_markup_mode=None)
-    only.command(name)(spread(load(entry.place)))
-    return typer.main.get_command(only)
+def made(path: tuple[str, ...], entry: Entry | Noun) -> click.Command:
+    """Make the command at a place of the table.
 
-
-def _group(name: str, noun: Noun) -> LazyGroup:
-    own = None if noun.place is None else _command(name, Entry(noun.place, noun.summary))
-    return LazyGroup(
-        name=name,
-        entries=noun.commands,
-        help=noun.summary,
+    Args:
+        path: Its words after ``sealtrain``.
+        entry: Its line.
+    """
+    if isinstance(entry, Entry):
+        return _command(path, entry.place, measured=entry.measured)
+    own = None if entry.place is None else _command(path, entry.place, measured=entry.measured)
+    group = LazyGroup(
+        name=path[-1],
+        entries=entry.commands,
+        path=path,
+        help=entry.summary,
         params=None if own is None else own.params,
         callback=None if own is None else own.callback,
         invoke_without_command=own is not None,
-        no_args_is_help=noun.no_args_is_help,
+        no_args_is_help=entry.no_args_is_help,
         rich_markup_mode=None,
     )
+    group.settle(path, measured=entry.measured or own is None)
+    return group
+
+
+def _command(path: tuple[str, ...], place: str, *, measured: bool) -> Command:
+    only = typer.Typer(add_completion=False, rich_markup_mode=None)
+    only.command(path[-1], cls=Command)(spread(load(place)))
+    command = typer.main.get_command(only)
+    if not isinstance(command, Command):
+        raise TypeError("typer made another kind of command")
+    command.settle(path, measured=measured)
+    return command
+
+
+def _at(ctx: click.Context, path: tuple[str, ...]) -> click.Command:
+    """The command at a path from the root, which has one."""
+    command = ctx.find_root().command
+    for word in path:
+        found = command.get_command(ctx, word) if isinstance(command, LazyGroup) else None
+        if found is None:
+            raise LookupError(" ".join(path))
+        command = found
+    return command

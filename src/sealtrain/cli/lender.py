@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from socketserver import ThreadingMixIn
 from typing import Annotated, Any, Final
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.simple_server import WSGIServer
 
 import typer
 
@@ -15,14 +14,14 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import read_bounded
 from sealtrain.base.hostport import host_and_port, written
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
+from sealtrain.base.wsgi import App, bound
 from sealtrain.cli.output import say
 from sealtrain.client.storecredentials import MAX_REQUEST_BYTES, Lender, parse_credentials
-from sealtrain.errors import RequestTooLarge, SealtrainError, UsageError
+from sealtrain.errors import RequestTooLarge, SealtrainError
 from sealtrain.recipe.compose import compose_hash, extract_lock
 
 __all__ = ["credentials", "lending"]
 
-_SECONDS: Final = 20
 _MAX_FILE_BYTES: Final = 64 << 10
 
 
@@ -61,16 +60,10 @@ def lending(lender: Lender, listen: str) -> WSGIServer:
     Raises:
         UsageError: The place cannot be listened at.
     """
-    host, port = host_and_port(listen)
-    try:
-        return make_server(host, port, _page(lender), _Server, _Request)
-    except OSError as error:
-        raise UsageError(
-            "cannot listen", check="listen", got=f"{listen}: {error.strerror}"
-        ) from None
+    return bound(_page(lender), listen)
 
 
-def _page(lender: Lender) -> Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]:
+def _page(lender: Lender) -> App:
     def answer(request: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         status, body = "200 OK", b""
         try:
@@ -99,14 +92,3 @@ def _body(request: dict[str, Any]) -> bytes:
         raise RequestTooLarge("the request is too long", got=told[:20], expected=MAX_REQUEST_BYTES)
     data: bytes = request["wsgi.input"].read(length)
     return data
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
-class _Request(WSGIRequestHandler):
-    timeout = _SECONDS
-
-    def log_message(self, *_: Any) -> None:
-        """Log no request."""

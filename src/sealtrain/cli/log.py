@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import system_clock
 from sealtrain.base.encoding import printable
 from sealtrain.base.files import read_bounded
@@ -18,6 +16,7 @@ from sealtrain.cli.brokers import BrokerFiles, at_each, exit_for
 from sealtrain.cli.output import Json, emit, progress_items, say
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import pinned_identity
+from sealtrain.client.auditing import audit_served
 from sealtrain.client.connection import watched_ledger
 from sealtrain.client.owner import one_memory
 from sealtrain.client.pin import load_pin
@@ -31,10 +30,9 @@ from sealtrain.ledger.witness import read_memory
 from sealtrain.manifest.trust import load_trust
 from sealtrain.release.messages import ledger_origin
 from sealtrain.signing.note import MAX_NOTE_BYTES
-from sealtrain.signing.tree_head import verify_tree_head
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from sealtrain.ledger.references import References
 
@@ -53,7 +51,7 @@ _MAX_SHOWN = 50
 ConsortiumFile = Annotated[Path, typer.Option(help="The consortium file.")]
 StateFile = Annotated[
     Path | None,
-    typer.Option(help="Where the last tree head is kept; beside your identity unless given."),
+    typer.Option("--memory", help="Your memory of the ledger; beside your identity unless given."),
 ]
 
 
@@ -123,10 +121,12 @@ def audit(
     ] = None,
     state: Annotated[
         Path | None,
-        typer.Option(help="Your memory of the ledger (see log witness): its key and tree head."),
+        typer.Option(
+            "--memory", help="Your memory of the ledger (see log witness): its key and tree head."
+        ),
     ] = None,
     trust: Annotated[
-        Path | None, typer.Option(help="Trust file: the ledger's key, instead of --state.")
+        Path | None, typer.Option(help="Trust file: the ledger's key, instead of --memory.")
     ] = None,
     kept: Annotated[
         list[Path] | None,
@@ -154,7 +154,7 @@ def audit(
         if key is None:
             raise UsageError(
                 "the ledger's key is missing",
-                check="--state or --trust",
+                check="--memory or --trust",
                 hint="take it from an owner's state file or an auditor's trust file",
             )
         report = _audit_database(database, members, key, notes, shown=not as_json)
@@ -183,39 +183,18 @@ def audit_broker(
 ) -> AuditReport:
     """Audit what a broker serves, and show each entry to ``seen`` as it comes."""
     pin = load_pin(broker)
-    origin = ledger_origin(members.consortium_id)
     with BrokerClient(pin.url) as client:
         if key is None:
             found = pinned_identity(client, pin, members.consortium_id, now=system_clock())
             key = found.signing_key
-        head = client.ledger_checkpoint()
-        size = verify_tree_head(head, key, origin=origin).size
-        auditor = _auditor(members, key, [*notes, *_cosigned(client, size), head])
-        with progress_items("auditing", size, shown=shown) as advance:
-            while auditor.size < size:
-                page = client.ledger_entries(auditor.size, min(1000, size - auditor.size))
-                if not page:
-                    auditor.add_finding(
-                        "entry missing", "the broker serves no such entry", auditor.size
-                    )
-                    break
-                for entry in page[: size - auditor.size]:
-                    seen(auditor.size, entry)
-                    auditor.entry(canonical_json(entry))
-                advance(len(page))
-    return auditor.finish()
-
-
-def _cosigned(client: BrokerClient, size: int) -> Iterator[str]:
-    """Every cosigned tree head that a broker serves; ends even where the pages never do."""
-    start = 0
-    while start <= size and (page := client.ledger_cosigned(start)):
-        yield from page
-        found = [re.match(r"[^\n]*\n([0-9]{1,16})\n", note) for note in page]
-        largest = max((int(size[1]) for size in found if size), default=-1)
-        if largest < start:
-            return
-        start = largest + 1
+        return audit_served(
+            client,
+            members,
+            key,
+            notes,
+            progress=lambda size: progress_items("auditing", size, shown=shown),
+            seen=seen,
+        )
 
 
 def _audit_database(
@@ -257,7 +236,7 @@ def given(
             raise UsageError(
                 "the trust file names several brokers, and each has a ledger of its own",
                 check="--trust",
-                expected="your memory of this ledger: --state",
+                expected="your memory of this ledger: --memory",
             )
     if state is not None:
         remembered = read_memory(state)

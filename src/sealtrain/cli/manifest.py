@@ -85,7 +85,7 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about a run, its checks and its limits."""
     found = outputs.examined(manifest, trust)
-    atomic_write(out, render(found).encode(), overwrite=True)
+    atomic_write(out, render(found).encode(), mode=0o600, overwrite=True)
     say("open it in a browser; it loads nothing from anywhere")
     emit(
         as_json,

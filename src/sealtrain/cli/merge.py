@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sealtrain.base.files import atomic_folder
+from sealtrain.base.files import atomic_folder, private_file
 from sealtrain.cli.output import Json, emit
 
 __all__ = ["merge"]
@@ -15,7 +15,9 @@ __all__ = ["merge"]
 
 def merge(
     adapter: Annotated[Path, typer.Argument(help="Opened adapter (made by: sealtrain open).")],
-    base: Annotated[Path, typer.Option(help="Folder of the base model, in full precision.")],
+    base: Annotated[
+        Path, typer.Option("--base-model", help="Folder of the base model, in full precision.")
+    ],
     out: Annotated[Path, typer.Option(help="Folder to make.")],
     as_json: Json = False,
 ) -> None:
@@ -28,6 +30,6 @@ def merge(
     files = merge_folder(adapter, base)
     with atomic_folder(out) as folder:
         for name, data in files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(data)
+            with private_file(folder / name) as file:
+                file.write(data)
     emit(as_json, {"out": str(out), "files": sorted(files)}, [f"merged   {out}", *sorted(files)])

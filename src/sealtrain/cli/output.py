@@ -12,9 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
 
-from sealtrain.errors import StorageFailed
+from sealtrain.base.encoding import printable
+from sealtrain.base.files import system_failure
+from sealtrain.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,11 +28,13 @@ __all__ = [
     "Json",
     "emit",
     "metric_lines",
+    "near",
     "progress_bytes",
     "progress_items",
     "report_bug",
     "report_error",
     "report_system",
+    "report_usage",
     "say",
     "table",
 ]
@@ -52,8 +57,18 @@ def metric_lines(metrics: Mapping[str, float | None]) -> list[str]:
 
 
 def say(text: str) -> None:
-    """Talk to the person at the terminal (stderr)."""
-    typer.echo(text, err=True)
+    """Talk to the person at the terminal (stderr), in characters that show.
+
+    Text may come from a broker or from files that others made: none of it moves the cursor.
+    """
+    shown = [printable(line.expandtabs()) for line in text.split("\n")]
+    typer.echo("\n".join(shown), err=True)
+
+
+def near(path: Path) -> Path:
+    """A path as a person types it here: from the working folder where it lies inside."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def table(rows: Sequence[Sequence[str]], *, header: Sequence[str]) -> list[str]:
@@ -70,26 +85,35 @@ def report_error(error: SealtrainError) -> int:
     if "--json" in sys.argv:
         typer.echo(json.dumps({"error": error.to_dict()}, indent=2, ensure_ascii=False))
     say(f"{error.label} [{error.code}]: {error.message}")
-    for name in ("owner", "check", "got", "expected", "hint"):
+    for name in ("owner", "dataset", "column", "check", "got", "expected", "hint"):
         value = getattr(error, name)
         if value is not None:
             say(f"  {name}: {value}")
     return error.exit_code
 
 
+def report_usage(error: click.ClickException, *, as_json: bool) -> int:
+    """Show that a command line makes no sense, with its usage, and return the exit code."""
+    if as_json:
+        told = UsageError(error.format_message(), hint=_help_of(error))
+        typer.echo(json.dumps({"error": told.to_dict()}, indent=2, ensure_ascii=False))
+    error.show()
+    return error.exit_code
+
+
+def _help_of(error: click.ClickException) -> str:
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{'sealtrain' if context is None else context.command_path} --help"
+
+
 def report_system(fault: OSError) -> int:
     """Show what the system refused, such as a full disk; a fault without a number is a bug."""
-    if fault.errno is None:
+    failure = system_failure(fault)
+    if failure is None:
         return report_bug(fault)
     names = [str(name) for name in (fault.filename, fault.filename2) if name is not None]
-    return report_error(
-        StorageFailed(
-            f"the system refused a file or a connection: {os.strerror(fault.errno)}",
-            check="system",
-            got=", ".join(names) or None,
-            hint="mend that, then run the command again",
-        )
-    )
+    failure.got = ", ".join(names) or None
+    return report_error(failure)
 
 
 def report_bug(bug: Exception) -> int:

@@ -11,6 +11,7 @@ from sealtrain.attest.policy import AppraisalPolicy, load_policy
 from sealtrain.base.clock import system_clock
 from sealtrain.cli.approvals import ConsortiumFile, IdentityFile, StateFile, confirm
 from sealtrain.cli.brokers import BrokerFiles, at_each, exit_for
+from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.connection import watched_ledger
@@ -29,10 +30,13 @@ def set_policy(
     identity: IdentityFile,
     brokers: BrokerFiles,
     appraisal: Annotated[
-        Path | None, typer.Argument(help="Appraisal policy for guests; see attest policy.")
+        Path | None, typer.Argument(help="Appraisal policy for guests; see policy new.")
     ] = None,
     lease_seconds: Annotated[
-        int | None, typer.Option(min=60, max=604800, help="Longest lease on your keys.")
+        int | None,
+        typer.Option(
+            click_type=Duration("s", least=60, most=604800), help="Longest lease on your keys."
+        ),
     ] = None,
     consortium: ConsortiumFile = Path("consortium.json"),
     state: StateFile = None,

@@ -11,13 +11,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, Final, Protocol, Self
 
+from sealtrain.base.processes import end_with_starter
 from sealtrain.errors import Unreachable, error_by_code
 
-__all__ = ["Part", "Process", "Start", "answered", "end", "program", "started"]
+__all__ = ["Part", "Process", "Start", "answered", "end", "program", "ran", "started", "tied"]
 
 _POLL_S: Final = 0.02
 _ENDS_WITHIN_S: Final = 20
@@ -45,6 +47,41 @@ Start = Callable[[Sequence[str], IO[bytes], IO[bytes]], Process]
 def started(words: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> Process:
     """Start a command of this program as anybody does."""
     return subprocess.Popen(program(words), stdout=stdout, stderr=stderr)  # noqa: S603
+
+
+def tied(words: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> Process:
+    """Start a command that cannot outlive this process; Ctrl-C reaches it through this one."""
+    return subprocess.Popen(  # noqa: S603  # our own program with our own words
+        program(words),
+        stdout=stdout,
+        stderr=stderr,
+        process_group=0,
+        preexec_fn=end_with_starter(),
+    )
+
+
+def ran(
+    *words: str | Path, shown: bool = False, variables: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Run a command to its end, or to this process's; its answer.
+
+    Args:
+        words: After ``sealtrain``, without ``--json``.
+        shown: Its stderr goes to this process's.
+        variables: Further ones of its environment.
+
+    Raises:
+        SealtrainError: The command's own error.
+    """
+    done = subprocess.run(  # noqa: S603  # our own program with our own words
+        [*program(words), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=None if shown else subprocess.PIPE,
+        text=True,
+        env=os.environ | dict(variables),
+        preexec_fn=end_with_starter(),
+    )
+    return answered(str(words[0]), done.returncode, done.stdout)
 
 
 def program(words: Sequence[str | Path]) -> list[str]:
@@ -143,8 +180,10 @@ class Part:
         return self.end(signal.SIGKILL)
 
     def said(self) -> list[str]:
-        """Lines of its stderr so far."""
-        return self.log.read_text("utf-8", errors="replace").splitlines()
+        """Lines of its stderr so far, without one that it is still writing."""
+        gone = self.gone
+        text = self.log.read_text("utf-8", errors="replace")
+        return (text if gone else text[: text.rfind("\n") + 1]).splitlines()
 
     def place(self, ready: str, *, within: float) -> str:
         """The last word of the line with ``ready``. Arguments and errors as ``line``."""

@@ -16,6 +16,7 @@ from sealtrain.base.shipped import shipped
 from sealtrain.cli.output import Json, emit, table
 from sealtrain.errors import UsageError
 from sealtrain.recipe.schema import load_recipe
+from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 
 __all__ = ["demo", "explain", "recipes"]
 
@@ -75,4 +76,4 @@ def demo(
     played = subprocess.run(words, stdout=shown)  # noqa: S603  # our own program, our own words
     if played.returncode != 0:
         raise typer.Exit(played.returncode)
-    emit(as_json, {"out": str(out), "manifest": str(out / "run" / "manifest.json")})
+    emit(as_json, {"out": str(out), "manifest": str(out / "run" / RUN_MANIFEST)})

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sealtrain.cli.basefolder import remember_base
 from sealtrain.cli.brokers import BrokerFiles
-from sealtrain.cli.output import Json, emit, table
+from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.review import change_lines, page
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.members import Consortium
-from sealtrain.recipe.diff import Change, diff
+from sealtrain.recipe.diff import diff
+from sealtrain.recipe.fitness import require_fitness
 from sealtrain.recipe.lock import load_lock, lock_recipe
-from sealtrain.recipe.schema import json_schema
+from sealtrain.recipe.schema import json_schema, load_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from sealtrain.recipe.installation import Installation
+    from sealtrain.recipe.lockfile import HubPin, Lock
+    from sealtrain.recipe.recipe import Recipe
 
 
-__all__ = ["change_lines", "lock", "schema", "show", "show_diff"]
+__all__ = ["lock", "schema", "show", "show_diff"]
 
 
 def lock(
@@ -30,19 +36,35 @@ def lock(
         "consortium.json"
     ),
     out: Annotated[Path, typer.Option(help="Folder for the lock and the deployment.")] = Path(),
+    image: Annotated[
+        Path | None,
+        typer.Option(help="OCI layout of the guests' image: pin its packages, not this machine's."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Resolve everything a recipe names to digests: recipe.lock.json and app-compose.json.
 
-    The lock names the brokers, too: guests of the recipe obey these and no other.
+    The lock names the brokers, too: guests of the recipe obey these and no other. A recipe that
+    could not work is refused here, with everything that is wrong with it: owners outside the
+    consortium, metrics that nothing measures, modules and lengths that the base model lacks.
+    A model that the recipe names by model.id is downloaded from the Hugging Face hub first, and its
+    commit, digest and licence are in the lock.
     """
+    members = Consortium.load(consortium)
+    names = [owner.name for owner in members.owners]
+    wanted = load_recipe(recipe)
+    hub = _brought(wanted, recipe.parent)
+    require_fitness(wanted, recipe.parent, names)
     locked = lock_recipe(
         recipe,
-        consortium_id=Consortium.load(consortium).consortium_id,
+        consortium_id=members.consortium_id,
         brokers=[load_pin(path).broker_id for path in brokers],
+        installation=None if image is None else _installed_in(image, recipe),
+        hub=hub,
     )
     out.mkdir(parents=True, exist_ok=True)
     locked.write(out)
+    remember_base(out / "recipe.lock.json", recipe.parent)
     emit(
         as_json,
         {
@@ -52,14 +74,39 @@ def lock(
             "brokers": list(locked.lock.brokers),
             "lock": str(out / "recipe.lock.json"),
             "deployment": str(out / "app-compose.json"),
+            **_hub_facts(locked.lock),
         },
         [
             f"recipe hash  {locked.recipe_hash}",
             f"compose hash {locked.compose_hash}",
             f"app id       {locked.app_id}",
             *(f"broker       {broker_id}" for broker_id in locked.lock.brokers),
+            *(f"{name:<12} {text}" for name, text in locked.lock.origins.items()),
         ],
     )
+
+
+def _brought(recipe: Recipe, base_dir: Path) -> dict[str, HubPin]:
+    """Commits and licences of the recipe's models of the hub, whose files are in place then."""
+    if not recipe.hub_models:
+        return {}
+    from sealtrain.client.hub import Hub, bring_models
+
+    return bring_models(recipe, base_dir, hub=Hub(progress=sys.stderr.isatty()), on_step=say)
+
+
+def _hub_facts(lock: Lock) -> dict[str, Any]:
+    """What a lock says of its models of the hub, for ``--json``; nothing without any."""
+    pins = lock.to_dict().get("hub", {})
+    ids = {name: {"id": model.id} for name, model in lock.recipe.hub_models.items()}
+    return {"hub": {name: ids[name] | pin for name, pin in pins.items()}} if pins else {}
+
+
+def _installed_in(image: Path, recipe: Path) -> Installation:
+    from sealtrain.cli.image import opened
+    from sealtrain.image.packages import measure_image
+
+    return measure_image(opened(image), load_recipe(recipe))
 
 
 def schema() -> None:
@@ -76,8 +123,12 @@ def show(
     changes = diff(None, locked)
     emit(
         as_json,
-        {"recipe_hash": locked.recipe_hash, "changes": [change.to_dict() for change in changes]},
-        [f"recipe hash {locked.recipe_hash}", *change_lines(changes)],
+        {
+            "recipe_hash": locked.recipe_hash,
+            **_hub_facts(locked),
+            "changes": [change.to_dict() for change in changes],
+        },
+        [f"recipe hash {locked.recipe_hash}", *page(locked), "", *change_lines(changes)],
     )
 
 
@@ -98,25 +149,3 @@ def show_diff(
         },
         change_lines(changes) or ["no difference"],
     )
-
-
-def change_lines(changes: Sequence[Change]) -> list[str]:
-    """Changes as aligned text; below it the lines of scripts that differ."""
-    if not changes:
-        return []
-    rows = [
-        (change.severity, change.path, _short(change.before), _short(change.after))
-        for change in changes
-    ]
-    lines = table(rows, header=("weight", "what", "before", "after"))
-    for change in changes:
-        if change.text_lines:
-            lines += ["", change.path, *change.text_lines]
-    return lines
-
-
-def _short(value: object) -> str:
-    text = "-" if value is None else value if isinstance(value, str) else json.dumps(value)
-    if "\n" in text:
-        text = f"{text.count(chr(10))} lines, below"
-    return text if len(text) <= 72 else f"{text[:69]}..."

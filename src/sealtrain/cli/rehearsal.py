@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import shlex
 import signal
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from sealtrain.base.yamltext import yaml_text
-from sealtrain.cli.programs import Part, answered, program
+from sealtrain.cli.programs import Part, ran, tied
 from sealtrain.cli.runoptions import ANYWHERE
+from sealtrain.client.fitting import check_data, layout_words
 from sealtrain.errors import AlreadyExists, UsageError
+from sealtrain.guest.sandbox.rehearsed import INSECURE_SHOW
 from sealtrain.keys.shares import check_threshold
 from sealtrain.manifest import form
+from sealtrain.recipe.fitness import require_fitness
+from sealtrain.recipe.records import dataset_of
 from sealtrain.recipe.schema import load_recipe
 from sealtrain.recipe.terms import expect_data
+from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
@@ -52,6 +56,7 @@ class Rehearsal:
         *,
         brokers: int = 1,
         threshold: int | None = None,
+        insecure_shown: bool = False,
     ) -> None:
         """Prepare a stage.
 
@@ -61,6 +66,8 @@ class Rehearsal:
             machine: Options of ``sealtrain simulator`` that say what every guest plays.
             brokers: How many brokers there are; each holds a share where there are several.
             threshold: How many of several open the data.
+            insecure_shown: Training shows what libraries and scripts print, and whole tracebacks:
+                for data that may be shown.
 
         Raises:
             AlreadyExists: ``out`` is there and not empty.
@@ -70,6 +77,7 @@ class Rehearsal:
             check_threshold(threshold or 0, brokers)
         self._count = brokers
         self._threshold = threshold
+        self._open = insecure_shown
         self.out = out.resolve()
         self._say = say
         self._machine = machine
@@ -87,12 +95,7 @@ class Rehearsal:
         self._stack.callback(signal.signal, signal.SIGTERM, before)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def play(
@@ -120,7 +123,20 @@ class Rehearsal:
         wanted = expect_data(recipe.datasets, data)
         if not set(seal_as) <= set(wanted):
             raise UsageError("options for a dataset the recipe does not name", got=min(seal_as))
+        if not recipe.release_policy.model.recipients:
+            raise UsageError(
+                "a rehearsal opens the model in the end, and no owner can open one handed on",
+                check="release_policy.model",
+                hint="rehearse the recipe with recipients in place of handed_on",
+            )
         people = sorted({*recipe.owners, *recipe.release_policy.model.recipients})
+        self._say("checking recipe and data")
+        require_fitness(recipe, path.parent, people)
+        for key in wanted:
+            owner, _, name = key.partition(".")
+            if dataset_of(recipe, owner, name).role != "model":
+                chosen = layout_words(shlex.split(seal_as.get(key, "")))
+                check_data(recipe, owner, name, Path(data[key]), chosen)
         self._found(people)
         self._trust_machines()
         self._open_brokers()
@@ -163,7 +179,13 @@ class Rehearsal:
     def _trust_machines(self) -> None:
         """The policy of every part, before the lock: a recipe may name it."""
         self._run(
-            "simulator", "policy", "--state", self._root, "--out", self._policy, *self._machine
+            "simulator",
+            "serve",
+            "--simulator",
+            self._root,
+            "--write-policy",
+            self._policy,
+            *self._machine,
         )
 
     def _lock(self, path: Path, name: str) -> None:
@@ -187,7 +209,7 @@ class Rehearsal:
                 "broker ready", *self._started(f"{file.stem}-guest", ticket, document=compose)
             )
             self._run(
-                "broker", "pin", "--url", url, "--deployment", compose, "--policy", policy,
+                "broker", "pin", "--url", url, "--broker-deployment", compose, "--policy", policy,
                 "--out", file,
             )  # fmt: skip
 
@@ -205,9 +227,9 @@ class Rehearsal:
         self._say(f"{owner} approves")
         pins: list[str | Path] = []
         for folder in sorted(self._sealed.glob(f"{owner}.*.sealed")):
-            pins += ["--dataset", folder]
+            pins += ["--data", folder]
         self._run(
-            "approve", self._deployment, "--identity", self._identity(owner),
+            "approve", "--deployment", self._deployment, "--identity", self._identity(owner),
             *self._brokers, "--consortium", self._consortium, *pins, "--yes",
         )  # fmt: skip
 
@@ -258,13 +280,13 @@ class Rehearsal:
     ) -> tuple[str | Path, ...]:
         """The words that start a document in a guest of its own, with a folder of that name."""
         return (
-            "deploy", "run", document or self._deployment, "--ticket", ticket,
+            "deploy", "run", "--deployment", document or self._deployment, "--ticket", ticket,
             "--folder", self.out / name, "--simulator", self._root, *self._machine,
         )  # fmt: skip
 
     def _verify(self, recipient: str, run: Path) -> dict[str, Any]:
         self._say("verifying the manifest, opening the model")
-        trust, manifest = self.out / "trust.yaml", run / "manifest.json"
+        trust, manifest = self.out / "trust.yaml", run / RUN_MANIFEST
         self._run(
             "trust", "new", "--consortium", self._consortium, "--deployment", self._deployment,
             "--policy", self._policy, *self._brokers, *self._at_least, "--out", trust,
@@ -317,13 +339,8 @@ class Rehearsal:
 
     def _run(self, *words: str | Path, shown: bool = False) -> dict[str, Any]:
         """Run a command; its refusal is raised here."""
-        done = subprocess.run(  # noqa: S603  # our own program with our own words
-            [*program(words), "--json"],
-            stdout=subprocess.PIPE,
-            stderr=None if shown else subprocess.PIPE,
-            text=True,
-        )
-        return answered(str(words[0]), done.returncode, done.stdout)
+        variables = INSECURE_SHOW if shown and self._open else {}
+        return ran(*words, shown=shown, variables=variables)
 
     def serve(self, ready: str, *words: str | Path) -> str:
         """Start a server for the length of the rehearsal; the last word of the line ``ready``."""
@@ -332,7 +349,7 @@ class Rehearsal:
 
     def _part(self, name: str, *words: str | Path, answers: bool = True) -> Part:
         """Start a command that runs beside the others, to the end of the rehearsal at most."""
-        return self._stack.enter_context(Part(name, self.out, words, answers=answers))
+        return self._stack.enter_context(Part(name, self.out, words, answers=answers, start=tied))
 
 
 def result_lines(done: Mapping[str, Any]) -> list[str]:

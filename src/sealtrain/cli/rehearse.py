@@ -21,7 +21,10 @@ __all__ = ["rehearse"]
 def rehearse(
     recipe: Annotated[Path, typer.Argument(help="The recipe (YAML).")],
     data: Annotated[
-        list[str], typer.Option(help="OWNER.NAME=PATH: data for a dataset of the recipe; repeat.")
+        list[str],
+        typer.Option(
+            "--records", help="OWNER.NAME=PATH: data for a dataset of the recipe; repeat."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Folder to make; holds everything afterwards.")],
     *,
@@ -38,8 +41,9 @@ def rehearse(
 ) -> None:
     """Play every part on the simulator: found, lock, seal, approve, train, verify, open.
 
-    Every step runs as its own sealtrain process with throwaway keys. Nothing of it is attested: use
-    data you may show.
+    Recipe and data are checked first. Every step runs as its own sealtrain process with throwaway
+    keys, and training prints what libraries and scripts print, with whole tracebacks. Nothing of it
+    is attested: use data you may show.
     """
     require_extras("a rehearsal", "train", "broker", "simulator")
 
@@ -50,6 +54,8 @@ def rehearse(
         *("--gpus", str(machine.gpus)),
         *("--switches", str(machine.switches)),
     )
-    with Rehearsal(out, say, words, brokers=brokers, threshold=threshold) as stage:
+    with Rehearsal(
+        out, say, words, brokers=brokers, threshold=threshold, insecure_shown=True
+    ) as stage:
         done = stage.play(recipe, wanted, pairs(data), pairs(seal_as))
     emit(as_json, done, [*metric_lines(done["trained"]["metrics"]), *result_lines(done)])

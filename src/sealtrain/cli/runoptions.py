@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sealtrain.base.platforms import PLATFORMS
+from sealtrain.cli.basefolder import base_of
 from sealtrain.cli.output import say
 from sealtrain.errors import SealtrainError, UsageError
 
@@ -68,7 +69,8 @@ class FileOptions:
         str | None, typer.Option(help="Collateral of the accelerators' reports: file:…")
     ] = None
     base: Annotated[
-        Path | None, typer.Option(help="Folder the recipe's paths start from [the lock's].")
+        Path | None,
+        typer.Option(help="Folder the recipe's paths start from [where it was locked]."),
     ] = None
 
 
@@ -137,7 +139,7 @@ def run_settings(
         gpu_collateral=files.gpu_collateral,
         brokers=tuple(brokers),
         data=tuple(place_of(place) for place in data),
-        base=files.base or lock.parent,
+        base=files.base or base_of(lock),
         out=out,
         accelerator=None if helpers is None else helpers.accelerator,
         dealer=None if helpers is None else helpers.dealer,

@@ -13,13 +13,16 @@ from sealtrain.base.files import atomic_write
 from sealtrain.base.processes import end_with
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.errors import UsageError
 from sealtrain_simulator.machine import Machine, SimulatedTee, fault_meanings
 from sealtrain_simulator.server import serve as serve_guest
 from sealtrain_simulator.state import ensure
 
-__all__ = ["MachineOptions", "faults", "policy", "serve"]
+__all__ = ["MachineOptions", "faults", "serve"]
 
-State = Annotated[Path, typer.Option(help="Folder with the simulated root of trust.")]
+State = Annotated[
+    Path, typer.Option("--simulator", help="Folder with the simulated root of trust.")
+]
 Tee = Annotated[str, typer.Option(help="What to play: dstack (on TDX), tdx, nitro or snp.")]
 Gpus = Annotated[int, typer.Option(min=0, max=32, help="Simulated GPUs of the machine.")]
 Switches = Annotated[int, typer.Option(min=0, max=32, help="NVSwitches beside the GPUs.")]
@@ -48,46 +51,70 @@ class MachineOptions:
         )
 
 
-def serve(
-    deployment: Annotated[Path, typer.Argument(help="app-compose.json the guest is to measure.")],
-    socket: Annotated[Path, typer.Option(help="Unix socket to serve the guest API on.")],
-    state: State,
-    machine: MachineOptions,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuestOptions:
+    """The guest that is served, and how it lies."""
+
+    deployment: Annotated[
+        Path | None, typer.Option(help="app-compose.json the guest is to measure.")
+    ] = None
+    socket: Annotated[Path | None, typer.Option(help="Unix socket to serve the guest API on.")] = (
+        None
+    )
     fault: Annotated[
         str | None, typer.Option(help="Tell one lie; sealtrain simulator faults lists them.")
-    ] = None,
+    ] = None
     emit_events: Annotated[
         bool, typer.Option("--emit-events", help="Play a dstack agent of 0.5: events of the app.")
-    ] = False,
+    ] = False
+
+
+def serve(
+    state: State,
+    machine: MachineOptions,
+    guest: GuestOptions,
+    *,
+    write_policy: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the policy that trusts this simulator and nothing else; without --socket, "
+            "serve nothing.",
+        ),
+    ] = None,
     until: Annotated[
         int | None, typer.Option(metavar="PID", help="End when the process with this id ends.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Serve dstack's guest API, or an enclave's security module, with simulated evidence."""
     if until is not None:
         end_with(until)
-    lie = "" if fault is None else f" (fault: {fault})"
+    if write_policy is not None:
+        _write_policy(state, machine.make(), write_policy)
+        emit(as_json, {"policy": str(write_policy)}, [f"policy   {write_policy}"])
+        if guest.socket is None:
+            return
+    if guest.socket is None or guest.deployment is None:
+        raise UsageError(
+            "a guest needs a document and a socket",
+            check="--deployment and --socket",
+            hint="for the simulator's policy alone: --write-policy FILE",
+        )
+    lie = "" if guest.fault is None else f" (fault: {guest.fault})"
     serve_guest(
-        socket,
-        deployment,
+        guest.socket,
+        guest.deployment,
         state,
-        ready=lambda: say(f"SIMULATED — NOT ATTESTED{lie}: guest API at {socket}"),
-        machine=machine.make(fault=fault, emit_events=emit_events),
+        ready=lambda: say(f"SIMULATED — NOT ATTESTED{lie}: guest API at {guest.socket}"),
+        machine=machine.make(fault=guest.fault, emit_events=guest.emit_events),
     )
 
 
-def policy(
-    state: State,
-    machine: MachineOptions,
-    out: Annotated[Path, typer.Option(help="Policy file to write.")] = Path("policy.yaml"),
-    as_json: Json = False,
-) -> None:
-    """Write an appraisal policy that trusts this simulator and nothing else."""
-    simulated = machine.make()
+def _write_policy(state: Path, simulated: Machine, out: Path) -> None:
     trusted = ensure(state, system_clock(), machine=simulated).policy(simulated)
     atomic_write(out, yaml_text(trusted.to_dict()).encode())
     say("this policy accepts simulated evidence: use it to rehearse, never with real data")
-    emit(as_json, {"policy": str(out)}, [f"policy   {out}"])
 
 
 def faults(

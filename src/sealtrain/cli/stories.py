@@ -17,7 +17,7 @@ __all__ = ["federate", "split", "travel"]
 Out = Annotated[Path, typer.Option(help="Folder to make; holds everything afterwards.")]
 
 
-def travel(out: Out, as_json: Json = False) -> None:
+def travel(out: Out = Path("travel-demo"), as_json: Json = False) -> None:
     """Play a travelling run on the simulator, from founding to verification; about a minute.
 
     Every part is a process of its own with throwaway keys. Nothing of it is attested.
@@ -25,7 +25,7 @@ def travel(out: Out, as_json: Json = False) -> None:
     _play("travel_story", as_json, out)
 
 
-def federate(out: Out, as_json: Json = False) -> None:
+def federate(out: Out = Path("federate-demo"), as_json: Json = False) -> None:
     """Play a federation of three hospitals on the simulator; some minutes.
 
     Every part is a process of its own with throwaway keys. Nothing of it is attested.
@@ -34,7 +34,7 @@ def federate(out: Out, as_json: Json = False) -> None:
 
 
 def split(
-    out: Out,
+    out: Out = Path("split-demo"),
     act: Annotated[
         list[str], typer.Option(help="Play this act only; repeat. All of them without it.")
     ] = [],  # noqa: B006  # typer reads the default, no code changes it

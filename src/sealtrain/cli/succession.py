@@ -13,6 +13,7 @@ from sealtrain.base.files import atomic_write
 from sealtrain.cli.approvals import confirm
 from sealtrain.cli.consortium import lines as consortium_lines
 from sealtrain.cli.consortium import shown as consortium_shown
+from sealtrain.cli.durations import Duration
 from sealtrain.cli.log import ConsortiumFile, StateFile
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.api import BrokerClient
@@ -57,13 +58,13 @@ class ChangeOptions:
         list[Path] | None, typer.Option(help="Public identity of an owner who joins; repeat.")
     ] = None
     remove: Annotated[
-        list[str] | None, typer.Option(help="Name of an owner who leaves; repeat.")
+        list[str] | None, typer.Option("--leaves", help="Name of an owner who leaves; repeat.")
     ] = None
     replace: Annotated[
         list[Path] | None,
         typer.Option(help="New public identity of an owner; repeat."),
     ] = None
-    name: Annotated[str | None, typer.Option(help="Another name.")] = None
+    name: Annotated[str | None, typer.Option("--new-name", help="Another name.")] = None
     approve: Annotated[int | None, typer.Option(help="Another threshold.")] = None
     revoke: Annotated[int | None, typer.Option(help="Another threshold.")] = None
     amend_members: Annotated[int | None, typer.Option(help="Another threshold.")] = None
@@ -87,7 +88,14 @@ def propose(
     identity: IdentityFile,
     ledgers: LedgerOptions,
     changes: ChangeOptions,
-    days: Annotated[int, typer.Option(min=1, max=365, help="To be put in force within.")] = 14,
+    days: Annotated[
+        int,
+        typer.Option(
+            "--within",
+            click_type=Duration("d", least=1, most=365),
+            help="How soon to put it in force.",
+        ),
+    ] = 14,
     state: StateFile = None,
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("succession.json"),
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")] = False,

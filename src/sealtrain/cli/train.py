@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sealtrain.base.stages import say_stages
 from sealtrain.cli.alone import alone
+from sealtrain.cli.durations import Duration
+from sealtrain.cli.evaluate import measure
 from sealtrain.cli.output import Json, emit, metric_lines, say
 from sealtrain.cli.runoptions import (
     FileOptions,
@@ -38,9 +42,9 @@ MetricsPort = Annotated[
 WaitForLease = Annotated[
     int | None,
     typer.Option(
-        min=1,
-        help="Where the lease on the keys lapses, ask for them again for so many seconds and go "
-        "on; without it, stop.",
+        click_type=Duration("s", least=1),
+        help="Where the lease on the keys lapses, ask for them again for so long and go on; "
+        "without it, stop.",
     ),
 ]
 
@@ -63,19 +67,31 @@ def train(
     waiting: WaitOptions,
     as_json: Json = False,
 ) -> None:
-    """Attest, get the keys, train, seal the model, sign the manifest."""
+    """Attest, get the keys, train, seal the model, sign the manifest.
+
+    A recipe of phase evaluate measures a model instead: only noisy or thresholded aggregates leave.
+    """
     alone()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave as with Ctrl-C
     from sealtrain.guest.run import start
+    from sealtrain.recipe.lockfile import load_lock
 
     def begin() -> Outcome:
         return start(
             settings,
             progress=True,
             on_failure=broker_missed,
+            on_stage=say_stages(say),
             metrics_port=waiting.metrics_port,
             alone=True,
         )
 
+    if load_lock(lock).recipe.phase == "evaluate":
+        measure(
+            run_settings(lock, guest, files, brokers=inputs.brokers, data=inputs.data, out=out),
+            as_json,
+        )
+        return
     settings = run_settings(
         lock,
         guest,
@@ -101,6 +117,7 @@ def resume(
 ) -> None:
     """Continue an interrupted run from its last sealed checkpoint, bit for bit."""
     alone()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave as with Ctrl-C
     from sealtrain.guest.settings import name_brokers, name_helpers
 
     if brokers:
@@ -122,7 +139,12 @@ def _resumption(out: Path, metrics_port: int | None) -> Callable[[], Outcome]:
     from sealtrain.guest.run import resume as resume_run
 
     return lambda: resume_run(
-        out, progress=True, on_failure=broker_missed, metrics_port=metrics_port, alone=True
+        out,
+        progress=True,
+        on_failure=broker_missed,
+        on_stage=say_stages(say),
+        metrics_port=metrics_port,
+        alone=True,
     )
 
 
@@ -139,13 +161,16 @@ def _done(
             say_waiting(error, seconds)
 
     again = _resumption(out, metrics_port)
-    return supervised(
+    outcome = supervised(
         lambda _: begin(),
         lambda _: again(),
         out=out,
         endures=Endurance(seconds=wait),
         beside=Saying(),
     )
+    if outcome is None:
+        raise AssertionError("training has an outcome")
+    return outcome
 
 
 def say_waiting(error: SealtrainError, seconds: float) -> None:

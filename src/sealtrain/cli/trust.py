@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,12 +12,16 @@ from sealtrain.attest.policy import load_policy
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.files import atomic_write
 from sealtrain.base.yamltext import yaml_text
-from sealtrain.cli.brokers import BrokerFiles
-from sealtrain.cli.output import Json, emit
+from sealtrain.cli.brokers import BrokerFiles, policy_of_document
+from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.connection import attested_brokers, target_of
+from sealtrain.client.pin import load_pin
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import UsageError
 from sealtrain.manifest.trust import parse_trust
+
+if TYPE_CHECKING:
+    from sealtrain.attest.policy import AppraisalPolicy
 
 __all__ = ["new"]
 
@@ -24,8 +29,19 @@ __all__ = ["new"]
 def new(
     consortium: Annotated[Path, typer.Option(help="The consortium file.")],
     deployment: Annotated[Path, typer.Option(help="app-compose.json of the recipe.")],
-    policy: Annotated[Path, typer.Option(help="Appraisal policy for guests.")],
     brokers: BrokerFiles,
+    policy: Annotated[
+        Path | None,
+        typer.Option(help="Appraisal policy for guests; the broker's own, unless given."),
+    ] = None,
+    documents: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--broker-deployment",
+            help="broker-compose.json, the document that the broker file pins: its policy for "
+            "guests is taken; repeat for each broker.",
+        ),
+    ] = None,
     threshold: Annotated[
         int | None,
         typer.Option(min=1, help="So many of several brokers must have released each dataset."),
@@ -35,7 +51,8 @@ def new(
 ) -> None:
     """Write a trust file: consortium, recipe, brokers and appraisal policy, all pinned.
 
-    Each broker attests itself first; its signing key is taken from that evidence.
+    Each broker attests itself first; its signing key is taken from that evidence. What guests must
+    show is yours to say with --policy, or what the brokers ask by their measured documents.
     """
     if threshold is None and len(brokers) > 1:
         raise UsageError(
@@ -43,7 +60,7 @@ def new(
             check="--threshold",
             expected="as many as the data was sealed for; 1 where each owner has an own broker",
         )
-    appraisal = load_policy(policy)
+    appraisal = _measured(brokers, documents or ()) if policy is None else load_policy(policy)
     target = target_of(deployment)
     attested = attested_brokers(brokers, deployment)
     document = {
@@ -68,3 +85,27 @@ def new(
         {"trust": str(out), "recipe_hash": target.recipe_hash, "simulated": simulated},
         [f"trust        {out}", f"recipe hash  {target.recipe_hash}"],
     )
+
+
+def _measured(brokers: Sequence[Path], documents: Sequence[Path]) -> AppraisalPolicy:
+    """The one policy in the documents that the broker files pin."""
+    policies = dict(map(policy_of_document, documents))
+    pinned = [load_pin(broker).compose_hash for broker in brokers]
+    missing = sorted(set(pinned) - policies.keys())
+    if missing:
+        raise UsageError(
+            "nothing says what guests must show",
+            check="--policy",
+            got=", ".join(sorted(policies)) or "no --policy and no --broker-deployment",
+            expected=f"a policy, or the document {missing[0]} that a broker file pins",
+            hint="give --policy, or --broker-deployment with the file that owners reviewed",
+        )
+    found = [policies[one] for one in pinned]
+    if any(one != found[0] for one in found):
+        raise UsageError(
+            "the brokers ask different things of guests",
+            check="--policy",
+            hint="say with --policy what you ask",
+        )
+    say("what guests must show: as the broker's measured document says; read it in the file")
+    return found[0]

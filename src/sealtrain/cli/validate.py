@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sealtrain.cli.basefolder import base_of
 from sealtrain.cli.output import Json, emit
 from sealtrain.client.connection import own_key
 from sealtrain.consortium.datasets import load_dataset_manifest
@@ -15,7 +16,7 @@ from sealtrain.guest.validating import token_counter
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.lock import load_lock
 from sealtrain.recipe.schema import Recipe, load_recipe
-from sealtrain.sealing.dataset import SealedDataset
+from sealtrain.sealing.opened import SealedDataset
 from sealtrain.training.data.sources import Source
 from sealtrain.training.data.validation.check import PlainRecords, check
 
@@ -29,7 +30,9 @@ def validate(
     recipe: Annotated[Path, typer.Argument(help="Recipe (YAML) or recipe.lock.json.")],
     data: Annotated[
         list[str],
-        typer.Option(help="OWNER.NAME=PATH: your records, or your sealed dataset; repeat."),
+        typer.Option(
+            "--records", help="OWNER.NAME=PATH: your records, or your sealed dataset; repeat."
+        ),
     ],
     identity: Annotated[
         Path | None, typer.Option(help="Your private identity, for a sealed dataset.")
@@ -49,7 +52,7 @@ def validate(
         check(
             wanted.validation,
             sources,
-            count_tokens=token_counter(wanted, recipe.parent),
+            count_tokens=token_counter(wanted, _base(recipe)),
             publish=found.append,
         )
     finally:
@@ -59,6 +62,10 @@ def validate(
 
 def _recipe(path: Path) -> Recipe:
     return load_lock(path).recipe if path.suffix == ".json" else load_recipe(path)
+
+
+def _base(path: Path) -> Path:
+    return base_of(path) if path.suffix == ".json" else path.parent
 
 
 def _source(recipe: Recipe, word: str, identity: Path | None) -> Any:

@@ -98,7 +98,9 @@ def uses(
     consortium: log.ConsortiumFile = Path("consortium.json"),
     state: Annotated[
         Path | None,
-        typer.Option(help="Your memory of the ledger (see log witness): its key and tree head."),
+        typer.Option(
+            "--memory", help="Your memory of the ledger (see log witness): its key and tree head."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

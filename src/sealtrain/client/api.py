@@ -45,6 +45,7 @@ from sealtrain.release.messages import (
     RenewalRequest,
     TallyAnswer,
 )
+from sealtrain.release.sealing_key import SignedSealingKey
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.ed25519 import Ed25519Signer
 from sealtrain.signing.http_signature import sign_request
@@ -148,6 +149,23 @@ class BrokerClient:
             "/v1/keys", BrokerKeys, app_id=app_id, compose_hash=compose_hash, nonce=nonce
         )
 
+    def sealing_key(
+        self, *, app_id: str, compose_hash: str, owner_id: str, nonce: str
+    ) -> SignedSealingKey:
+        """Its unverified statement of one key; use ``release.sealing_key``.
+
+        Raises:
+            ApprovalUnknown: The consortium has no such owner.
+        """
+        return self._transport.get(
+            "/v1/keys/signed",
+            SignedSealingKey,
+            app_id=app_id,
+            compose_hash=compose_hash,
+            owner_id=owner_id,
+            nonce=nonce,
+        )
+
     def challenge(self, consortium_id: str, purpose: ChallengePurpose) -> Challenge:
         """A fresh challenge.
 
@@ -163,9 +181,7 @@ class BrokerClient:
 
     def release(self, request: ReleaseRequest) -> ReleaseAnswer:
         """Send a release request; ``client.grant`` makes it and checks the answer."""
-        return self._transport.post(
-            "/v1/releases", canonical_json(request.to_dict()), ReleaseAnswer
-        )
+        return self._transport.post("/v1/releases", request.to_bytes(), ReleaseAnswer)
 
     def renew(self, request: RenewalRequest, lease_key: Secret) -> RenewalAnswer:
         """Send a renewal request; ``client.grant`` makes it and checks the answer.
@@ -174,7 +190,7 @@ class BrokerClient:
             request: The request.
             lease_key: As it came with the lease.
         """
-        body = canonical_json(request.to_dict())
+        body = request.to_bytes()
         shown = show_lease(request.lease_id, lease_key, body)
         return self._transport.post(
             "/v1/renewals", body, RenewalAnswer, sign=lambda *_request: shown
@@ -194,7 +210,7 @@ class BrokerClient:
             LeaseUnknown: It is none of this run.
         """
         report = FailureReport(version=1, run_id=run_id, lease_id=lease_id, code=code)
-        body = canonical_json(report.to_dict())
+        body = report.to_bytes()
         shown = show_lease(lease_id, lease_key, body)
         self._transport.post("/v1/failures", body, Accepted, sign=lambda *_request: shown)
 

@@ -1,12 +1,18 @@
 """An owner's decisions about a recipe: approve exactly what was read, or revoke.
 
-A decision is signed once and handed to each broker whose ledger extends the one that the owner saw
-last; how far the approval is, is counted again from the decisions that owners signed.
+Before an owner decides, every file is read and every broker is asked: what is registered of the
+owner's data, and what the owner decided before. A decision is then signed once and handed to each
+broker whose ledger extends the one that the owner saw last; how far the approval is, is counted
+again from the decisions that owners signed.
+
+A revocation that the owner took back once stays taken back: approvals by the same owner that follow
+name it again. One that no approval of the owner names stands, whatever brokers repeat.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,18 +21,32 @@ from sealtrain.client.api import BrokerClient
 from sealtrain.client.connection import brokers_of_lock, deployment_of, watched_ledger
 from sealtrain.client.owner import AtEach, Owner, at_each
 from sealtrain.client.pin import load_pin
+from sealtrain.client.registered import merged, registered_at
+from sealtrain.client.sealing import require_target
 from sealtrain.consortium.datasets import load_dataset_manifest
 from sealtrain.consortium.decisions import DatasetPin, Decision, Target, sign_decision
-from sealtrain.errors import UsageError
+from sealtrain.errors import (
+    ApprovalUnknown,
+    BrokerMismatch,
+    ConsortiumMismatch,
+    DatasetUnknown,
+    UsageError,
+)
 from sealtrain.recipe.needs import needs_of
+from sealtrain.recipe.records import dataset_of
 
 if TYPE_CHECKING:
     from sealtrain.consortium.approvals import Tally
+    from sealtrain.consortium.datasets import DatasetManifest
+    from sealtrain.consortium.decisions import SignedDecision
     from sealtrain.consortium.members import Consortium
+    from sealtrain.errors import SealtrainError
     from sealtrain.recipe.lock import Lock
+    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.signing.identity import PublicIdentity
     from sealtrain.signing.needs import Needs
 
-__all__ = ["Reviewed", "approve", "revoke", "tallies"]
+__all__ = ["Intent", "Reviewed", "approve", "give", "prepare", "revoke", "tallies"]
 
 _DAY_SECONDS = 86_400
 Reviewed = tuple["Lock", Target]
@@ -41,52 +61,191 @@ def approve(
     datasets: Iterable[Path] = (),
     days: int = 30,
     lift_revocation: bool = False,
+    unpinned: bool = False,
 ) -> AtEach[Tally]:
-    """Approve what a deployment document says, until a date.
+    """Approve what a deployment document says, until a date. As ``prepare`` and ``give``.
 
     Args:
         owner: Who approves, at which brokers.
         deployment: ``app-compose.json`` of the recipe; or what was read of it already, so that
             exactly that is approved.
         consortium: As the owner holds it.
-        datasets: The owner's sealed datasets, pinned by their roots: no others of this owner will
-            be released.
-        days: Valid for so many days, ≥ 1.
-        lift_revocation: Take back the owner's own revocation of this recipe.
+        datasets: As for ``prepare``.
+        days: As for ``give``.
+        lift_revocation: As for ``prepare``.
+        unpinned: As for ``prepare``.
 
     Returns:
         How far the approval is, at each broker.
 
     Raises:
+        SealtrainError: As the two.
+    """
+    intent = prepare(
+        owner,
+        deployment,
+        consortium,
+        datasets=datasets,
+        lift_revocation=lift_revocation,
+        unpinned=unpinned,
+    )
+    return give(owner, intent, days=days)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """An approval that is ready to be signed, and what its owner should see before.
+
+    Attributes:
+        lock: Of the recipe.
+        target: The recipe and its deployment.
+        consortium: As the owner holds it.
+        brokers: URL of each broker of the lock that the owner has a broker file of, by its id.
+        registered: Datasets of every owner that are registered for the recipe.
+        pinned: Those of this owner that the approval pins.
+        loose: Names of this owner's datasets in the recipe that it does not pin.
+        lifts: Digests of the owner's own revocations of this recipe that it takes back.
+        approved_before: The owner's own approval of the other recipe was found at a broker.
+        failed: Brokers that did not answer or were refused, by URL.
+    """
+
+    lock: Lock
+    target: Target
+    consortium: Consortium
+    brokers: dict[str, str]
+    registered: tuple[DatasetManifest, ...]
+    pinned: tuple[DatasetManifest, ...]
+    loose: tuple[str, ...]
+    lifts: tuple[str, ...]
+    approved_before: bool
+    failed: dict[str, SealtrainError]
+
+
+def prepare(
+    owner: Owner,
+    deployment: Path | Reviewed,
+    consortium: Consortium,
+    *,
+    datasets: Iterable[Path] = (),
+    lift_revocation: bool = False,
+    unpinned: bool = False,
+    before: Reviewed | None = None,
+) -> Intent:
+    """Read and ask all that an approval depends on; nothing is signed.
+
+    Args:
+        owner: Who approves, at which brokers.
+        deployment: As for ``approve``.
+        consortium: As the owner holds it.
+        datasets: The owner's sealed datasets, pinned by their roots: no others of this owner will
+            be released. All that are registered for the recipe when there is none.
+        lift_revocation: Take back the owner's own revocation of this recipe.
+        unpinned: Pin nothing, so that any dataset counts which the owner registers for the recipe,
+            later ones too.
+        before: Another recipe, to see whether the owner approved it before.
+
+    Raises:
         BrokerNotApproved: The lock does not name a broker: a decision there would stop nothing.
-        UsageError: The owner revoked the recipe and does not lift that, or the other way round.
+        ConsortiumMismatch: The lock is another consortium's than the owner's file.
+        ConsortiumInvalid, ApprovalUnknown: The owner is not in the consortium.
         SignatureInvalid: A dataset is not the owner's.
-        LedgerInconsistent: No broker took it, and one's ledger was rewritten or forked.
+        DatasetMismatch: A dataset was sealed for another recipe, or brokers differ about it.
+        DatasetUnknown: A dataset is not in the recipe, or is not registered.
+        UsageError: The owner revoked the recipe and does not lift that, or the other way round; or
+            two datasets of one name are registered and none is named.
+        SealtrainError: No broker answered: the worst failure.
     """
     lock, target = deployment if isinstance(deployment, tuple) else deployment_of(deployment)
-    brokers_of_lock(owner.brokers, lock)
-    needs = needs_of(lock.recipe)
-    lifts = _own_revocations(owner, consortium, target)
-    if lift_revocation != bool(lifts):
+    me = owner.keys.public
+    _require_membership(me, lock, consortium)
+    folders = list(datasets)
+    if folders and unpinned:
         raise UsageError(
-            "you revoked this recipe" if lifts else "you did not revoke this recipe",
-            check="--lift-revocation",
-            hint="take the revocation back: --lift-revocation"
-            if lifts
-            else "there is nothing to lift: leave --lift-revocation out",
+            "an approval pins datasets or it pins none",
+            check="--unpinned",
+            hint="leave --data or --unpinned out",
         )
-    manifests = [load_dataset_manifest(folder, owner.keys.public) for folder in datasets]
-    now = system_clock()
-    decision = Decision.approve(
-        consortium_id=consortium.consortium_id,
+    named = [load_dataset_manifest(folder, me) for folder in folders]
+    for manifest in named:
+        dataset_of(lock.recipe, manifest.owner, manifest.name)
+        require_target(manifest, target)
+    known = brokers_of_lock(owner.brokers, lock)
+
+    earlier = [before[1]] if before and before[0].consortium_id == lock.consortium_id else []
+
+    def at(broker: Path) -> tuple[list[DatasetManifest], list[SignedDecision]]:
+        with watched_ledger(broker, consortium, owner.identity, owner.state) as watch:
+            size = 0 if watch.kept.head is None else watch.kept.head.size
+            return (
+                registered_at(watch.client, consortium, target, size),
+                [
+                    signed
+                    for one in (target, *earlier)
+                    for signed in watch.client.decided(one, consortium)
+                ],
+            )
+
+    asked = at_each(owner.brokers, at)
+    decided = [signed for _, decisions in asked.done.values() for signed in decisions]
+    lifts = _lifts(decided, me, target, lift_revocation=lift_revocation)
+    registered = merged((manifests for manifests, _ in asked.done.values()), me.name)
+    pinned = () if unpinned else _pinned(named, registered, me.name, lock.recipe)
+    return Intent(
+        lock=lock,
         target=target,
-        needs=needs,
-        datasets=[DatasetPin(dataset_id=found.dataset_id, root=found.root) for found in manifests],
+        consortium=consortium,
+        brokers=known,
+        registered=registered,
+        pinned=pinned,
+        loose=_unregistered(pinned, me.name, lock.recipe),
         lifts=lifts,
+        approved_before=any(
+            signed.owner.owner_id == me.owner_id
+            and signed.decision.decision == "approve"
+            and signed.decision.target in earlier
+            for signed in decided
+        ),
+        failed=asked.failed,
+    )
+
+
+def give(owner: Owner, intent: Intent, *, days: int = 30) -> AtEach[Tally]:
+    """Sign an approval, and hand it to each broker.
+
+    Args:
+        owner: Who approves, at which brokers.
+        intent: As ``prepare`` returned it.
+        days: Valid for so many days, ≥ 1.
+
+    Returns:
+        How far the approval is, at each broker.
+
+    Raises:
+        BrokerMismatch: A broker file names another broker than when the owner was asked.
+        LedgerInconsistent: No broker took it, and one's ledger was rewritten or forked.
+        SealtrainError: No broker took it: the worst failure.
+    """
+    known = brokers_of_lock(owner.brokers, intent.lock)
+    if known != intent.brokers:
+        raise BrokerMismatch(
+            "a broker file changed while you were asked, so nothing was signed",
+            check="--broker",
+            got=", ".join(sorted(known.values())),
+            expected=", ".join(sorted(intent.brokers.values())),
+            hint="see who changed it, then approve again",
+        )
+    needs, now = needs_of(intent.lock.recipe), system_clock()
+    pins = [DatasetPin(dataset_id=one.dataset_id, root=one.root) for one in intent.pinned]
+    decision = Decision.approve(
+        consortium_id=intent.consortium.consortium_id,
+        target=intent.target,
+        needs=needs,
+        datasets=pins,
+        lifts=intent.lifts,
         signed_at=now,
         not_after=now + days * _DAY_SECONDS,
     )
-    return _submit(owner, decision, needs, consortium)
+    return _submit(owner, decision, needs, intent.consortium)
 
 
 def revoke(owner: Owner, deployment: Path | Reviewed, consortium: Consortium) -> AtEach[Tally]:
@@ -128,19 +287,107 @@ def tallies(brokers: tuple[Path, ...], deployment: Path, consortium: Consortium)
     return at_each(brokers, at)
 
 
-def _own_revocations(owner: Owner, consortium: Consortium, target: Target) -> set[str]:
-    """Digests of an owner's revocations of a recipe, from every broker that answers."""
-    me = owner.keys.public
+def _require_membership(me: PublicIdentity, lock: Lock, consortium: Consortium) -> None:
+    if consortium.consortium_id != lock.consortium_id:
+        raise ConsortiumMismatch(
+            "the recipe is another consortium's than your file",
+            check="consortium",
+            got=consortium.consortium_id,
+            expected=lock.consortium_id,
+            hint="name the consortium file that belongs to the recipe: --consortium",
+        )
+    if consortium.owner(me.name).owner_id != me.owner_id:
+        raise ApprovalUnknown(
+            "the consortium knows other keys of this owner",
+            check="signer",
+            owner=me.name,
+            got=me.owner_id,
+            expected=consortium.owner(me.name).owner_id,
+            hint="use the identity whose public file the consortium was made with",
+        )
 
-    def at(broker: Path) -> set[str]:
-        with BrokerClient(load_pin(broker).url) as client:
-            return {
-                signed.digest
-                for signed in client.decided(target, consortium)
-                if signed.owner == me and signed.decision.decision == "revoke"
-            }
 
-    return set().union(*at_each(owner.brokers, at).done.values())
+def _lifts(
+    decided: Iterable[SignedDecision],
+    me: PublicIdentity,
+    target: Target,
+    *,
+    lift_revocation: bool,
+) -> tuple[str, ...]:
+    """Digests of every revocation of the recipe by its owner, once all are taken back."""
+    mine = [
+        one
+        for one in decided
+        if one.owner.owner_id == me.owner_id and one.decision.target == target
+    ]
+    revoked = {one.digest for one in mine if one.decision.decision == "revoke"}
+    lifted = {digest for one in mine for digest in one.decision.lifts}
+    if revoked - lifted and not lift_revocation:
+        raise UsageError(
+            "you revoked this recipe",
+            check="--lift-revocation",
+            hint="take the revocation back: --lift-revocation",
+        )
+    if lift_revocation and not revoked:
+        raise UsageError(
+            "you did not revoke this recipe",
+            check="--lift-revocation",
+            hint="there is nothing to lift: leave --lift-revocation out",
+        )
+    return tuple(sorted(revoked))
+
+
+def _pinned(
+    named: list[DatasetManifest],
+    registered: tuple[DatasetManifest, ...],
+    me: str,
+    recipe: Recipe,
+) -> tuple[DatasetManifest, ...]:
+    """The owner's datasets that are named, else all that are registered."""
+    own = [one for one in registered if one.owner == me]
+    known = {(one.dataset_id, one.root) for one in own}
+    for manifest in named:
+        if (manifest.dataset_id, manifest.root) not in known:
+            raise DatasetUnknown(
+                f"no broker has registered the dataset {manifest.name} as this folder holds it",
+                check="--data",
+                owner=me,
+                got=manifest.dataset_id,
+                expected=", ".join(one.dataset_id for one in own) or "none is registered",
+                hint="register it: sealtrain register SEALED; then approve",
+            )
+    if named:
+        return tuple(named)
+    missing = _unregistered(own, me, recipe)
+    if missing:
+        raise DatasetUnknown(
+            "the recipe reads data of yours that is not registered for it",
+            check="--data",
+            owner=me,
+            got=", ".join(sorted(one.name for one in own)) or "none",
+            expected=", ".join(sorted({*missing, *(one.name for one in own)})),
+            hint="seal it for this recipe, or register it: sealtrain register SEALED; or approve "
+            "whatever you register for this recipe: --unpinned",
+        )
+    names = [one.name for one in own]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(
+            f"several datasets of yours are registered as {', '.join(twice)}",
+            check="--data",
+            got=", ".join(
+                f"{one.dataset_id} sealed {one.sealed_at}" for one in own if one.name in twice
+            ),
+            expected="one of each name",
+            hint="name the folders that count with --data; sealtrain withdraw ends the others",
+        )
+    return tuple(own)
+
+
+def _unregistered(manifests: Iterable[DatasetManifest], me: str, recipe: Recipe) -> tuple[str, ...]:
+    """Names of an owner's datasets in a recipe that are not among some."""
+    there = {one.name for one in manifests}
+    return tuple(one.name for one in recipe.datasets if one.owner == me and one.name not in there)
 
 
 def _submit(

@@ -21,7 +21,7 @@ from sealtrain.keys.identity import Identity
 from sealtrain.ledger.witness import LedgerMemory, memory
 from sealtrain.recipe.compose import app_id_of, compose_hash, extract_lock
 from sealtrain.recipe.lock import Lock, parse_lock
-from sealtrain.sealing.dataset import read_stanzas
+from sealtrain.sealing.rewrap import read_stanzas
 
 if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium

@@ -15,7 +15,8 @@ from sealtrain.consortium.datasets import (
     verify_dataset,
 )
 from sealtrain.errors import SignatureInvalid, UsageError
-from sealtrain.sealing.dataset import read_stanzas, rewrap
+from sealtrain.sealing.description import MANIFEST_NAME
+from sealtrain.sealing.rewrap import read_stanzas, rewrap
 from sealtrain.sealing.stanza import wrap_for_owner
 
 if TYPE_CHECKING:
@@ -83,4 +84,4 @@ def _hand_over(sealed: Path, former: Identity, me: Identity) -> None:
         sealed_at=to_rfc3339(system_clock()),
         owner_id=me.public.owner_id,
     )
-    atomic_write(sealed / "dataset.json", signed.to_bytes(), overwrite=True)
+    atomic_write(sealed / MANIFEST_NAME, signed.to_bytes(), overwrite=True)

@@ -19,8 +19,9 @@ from sealtrain.manifest.files import manifest_bytes
 from sealtrain.manifest.opening import named_outputs, refuse_code, unnamed_outputs, write_opened
 from sealtrain.manifest.trust import load_trust
 from sealtrain.manifest.verify import verify_manifest
-from sealtrain.sealing.dataset import MANIFEST_NAME, export
-from sealtrain.sealing.trainedmodel import MODEL_FOLDER, holds_sealed_files
+from sealtrain.sealing.description import MANIFEST_NAME
+from sealtrain.sealing.export import export
+from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST, holds_sealed_files
 
 if TYPE_CHECKING:
     from sealtrain.keys.identity import Identity
@@ -156,7 +157,7 @@ def _model_at(sealed: Path, me: Identity, run: RunManifest) -> ModelFiles:
         if run.path is not None or run.trust is not None:
             raise UsageError("--no-manifest goes with neither --manifest nor --trust")
         return ModelFiles(files=unnamed_outputs(folder, me))
-    path = run.path or run_folder / "manifest.json"
+    path = run.path or run_folder / RUN_MANIFEST
     if not path.exists():
         raise UsageError(
             f"there is no manifest at {path}",
@@ -187,5 +188,5 @@ def _is_run(sealed: Path) -> bool:
     """
     name = sealed.absolute().name
     return name == MODEL_FOLDER or any(
-        (sealed / inside).exists() for inside in (MODEL_FOLDER, "manifest.json")
+        (sealed / inside).exists() for inside in (MODEL_FOLDER, RUN_MANIFEST)
     )

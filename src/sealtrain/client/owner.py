@@ -95,7 +95,7 @@ def one_memory(state: Path | None, brokers: int) -> None:
     if state is not None and brokers > 1:
         raise UsageError(
             "each broker has a ledger of its own",
-            check="--state",
+            check="--memory",
             got=f"one file for {brokers} brokers",
-            hint="leave --state out, or run the command once for each broker",
+            hint="leave --memory out, or run the command once for each broker",
         )

@@ -7,17 +7,16 @@ field is mandatory. A second instance of the same deployment has another key and
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Literal
-
-from pydantic import field_validator
+from typing import Annotated, Literal
 
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.files import read_bounded
-from sealtrain.base.models import Base64, Hex64, StrictModel, load_model
+from sealtrain.base.models import Base64, Hex64, StrictModel, holding, load_model
 from sealtrain.base.yamltext import parse_yaml, yaml_text
-from sealtrain.errors import DataInvalid, TrustInvalid, UsageError
+from sealtrain.errors import TrustInvalid, UsageError
 from sealtrain.signing.identity import broker_id
 
 __all__ = ["BrokerPin", "load_pin", "new_pin"]
@@ -39,18 +38,9 @@ class BrokerPin(StrictModel):
 
     version: Literal[2] = 2
     url: str
-    signing_key: Base64
+    signing_key: Annotated[Base64, holding(partial(from_base64, length=32))]
     compose_hash: Hex64
     appraisal: AppraisalPolicy
-
-    @field_validator("signing_key")
-    @classmethod
-    def _is_a_key(cls, signing_key: str) -> str:
-        try:
-            from_base64(signing_key, length=32)
-        except DataInvalid as error:
-            raise ValueError(error.message) from None
-        return signing_key
 
     @property
     def key(self) -> bytes:

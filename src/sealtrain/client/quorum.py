@@ -9,6 +9,7 @@ refusal, and an unreachable broker only where none refused.
 2. ``obtain``: each is asked for the datasets that are registered with it and that hold a stanza for
    it; shares are combined; the run's key follows from all data keys.
 3. ``renew``: each that granted a lease is asked for a later end.
+4. ``keys_for``: each signs the key that a model is sealed to for another recipe; all must answer.
 """
 
 from __future__ import annotations
@@ -33,15 +34,18 @@ from sealtrain.consortium.decisions import Target, verify_decision
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import (
     BrokerMismatch,
+    BrokerNotApproved,
     RunMismatch,
     SealtrainError,
     Unreachable,
     UsageError,
 )
 from sealtrain.keys.derive import run_key
+from sealtrain.release.sealing_key import verify_sealing_key
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.stanza import Stanza
 from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.identity import PublicIdentity
 
 __all__ = ["OnBrokerFailure", "Quorum"]
 
@@ -212,6 +216,55 @@ class Quorum:
         if renewed.suffices():
             return renewed, None
         return renewed, _worst(misses) if misses else lapsed(grants.lease_ends, self._clock())
+
+    def keys_for(
+        self, owner: PublicIdentity, *, app_id: str, compose_hash: str
+    ) -> tuple[AttestedBroker, ...]:
+        """Every broker of the lock, with its key for an owner's data in another recipe.
+
+        Each key is signed by its broker. The evidence of a broker shows whose machine answers under
+        a policy that the guest's operator wrote, which is not enough to seal a model to.
+
+        Args:
+            owner: Whose data it will be.
+            app_id: Of the other recipe, 40 hex digits.
+            compose_hash: Of the other recipe, 64 hex digits.
+
+        Raises:
+            BrokerNotApproved: A broker of the lock is missing.
+            SignatureInvalid, AnswerInvalid: An answer is not the broker's, or not to the question.
+            Unreachable: A broker did not answer.
+        """
+        asked = {
+            "consortium_id": self._consortium_id,
+            "app_id": app_id,
+            "compose_hash": compose_hash,
+            "owner_id": owner.owner_id,
+        }
+
+        def signed(seat: Seat) -> AttestedBroker:
+            nonce = self._random(32).hex()
+            answer = seat.client.sealing_key(
+                app_id=app_id, compose_hash=compose_hash, owner_id=owner.owner_id, nonce=nonce
+            )
+            key = verify_sealing_key(answer, seat.broker.signing_key, asked | {"nonce": nonce})
+            return replace(
+                seat.broker, app_id=app_id, compose_hash=compose_hash, keys={owner.name: key}
+            )
+
+        answers, misses = self._each(signed)
+        if misses:
+            raise _worst(misses)
+        missing = set(self._deployed.brokers) - {one.named_as for one in answers.values()}
+        if missing:
+            raise BrokerNotApproved(
+                "the model's key is shared over all brokers of the lock, and one is not named",
+                check="broker",
+                got=", ".join(sorted(one.named_as for one in answers.values())),
+                expected=", ".join(sorted(self._deployed.brokers)),
+                hint="name every broker of the lock: --broker once for each broker file",
+            )
+        return tuple(answers.values())
 
     def decisions(self, target: Target, consortium: Consortium) -> list[dict[str, JsonValue]]:
         """Signed decisions that the brokers hold on a target, each once, oldest first.

@@ -17,35 +17,52 @@ from typing import TYPE_CHECKING
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.connection import attested_brokers, lock_of, own_key, watched_ledger
+from sealtrain.client.connection import (
+    attested_brokers,
+    brokers_of_lock,
+    deployment_of,
+    lock_of,
+    own_key,
+    watched_ledger,
+)
+from sealtrain.client.fitting import fitting
 from sealtrain.client.owner import AtEach, Owner, at_each
 from sealtrain.client.pin import load_pin
 from sealtrain.client.wrapping import check_brokers, wrap_for_brokers
 from sealtrain.consortium.datasets import (
+    load_dataset_manifest,
     read_dataset_envelope,
     reissue_dataset,
     sign_dataset,
     verify_dataset,
 )
-from sealtrain.errors import UsageError
-from sealtrain.sealing.dataset import (
-    MANIFEST_NAME,
-    DatasetDescription,
-    NewDataset,
-    SealOptions,
-    read_stanzas,
-    seal_dataset,
-)
-from sealtrain.sealing.dataset import rewrap as rewrap_dataset
+from sealtrain.errors import DatasetMismatch, SealtrainError, UsageError
+from sealtrain.recipe.records import dataset_of
+from sealtrain.sealing.description import MANIFEST_NAME, DatasetDescription
 from sealtrain.sealing.hpke import HpkePublicKey
+from sealtrain.sealing.rewrap import read_stanzas
+from sealtrain.sealing.rewrap import rewrap as rewrap_dataset
+from sealtrain.sealing.sealer import NewDataset, SealOptions, seal_dataset
 from sealtrain.sealing.stanza import RecipeBinding, Stanza, wrap_for_owner
 
 if TYPE_CHECKING:
     from sealtrain.client.attested import AttestedBroker
+    from sealtrain.consortium.datasets import DatasetManifest
+    from sealtrain.consortium.decisions import Target
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.sealing.sourcefiles import SourceFile
 
-__all__ = ["MAX_DATASET_BYTES", "Publication", "Rewrapped", "Sealed", "rewrap", "seal"]
+__all__ = [
+    "MAX_DATASET_BYTES",
+    "Publication",
+    "Rewrapped",
+    "Sealed",
+    "register",
+    "register_at",
+    "require_target",
+    "rewrap",
+    "seal",
+]
 
 MAX_DATASET_BYTES = 4 << 20
 """Of a ``dataset.json``."""
@@ -136,14 +153,15 @@ def seal(
             got=str(out.parent),
             hint="make it first, or name another --out",
         )
+    recipe = lock_of(deployment).recipe
+    chosen = fitting(recipe, owner.keys.public.name, name, source, options or SealOptions())
     attested = attested_brokers(owner.brokers, deployment)
     check_brokers(attested, owner.threshold)
     new = _new_dataset(owner, name, attested, counts=publication.counts)
-    description = seal_dataset(source, out, new, options, progress=progress)
+    description = seal_dataset(source, out, new, chosen, progress=progress)
     registered: AtEach[None] = AtEach()
     if publication.register:
-        envelope = read_bounded(out / MANIFEST_NAME, MAX_DATASET_BYTES)
-        registered = _register(owner, envelope, deployment)
+        registered = _register(owner, out, deployment)
     return Sealed(
         folder=out,
         description=description,
@@ -171,6 +189,7 @@ def rewrap(
     Raises:
         UsageError: Another kind is to be dropped.
         SignatureInvalid: The dataset is not the owner's.
+        DatasetUnknown: The deployment's recipe names no such dataset of the owner.
         SealtrainError: As ``seal``, where there is a deployment.
     """
     kinds = set(drop)
@@ -183,8 +202,10 @@ def rewrap(
         )
     me = owner.keys
     envelope = read_dataset_envelope(folder)
-    verify_dataset(envelope, me.public)  # only the owner's own data is rewrapped
+    manifest = verify_dataset(envelope, me.public)  # only the owner's own data is rewrapped
     key = own_key(folder, me)
+    if deployment is not None:
+        dataset_of(lock_of(deployment).recipe, manifest.owner, manifest.name)
     dataset_id, stanzas = read_stanzas(folder)
     dropped = [stanza for stanza in stanzas if stanza.kind in kinds]
     added: tuple[Stanza, ...] = ()
@@ -209,10 +230,61 @@ def rewrap(
             sealed_at=to_rfc3339(system_clock()),
         ).to_bytes()
         atomic_write(folder / MANIFEST_NAME, signed, overwrite=True)
-        registered = _register(owner, signed, deployment)
+        registered = _register(owner, folder, deployment)
     return Rewrapped(
         dataset_id=dataset_id, added=len(added), dropped=len(dropped), registered=registered
     )
+
+
+def register(owner: Owner, folder: Path, deployment: Path) -> AtEach[None]:
+    """Register a sealed dataset, where that was left out, refused or missed by a broker.
+
+    Args:
+        owner: Whose dataset it is, and the brokers.
+        folder: The sealed dataset.
+        deployment: ``app-compose.json`` of the recipe that it was sealed for.
+
+    Raises:
+        SignatureInvalid: The dataset is not the owner's.
+        DatasetUnknown: The recipe names no such dataset.
+        DatasetMismatch: It was sealed for another recipe.
+        BrokerNotApproved: The lock does not name a broker.
+        SealtrainError: No broker took it: the worst failure.
+    """
+    lock, target = deployment_of(deployment)
+    manifest = load_dataset_manifest(folder, owner.keys.public)
+    dataset_of(lock.recipe, manifest.owner, manifest.name)
+    require_target(manifest, target)
+    brokers_of_lock(owner.brokers, lock)
+    return _register(owner, folder, deployment)
+
+
+def require_target(manifest: DatasetManifest, target: Target) -> None:
+    """Refuse a dataset that was sealed for another recipe.
+
+    Raises:
+        DatasetMismatch: It was.
+    """
+    if (manifest.app_id, manifest.compose_hash) != (target.app_id, target.compose_hash):
+        raise DatasetMismatch(
+            f"the dataset {manifest.name} was sealed for another recipe",
+            check="dataset binding",
+            owner=manifest.owner,
+            got=manifest.compose_hash,
+            expected=target.compose_hash,
+            hint="add this recipe: sealtrain rewrap SEALED --deployment … --broker …",
+        )
+
+
+def _register(owner: Owner, folder: Path, deployment: Path) -> AtEach[None]:
+    """Register a dataset whose folder is complete; a refusal says how to go on from there."""
+    try:
+        envelope = read_bounded(folder / MANIFEST_NAME, MAX_DATASET_BYTES)
+        return register_at(owner, envelope, deployment)
+    except SealtrainError as error:
+        again = f"{folder} is sealed and not registered; once that is mended: sealtrain register"
+        hint = f"{error.hint}; {again}" if error.hint else again
+        raise error.restated(error.message, hint=hint) from error
 
 
 def _new_dataset(
@@ -262,7 +334,7 @@ def _new_dataset(
     )
 
 
-def _register(owner: Owner, envelope: bytes, deployment: Path) -> AtEach[None]:
+def register_at(owner: Owner, envelope: bytes, deployment: Path) -> AtEach[None]:
     """Register a dataset at brokers whose ledgers extend those seen last. Errors as ``at_each``."""
     consortium_id = lock_of(deployment).consortium_id
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hmac
 import os
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Literal
@@ -34,6 +33,7 @@ from sealtrain.errors import (
     UsageError,
     error_by_code,
 )
+from sealtrain.release.challenge_code import expiry_of, make_challenge
 from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
 from sealtrain.storage.connect import STORE_TOKEN, STORE_URL, is_token_safe
 
@@ -61,7 +61,6 @@ _MAX_ANSWER_BYTES: Final = 256 << 10
 _PURPOSE: Final = "store-credentials"
 _INFO: Final = b"sealtrain/store-credentials/v1:"
 _SERVES_SECONDS: Final = 300
-_TIME_BYTES: Final = 8
 _BOUNDS: Final = Bounds(connect=10.0, read=30.0, total=60.0, tries=3)
 
 Value = Annotated[
@@ -78,9 +77,6 @@ class _Request(StrictModel):
     nonce: Hex64
     key: Base64
     evidence: Evidence
-
-    def transcript(self, compose_hash: str) -> dict[str, JsonValue]:
-        return _transcript(compose_hash, self.key, self.nonce)
 
 
 class _Challenge(StrictModel):
@@ -190,12 +186,13 @@ class Lender:
         self._policy = policy
         self._clock = clock
         self._random = random
-        self._key = random(32)
+        self._key = Secret(random(32))
 
     def challenge(self) -> bytes:
         """A fresh nonce, as JSON."""
-        head = (self._clock() + _SERVES_SECONDS).to_bytes(_TIME_BYTES, "big") + self._random(8)
-        return canonical_json({"nonce": (head + self._tag(head)).hex()})
+        expires_at = self._clock() + _SERVES_SECONDS
+        nonce = make_challenge(self._key, expires_at=expires_at, random=self._random)
+        return canonical_json({"nonce": nonce})
 
     def lend(self, request: bytes) -> bytes:
         """The answer to a guest's request: credentials sealed to it.
@@ -208,7 +205,7 @@ class Lender:
         given = load_json(_Request, request, DataInvalid, "request", max_bytes=MAX_REQUEST_BYTES)
         now = self._clock()
         self._check_nonce(given.nonce, now)
-        transcript = given.transcript(self._compose_hash)
+        transcript = _transcript(self._compose_hash, given.key, given.nonce)
         binding = Binding(_PURPOSE, transcript)
         verified = verify(given.evidence, self._policy, now, binding=binding)
         appraise(
@@ -219,15 +216,11 @@ class Lender:
         return canonical_json({"sealed": to_base64(sealed)})
 
     def _check_nonce(self, nonce: str, now: int) -> None:
-        data = bytes.fromhex(nonce)
-        head, tag = data[:16], data[16:]
-        if not hmac.compare_digest(self._tag(head), tag):
+        expires_at = expiry_of(nonce, self._key)
+        if expires_at is None:
             raise ChallengeUnknown("the nonce is not one of this lender", check="nonce")
-        if int.from_bytes(head[:_TIME_BYTES], "big") <= now:
+        if expires_at <= now:
             raise ChallengeExpired("the nonce is too old", check="nonce", hint="ask for another")
-
-    def _tag(self, head: bytes) -> bytes:
-        return hmac.digest(self._key, head, "sha256")[:16]
 
 
 def _transcript(compose_hash: str, key: str, nonce: str) -> dict[str, JsonValue]:

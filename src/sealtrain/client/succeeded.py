@@ -120,7 +120,7 @@ def _stranger(got: str, expected: str) -> SignatureInvalid:
         check="ledger origin",
         got=got,
         expected=expected,
-        hint="keep one --state file for each broker; a successor's ledger begins with the "
+        hint="keep one --memory file for each broker; a successor's ledger begins with the "
         "succession its owners signed (sealtrain broker serve --succeeds); give those you missed "
         "to: sealtrain consortium follow",
     )

@@ -7,6 +7,7 @@ the lock, data and models by their digests, peers by their evidence. A ticket ho
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, Self
@@ -20,6 +21,7 @@ from sealtrain.base.files import read_regular
 from sealtrain.base.hostport import host_and_port
 from sealtrain.base.http import parts_of
 from sealtrain.base.models import Hex32, OwnerName, StrictModel, load_json
+from sealtrain.client.parentticket import from_parent
 from sealtrain.client.pin import BrokerPin
 from sealtrain.errors import DataInvalid, TicketInvalid, UsageError
 from sealtrain.recipe.lockfile import MAX_BROKERS
@@ -40,6 +42,7 @@ MAX_TICKET_BYTES: Final = 1 << 20
 MAX_WAIT_SECONDS: Final = 30 * 24 * 3600
 MAX_RESTARTS: Final = 1000
 BROKER_ROLE: Final = "broker"
+_VSOCK: Final = re.compile(r"vsock:([1-9][0-9]{0,8})")
 
 Role = Literal[
     "accelerator",
@@ -72,14 +75,7 @@ class _Fields(NamedTuple):
 
 
 _IN_GUEST: Final = frozenset({"base", "collateral"})
-_UNATTENDED: Final = _IN_GUEST | {
-    "credentials",
-    "health",
-    "models",
-    "restarts",
-    "store",
-    "wait_seconds",
-}
+_UNATTENDED: Final = _IN_GUEST | {"credentials", "health", "models", "restarts", "wait_seconds"}
 _OF_BROKERS: Final = frozenset(
     {"collateral", "former_root_secrets", "listen", "proxies", "public_urls", "root_secret"}
 )
@@ -87,14 +83,14 @@ _FIELDS: Final[Mapping[str, _Fields]] = {
     "accelerator": _Fields(frozenset(), _IN_GUEST | {"listen", "listen_writes"}),
     "broker": _Fields(frozenset(), _OF_BROKERS),
     "dealer": _Fields(frozenset(), _IN_GUEST | {"listen"}),
-    "evaluate": _Fields(frozenset({"brokers", "data"}), _UNATTENDED),
-    "holder": _Fields(frozenset({"brokers", "data", "party", "peers"}), _IN_GUEST | {"listen"}),
-    "lead": _Fields(frozenset({"brokers"}), _IN_GUEST),
-    "orchestrator": _Fields(frozenset({"brokers", "holders", "peers"}), _IN_GUEST | {"states"}),
-    "party": _Fields(frozenset({"brokers", "data", "party", "run"}), _IN_GUEST),
-    "server": _Fields(frozenset({"brokers"}), _IN_GUEST | {"listen"}),
-    "standby": _Fields(frozenset({"brokers", "holders", "peers", "states"}), _IN_GUEST),
-    "train": _Fields(frozenset({"brokers", "data"}), _UNATTENDED | {"peers"}),
+    "evaluate": _Fields(frozenset({"brokers", "data"}), _UNATTENDED | {"store"}),
+    "holder": _Fields(frozenset({"brokers", "data", "party", "peers"}), _UNATTENDED | {"listen"}),
+    "lead": _Fields(frozenset({"brokers"}), _UNATTENDED),
+    "orchestrator": _Fields(frozenset({"brokers", "holders", "peers"}), _UNATTENDED | {"states"}),
+    "party": _Fields(frozenset({"brokers", "data", "party", "run"}), _UNATTENDED),
+    "server": _Fields(frozenset({"brokers"}), _UNATTENDED | {"listen"}),
+    "standby": _Fields(frozenset({"brokers", "holders", "peers", "states"}), _UNATTENDED),
+    "train": _Fields(frozenset({"brokers", "data"}), _UNATTENDED | {"peers", "store"}),
 }
 
 
@@ -225,6 +221,13 @@ class RunTicket(StrictModel):
             raise ValueError(f"role {self.role} has no {', '.join(sorted(strange))}")
         return self
 
+    @property
+    def is_unattended(self) -> bool:
+        """Whether it asks for anything that a guest's supervisor does."""
+        return any(
+            getattr(self, name) not in _NOT_GIVEN for name in (_UNATTENDED | {"store"}) - _IN_GUEST
+        )
+
     def peer(self, name: str) -> tuple[str, int]:
         """Host and port of a peer.
 
@@ -260,14 +263,20 @@ def parse_ticket(data: bytes) -> RunTicket:
         raise TicketInvalid(f"run ticket: {error.message}", check="run ticket") from error
 
 
-def load_ticket(path: Path) -> RunTicket:
+def load_ticket(place: Path | str) -> RunTicket:
     """Read a ticket.
 
+    Args:
+        place: Its file; or ``vsock:PORT``, where an enclave's parent sends it.
+
     Raises:
-        TicketInvalid: There is no such file, or as ``parse_ticket``.
+        TicketInvalid: There is no such file, no ticket comes, or as ``parse_ticket``.
     """
+    found = _VSOCK.fullmatch(str(place))
+    if found is not None:
+        return parse_ticket(from_parent(int(found[1]), MAX_TICKET_BYTES))
     try:
-        data = read_regular(path, MAX_TICKET_BYTES)
+        data = read_regular(Path(place), MAX_TICKET_BYTES)
     except DataInvalid as error:
         raise TicketInvalid(
             f"run ticket: {error.message}",

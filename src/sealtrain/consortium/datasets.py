@@ -14,22 +14,13 @@ Record and token counts are ``None`` when their owner keeps them private.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.base.clock import from_rfc3339
-from sealtrain.base.models import (
-    Hex32,
-    Hex40,
-    Hex64,
-    OwnerName,
-    StrictModel,
-    Timestamp,
-    load_canonical,
-    load_model,
-)
+from sealtrain.base.models import Document, Hex32, Hex40, Hex64, OwnerName, RealTime, load_model
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import DataInvalid, DatasetMismatch, SignatureInvalid, StatementInvalid
 from sealtrain.sealing.places import Folder, read_small
@@ -60,8 +51,12 @@ MAX_MANIFEST_BYTES = 64 << 10
 _MAX_COUNT = 2**53 - 1
 
 
-class DatasetManifest(StrictModel):
+class DatasetManifest(Document):
     """The signed document."""
+
+    what = "dataset manifest"
+    refusal = DataInvalid
+    max_bytes = MAX_MANIFEST_BYTES
 
     version: Literal[1]
     dataset_id: Hex32
@@ -76,17 +71,9 @@ class DatasetManifest(StrictModel):
     schema_digest: Hex64
     app_id: Hex40
     compose_hash: Hex64
-    sealed_at: Timestamp
+    sealed_at: RealTime
     previous: Hex64 | None
     """SHA-256 of the envelope of the manifest this one continues."""
-
-    @model_validator(mode="after")
-    def _time_exists(self) -> Self:
-        try:
-            from_rfc3339(self.sealed_at)
-        except DataInvalid as error:
-            raise ValueError("sealed_at names no real time") from error
-        return self
 
 
 def sign_dataset(
@@ -100,7 +87,7 @@ def sign_dataset(
     """Sign the manifest of a dataset that was just sealed.
 
     Args:
-        description: As ``sealing.dataset.seal_dataset`` returned it.
+        description: As ``sealing.sealer.seal_dataset`` returned it.
         signer: The owner's signing key.
         sealed_at: RFC 3339 time.
         publish_counts: ``False`` leaves the numbers of records and tokens out.
@@ -256,14 +243,7 @@ def claimed_manifest(folder: Folder) -> DatasetManifest:
         DataInvalid: There is no such file, or it is no dataset manifest.
         SignatureInvalid: It is no envelope.
     """
-    return load_canonical(
-        DatasetManifest,
-        read_dataset_envelope(folder).payload,
-        DataInvalid,
-        "dataset manifest",
-        max_bytes=MAX_MANIFEST_BYTES,
-        check="dataset manifest",
-    )
+    return DatasetManifest.from_bytes(read_dataset_envelope(folder).payload)
 
 
 def dataset_id_in(folder: Folder) -> str:

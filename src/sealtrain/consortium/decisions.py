@@ -21,10 +21,10 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
+from sealtrain.base.canonical import JsonValue, parse_canonical
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.digests import sha256_hex
-from sealtrain.base.models import Hex32, Hex40, Hex64, StrictModel, Timestamp, load_model
+from sealtrain.base.models import Hex32, Hex40, Hex64, RealTime, StrictModel, load_model
 from sealtrain.base.secret import Random
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ApprovalUnknown, DataInvalid, StatementInvalid
@@ -114,8 +114,8 @@ class Decision(StrictModel):
     decision: Literal["approve", "revoke"]
     nonce: Hex32
     """16 random bytes: two decisions of one owner never share it."""
-    signed_at: Timestamp
-    not_after: Timestamp | None
+    signed_at: RealTime
+    not_after: RealTime | None
     """Last second of an approval; ``None`` in a revocation, which never ends."""
 
     @model_validator(mode="after")
@@ -123,11 +123,8 @@ class Decision(StrictModel):
         ids = [pin.dataset_id for pin in self.datasets]
         if ids != sorted(set(ids)):
             raise ValueError("datasets must stand in the order of their ids, none twice")
-        try:
-            signed = from_rfc3339(self.signed_at)
-            ends = None if self.not_after is None else from_rfc3339(self.not_after)
-        except DataInvalid as error:
-            raise ValueError("names no real time") from error
+        signed = from_rfc3339(self.signed_at)
+        ends = None if self.not_after is None else from_rfc3339(self.not_after)
         if list(self.lifts) != sorted(set(self.lifts)):
             raise ValueError("lifted revocations must stand in order, none twice")
         said = (ends, self.needs) != (None, None) or ids or self.lifts
@@ -260,7 +257,7 @@ class SignedDecision:
 
 def sign_decision(decision: Decision, signer: dsse.Ed25519Signer) -> dsse.Envelope:
     """Envelope of ``decision`` under an owner's signing key."""
-    return dsse.sign(canonical_json(decision.to_dict()), PAYLOAD_TYPE, signer)
+    return dsse.sign(decision.to_bytes(), PAYLOAD_TYPE, signer)
 
 
 def verify_decision(

@@ -16,15 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
-from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
-from sealtrain.base.files import read_bounded
-from sealtrain.base.models import OwnerName, StrictModel, load_model
+from sealtrain.base.models import Document, OwnerName, StrictModel
 from sealtrain.errors import ApprovalUnknown, ConsortiumInvalid, DataInvalid, SignatureInvalid
 from sealtrain.sealing.hpke import HpkePublicKey
 from sealtrain.signing.dsse import Envelope
@@ -64,8 +61,13 @@ class Thresholds(StrictModel):
         return highest, tuple(action for action, count in demanded.items() if count == highest)
 
 
-class Consortium(StrictModel):
+class Consortium(Document):
     """Owners, their public keys and the thresholds."""
+
+    what = "consortium"
+    refusal = ConsortiumInvalid
+    max_bytes = MAX_CONSORTIUM_BYTES
+    any_spelling = True
 
     version: Literal[2]
     name: OwnerName
@@ -146,38 +148,6 @@ class Consortium(StrictModel):
                 "own_data_consent": own_data_consent,
             }
         )
-
-    @classmethod
-    def from_dict(cls, data: JsonValue) -> Self:
-        """Parse a JSON value. Raises ``ConsortiumInvalid``."""
-        return load_model(cls, data, ConsortiumInvalid, "consortium")
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """Parse a document in any JSON spelling; its id is over the canonical one.
-
-        Raises:
-            ConsortiumInvalid: Not such a document, or a check of the module's list fails.
-        """
-        try:
-            value = parse_json(data, max_bytes=MAX_CONSORTIUM_BYTES, max_depth=8)
-        except DataInvalid as error:
-            raise ConsortiumInvalid(f"consortium: {error}", check="consortium") from error
-        return cls.from_dict(value)
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read a ``consortium.json``.
-
-        Raises:
-            DataInvalid: The file cannot be read or is too long.
-            ConsortiumInvalid: As ``from_bytes``.
-        """
-        return cls.from_bytes(read_bounded(path, MAX_CONSORTIUM_BYTES))
-
-    def to_bytes(self) -> bytes:
-        """Canonical JSON."""
-        return canonical_json(self.to_dict())
 
     @cached_property
     def consortium_id(self) -> str:

@@ -14,22 +14,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
-from pydantic import model_validator
-
-from sealtrain.base.canonical import JsonValue, canonical_json
-from sealtrain.base.clock import from_rfc3339, to_rfc3339
-from sealtrain.base.models import (
-    Hex32,
-    Hex64,
-    OwnerName,
-    StrictModel,
-    Timestamp,
-    load_canonical,
-    load_model,
-)
+from sealtrain.base.canonical import JsonValue
+from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.models import Document, Hex32, Hex64, OwnerName, RealTime
 from sealtrain.base.secret import Random
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import ApprovalUnknown, DataInvalid, DatasetMismatch, StatementInvalid
+from sealtrain.errors import ApprovalUnknown, DatasetMismatch, StatementInvalid
 from sealtrain.signing import dsse
 from sealtrain.signing.identity import PublicIdentity
 
@@ -44,30 +34,19 @@ __all__ = [
 ]
 
 
-class OwnedDocument(StrictModel):
+class OwnedDocument(Document):
     """The fields that state owner and signing time; a subclass adds the document's subject."""
 
     payload_type: ClassVar[str]
     """Of the envelope."""
-    what: ClassVar[str]
-    """Its name in messages, one word."""
-    max_bytes: ClassVar[int]
-    """Longest accepted document."""
+    refusal = StatementInvalid
 
     version: Literal[1]
     consortium_id: Hex64
     owner: OwnerName
     owner_id: Hex64
     nonce: Hex32
-    signed_at: Timestamp
-
-    @model_validator(mode="after")
-    def _real_time(self) -> Self:
-        try:
-            from_rfc3339(self.signed_at)
-        except DataInvalid as error:
-            raise ValueError("signed_at names no real time") from error
-        return self
+    signed_at: RealTime
 
     @classmethod
     def write(
@@ -100,7 +79,7 @@ class OwnedDocument(StrictModel):
             "signed_at": to_rfc3339(signed_at),
             **own,
         }
-        return load_model(cls, document, StatementInvalid, cls.__name__)
+        return cls.from_dict(document)
 
 
 class RecordedBefore(Protocol):
@@ -169,7 +148,7 @@ def entry_of(signed: Signed[Recorded]) -> dict[str, JsonValue]:
 
 def sign_owned(document: OwnedDocument, signer: dsse.Ed25519Signer) -> dsse.Envelope:
     """Envelope of ``document`` under its owner's signing key."""
-    return dsse.sign(canonical_json(document.to_dict()), document.payload_type, signer)
+    return dsse.sign(document.to_bytes(), document.payload_type, signer)
 
 
 def verify_owned(
@@ -191,9 +170,7 @@ def verify_owned(
     what = cls.what
     owner = consortium.signer_of(envelope, what)
     payload = dsse.verify(envelope, [owner.signing_bytes], payload_type=cls.payload_type)
-    document = load_canonical(
-        cls, payload, StatementInvalid, what, max_bytes=cls.max_bytes, check=what
-    )
+    document = cls.from_bytes(payload)
     if document.consortium_id != consortium.consortium_id:
         raise ApprovalUnknown(
             f"the {what} is about another consortium",

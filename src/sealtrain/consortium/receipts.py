@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from sealtrain.base.canonical import canonical_json, parse_canonical
+from sealtrain.base.canonical import parse_canonical
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp, load_model
@@ -107,7 +107,7 @@ class ReleaseReceipt(StrictModel):
 
 def sign_receipt(receipt: ReleaseReceipt, signer: dsse.Ed25519Signer) -> dsse.Envelope:
     """Envelope of ``receipt`` under the broker's signing key."""
-    return dsse.sign(canonical_json(receipt.to_dict()), RECEIPT_PAYLOAD_TYPE, signer)
+    return dsse.sign(receipt.to_bytes(), RECEIPT_PAYLOAD_TYPE, signer)
 
 
 def verify_receipt(envelope: dsse.Envelope, broker_public_key: bytes) -> ReleaseReceipt:

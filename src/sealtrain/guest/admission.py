@@ -3,8 +3,8 @@
 1. the guest's platform is one the recipe allows;
 2. the deployment document the guest measured holds the very lock that is to run;
 3. code, packages, base model and tokenizer are those of the lock;
-4. the recipe's scripts import nothing that the lock does not pin, and a process that serves only
-   this run can import nothing else from now on.
+4. the recipe's scripts import nothing that the lock does not pin and set nothing that a run cannot
+   follow, and a process that serves only this run can import nothing else from now on.
 
 The guest copies everything that the operator could still change afterwards: the lock as it was
 read, its scripts, and every file of models and tokenizers, from the very bytes that were hashed.
@@ -31,6 +31,7 @@ from sealtrain.recipe.lock import Lock, parse_lock
 from sealtrain.recipe.measure import check_environment
 from sealtrain.recipe.models import BASE, place_in
 from sealtrain.recipe.scripts import script_problem
+from sealtrain.recipe.scriptsettings import refuse_settings
 
 __all__ = ["Admitted", "admit"]
 
@@ -74,7 +75,7 @@ def admit(settings: RunSettings, *, alone: bool = False) -> Admitted:
         PlatformMismatch: Check 1.
         RecipeChanged: Check 2.
         EnvironmentChanged: Check 3.
-        ImportRefused: Check 4.
+        ImportRefused, RecipeInvalid: Check 4.
         LockInvalid: The lock is malformed.
         GuestApiUnreachable: No guest answers at its address.
         UsageError: The address does not fit the platform.
@@ -131,6 +132,7 @@ def _take_scripts(lock: Lock, importable: Importable, taken: PrivateFolder) -> N
     problem = script_problem(lock.scripts, lock.recipe.scripts, importable.top_level)
     if problem is not None:
         raise ImportRefused(problem.message, check="imports", got=problem.module, hint=problem.hint)
+    refuse_settings(lock.scripts)
     for path, text in lock.scripts.items():
         with taken.writer(place_in(path)) as file:
             file.write(text.encode())

@@ -6,7 +6,7 @@ import os
 import resource
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -17,14 +17,15 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.base.files import atomic_write
 from sealtrain.base.models import load_model
 from sealtrain.errors import ClaimContradicted
-from sealtrain.guest.outputs import seal_model
+from sealtrain.guest.outputs import NextRecipe, hand_on_model, seal_model
 from sealtrain.manifest.build import build_manifest
 from sealtrain.manifest.condense import condensed_history, needed_releases
 from sealtrain.manifest.limits import limits_for
-from sealtrain.manifest.outputs import files_of, subjects_of
+from sealtrain.manifest.outputs import dataset_of, files_of, subjects_of
 from sealtrain.manifest.predicate import SIMULATED_MARKER, Predicate
-from sealtrain.sealing.trainedmodel import MODEL_FOLDER
+from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST
 from sealtrain.signing.dsse import Ed25519Signer
+from sealtrain.training.trained import with_named_base
 
 if TYPE_CHECKING:
     from sealtrain.attest.evidence import Evidence
@@ -37,13 +38,12 @@ if TYPE_CHECKING:
     from sealtrain.guest.journal import Journal
     from sealtrain.guest.sandbox.output import Tally
     from sealtrain.guest.settings import RunSettings
+    from sealtrain.recipe.lock import Lock
     from sealtrain.recipe.recipe import Recipe
     from sealtrain.sealing.trainedmodel import TrainedModel
     from sealtrain.training.run import Trained
 
 __all__ = ["Held", "LoggedRun", "Outcome", "close_run", "outcome_of", "written"]
-
-MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +177,7 @@ def close_run(run: GuestRun, trained: Trained) -> Outcome:
             collaboration=None if how is None else {"kind": how.kind, "parties": []},
         )
 
-    manifest = written(run, trained, files, held)
+    manifest = written(run, trained, files, held, run.next_recipe)
     run.quorum.submit_manifest(manifest, [run.run_id], run.grant)
     run.close()
     return outcome_of(run, trained)
@@ -188,30 +188,32 @@ def written(
     trained: Trained,
     files: Mapping[str, bytes],
     held: Callable[[], Held],
+    next_recipe: NextRecipe | None = None,
 ) -> bytes:
     """Seal the model, write the manifest over a final quote into the run's folder.
 
     Args:
         run: The run whose log the manifest carries.
         trained: The counts of training.
-        files: Name → content of the files to seal to the recipients.
+        files: Name → content of the files to seal.
         held: Called once the outputs are sealed.
+        next_recipe: Where the model is handed on to; ``None`` where it is sealed to recipients.
 
     Returns:
         The manifest's bytes.
     """
     out = run.settings.out
+    files = with_named_base(files, _base_name(run.admitted.lock))
     if run.recipe.release_policy.logs == "structured":
         run.record("output.withheld", dict(run.tally.counts))
     run.record("training.finished", {"steps": trained.steps, "samples": trained.samples_seen})
-    recipients = run.recipe.release_policy.model.recipients
-    model = seal_model(
-        files,
-        out,
-        run_id=run.run_id,
-        owner_id=run.consortium.consortium_id,
-        recipients=[run.consortium.owner(name) for name in recipients],
-    )
+    run_id, owner_id = run.run_id, run.consortium.consortium_id
+    if next_recipe is None:
+        recipients = run.recipe.release_policy.model.recipients
+        owners = [run.consortium.owner(name) for name in recipients]
+        model = seal_model(files, out, run_id=run_id, owner_id=owner_id, recipients=owners)
+    else:
+        model = hand_on_model(files, out, run_id=run_id, owner_id=owner_id, to=next_recipe)
     subjects = subjects_of(model)
     run.record("outputs.sealed", {subject.name: subject.sha256 for subject in subjects})
     signer = Ed25519Signer(Ed25519PrivateKey.generate())
@@ -221,8 +223,18 @@ def written(
     manifest = build_manifest(
         subjects=subjects, predicate=predicate, guest_signer=signer, quote=run.collect
     )
-    atomic_write(out / MANIFEST, manifest, overwrite=True)
+    atomic_write(out / RUN_MANIFEST, manifest, overwrite=True)
     return manifest
+
+
+def _base_name(lock: Lock) -> str:
+    """The recipe's base model as an opened adapter names it: never by a path of the guest."""
+    model = lock.recipe.model
+    if model.kind == "sealed":
+        owner = next(one.owner for one in lock.recipe.datasets if one.role == "model")
+        return f"{owner}/{model.sealed}"
+    name = PurePosixPath(model.path).name if model.kind == "folder" else "config"
+    return f"{name}@sha256:{lock.model.sha256}"
 
 
 def outcome_of(run: LoggedRun, trained: Trained) -> Outcome:
@@ -235,7 +247,7 @@ def outcome_of(run: LoggedRun, trained: Trained) -> Outcome:
         metrics=trained.metrics,
         history=[{"step": one["step"], **one["values"]} for one in run.journal.history],
         model=out / MODEL_FOLDER,
-        manifest=out / MANIFEST,
+        manifest=out / RUN_MANIFEST,
     )
 
 
@@ -292,7 +304,8 @@ def _predicate(
         "outputs": {
             "recipients": list(run.recipe.release_policy.model.recipients),
             "files": files_of(model),
-        },
+        }
+        | dataset_of(model),
         "compute": {
             "wall_s": round(run.wall(), 3),
             "cpu_s": round(_cpu_seconds(), 3),

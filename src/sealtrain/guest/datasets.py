@@ -22,8 +22,8 @@ from sealtrain.consortium.datasets import (
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import DatasetMismatch, DatasetUnknown, NoStanza, UsageError
 from sealtrain.recipe.schema import Recipe
-from sealtrain.sealing.dataset import read_stanzas
 from sealtrain.sealing.places import Folder
+from sealtrain.sealing.rewrap import read_stanzas
 from sealtrain.sealing.stanza import Stanza
 from sealtrain.signing.dsse import Envelope
 

@@ -20,7 +20,7 @@ from sealtrain.consortium.decisions import Target
 from sealtrain.errors import UsageError
 from sealtrain.guest.admission import Admitted, admit
 from sealtrain.guest.sandbox.border import Ways, enclosed, telling
-from sealtrain.guest.sandbox.events import told
+from sealtrain.guest.sandbox.events import Named, told
 from sealtrain.guest.sandbox.output import Tally
 from sealtrain.recipe.collaboration import is_shared_out
 from sealtrain.training.silence import silence
@@ -226,4 +226,5 @@ def secluded(
             lambda: work(room.terminal),
             guest.recipe.release_policy.logs,
             lambda: guest.tally.counts,
+            named=Named.in_recipe(guest.recipe),
         )

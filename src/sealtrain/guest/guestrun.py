@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import Clock, system_clock
-from sealtrain.base.files import atomic_write
+from sealtrain.base.files import atomic_write, made_folder
 from sealtrain.base.secret import Random
+from sealtrain.base.stages import Stage, unsaid
 from sealtrain.errors import AlreadyExists, CheckpointRefused
 from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.guest.inventory import ANCHOR_FILE
 from sealtrain.guest.journal import Journal, JournalStore
 from sealtrain.guest.recorder import Recorder
-from sealtrain.guest.settings import RunSettings, load_run, save_run
+from sealtrain.guest.settings import RunSettings, holds_run, load_run, save_run
 from sealtrain.manifest.limits import BORDER_CLOSED
 
 if TYPE_CHECKING:
@@ -36,16 +38,21 @@ Stored = Callable[[int, float], bool]
 """Whether checkpoint ``counter`` is in the output store; waits for it at most so many seconds."""
 
 
+_INNER: Final = ("checkpoints", "journal")
+_PROBE_BYTES: Final = 64 << 10
+
+
 class GuestRun(DataGuest):
     """See the module. ``guest.closing.close_run`` ends it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what is told to whom, besides what begins it
         self,
         settings: RunSettings,
         run_id: str,
         *,
         resuming: bool,
         on_failure: OnBrokerFailure,
+        on_stage: Stage = unsaid,
         alone: bool = False,
         stored: Stored | None = None,
         clock: Clock = system_clock,
@@ -58,14 +65,14 @@ class GuestRun(DataGuest):
         self._began = time.monotonic()
         super().__init__(
             settings,
-            Asking(run_id=run_id, resuming=resuming, on_failure=on_failure),
+            Asking(run_id=run_id, resuming=resuming, on_failure=on_failure, on_stage=on_stage),
             shared_out=False,
             alone=alone,
             clock=clock,
             random=random,
         )
         settings.out.mkdir(exist_ok=True)
-        for inner in ("checkpoints", "journal"):
+        for inner in _INNER:
             (settings.out / inner).mkdir(exist_ok=True)
         self.store: SealedStore = SealedStore(
             settings.out / "checkpoints", self.grant.run_key.derive("checkpoints"), label=run_id
@@ -81,6 +88,7 @@ class GuestRun(DataGuest):
         settings: RunSettings,
         *,
         on_failure: OnBrokerFailure,
+        on_stage: Stage = unsaid,
         alone: bool = False,
         stored: Stored | None = None,
         clock: Clock = system_clock,
@@ -95,12 +103,34 @@ class GuestRun(DataGuest):
             raise AlreadyExists(
                 f"{settings.out} is not empty", hint="choose another --out, or resume this run"
             )
+        with _proven_writable(settings.out):
+            return cls._begun(
+                settings,
+                on_failure=on_failure,
+                on_stage=on_stage,
+                alone=alone,
+                stored=stored,
+                clock=clock,
+            )
+
+    @classmethod
+    def _begun(
+        cls,
+        settings: RunSettings,
+        *,
+        on_failure: OnBrokerFailure,
+        on_stage: Stage,
+        alone: bool,
+        stored: Stored | None,
+        clock: Clock,
+    ) -> GuestRun:
         run_id = os.urandom(16).hex()
         run = cls(
             settings,
             run_id,
             resuming=False,
             on_failure=on_failure,
+            on_stage=on_stage,
             alone=alone,
             stored=stored,
             clock=clock,
@@ -116,6 +146,7 @@ class GuestRun(DataGuest):
         out: Path,
         *,
         on_failure: OnBrokerFailure,
+        on_stage: Stage = unsaid,
         alone: bool = False,
         stored: Stored | None = None,
         clock: Clock = system_clock,
@@ -132,6 +163,7 @@ class GuestRun(DataGuest):
             run_id,
             resuming=True,
             on_failure=on_failure,
+            on_stage=on_stage,
             alone=alone,
             stored=stored,
             clock=clock,
@@ -234,3 +266,23 @@ class GuestRun(DataGuest):
     def _keep(self, receipts: Sequence[dict[str, Any]]) -> None:
         with self._measuring:
             self.journal.releases += receipts
+
+
+@contextlib.contextmanager
+def _proven_writable(out: Path) -> Iterator[None]:
+    """See that a run's folder takes files, before keys are asked for and privacy is reserved.
+
+    Where the run does not begin, the folder is left as it was.
+    """
+    with made_folder(out):
+        with tempfile.TemporaryFile(dir=out) as probe:
+            probe.write(bytes(_PROBE_BYTES))
+            probe.flush()
+        try:
+            yield
+        except BaseException:
+            if not holds_run(out):
+                for inner in _INNER:
+                    with contextlib.suppress(OSError):
+                        (out / inner).rmdir()
+            raise

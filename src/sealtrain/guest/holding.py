@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.secret import Random
+from sealtrain.base.stages import Stage, unsaid
 from sealtrain.errors import UsageError
 from sealtrain.guest.datasets import FoundDataset, find_datasets
 from sealtrain.guest.guest import AttestedGuest
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
     from sealtrain.client.grants import Grants
     from sealtrain.client.quorum import OnBrokerFailure, Quorum
     from sealtrain.consortium.members import Consortium
+    from sealtrain.guest.outputs import NextRecipe
     from sealtrain.guest.settings import RunSettings
     from sealtrain.sealing.datakey import DataKey
-    from sealtrain.sealing.dataset import SealedDataset
+    from sealtrain.sealing.opened import SealedDataset
     from sealtrain.training.data.sources import Source
 
 __all__ = ["Asking", "DataGuest"]
@@ -45,11 +47,13 @@ class Asking:
         run_id: Run id under which the brokers know this guest, 32 hex digits.
         resuming: Continue a run that the brokers know.
         on_failure: Called for each broker that failed while the others suffice.
+        on_stage: Told what the guest does, step by step.
     """
 
     run_id: str
     resuming: bool
     on_failure: OnBrokerFailure
+    on_stage: Stage = unsaid
 
 
 class DataGuest(AttestedGuest):
@@ -59,6 +63,7 @@ class DataGuest(AttestedGuest):
         asked_as: Run id under which the brokers know this guest.
         quorum: The brokers.
         consortium: The consortium that the brokers serve.
+        next_recipe: Where the run's model is handed on to; ``None`` where it has recipients.
         found: The guest's datasets, sealed.
         sealed: The same datasets, opened.
         lease: Until when the guest may use its keys.
@@ -95,7 +100,11 @@ class DataGuest(AttestedGuest):
             Refused: Any check of steps 1 to 4 fails; its class says which.
             Unreachable: Too few brokers answered, or the guest API did not answer.
         """
-        super().__init__(settings, shared_out=shared_out, alone=alone, clock=clock, random=random)
+        stage = asking.on_stage
+        with stage("comparing code, packages and models with the lock"):
+            super().__init__(
+                settings, shared_out=shared_out, alone=alone, clock=clock, random=random
+            )
         if owner is not None and owner not in self.recipe.owners:
             raise UsageError(
                 "the recipe reads no data of this owner",
@@ -108,7 +117,7 @@ class DataGuest(AttestedGuest):
         with ExitStack() as undoing:
             self.quorum: Quorum = self._brokers(asking.on_failure)
             undoing.callback(self.quorum.close)
-            self._open(owner, undoing, resuming=asking.resuming)
+            self._open(owner, undoing, stage, resuming=asking.resuming)
             undoing.pop_all()
 
     @property
@@ -191,11 +200,14 @@ class DataGuest(AttestedGuest):
         """Keep the receipts of a renewal for the manifest."""
         raise NotImplementedError
 
-    def _open(self, owner: str | None, undoing: ExitStack, *, resuming: bool) -> None:
+    def _open(self, owner: str | None, undoing: ExitStack, stage: Stage, *, resuming: bool) -> None:
         """Steps 2 to 4; on failure ``undoing`` ends the lease and closes the opened datasets."""
-        from sealtrain.sealing.dataset import SealedDataset
+        from sealtrain.sealing.opened import SealedDataset
 
-        self.consortium: Consortium = self.quorum.meet()
+        with stage("waiting for the brokers to prove themselves"):
+            self.consortium: Consortium = self.quorum.meet()
+        # Before any key is released: a model that cannot be handed on is not trained.
+        self.next_recipe: NextRecipe | None = self._next_recipe()
         self.found: tuple[FoundDataset, ...] = find_datasets(
             self.settings.data, self.recipe, self.consortium, owner=owner
         )
@@ -205,17 +217,34 @@ class DataGuest(AttestedGuest):
         self.lease = Lease(self._clock)
         undoing.callback(self.lease.end)
         self.keeper = LeaseKeeper(self.lease, self.renew)
-        self.grant = self._obtained(resuming=resuming)
-        self.sealed = [
-            undoing.enter_context(
-                SealedDataset.open(
-                    one.folder,
-                    self.grant.data_keys[one.manifest.dataset_id],
-                    root=one.manifest.root,
+        with stage("proving this guest to the brokers, and waiting for keys"):
+            self.grant = self._obtained(resuming=resuming)
+        with stage("keys received, opening the sealed data"):
+            self.sealed = [
+                undoing.enter_context(
+                    SealedDataset.open(
+                        one.folder,
+                        self.grant.data_keys[one.manifest.dataset_id],
+                        root=one.manifest.root,
+                    )
                 )
-            )
-            for one in self.found
-        ]
+                for one in self.found
+            ]
+
+    def _next_recipe(self) -> NextRecipe | None:
+        """The recipe that the model is handed on to, with the brokers' signed keys for it."""
+        pin, named = self.lock.handed_on, self.recipe.release_policy.model.handed_on
+        if pin is None or named is None:
+            return None
+        from sealtrain.guest.outputs import NextRecipe
+
+        owner = self.consortium.owner(pin.owner)
+        return NextRecipe(
+            owner=owner,
+            dataset=pin.dataset,
+            brokers=self.quorum.keys_for(owner, app_id=pin.app_id, compose_hash=pin.compose_hash),
+            threshold=named.threshold,
+        )
 
     def _obtained(self, *, resuming: bool) -> Grants:
         """Ask the brokers for the keys of the run, which are lent until the lease ends."""

@@ -40,6 +40,7 @@ from sealtrain.errors import (
     LeaseUnknown,
     ProofInvalid,
     RunMismatch,
+    RunStopped,
     SealtrainError,
     SignatureInvalid,
 )
@@ -161,7 +162,7 @@ class LeaseKeeper:
         self._renew = renew
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._over = self._woken = False
+        self._over = self._woken = self._told_to_end = False
         self._next_at = self._renewed_at = lease.moment()
         self._pause = _FIRST_PAUSE
         self._pending: CheckpointRef | None = None
@@ -242,6 +243,10 @@ class LeaseKeeper:
                 self._changed.wait(max(0.01, min(1.0, self._lease.left())))
         self._lease.require()
 
+    def end_soon(self) -> None:
+        """Have training stop after its step, with a checkpoint. A signal handler may call it."""
+        self._told_to_end = True
+
     def must_stop(self, step: int, *, ahead: int, span: int, sealing: float | None) -> bool:
         """As ``training.checkpoints.lease.LeaseKeeping``."""
         with self._changed:
@@ -254,9 +259,11 @@ class LeaseKeeper:
             now = self._standing
             if self._lease.left() <= 0:
                 self._stop()
+            if now.state is State.REFUSED and isinstance(now.reason, _SUPERSEDED):
+                self._stop()
+            if self._told_to_end:
+                return True
             if now.state is State.REFUSED:
-                if isinstance(now.reason, _SUPERSEDED):
-                    self._stop()
                 return ahead == 0 or self._short(ahead, sealing)
             # A lease that is short, but extended whenever it is asked for, is no reason to stop.
             ends = now.state is State.UNANSWERED or now.ending
@@ -409,7 +416,9 @@ class LeaseKeeper:
         self._lease.end()
         reason, why = self._standing.reason, self._standing.why_stopped
         kept = f"checkpoint {self._newest} is sealed" if self._newest else "there is no checkpoint"
-        given = LeaseStale("", check="lease") if reason is None else reason
+        given: SealtrainError = LeaseStale("", check="lease") if reason is None else reason
+        if self._told_to_end and reason is None:
+            why, given = "the process was told to end", RunStopped("", check="signal")
         return given.restated(
             f"{why}: training stopped after step {self._step}, {kept}",
             hint=_RESUME_HINT if reason is None or _may_pass(reason) else None,

@@ -11,18 +11,22 @@ Steps in this order and no other:
 
 from __future__ import annotations
 
-from contextlib import ExitStack, chdir
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, chdir, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.stages import Stage, unsaid
 from sealtrain.errors import SealtrainError
 from sealtrain.guest.closing import Outcome, close_run
 from sealtrain.guest.guestrun import GuestRun
 from sealtrain.guest.helper_machines import addresses, expect_helpers, stand_ins
 from sealtrain.guest.leasekeeper import Follower
 from sealtrain.guest.sandbox.border import Room, Ways, enclosed, telling
-from sealtrain.guest.sandbox.events import told
+from sealtrain.guest.sandbox.events import Named, told
+from sealtrain.guest.sandbox.rehearsed import insecure_shown
 from sealtrain.guest.settings import RunSettings, load_run
 from sealtrain.guest.validating import validate_data
 from sealtrain.recipe.backends import needs_group
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.errors import SealtrainError
     from sealtrain.guest.guestrun import Stored
+    from sealtrain.guest.leasekeeper import LeaseKeeper
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
     from sealtrain.training.distributed.ranks import Ranks
     from sealtrain.training.telemetry.monitor import Monitor
@@ -45,6 +50,7 @@ def start(
     *,
     progress: bool,
     on_failure: OnBrokerFailure,
+    on_stage: Stage = unsaid,
     metrics_port: int | None = None,
     alone: bool = False,
     stored: Stored | None = None,
@@ -56,6 +62,7 @@ def start(
         settings: Where everything is.
         progress: Show a bar on stderr.
         on_failure: Called, until training begins, for each broker that failed while others suffice.
+        on_stage: Told what the run does until training begins.
         metrics_port: Loopback port of the page for Prometheus; no page when ``None``.
         alone: This process serves only the run: the sandbox lasts until it ends
             (``sandbox.border``).
@@ -67,7 +74,14 @@ def start(
         SealtrainError: A step failed; no plaintext is left anywhere.
     """
     expect_helpers(settings)
-    run = GuestRun.begin(settings, on_failure=on_failure, alone=alone, stored=stored, clock=clock)
+    run = GuestRun.begin(
+        settings,
+        on_failure=on_failure,
+        on_stage=on_stage,
+        alone=alone,
+        stored=stored,
+        clock=clock,
+    )
     return _Work(run, resuming=False, progress=progress).done(metrics_port, alone=alone)
 
 
@@ -76,6 +90,7 @@ def resume(
     *,
     progress: bool,
     on_failure: OnBrokerFailure,
+    on_stage: Stage = unsaid,
     metrics_port: int | None = None,
     alone: bool = False,
     stored: Stored | None = None,
@@ -83,7 +98,9 @@ def resume(
 ) -> Outcome:
     """Continue an interrupted run from its newest sealed checkpoint. As ``start``."""
     expect_helpers(load_run(out)[0])
-    run = GuestRun.again(out, on_failure=on_failure, alone=alone, stored=stored, clock=clock)
+    run = GuestRun.again(
+        out, on_failure=on_failure, on_stage=on_stage, alone=alone, stored=stored, clock=clock
+    )
     return _Work(run, resuming=True, progress=progress).done(metrics_port, alone=alone)
 
 
@@ -99,13 +116,15 @@ class _Work:
     def done(self, metrics_port: int | None, *, alone: bool) -> Outcome:
         run = self._run
         guest = run.admitted.guest
+        shown = insecure_shown(run.settings.platform)
         ways = Ways(
             urls=[*run.urls, *_webhook(run), *addresses(run.settings)],
             folders=[run.settings.out, *guest.writable],
             sockets=guest.sockets,
         )
         with (
-            enclosed(run.tally, alone=alone) as room,
+            _ended_softly(run.keeper, alone=alone),
+            enclosed(run.tally, alone=alone, insecure_shown=shown) as room,
             _monitor(run, metrics_port) as monitor,
             room.closed(ways),
         ):
@@ -116,6 +135,8 @@ class _Work:
                     run.recipe.release_policy.logs,
                     lambda: run.tally.counts,
                     scripts={str(run.base / path): path for path in run.recipe.scripts},
+                    insecure_shown=shown,
+                    named=Named.in_recipe(run.recipe),
                 )
             except SealtrainError as error:
                 ended = run.keeper.lapsed(error)
@@ -156,6 +177,7 @@ class _Work:
             inputs=Inputs(
                 base_dir=run.base,
                 sources=run.sources,
+                model=run.model,
                 secret=run.secret,
             ),
             checkpoints=Checkpoints(
@@ -178,7 +200,7 @@ class _Work:
 
             # Relative names that the rank writes to lie in memory, and end with the run.
             with chdir(room.scratch.folder):
-                return run_script(run, checkpoint, monitor)
+                return run_script(run, checkpoint, monitor, room.scratch.folder)
         with ranks.lead(checkpoint), stand_ins(run) as standins:
             trained = train(
                 run.recipe,
@@ -203,6 +225,27 @@ class _Work:
                 standins=standins,
             )
         return close_run(run, trained)
+
+
+@contextmanager
+def _ended_softly(keeper: LeaseKeeper, *, alone: bool) -> Iterator[None]:
+    """While inside, SIGTERM asks training to stop with a checkpoint; a second one ends the process.
+
+    Only where the process serves the run alone, and so in its main thread.
+    """
+    if not alone:
+        yield
+        return
+
+    def softly(_number: int, _frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        keeper.end_soon()
+
+    before = signal.signal(signal.SIGTERM, softly)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _webhook(run: GuestRun) -> tuple[str, ...]:

@@ -5,47 +5,78 @@ keys as for any recipe, then runs the script in this process; ``unwrap_dataset``
 ``SealedLoop``) and ``sign_manifest`` act on that run. Outside a run they refuse, because the
 process holds no keys.
 
-A script gets the columns and the datasets that the recipe names, and no others.
+A script gets the columns and the datasets that the recipe names, and no others. What it seals is
+loaded again before training and before the manifest is signed (``training.saved``).
+
+It runs from the text of the lock, never from a file. The first script runs as ``__main__``. It
+imports the others by name, found after all other modules, and reads them beside itself:
+``__file__`` lies in the folder of the copies (``guest.admission``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import linecache
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.abc import ExecutionLoader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal
 
 from sealtrain.errors import UsageError
 from sealtrain.guest.closing import Outcome, close_run
-from sealtrain.guest.scriptmodules import run_as_main
+from sealtrain.recipe.scripts import modules_of
 from sealtrain.training.checkpoints import callback as sealed_callback
 from sealtrain.training.checkpoints import loop as sealed_loop
+from sealtrain.training.checkpoints.randomness import random_states, restore_random_states
 from sealtrain.training.data.hugging import (
     Positioned,
     as_iterable_dataset,
     as_map_style_dataset,
+    map_in_this_process,
 )
 from sealtrain.training.data.stream import RecordStream
+from sealtrain.training.saved import BaseFolder, saved_files, unwrapped
+from sealtrain.training.silence import drop_reports
 from sealtrain.training.telemetry.facts import accelerators, environment
 from sealtrain.training.telemetry.released import MetricGate
-from sealtrain.training.trained import Trained, model_files
+from sealtrain.training.trained import Trained
 
 if TYPE_CHECKING:
     import datasets
+    from transformers import TrainerControl, TrainerState, TrainingArguments
 
     from sealtrain.guest.guestrun import GuestRun
+    from sealtrain.training.checkpoints import lightning
     from sealtrain.training.checkpoints.callback import Evaluation
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
     from sealtrain.training.data.sources import Source
     from sealtrain.training.telemetry.monitor import Monitor
 
-__all__ = ["SealedLoop", "SealedRun", "run_script", "sign_manifest", "unwrap_dataset"]
+Role = Literal["train", "test"]
+
+__all__ = [
+    "ScriptRun",
+    "SealedLoop",
+    "SealedRun",
+    "run_as_main",
+    "run_script",
+    "running",
+    "sign_manifest",
+    "unwrap_dataset",
+]
 
 
-class _ScriptRun:
-    """The run a script acts on."""
+class ScriptRun:
+    """The run that a script acts on."""
 
-    def __init__(self, run: GuestRun, resume: CheckpointRef | None, monitor: Monitor) -> None:
+    def __init__(
+        self, run: GuestRun, resume: CheckpointRef | None, monitor: Monitor, memory: Path
+    ) -> None:
         self.run = run
+        self.memory = memory
         self.gate = MetricGate(run.recipe.release_policy, run.released_metrics, monitor.released)
         self.gate.besides = monitor.measured
         self.context = sealed_callback.RunContext(
@@ -58,27 +89,49 @@ class _ScriptRun:
             on_step=(monitor.step,),
             keeper=run.keeper,
         )
-        self.callback: SealedRun | None = None
+        self.callback: SealedRun | lightning.SealedLightning | None = None
         self.outcome: Outcome | None = None
+        model = run.recipe.model
+        path = run.base / model.path if model.kind == "folder" else None
+        self.base = BaseFolder(path=path)
+        self.streams: list[Positioned] = []
+
+    def saved(self, model: Any, processing: Any) -> dict[str, bytes]:
+        """Files of a model that load again. Raises ``ModelNotReloaded``."""
+        return saved_files(unwrapped(model), processing, base=self.base, memory=self.memory)
+
+    def try_saving(self, model: Any, processing: Any) -> None:
+        """Refuse a model that could not be sealed at the end, before it trains."""
+        if self.context.resume is None:
+            before = random_states()
+            saved_files(
+                unwrapped(model), processing, base=self.base, memory=self.memory, trial=True
+            )
+            restore_random_states(before)
 
 
-_current: _ScriptRun | None = None
+_current: ScriptRun | None = None
 
 
-def run_script(run: GuestRun, resume: CheckpointRef | None, monitor: Monitor) -> Outcome:
+def run_script(
+    run: GuestRun, resume: CheckpointRef | None, monitor: Monitor, memory: Path
+) -> Outcome:
     """Run the lock's script on a run that holds its keys.
 
     Args:
         run: Admitted and granted.
         resume: Checkpoint ``SealedRun`` continues from.
         monitor: Watches the training.
+        memory: Folder that lies in memory and ends with the run.
 
     Raises:
         UsageError: The script ended without ``sign_manifest``.
         Exception: As raised inside the script; ``sandbox.events`` keeps its text.
     """
     global _current
-    _current = _ScriptRun(run, resume, monitor)
+    _current = ScriptRun(run, resume, monitor, memory)
+    drop_reports()
+    map_in_this_process()
     try:
         run_as_main(run.lock.scripts, run.recipe.scripts, run.base)
         outcome = _current.outcome
@@ -95,24 +148,38 @@ def run_script(run: GuestRun, resume: CheckpointRef | None, monitor: Monitor) ->
 
 
 def unwrap_dataset(
-    path: str | Path | None = None, *, map_style: bool = False
+    path: str | Path | tuple[str, str] | None = None,
+    *,
+    role: Role | None = None,
+    map_style: bool | None = None,
 ) -> datasets.IterableDataset | datasets.Dataset:
-    """Records of a sealed dataset, decrypted in memory as they are read.
+    """Records of sealed datasets, decrypted in memory as they are read.
 
     They have the columns that the recipe names, under the names it gives them.
 
     Args:
-        path: The sealed dataset's folder; all training datasets of the recipe, mixed by their
-            weights, when ``None``.
-        map_style: Give a ``datasets.Dataset`` held in memory instead of a shuffled endless stream.
+        path: One dataset, by ``(owner, name)`` or by the folder it is sealed in; all of the role
+            when ``None``.
+        role: ``train`` (the default): a shuffled endless stream, in which datasets are mixed by
+            their weights. ``test``: every record once, in order, held in memory.
+        map_style: Give training data as a ``datasets.Dataset`` held in memory, too.
 
     Raises:
-        UsageError: Not inside a run, no dataset of this run, or ``map_style`` for a dataset of
-            which the recipe gives only so many records an epoch (``max_records``).
+        UsageError: Not inside a run, no dataset of this run or of this role, or ``map_style`` for
+            a dataset of which the recipe gives only so many records an epoch (``max_records``).
         SchemaMismatch: A column of a dataset is missing, or has another type.
     """
-    script = _running()
-    sources = _sources_at(script.run, path)
+    script = running()
+    sources = _sources_at(script.run, path, role)
+    columns = script.run.recipe.columns.names
+    if sources[0].role == "test":
+        if map_style is False:
+            raise UsageError(
+                "test data are read once, in order: they are no stream",
+                check="datasets",
+                hint="leave map_style out",
+            )
+        return as_map_style_dataset(sources, columns)
     if map_style:
         if any(source.max_records is not None for source in sources):
             raise UsageError(
@@ -120,8 +187,10 @@ def unwrap_dataset(
                 check="datasets",
                 hint="leave map_style out, or max_records",
             )
-        return as_map_style_dataset(sources, script.run.recipe.columns.names)
-    return as_iterable_dataset(Positioned(_stream(script.run, sources)))
+        return as_map_style_dataset(sources, columns)
+    stream = Positioned(_stream(script.run, sources))
+    script.streams.append(stream)
+    return as_iterable_dataset(stream)
 
 
 class SealedRun(sealed_callback.SealedRun):
@@ -137,10 +206,18 @@ class SealedRun(sealed_callback.SealedRun):
         Raises:
             UsageError: Not inside a run.
         """
-        script = _running()
+        script = running()
         script.context.evaluation = evaluation
         super().__init__(script.context)
         script.callback = self
+        self._script = script
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
+    ) -> TrainerControl:
+        """Try whether the model could be sealed, then restore the checkpoint if there is one."""
+        self._script.try_saving(objects["model"], objects.get("processing_class"))
+        return super().on_train_begin(args, state, control, **objects)
 
 
 class SealedLoop(sealed_loop.SealedLoop):
@@ -153,7 +230,8 @@ class SealedLoop(sealed_loop.SealedLoop):
         scheduler: Any = None,
         *,
         processing_class: Any = None,
-        path: str | Path | None = None,
+        path: str | Path | tuple[str, str] | None = None,
+        loader: Any = None,
     ) -> None:
         """Attach to the run, and continue from its checkpoint if it has one.
 
@@ -162,16 +240,21 @@ class SealedLoop(sealed_loop.SealedLoop):
             optimizer: Optimizer of its parameters.
             scheduler: Scheduler of the optimizer, or ``None``.
             processing_class: Tokenizer to seal with the model.
-            path: As in ``unwrap_dataset``.
+            path: As in ``unwrap_dataset``, of the training data.
+            loader: A ``DataLoader`` over the stream of ``unwrap_dataset``, prepared by Accelerate
+                or not: its batches are given as it makes them. Else batches are columns of records,
+                of the size that the recipe says.
 
         Raises:
-            UsageError: Not inside a run, or no dataset of this run.
+            UsageError: Not inside a run, no dataset of this run, or a loader of other data.
             CheckpointRefused: The run's checkpoint is of another model.
+            ModelNotReloaded: The model could not be sealed at the end.
         """
-        script = _running()
+        script = running()
+        script.try_saving(model, processing_class)
         super().__init__(
             script.context,
-            _stream(script.run, _sources_at(script.run, path)),
+            loader if loader is not None else _stream(script.run, _train_sources(script.run, path)),
             script.run.recipe.trainer,
             model=model,
             optimizer=optimizer,
@@ -180,11 +263,18 @@ class SealedLoop(sealed_loop.SealedLoop):
         )
 
 
-def sign_manifest(trainer: Any, **metrics: float) -> Path:
+def sign_manifest(
+    trainer: Any, *, model: Any = None, processing_class: Any = None, **metrics: float
+) -> Path:
     """Seal the trained model to the recipe's recipients and sign the manifest.
 
+    The model is saved as its library saves it, loaded again and compared before.
+
     Args:
-        trainer: The trainer that ran with ``SealedRun``, or the ``SealedLoop``.
+        trainer: The trainer that ran with ``SealedRun`` or ``SealedLightning``, or the
+            ``SealedLoop``.
+        model: What to seal in place of the trainer's model: a part of it, or a merged one.
+        processing_class: Tokenizer or processor to seal in place of the trainer's.
         metrics: Final measurements; the manifest holds those that the release policy names.
 
     Returns:
@@ -192,20 +282,23 @@ def sign_manifest(trainer: Any, **metrics: float) -> Path:
 
     Raises:
         UsageError: Not inside a run, or no ``SealedRun`` took part.
+        ModelNotReloaded: The saved model does not load as the trained one.
     """
-    script = _running()
+    script = running()
     ran = trainer if isinstance(trainer, SealedLoop) else script.callback
-    if ran is None or (ran is not trainer and ran not in trainer.callback_handler.callbacks):
+    if ran is None or (ran is not trainer and ran not in _callbacks_of(trainer)):
         raise UsageError(
             "this trainer ran without SealedRun",
             check="script",
-            hint="pass callbacks=[sealtrain.SealedRun()] to the trainer",
+            hint="pass callbacks=[sealtrain.SealedRun()] to the trainer, or SealedLightning() to "
+            "Lightning's",
         )
-    model = trainer.model
-    if ran is not trainer:
-        model = trainer.accelerator.unwrap_model(model)
+    if model is None:  # Lightning's trainer.model is wrapped by its strategy
+        model = getattr(trainer, "lightning_module", None) or trainer.model
+    if processing_class is None:
+        processing_class = getattr(trainer, "processing_class", None)
     trained = Trained(
-        files=model_files(model, getattr(trainer, "processing_class", None)),
+        files=script.saved(model, processing_class),
         steps=ran.steps,
         samples_seen=ran.rows,
         tokens=ran.tokens,
@@ -218,7 +311,14 @@ def sign_manifest(trainer: Any, **metrics: float) -> Path:
     return script.outcome.manifest
 
 
-def _running() -> _ScriptRun:
+def _callbacks_of(trainer: Any) -> list[Any]:
+    """Callbacks of a trainer of Transformers, or of Lightning."""
+    handler = getattr(trainer, "callback_handler", trainer)
+    return list(handler.callbacks)
+
+
+def running() -> ScriptRun:
+    """The run that a script acts on. Raises ``UsageError`` outside of one."""
     if _current is None:
         raise UsageError(
             "no run holds keys in this process",
@@ -235,17 +335,104 @@ def _stream(run: GuestRun, sources: Sequence[Source]) -> RecordStream:
     return RecordStream(sources, run.recipe.columns.names, seed=seed)
 
 
-def _sources_at(run: GuestRun, path: str | Path | None) -> list[Source]:
+def _train_sources(run: GuestRun, path: str | Path | tuple[str, str] | None) -> list[Source]:
+    return _sources_at(run, path, "train")
+
+
+def _sources_at(
+    run: GuestRun, path: str | Path | tuple[str, str] | None, role: Role | None
+) -> list[Source]:
+    """Datasets by role, or one by owner and name or by folder."""
     if path is None:
-        return [source for source in run.sources if source.role == "train"]
-    wanted = Path(path).resolve()
-    for found, source in zip(run.found, run.sources, strict=True):
-        here = isinstance(found.folder, Path) and found.folder.resolve() == wanted
-        if here or str(path) in (found.folder.name, str(found.folder)):
-            return [source]
+        found = [source for source in run.sources if source.role == (role or "train")]
+    else:
+        found = [
+            source
+            for place, source in zip(run.found, run.sources, strict=True)
+            if role in (None, source.role) and _is_named(path, place.folder, source)
+        ]
+    if len(found) == 1 or (found and path is None):
+        return found
     raise UsageError(
-        "no such dataset in this run",
+        "no such dataset in this run" if not found else "several datasets have this name",
         check="datasets",
-        got=str(path),
-        expected=", ".join(found.folder.name for found in run.found),
+        got=role if path is None else str(path),
+        expected=", ".join(f"({one.owner!r}, {one.name!r}) {one.role}" for one in run.sources),
     )
+
+
+def _is_named(path: str | Path | tuple[str, str], folder: Any, source: Source) -> bool:
+    if isinstance(path, tuple):
+        return path == (source.owner, source.name)
+    here = isinstance(folder, Path) and folder.resolve() == Path(path).resolve()
+    return here or str(path) in (folder.name, str(folder))
+
+
+def run_as_main(texts: Mapping[str, str], scripts: Sequence[str], base: Path) -> None:
+    """Run the first script to its end.
+
+    Args:
+        texts: Text of each script by its path in the recipe.
+        scripts: Their paths, as the recipe lists them.
+        base: Folder that these paths start from.
+
+    Raises:
+        BaseException: As raised by the script.
+    """
+    finder = _ScriptModules(texts, scripts, base)
+    place = str(base / scripts[0])
+    main = ModuleType("__main__")
+    main.__file__ = place
+    for path, text in texts.items():
+        lines = text.splitlines(keepends=True)
+        # Without a modification time, linecache keeps this text.
+        linecache.cache[str(base / path)] = (len(text), None, lines, str(base / path))
+    before = sys.modules["__main__"], sys.argv
+    sys.modules["__main__"], sys.argv = main, [place]
+    sys.meta_path.append(finder)
+    try:
+        exec(compile(texts[scripts[0]], place, "exec", dont_inherit=True), vars(main))  # noqa: S102
+    finally:
+        sys.modules["__main__"], sys.argv = before
+        sys.meta_path.remove(finder)
+        for name in finder.names:
+            sys.modules.pop(name, None)
+
+
+class _ScriptModules(MetaPathFinder, ExecutionLoader):
+    """Finds and loads the modules among a recipe's scripts."""
+
+    def __init__(self, texts: Mapping[str, str], scripts: Sequence[str], base: Path) -> None:
+        self._texts, self._base = texts, base
+        self._modules = modules_of(scripts)
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the modules, and of the packages they lie in."""
+        parts = [name.split(".") for name in self._modules]
+        return {".".join(each[:count]) for each in parts for count in range(1, len(each) + 1)}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of a script, or of a folder of scripts, which holds no other modules."""
+        if fullname in self._modules:
+            return spec_from_file_location(
+                fullname,
+                self.get_filename(fullname),
+                loader=self,
+                submodule_search_locations=[] if self.is_package(fullname) else None,
+            )
+        return ModuleSpec(fullname, None, is_package=True) if fullname in self.names else None
+
+    def get_filename(self, fullname: str) -> str:
+        """Where the script's copy lies."""
+        return str(self._base / self._modules[fullname])
+
+    def get_source(self, fullname: str) -> str:
+        """Its text in the lock."""
+        return self._texts[self._modules[fullname]]
+
+    def is_package(self, fullname: str) -> bool:
+        """Whether it is a package's ``__init__.py``."""
+        return self._modules[fullname].endswith("__init__.py")

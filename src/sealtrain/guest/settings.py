@@ -17,6 +17,7 @@ from sealtrain.storage.address import is_url
 
 __all__ = [
     "RunSettings",
+    "held_run",
     "holds_run",
     "load_run",
     "name_brokers",
@@ -173,6 +174,15 @@ def _lasting_source(uri: str | None) -> str | None:
 def holds_run(out: Path) -> bool:
     """Whether the folder belongs to a run that has already obtained keys."""
     return (out / FILE_NAME).is_file()
+
+
+def held_run(out: Path) -> str | None:
+    """Id of the run that a run folder holds; ``None`` where it holds none.
+
+    Raises:
+        LockInvalid: As ``load_run``.
+    """
+    return load_run(out)[1] if holds_run(out) else None
 
 
 def load_run(out: Path) -> tuple[RunSettings, str]:

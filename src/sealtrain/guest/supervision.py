@@ -37,21 +37,25 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from sealtrain.base.canonical import parse_json
+from sealtrain.base.files import system_failure
 from sealtrain.base.models import Hex32, StrictModel, load_model
 from sealtrain.base.processes import end_with_parent
-from sealtrain.errors import DataInvalid, RankLost, SealtrainError, error_by_code
-from sealtrain.guest.closing import MANIFEST, Outcome
+from sealtrain.errors import DataInvalid, RankLost, SealtrainError
+from sealtrain.guest.closing import Outcome
 from sealtrain.guest.guestrun import Stored
 from sealtrain.guest.settings import holds_run
-from sealtrain.sealing.trainedmodel import MODEL_FOLDER
+from sealtrain.release.messages import ErrorFields
+from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST
 
-__all__ = ["Beside", "Endurance", "Work", "supervised"]
+__all__ = ["FIRST_PAUSE", "LONGEST_PAUSE", "Beside", "Endurance", "Work", "supervised"]
 
-Work = Callable[[Stored | None], Outcome]
-"""Starts or resumes the run; gets ``Stored`` where there is an output store."""
+Work = Callable[[Stored | None], Outcome | None]
+"""Starts or resumes the run, or plays a part in one that another guest leads, which has no outcome
+of its own; gets ``Stored`` where there is an output store."""
 
-_FIRST_PAUSE: Final = 5.0
-_LONGEST_PAUSE: Final = 300.0
+FIRST_PAUSE: Final = 5.0
+LONGEST_PAUSE: Final = 300.0
+"""Seconds; each pause between two tries is twice as long as the one before."""
 _GRACE_SECONDS: Final = 10.0
 _TICK_SECONDS: Final = 1.0
 _COUNTER_BYTES: Final = 8
@@ -72,7 +76,8 @@ class _Answer(StrictModel):
     """The last words of a run's process: exactly one of them."""
 
     result: _Result | None = None
-    error: dict[str, str] | None = None
+    played: bool = False
+    error: ErrorFields | None = None
     interrupted: bool = False
     bug: str | None = None
 
@@ -91,7 +96,7 @@ class Endurance:
     seconds: float
     restarts: int = 0
     before_run: bool = False
-    first_pause: float = _FIRST_PAUSE
+    first_pause: float = FIRST_PAUSE
 
 
 class Beside:
@@ -123,8 +128,8 @@ def supervised(
     beside: Beside,
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Outcome:
-    """Run, and start again as often as it may help.
+) -> Outcome | None:
+    """Run, and start again as often as it may help; returns what ``Work`` did.
 
     Args:
         begin: Starts or resumes the run; called in a process of its own.
@@ -162,7 +167,7 @@ def supervised(
                 rest = min(pause, until - now)
             beside.waits(error, rest)
         sleep(rest)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        pause = min(2 * pause, LONGEST_PAUSE)
         if holds_run(out):
             work = again
 
@@ -172,7 +177,7 @@ def _newest(out: Path) -> str:
     return max((one.name for one in (out / "checkpoints").glob("checkpoint-*")), default="")
 
 
-def _apart(work: Work, out: Path, beside: Beside) -> Outcome:
+def _apart(work: Work, out: Path, beside: Beside) -> Outcome | None:
     """Do ``work`` in a forked process; returns its result or raises its error."""
     here, there = multiprocessing.Pipe(duplex=False)
     asked, asks = multiprocessing.Pipe()
@@ -230,17 +235,17 @@ def _last_words(here: Connection, asked: Connection, beside: Beside) -> bytes | 
             wanted = None
 
 
-def _outcome(told: bytes, out: Path) -> Outcome:
-    """The result in last words; raises the error in them."""
+def _outcome(told: bytes, out: Path) -> Outcome | None:
+    """The result in last words, ``None`` of a part that was played; raises the error in them."""
     answer = load_model(
         _Answer, parse_json(told, max_bytes=_MAX_ANSWER_BYTES), DataInvalid, "answer of the run"
     )
     if answer.interrupted:
         raise KeyboardInterrupt
     if answer.error is not None:
-        given = dict(answer.error)
-        kind = error_by_code(given.pop("code", ""))
-        raise kind(given.pop("message", ""), **given)
+        raise answer.error.error()
+    if answer.played:
+        return None
     if answer.result is None:
         raise RuntimeError(answer.bug or "the run's process said nothing")
     one = answer.result
@@ -251,7 +256,7 @@ def _outcome(told: bytes, out: Path) -> Outcome:
         metrics=one.metrics,
         history=list(one.history),
         model=out / MODEL_FOLDER,
-        manifest=out / MANIFEST,
+        manifest=out / RUN_MANIFEST,
     )
 
 
@@ -268,14 +273,20 @@ def _serve(
         return
     answer: dict[str, Any]
     try:
-        result = work(_asking(asks) if stores else None).to_dict()
-        answer = {"result": {name: result[name] for name in _Result.model_fields}}
+        outcome = work(_asking(asks) if stores else None)
+        if outcome is None:
+            answer = {"played": True}
+        else:
+            result = outcome.to_dict()
+            answer = {"result": {name: result[name] for name in _Result.model_fields}}
     except KeyboardInterrupt:
         answer = {"interrupted": True}
     except SealtrainError as error:
         answer = {"error": error.to_dict()}
     except BaseException as bug:  # its kind, never a value that could be data
-        answer = {"bug": type(bug).__name__}
+        failure = system_failure(bug) if isinstance(bug, OSError) else None
+        kind = type(bug).__name__
+        answer = {"bug": kind} if failure is None else {"error": failure.to_dict()}
     with contextlib.suppress(OSError):  # the reader is gone, and no traceback leaves from here
         answers.send_bytes(json.dumps(answer, allow_nan=False).encode())
 

@@ -24,10 +24,17 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import atomic_write
 from sealtrain.client.storecredentials import asked
 from sealtrain.errors import ModelInvalid, SealtrainError
-from sealtrain.guest.closing import MANIFEST
-from sealtrain.guest.settings import RunSettings, holds_run, load_run, save_run
-from sealtrain.guest.supervision import Beside, Endurance, Work, supervised
+from sealtrain.guest.settings import RunSettings, held_run, save_run
+from sealtrain.guest.supervision import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    Beside,
+    Endurance,
+    Work,
+    supervised,
+)
 from sealtrain.recipe.compose import compose_hash
+from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain.storage.connect import open_folder
 from sealtrain.storage.outputs import OutputStore, State
 from sealtrain.storage.patience import Patience
@@ -44,8 +51,6 @@ STATUS_NAME: Final = "status.json"
 _IN_RUN: Final = Patience(attempts=3, longest=5.0)
 """While training goes on, the next checkpoint brings the next try."""
 _TRY_AGAIN_SECONDS: Final = 15.0
-_FIRST_PAUSE: Final = 5.0
-_LONGEST_PAUSE: Final = 300.0
 _BUG: Final = "internal"
 """Code of a fault that sealtrain did not foresee, as the command line says it."""
 
@@ -97,12 +102,12 @@ def unattended(
         ModelInvalid: A model's files are others than the ticket says.
         StorageUnreachable: A store did not answer for ``ticket.wait_seconds``.
     """
-    if (settings.out / MANIFEST).is_file() and ticket.store is None:
+    if (settings.out / RUN_MANIFEST).is_file() and ticket.store is None:
         return None
     ends = monotonic() + ticket.wait_seconds
 
     def patiently(work: Callable[[], Answer]) -> Answer:
-        pause = _FIRST_PAUSE
+        pause = FIRST_PAUSE
         while True:
             try:
                 return work()
@@ -112,7 +117,7 @@ def unattended(
                     raise
                 reports.waits(error, rest)
                 sleep(rest)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                pause = min(2 * pause, LONGEST_PAUSE)
 
     if ticket.credentials is not None:
         os.environ.update(patiently(partial(_lent, ticket.credentials, guest)))
@@ -125,15 +130,15 @@ def unattended(
         if patiently(partial(_taken_over, store, settings)) == "completed":
             return None
     beside = _Unattended(settings.out, store, reports, monotonic)
-    if (settings.out / MANIFEST).is_file():  # what it made may not be in the store yet
+    if (settings.out / RUN_MANIFEST).is_file():  # what it made may not be in the store yet
         patiently(partial(beside.tell, "completed"))
         return None
-    resumes = holds_run(settings.out)
-    if resumes:
-        save_run(settings, load_run(settings.out)[1])
+    held = held_run(settings.out)
+    if held is not None:  # the ticket may name other places than the one it began with
+        save_run(settings, held)
     try:
         outcome = supervised(
-            again if resumes else begin,
+            begin if held is None else again,
             again,
             out=settings.out,
             endures=Endurance(
@@ -173,7 +178,7 @@ def _taken_over(store: OutputStore, settings: RunSettings) -> State | None:
     index = store.read()
     if index is None or index.run_id is None:
         return None
-    if holds_run(out) and load_run(out)[1] != index.run_id:
+    if held_run(out) not in (None, index.run_id):
         return None  # this guest has begun another one, which the store shows soon
     if index.state != "completed":
         # Also without a checkpoint: another run would reserve its privacy once more.
@@ -239,7 +244,7 @@ class _Unattended(Beside):
             SealtrainError: The store does not take it.
         """
         self._told = (state, code)
-        run_id = load_run(self._out)[1] if holds_run(self._out) else None
+        run_id = held_run(self._out)
         told = {
             "version": 1,
             "run_id": run_id,

@@ -32,13 +32,13 @@ def validate_data(run: GuestRun) -> None:
         return
     from sealtrain.training.data.validation.check import check
 
-    noted: dict[str, Any] = {"rules_sha256": sha256_hex(canonical_json(rules.to_dict()))}
+    noted: dict[str, Any] = {"rules_sha256": sha256_hex(rules.to_bytes())}
 
     def publish(report: dict[str, Any]) -> None:
         if run.recipe.release_policy.logs != "structured":
             return
         data = canonical_json(report)
-        atomic_write(run.settings.out / REPORT_NAME, data, overwrite=True)
+        atomic_write(run.settings.out / REPORT_NAME, data, mode=0o600, overwrite=True)
         noted["report_sha256"] = sha256_hex(data)
 
     counter = token_counter(run.recipe, run.base, run.model)

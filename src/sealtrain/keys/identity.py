@@ -1,7 +1,8 @@
 """An owner's identity file: one seed that gives the signing key and the sealing key.
 
 ``{"name": …, "seed": base64 of 32 bytes, "type": "sealtrain/identity/v1"}``, canonical JSON, mode
-0600; with ``"witness": "ml-dsa-44"`` a third key cosigns ledgers. Format: spec/keys.md.
+0600; with ``"witness": "ml-dsa-44"`` a third key cosigns ledgers. Version 2 has the seed under a
+passphrase (``keys.passphrase``). Format: spec/keys.md.
 """
 
 from __future__ import annotations
@@ -12,15 +13,23 @@ from pathlib import Path
 from typing import Literal, NoReturn, Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 
-from sealtrain.base.canonical import canonical_json, parse_json
+from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.models import Base64, OwnerName, StrictModel, load_model
 from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import DataInvalid, KeyFileInvalid
 from sealtrain.keys.derive import KEY_BYTES, derive
 from sealtrain.keys.keyfile import read_secret_file, write_secret_file
+from sealtrain.keys.passphrase import (
+    COST,
+    PASSPHRASES,
+    SALT_BYTES,
+    check_cost,
+    locked,
+    unlocked,
+)
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.hpke import HpkePrivateKey
 from sealtrain.sealing.stanza import Stanza, find_stanza, unwrap_for_owner
@@ -33,10 +42,17 @@ __all__ = ["Identity"]
 
 MAX_IDENTITY_BYTES = 4096
 TYPE = "sealtrain/identity/v1"
+TYPE_LOCKED = "sealtrain/identity/v2"
+
+
+class _Scrypt(StrictModel):
+    log_n: int
+    salt: Base64
 
 
 class _IdentityFile(StrictModel):
-    type: Literal["sealtrain/identity/v1"]
+    type: Literal["sealtrain/identity/v1", "sealtrain/identity/v2"]
+    scrypt: _Scrypt | None = None
     name: OwnerName
     seed: Base64
     witness: Literal["ml-dsa-44"] | None = None
@@ -47,6 +63,12 @@ class _IdentityFile(StrictModel):
         if kind is None:
             raise ValueError("leave it out where there is none")
         return kind
+
+    @model_validator(mode="after")
+    def _passphrase_by_version(self) -> Self:
+        if (self.type == TYPE_LOCKED) != (self.scrypt is not None):
+            raise ValueError("version 2 has scrypt, version 1 has not")
+        return self
 
 
 class Identity:
@@ -123,31 +145,52 @@ class Identity:
         """Make a new identity from ``random`` bytes. Raises ``KeyFileInvalid`` for a bad name."""
         return cls(name, Secret(random(KEY_BYTES)), post_quantum=post_quantum)
 
-    def save(self, path: Path) -> None:
+    def save(
+        self, path: Path, passphrase: Secret | None = None, *, random: Random = os.urandom
+    ) -> None:
         """Write the identity file, mode 0600.
+
+        Args:
+            path: The file to make.
+            passphrase: To lock the seed with.
+            random: For the salt.
 
         Raises:
             AlreadyExists: The file exists; a key is never overwritten.
+            KeyFileInvalid: The passphrase is too short or too long.
         """
-        seed = to_base64(self._seed.reveal())
-        document = {"type": TYPE, "name": self.name, "seed": seed}
+        document: dict[str, JsonValue] = {"type": TYPE, "name": self.name}
         if self.public.witness_key is not None:
             document["witness"] = "ml-dsa-44"
+        if passphrase is None:
+            document["seed"] = to_base64(self._seed.reveal())
+        else:
+            salt = random(SALT_BYTES)
+            document |= {"type": TYPE_LOCKED, "scrypt": {"log_n": COST, "salt": to_base64(salt)}}
+            data = locked(self._seed, document, passphrase, cost=COST, salt=salt)
+            document["seed"] = to_base64(data)
         write_secret_file(path, canonical_json(document) + b"\n")
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read an identity file.
+        """Read an identity file; one with a passphrase asks ``PASSPHRASES``.
 
         Raises:
-            KeyFileInvalid: No such file, readable by others, or not an identity.
+            KeyFileInvalid: No such file, readable by others, not an identity, or the passphrase
+                is wrong.
         """
         data = read_secret_file(path, max_bytes=MAX_IDENTITY_BYTES)
         try:
             value = parse_json(data, max_bytes=MAX_IDENTITY_BYTES, max_depth=2)
             file = load_model(_IdentityFile, value, KeyFileInvalid, "identity file")
-            seed = from_base64(file.seed, length=KEY_BYTES)
+            seed = from_base64(file.seed, length=KEY_BYTES + (0 if file.scrypt is None else 16))
+            salt = b"" if file.scrypt is None else from_base64(file.scrypt.salt, length=SALT_BYTES)
         except DataInvalid:
             # Without "from": the cause could quote what the file holds.
             raise KeyFileInvalid(f"{path} is not an identity file", check="key file") from None
-        return cls(file.name, Secret(seed), post_quantum=file.witness is not None)
+        opened = Secret(seed)
+        if file.scrypt is not None:
+            check_cost(file.scrypt.log_n)  # before anybody is asked
+            head = file.model_dump(exclude={"seed"}, exclude_none=True)
+            opened = unlocked(seed, head, PASSPHRASES.of(path), cost=file.scrypt.log_n, salt=salt)
+        return cls(file.name, opened, post_quantum=file.witness is not None)

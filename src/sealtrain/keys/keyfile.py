@@ -59,16 +59,11 @@ def write_secret_file(path: Path, data: bytes) -> None:
     Raises:
         AlreadyExists: A file (or a dangling link) has that name; it is left as it is.
         UsageError: The folder does not exist.
-        KeyFileInvalid: It cannot be written.
+        OSError: The system refuses it: a full disk, a folder that may not be written to.
     """
     if path.is_symlink():
         raise AlreadyExists(f"{path} already exists", hint="choose another name")
-    try:
-        atomic_write(path, data, mode=0o600)
-    except OSError as error:
-        raise KeyFileInvalid(
-            f"cannot write key file {path}: {error.strerror}", check="key file"
-        ) from None
+    atomic_write(path, data, mode=0o600)
 
 
 def _check_status(status: os.stat_result, path: Path) -> None:

@@ -8,15 +8,22 @@ from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.base.sqlite import switch_to_wal
 from sealtrain.errors import ConfigError, DataInvalid, SealtrainError, Unreachable
 from sealtrain.ledger.backend import TURN_SECONDS, Backend, Reading
-from sealtrain.ledger.sqlite_store import APPLICATION_ID, SCHEMA, VERSION, LedgerStore
+from sealtrain.ledger.sqlite_store import (
+    APPLICATION_ID,
+    SCHEMA,
+    VERSION,
+    LedgerStore,
+    switch_to_wal,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
 __all__ = ["BACKEND"]
+
+_DAMAGED: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 
 
 def _ledger(path: Path, meta: dict[str, str], patience: float) -> LedgerStore:
@@ -81,13 +88,21 @@ def _engine(path: Path, migrating: bool) -> Engine:
     return engine
 
 
-def _failure(_path: Path, error: Exception, late: bool) -> SealtrainError | None:
+def _failure(path: Path, error: Exception, late: bool) -> SealtrainError | None:
+    name = getattr(error, "sqlite_errorname", type(error).__name__)
+    if name in _DAMAGED:
+        return DataInvalid(
+            f"the broker's database {path.name} is damaged",
+            check="database file",
+            got=name,
+            hint="put a backup into a new folder: sealtrain broker restore",
+        )
     if not (late or isinstance(error, sqlite3.OperationalError)):
         return None
     return Unreachable(
         "the broker's database cannot be read or written",
         check="database file",
-        got=getattr(error, "sqlite_errorname", type(error).__name__),
+        got=name,
         hint="check the disk, the permissions and that no other program locks the file",
     )
 

@@ -16,13 +16,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from sealtrain.base.files import sync
-from sealtrain.base.sqlite import switch_to_wal
 from sealtrain.errors import Unreachable
 from sealtrain.ledger.tree import (
     Growth,
@@ -35,7 +35,7 @@ from sealtrain.ledger.tree import (
     within,
 )
 
-__all__ = ["APPLICATION_ID", "SCHEMA", "VERSION", "LedgerStore"]
+__all__ = ["APPLICATION_ID", "SCHEMA", "VERSION", "LedgerStore", "switch_to_wal"]
 
 APPLICATION_ID = 0x5354_4C47  # "STLG", so that file(1) and we know the format
 VERSION = 1
@@ -353,3 +353,28 @@ def _create_private(path: Path) -> None:
 
 def _size(db: sqlite3.Connection) -> int:
     return int(db.execute("SELECT coalesce(max(i) + 1, 0) FROM entry").fetchone()[0])
+
+
+_POLL_S: Final = 0.01
+
+
+def switch_to_wal(db: sqlite3.Connection, *, patience: float) -> None:
+    """Switch the journal, waiting for others: here SQLite's own busy timeout does not apply.
+
+    Args:
+        db: A connection without a transaction.
+        patience: Seconds that others may keep the file busy.
+
+    Raises:
+        sqlite3.OperationalError: They kept it longer, or the file cannot be written.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > deadline:
+                raise
+            time.sleep(_POLL_S)
+        else:
+            return

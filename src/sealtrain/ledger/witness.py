@@ -235,7 +235,7 @@ class LedgerMemory:
             # Without cosignatures: the file stays small, and what it says is the log's own word.
             checkpoint=_own_line_only(note, head.origin, public_key),
         )
-        atomic_write(self._path, canonical_json(document.to_dict()), mode=0o600, overwrite=True)
+        atomic_write(self._path, document.to_bytes(), mode=0o600, overwrite=True)
         self._kept = document
 
     def _accuse(
@@ -308,7 +308,7 @@ def memory(path: Path) -> Iterator[LedgerMemory]:
             f"cannot keep the ledger's tree head in {path.parent}",
             check="state file",
             got=error.strerror,
-            hint="give a writable place with --state",
+            hint="give a writable place with --memory",
         ) from error
     try:
         kept = LedgerMemory(path, _read(path))

@@ -93,7 +93,8 @@ TEXTS: Mapping[str, str] = MappingProxyType(
             "to other readers."
         ),
         "sealed-outputs": (
-            "Digests are of the sealed files. Only their recipients can see the contents; "
+            "Digests are of the sealed files. Only their recipients, or the guests that the model "
+            "was handed on to, can see the contents; "
             "anyone else has the measured code's word that they are the model this run trained."
         ),
         "accelerator-binding": (

@@ -15,8 +15,11 @@ from typing import BinaryIO
 from sealtrain.base.encoding import from_hex
 from sealtrain.base.files import open_regular
 from sealtrain.errors import DataInvalid, NoStanza, SealRefused, SubjectMismatch
-from sealtrain.manifest.predicate import Predicate, output_name
+from sealtrain.manifest.predicate import Outputs, Predicate, output_name
+from sealtrain.sealing.description import DatasetDescription, ShardInfo
 from sealtrain.sealing.header import read_header_from
+from sealtrain.sealing.index import schema_digest_of
+from sealtrain.sealing.stanza import RecipeBinding
 from sealtrain.sealing.trailer import read_trailer
 from sealtrain.sealing.trainedmodel import (
     MODEL_FOLDER,
@@ -29,6 +32,7 @@ from sealtrain.signing.identity import PublicIdentity
 from sealtrain.signing.statement import Subject
 
 __all__ = [
+    "dataset_of",
     "files_of",
     "model_of",
     "require_named_entries",
@@ -51,6 +55,7 @@ def model_of(predicate: Predicate, subjects: Sequence[Subject]) -> TrainedModel:
             )
             for file, subject in zip(predicate.outputs.files, subjects, strict=True)
         ),
+        dataset=_described(predicate.outputs),
     )
 
 
@@ -70,12 +75,61 @@ def files_of(model: TrainedModel) -> list[dict[str, str | int]]:
     ]
 
 
+def dataset_of(model: TrainedModel) -> dict[str, dict[str, str]]:
+    """The predicate's ``outputs.dataset`` for a model that is handed on, as JSON; else nothing."""
+    made = model.dataset
+    if made is None:
+        return {}
+    return {
+        "dataset": {
+            "dataset_id": made.dataset_id,
+            "owner": made.owner_name,
+            "owner_id": made.owner_id,
+            "name": made.name,
+            "root": made.root,
+            "app_id": made.binding.app_id,
+            "compose_hash": made.binding.compose_hash,
+        }
+    }
+
+
+def _described(outputs: Outputs) -> DatasetDescription | None:
+    stated = outputs.dataset
+    if stated is None:
+        return None
+    return DatasetDescription(
+        dataset_id=stated.dataset_id,
+        name=stated.name,
+        owner_id=stated.owner_id,
+        owner_name=stated.owner,
+        root=stated.root,
+        shards=tuple(
+            ShardInfo(
+                name=file.name.removeprefix(f"{MODEL_FOLDER}/"), size=file.size, root=file.root
+            )
+            for file in outputs.files[1:]
+        ),
+        records=None,
+        tokens=None,
+        schema_digest=schema_digest_of(None),
+        binding=RecipeBinding(stated.app_id, stated.compose_hash, stated.owner_id),
+    )
+
+
 def require_recipient(predicate: Predicate, me: PublicIdentity) -> None:
     """Refuse a manifest whose outputs are not sealed to this owner under these keys.
 
     Raises:
         NoStanza: The owner is not a recipient, or has other keys in the manifest's consortium.
     """
+    if predicate.outputs.dataset is not None:
+        raise NoStanza(
+            "the model was handed on to another recipe: no person has a key of it",
+            check="recipients",
+            got=f"{me.name} {me.owner_id[:16]}…",
+            expected=f"a guest of {predicate.outputs.dataset.compose_hash[:16]}…",
+            hint="its guests open it once its owner adopted it: sealtrain adopt",
+        )
     recipients = predicate.outputs.recipients
     named = [owner for owner in predicate.consortium.owners if owner.name in recipients]
     if me.owner_id not in {owner.owner_id for owner in named}:

@@ -25,6 +25,7 @@ __all__ = [
     "Compute",
     "DatasetCost",
     "Deployment",
+    "HandedOn",
     "Limit",
     "NoPrivacy",
     "OutputFile",
@@ -171,11 +172,24 @@ class OutputFile(StrictModel):
     root: Hex64
 
 
+class HandedOn(StrictModel):
+    """The sealed dataset that the outputs are, and the deployment that it is sealed for."""
+
+    dataset_id: Hex32
+    owner: OwnerName
+    owner_id: Hex64
+    name: OwnerName
+    root: Hex64
+    app_id: Hex40
+    compose_hash: Hex64
+
+
 class Outputs(StrictModel):
-    """Sealed files and the owners who can open them."""
+    """Sealed files, and the owners or the guests of another recipe that can open them."""
 
     recipients: tuple[OwnerName, ...] = Field(max_length=1024)
     files: tuple[OutputFile, ...] = Field(min_length=1, max_length=MAX_FILES)
+    dataset: HandedOn | None = Field(default=None, exclude_if=is_none)
 
 
 class Compute(StrictModel):

@@ -12,11 +12,12 @@ from importlib.resources import files
 from sealtrain.attest.registry import TEES
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.version import VERSION
-from sealtrain.manifest.agreement_sections import approvals, datasets
 from sealtrain.manifest.joint_sections import parties
 from sealtrain.manifest.markup import Html, Part, join, tag
 from sealtrain.manifest.predicate import SIMULATED_MARKER
 from sealtrain.manifest.sections import (
+    approvals,
+    datasets,
     evidence,
     outputs,
     privacy,

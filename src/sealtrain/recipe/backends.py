@@ -2,17 +2,20 @@
 
 Each backend has a class, chosen by ``name``; settings have the names of the library. An engineer's
 own loop is not a backend: the recipe names it in ``scripts``.
+
+Unsloth and Axolotl change unsupported settings, sometimes without a line on the terminal: they
+switch packing off, and make two warm-up steps of one. The settings that owners approve must be
+those that run, so a recipe that a backend would change is refused before it is locked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
 from sealtrain.base.models import StrictModel
-from sealtrain.recipe.tuners import Axolotl, Unsloth, unfit_for_tuner
 
 __all__ = [
     "DEFAULT",
@@ -25,6 +28,7 @@ __all__ = [
     "is_default",
     "needs_group",
     "unfit",
+    "unfit_for_tuner",
 ]
 
 
@@ -76,13 +80,11 @@ class DeepSpeed(_AnyBackend):
     )
 
 
-Backend = Annotated[Trl | Fsdp | DeepSpeed | Unsloth | Axolotl, Field(discriminator="name")]
-"""Any backend a recipe can name."""
-
-DEFAULT: Final = Trl(name="trl")
-"""The default backend. A lock leaves it out, so that equal recipes have equal locks."""
-
-_PHASES: Final = ("cpt", "sft")
+_ONLY_COPIES: Final = {
+    "evaluate": "nothing is trained; backend trl shares the records out",
+    "rlhf": "ranks sample answers of different lengths, each from a whole model",
+}
+"""Phases whose model ranks cannot share out, and why."""
 
 
 def is_default(backend: Any) -> bool:
@@ -97,31 +99,39 @@ def needs_group(backend: Any) -> bool:
 
 def unfit(recipe: Any) -> str | None:
     """Why a ``Recipe`` cannot be trained by its backend; ``None`` if it can."""
-    backend, trainer, peft = recipe.backend, recipe.trainer, recipe.peft
+    backend, trainer = recipe.backend, recipe.trainer
     if is_default(backend):
         return None
     if isinstance(backend, (Unsloth, Axolotl)):
         return unfit_for_tuner(recipe)
     what = f"backend {backend.name}" if backend.name != "trl" else "backend.ranks above 1"
-    if recipe.phase not in _PHASES:
-        return f"{what} is for phases {' and '.join(_PHASES)}"
     if recipe.scripts:
         return f"{what} does not reach into a script of your own"
-    if recipe.privacy.dp != "none":
-        return f"{what} is not known to keep privacy dp: {recipe.privacy.dp}"
+    if recipe.privacy.dp == "sgd":
+        return f"{what} is not known to keep privacy dp: sgd"
+    packs = [name for name in ("packing", "padding_free") if getattr(trainer, name, False)]
+    if packs:
+        return f"{what} does not go together with trainer.{packs[0]}"
+    return None if backend.name == "trl" else _unfit_to_share_out(recipe)
+
+
+def _unfit_to_share_out(recipe: Any) -> str | None:
+    """Why ranks cannot share the model out; they may still hold copies."""
+    backend, trainer, peft = recipe.backend, recipe.trainer, recipe.peft
+    name = f"backend {backend.name}"
+    if recipe.phase in _ONLY_COPIES:
+        return f"{name} is not for phase {recipe.phase}: {_ONLY_COPIES[recipe.phase]}"
     unfit_settings: Mapping[str, bool] = {
-        "trainer.packing": getattr(trainer, "packing", False),
-        "trainer.padding_free": getattr(trainer, "padding_free", False),
         "trainer.load_best_model_at_end": trainer.load_best_model_at_end,
         "peft.quantization": peft is not None and peft.quantization is not None,
         f"peft.method {getattr(peft, 'method', '')}": peft is not None and not peft.changes_weights,
     }
-    named = [name for name, wanted in unfit_settings.items() if wanted]
+    named = [setting for setting, wanted in unfit_settings.items() if wanted]
     if named:
-        return f"{what} does not go together with {named[0]}"
+        return f"{name} does not go together with {named[0]}"
     if backend.name == "deepspeed":
         return _unfit_for_deepspeed(recipe)
-    if backend.name == "fsdp" and peft is not None and recipe.model.dtype != "float32":
+    if peft is not None and recipe.model.dtype != "float32":
         return "backend fsdp shares out weights of one kind: adapters need model.dtype float32"
     return None
 
@@ -132,4 +142,110 @@ def _unfit_for_deepspeed(recipe: Any) -> str | None:
         return "backend deepspeed offloads what is shared out: zero_stage 1 to 3"
     if recipe.trainer.bf16 or recipe.model.dtype != "float32":
         return "backend deepspeed trains float32: trainer.bf16: false and model.dtype float32"
+    if getattr(recipe.trainer, "mini_batch_size", None) is not None:
+        return "backend deepspeed reduces a gradient once: no trainer.mini_batch_size"
+    compares = recipe.phase == "dpo" and recipe.peft is None and recipe.trainer.kind != "orpo"
+    if compares and backend.zero_stage == 3:
+        return "backend deepspeed: zero_stage 3 shares the reference of dpo out too; give peft"
     return None
+
+
+class _Tuner(StrictModel):
+    """What both have.
+
+    Attributes:
+        packages: What the lock pins besides ``train``. They ask for older versions of what
+            ``train`` holds, so no extra can install them: tools/backends does.
+    """
+
+    packages: ClassVar[tuple[str, ...]]
+    extra: ClassVar[str | None] = None
+
+    ranks: Literal[1] = 1
+
+
+class Unsloth(_Tuner):
+    """TRL's trainer over a model that Unsloth loads and speeds up: phase sft, one process."""
+
+    packages: ClassVar[tuple[str, ...]] = ("unsloth==2026.10.9", "unsloth-zoo==2026.10.9")
+
+    name: Literal["unsloth"]
+
+
+class Axolotl(_Tuner):
+    """Axolotl's loader, prompt strategies and trainer: phase sft, one process."""
+
+    packages: ClassVar[tuple[str, ...]] = ("axolotl==0.19.0",)
+
+    name: Literal["axolotl"]
+
+
+def unfit_for_tuner(recipe: Any) -> str | None:
+    """Why Unsloth or Axolotl cannot train a ``Recipe`` as it is written; ``None`` if it can."""
+    name = recipe.backend.name
+    if recipe.phase != "sft":
+        return f"backend {name} trains phase sft only"
+    problems = _shared(recipe)
+    problem = next(problems, None) or next(_OWN[name](recipe), None)
+    return None if problem is None else f"backend {name}: {problem}"
+
+
+def _shared(recipe: Any) -> Iterator[str]:
+    model, peft, trainer = recipe.model, recipe.peft, recipe.trainer
+    if recipe.scripts:
+        yield "a script brings its own trainer; leave one of them out"
+    if model.kind != "folder" or getattr(model.tokenizer, "path", None) is None:
+        yield "it loads a folder with weights and a tokenizer: model.path, no {kind: bytes}"
+    if recipe.privacy.dp != "none":
+        yield "its layers give no gradient for each record; privacy needs backend trl"
+    if trainer.packing or trainer.padding_free:
+        yield "it packs in ways of its own, or not at all; leave packing and padding_free out"
+    if trainer.loss_type != "nll":
+        yield "loss_type is nll"
+    if peft is not None and (peft.method != "lora" or peft.use_dora):
+        yield "peft is null or method lora without use_dora"
+    if peft is not None and peft.method == "lora":
+        if peft.init_lora_weights not in (True, False, "gaussian"):
+            yield "init_lora_weights is true, false or gaussian"
+        named = () if peft.target_modules == "all-linear" else peft.target_modules
+        if {"embed_tokens", "lm_head"} & set(named):
+            yield "it trains embed_tokens and lm_head in full: name them in modules_to_save"
+
+
+def _unsloth(recipe: Any) -> Iterator[str]:
+    wanted = None if recipe.peft is None else recipe.peft.quantization
+    if wanted is None:
+        return
+    if wanted.bnb_4bit_quant_type != "nf4" or not wanted.bnb_4bit_use_double_quant:
+        yield "it holds four bits as nf4 with bnb_4bit_use_double_quant: true"
+    if wanted.bnb_4bit_compute_dtype != recipe.model.dtype:
+        yield "bnb_4bit_compute_dtype is model.dtype"
+
+
+def _axolotl(recipe: Any) -> Iterator[str]:
+    peft, trainer = recipe.peft, recipe.trainer
+    if recipe.audit is not None:
+        yield "audit needs backend trl"
+    if peft is not None and peft.quantization is not None:
+        yield "peft.quantization needs backend trl or unsloth"
+    if peft is not None and (peft.bias != "none" or peft.init_lora_weights is not True):
+        yield "it knows no bias and no init_lora_weights"
+    if trainer.bf16 != (recipe.model.dtype == "bfloat16"):
+        yield "it trains in the type it loads: bf16: true with dtype: bfloat16, or neither"
+    if trainer.max_length is None or trainer.truncation_mode != "keep_start":
+        yield "it cuts records after max_length tokens: give max_length, truncation_mode keep_start"
+    if trainer.warmup_steps == 1:
+        yield "it makes two warmup_steps of one"
+    for name in ("label_smoothing_factor", "eos_token", "pad_token"):
+        if getattr(trainer, name):
+            yield f"it knows no {name}"
+
+
+_OWN = {"unsloth": _unsloth, "axolotl": _axolotl}
+
+
+Backend = Annotated[Trl | Fsdp | DeepSpeed | Unsloth | Axolotl, Field(discriminator="name")]
+"""Any backend a recipe can name."""
+
+DEFAULT: Final = Trl(name="trl")
+"""The default backend. A lock leaves it out, so that equal recipes have equal locks."""

@@ -29,7 +29,6 @@ __all__ = [
     "build_compose",
     "compose_hash",
     "extract_lock",
-    "lint_compose",
 ]
 
 LOCK_FILE: Final = "recipe.lock.json"
@@ -64,7 +63,7 @@ def build_compose(lock: Lock) -> bytes:
             key_provider=hardware.key_provider,
             key_provider_id=hardware.key_provider_id or "",
             files={LOCK_FILE: lock.to_bytes().decode("utf-8")},
-            words=_words(platform),
+            words=_words(platform, hardware.image),
             ports=() if lock.recipe.collaboration is None else GUEST_PORTS,
             gpu=hardware.gpu == "nvidia",
         )
@@ -92,21 +91,16 @@ def extract_lock(compose_bytes: bytes) -> bytes:
     return lock_bytes
 
 
-def lint_compose(compose_bytes: bytes) -> None:
-    """Check a deployment document. Raises ``LockInvalid`` as ``extract_lock``."""
-    extract_lock(compose_bytes)
-
-
 def _platform_of(hardware: Hardware) -> Platform:
-    """What the document is for: hardware where it names an image, dstack where it names no TEE."""
+    """What the document is for: hardware where it can be, else the simulator."""
     if hardware.image is None:
         return "simulator"
-    return next((name for name in hardware.platforms if name != "simulator"), "dstack")
+    return next((name for name in hardware.platforms if name != "simulator"), "simulator")
 
 
-def _words(platform: Platform) -> tuple[str, ...]:
+def _words(platform: Platform, image: str | None) -> tuple[str, ...]:
     """The guest's command: everything that no ticket may choose."""
-    layout = layout_of(platform)
+    layout = layout_of(platform, image=image)
     kept = layout.kept
     collateral = ("--collateral", f"file:{kept}collateral.json") if layout.collateral else ()
     return (

@@ -1,7 +1,8 @@
 """The frame of deployment documents: files whose bytes are measured, and one command.
 
 The frame is the same for guests and brokers (spec/deployment-document.md, template 2). A document
-without an image is a script that only the simulator runs; with one it is a docker-compose file.
+without an image is a script that only the simulator runs; with one it is a docker-compose file, for
+hardware or for the simulator, and never for both.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _REPORTS = "/sys/kernel/config/tsm/report"
 _MEASURED = "/run/sealtrain/"
 _KEPT = "/run-data"
 _USER_CONFIG = "/dstack/user_config"
+_VSOCK = "vsock:8475"
 _LABEL = "sealtrain.document"
 _MARK = "SEALTRAIN_FILE"
 _HEAD = f"""\
@@ -63,9 +65,10 @@ class Layout:
         kept: The same for what a guest keeps and what it is given.
         guest: Address of the guest's evidence (``attest.guest``).
         collateral: Whether its quotes need collateral.
-        ticket: The run ticket.
+        ticket: The run ticket: a path, or where an enclave's parent sends it.
         mounts: Volumes of a container.
         devices: Devices of a container.
+        user: Of a container that is not the image's: Linux lets user 0 alone ask for reports.
     """
 
     measured: str
@@ -75,6 +78,7 @@ class Layout:
     ticket: str
     mounts: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
+    user: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +89,7 @@ class Program:
         name: Of the document.
         service: Of the container.
         platform: That it is for.
-        image: Of the container, by digest; ``None`` for the simulator's script.
+        image: Of the container, by digest; ``None`` for a script, which only the simulator runs.
         key_provider: ``none``, ``kms``, ``local`` or ``tpm``.
         key_provider_id: Its pin, hex; empty without one.
         files: Name → text of one line.
@@ -116,6 +120,7 @@ class Frame:
         key_provider_id: Pin of the key provider; empty without one.
         image: Of the container; ``None`` for a script.
         script: That the simulator runs; ``None`` for a container.
+        compose: The docker compose file, as parsed; ``None`` for a script.
     """
 
     files: Mapping[str, str]
@@ -123,15 +128,17 @@ class Frame:
     key_provider_id: str
     image: str | None
     script: str | None
+    compose: Mapping[str, Any] | None
 
 
-def layout_of(platform: Platform) -> Layout:
-    """Where things are in a guest of a platform."""
-    if platform == "simulator":
+def layout_of(platform: Platform, *, image: str | None) -> Layout:
+    """Where things are in a guest of a platform, with an image or without one."""
+    if image is None:
         return Layout(
             measured="", kept="", guest="guest.sock", collateral=True, ticket="ticket.json"
         )
-    tee = tee_of(platform)
+    # In a simulated guest a container finds everything where it is on dstack.
+    tee = tee_of("dstack" if platform == "simulator" else platform)
     ticket = f"{_MEASURED}ticket.json"
     if tee.device is None:
         return Layout(
@@ -143,6 +150,8 @@ def layout_of(platform: Platform) -> Layout:
             mounts=(f"{_SOCKET}:{_SOCKET}", f"{_USER_CONFIG}:{ticket}:ro"),
         )
     document = f"{_MEASURED}app-compose.json"
+    if not tee.device.reports:  # an enclave has no disk that others write
+        ticket = _VSOCK
     device = f"/{tee.device.path}"
     place = _REPORTS if tee.device.reports else device
     return Layout(
@@ -154,9 +163,10 @@ def layout_of(platform: Platform) -> Layout:
         mounts=(
             *((f"{_REPORTS}:{_REPORTS}",) if tee.device.reports else ()),
             f"{document}:{document}:ro",
-            f"{ticket}:{ticket}:ro",
+            *((f"{ticket}:{ticket}:ro",) if tee.device.reports else ()),
         ),
         devices=() if tee.device.reports else (f"{device}:{device}",),
+        user="0:0" if tee.device.reports else None,
     )
 
 
@@ -202,12 +212,23 @@ def frame_of(data: bytes) -> Frame:
         script = document.get("bash_script")
         files, words = _in_script(script)
         return Frame(
-            files=files, words=words, key_provider_id=key_provider_id, image=None, script=script
+            files=files,
+            words=words,
+            key_provider_id=key_provider_id,
+            image=None,
+            script=script,
+            compose=None,
         )
     if runner == "docker-compose":
-        files, words, image = _in_services(_services_in(document))
+        compose = _services_in(document)
+        files, words, image = _in_services(compose)
         return Frame(
-            files=files, words=words, key_provider_id=key_provider_id, image=image, script=None
+            files=files,
+            words=words,
+            key_provider_id=key_provider_id,
+            image=image,
+            script=None,
+            compose=compose,
         )
     raise _refusal("has a runner that sealtrain does not write", got=runner)
 
@@ -264,7 +285,7 @@ def _script(program: Program) -> str:
 
 
 def _services(program: Program, image: str) -> dict[str, JsonValue]:
-    layout = layout_of(program.platform)
+    layout = layout_of(program.platform, image=image)
     service: dict[str, JsonValue] = {
         "image": image,
         "labels": {_LABEL: str(TEMPLATE)},
@@ -284,6 +305,8 @@ def _services(program: Program, image: str) -> dict[str, JsonValue]:
         "shm_size": "8gb",  # for ranks and loaders; what is not used costs nothing
         "restart": "no",
     }
+    if layout.user is not None:
+        service["user"] = layout.user
     if layout.devices:
         service["devices"] = list(layout.devices)
     if program.ports:

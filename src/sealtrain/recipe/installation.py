@@ -4,6 +4,10 @@ A package is pinned by version and by its *record digest*: SHA-256 of the canoni
 hash that its wheel's RECORD lists. Rows that an installer writes on its own (launchers outside the
 package folder, INSTALLER, REQUESTED, direct_url.json, compiled caches) are left out, so the same
 wheel has the same digest on every machine.
+
+A recipe needs extras of sealtrain and the packages that it names itself; the guest can import no
+others (``sandbox.imports``). A recipe does not say whether data lies on this machine or behind a
+URL, so the clients that read data from elsewhere are part of extra ``train``.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import json
 import platform
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import Distribution
 from pathlib import Path, PurePosixPath
@@ -23,15 +27,13 @@ from typing import Annotated
 
 from pydantic import StringConstraints
 
-from sealtrain.base.canonical import canonical_json
-from sealtrain.base.digests import file_sha256, sha256_hex, tree_sha256
+from sealtrain.base.digests import file_sha256, map_sha256, tree_sha256
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import Hex64, StrictModel
 from sealtrain.base.shipped import shipped
 from sealtrain.base.version import VERSION, own_folders
 from sealtrain.errors import EnvironmentChanged, ExtraMissing
 from sealtrain.recipe.importable import Importable
-from sealtrain.recipe.packages import PackagesWanted, packages_of
 from sealtrain.recipe.recipe import Recipe
 
 __all__ = [
@@ -39,12 +41,18 @@ __all__ = [
     "EnvironmentPin",
     "Installation",
     "PackagePin",
+    "PackagesWanted",
+    "Place",
+    "as_recorded",
     "check_package_files",
     "measure_code",
     "measure_installation",
     "normalised",
     "own_requirements",
+    "packages_of",
     "record_digest",
+    "recorded",
+    "requirements_in",
 ]
 
 _WRITTEN_BY_INSTALLERS = ("INSTALLER", "REQUESTED", "direct_url.json", "RECORD", "uv_cache.json")
@@ -100,24 +108,57 @@ class Installation:
 def measure_code() -> CodePin:
     """Measure the sealtrain that runs."""
     trees = {name: tree_sha256(folder, suffixes=(".py",)) for name, folder in own_folders().items()}
-    return CodePin(sealtrain=VERSION, sha256=sha256_hex(canonical_json(trees)))
+    return CodePin(sealtrain=VERSION, sha256=map_sha256(trees))
 
 
-def measure_installation(recipe: Recipe) -> Installation:
-    """Measure the running code, and the packages of a recipe with their dependencies.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where sealtrain and packages are installed.
+
+    Attributes:
+        code: Measures sealtrain there.
+        python: Full version of the interpreter.
+        requirements: Requirement lines of sealtrain.
+        distribution: Finds a package by its normalised name, or raises ``PackageNotFoundError``.
+        markers: Values of markers (PEP 508) that differ from those of this interpreter.
+    """
+
+    code: Callable[[], CodePin]
+    python: str
+    requirements: Callable[[], list[str]]
+    distribution: Callable[[str], Distribution]
+    markers: Mapping[str, str] = field(default_factory=dict)
+
+
+def _here() -> Place:
+    return Place(
+        code=measure_code,
+        python=platform.python_version(),
+        requirements=own_requirements,
+        distribution=importlib.metadata.distribution,
+    )
+
+
+def measure_installation(recipe: Recipe, place: Place | None = None) -> Installation:
+    """Measure the code, and the packages of a recipe with their dependencies.
+
+    Args:
+        recipe: Names what it needs.
+        place: Where; what runs here when ``None``.
 
     Raises:
         ExtraMissing: A required package is missing, of another version, or not measurable.
     """
-    found = _closure(packages_of(recipe))
-    files = {name: dict(_files_of(_record(name, dist))) for name, dist in sorted(found.items())}
+    place = place or _here()
+    found = _closure(packages_of(recipe), place)
+    files = {name: dict(recorded(_record(name, dist))) for name, dist in sorted(found.items())}
     pins = {
-        name: PackagePin(version=found[name].version, record_sha256=_digest_of(listed))
+        name: PackagePin(version=found[name].version, record_sha256=map_sha256(listed))
         for name, listed in files.items()
     }
     return Installation(
-        code=measure_code(),
-        environment=EnvironmentPin(python=platform.python_version(), packages=pins),
+        code=place.code(),
+        environment=EnvironmentPin(python=place.python, packages=pins),
         importable=Importable(found, files),
     )
 
@@ -133,27 +174,27 @@ def check_package_files(names: tuple[str, ...]) -> None:
     """
     for name in names:
         dist = importlib.metadata.distribution(name)
-        for file, recorded in _files_of(_record(name, dist)):
+        for file, expected in recorded(_record(name, dist)):
             path = Path(str(dist.locate_file(file)))
-            actual = _as_record(file_sha256(path)) if path.is_file() else "absent"
-            if actual != recorded:
+            actual = as_recorded(file_sha256(path)) if path.is_file() else "absent"
+            if actual != expected:
                 raise EnvironmentChanged(
                     f"a file of package {name} is not the recorded one: {file}",
                     check="environment",
                     got=actual,
-                    expected=recorded,
+                    expected=expected,
                     hint=f"reinstall {name}",
                 )
 
 
-def _closure(wanted: PackagesWanted) -> dict[str, Distribution]:
+def _closure(wanted: PackagesWanted, place: Place) -> dict[str, Distribution]:
     try:
         from packaging.requirements import Requirement
     except ImportError as error:
         raise ExtraMissing("package 'packaging' is not installed", hint=_INSTALL) from error
     found: dict[str, Distribution] = {}
     walked: set[tuple[str, str]] = set()
-    own = own_requirements()
+    own = place.requirements()
     pending = [(Requirement(f"{_OWN}[{','.join(wanted.extras)}]"), "", _INSTALL)]
     for line in wanted.of_backend:
         hint = f"sh {shipped(_BACKENDS)} BACKEND makes an environment with it"
@@ -161,7 +202,8 @@ def _closure(wanted: PackagesWanted) -> dict[str, Distribution]:
     pending += [(Requirement(line), "", f"pip install '{line}'") for line in wanted.of_scripts]
     while pending:
         requirement, active, hint = pending.pop()
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": active}):
+        markers = {**place.markers, "extra": active}
+        if requirement.marker is not None and not requirement.marker.evaluate(markers):
             continue
         name = normalised(requirement.name)
         if name == _OWN:  # an extra may name other extras of sealtrain
@@ -171,7 +213,7 @@ def _closure(wanted: PackagesWanted) -> dict[str, Distribution]:
                     pending += [(Requirement(line), extra, hint) for line in own]
             continue
         try:
-            dist = found.get(name) or importlib.metadata.distribution(name)
+            dist = found.get(name) or place.distribution(name)
         except importlib.metadata.PackageNotFoundError:
             if hint:
                 raise _missing(name, "absent", str(requirement.specifier), hint) from None
@@ -206,6 +248,11 @@ def own_requirements() -> list[str]:
             return importlib.metadata.requires(_OWN) or []
         except importlib.metadata.PackageNotFoundError:
             raise ExtraMissing("sealtrain is not installed", hint=_INSTALL) from None
+    return requirements_in(project_file)
+
+
+def requirements_in(project_file: Path) -> list[str]:
+    """Requirement lines of a source's ``pyproject.toml``, as ``own_requirements``."""
     project = tomllib.loads(project_file.read_text("utf-8"))["project"]
     lines = list(project["dependencies"])
     for extra, wanted in project["optional-dependencies"].items():
@@ -218,11 +265,7 @@ def own_requirements() -> list[str]:
 
 def record_digest(record: str) -> str:
     """Digest of a RECORD file's text, 64 hex digits (spec/recipe.md)."""
-    return _digest_of(dict(_files_of(record)))
-
-
-def _digest_of(files: Mapping[str, str]) -> str:
-    return sha256_hex(canonical_json(dict(files)))
+    return map_sha256(dict(recorded(record)))
 
 
 def _record(name: str, dist: Distribution) -> str:
@@ -251,20 +294,25 @@ def _is_editable(dist: Distribution) -> bool:
         return False
 
 
-def _files_of(record: str) -> Iterator[tuple[str, str]]:
-    """Files with their hash as RECORD writes it (``sha256=…``), in its order."""
+def recorded(record: str) -> Iterator[tuple[str, str]]:
+    """Files of a package with their hashes as RECORD writes them (``sha256=…``), in its order."""
     for row in csv.reader(io.StringIO(record)):
         if len(row) != 3 or not row[1]:
             continue
-        path = PurePosixPath(row[0])
-        if path.is_absolute() or ".." in path.parts or "__pycache__" in path.parts:
+        path, parts = row[0], row[0].split("/")
+        if "" in parts or "." in parts:  # rare, and a Path for each row takes longer than hashing
+            path = PurePosixPath(path).as_posix()
+            parts = path.split("/")
+        if path.startswith("/") or ".." in parts or "__pycache__" in parts:
             continue
-        if path.parent.name.endswith(".dist-info") and path.name in _WRITTEN_BY_INSTALLERS:
+        folder, name = ["", *parts][-2:]
+        if name in _WRITTEN_BY_INSTALLERS and folder.endswith(".dist-info"):
             continue
-        yield path.as_posix(), row[1]
+        yield path, row[1]
 
 
-def _as_record(digest: str) -> str:
+def as_recorded(digest: str) -> str:
+    """A SHA-256 in hex as RECORD writes it."""
     return "sha256=" + to_base64(bytes.fromhex(digest)).translate(str.maketrans("+/", "-_")).rstrip(
         "="
     )
@@ -273,3 +321,30 @@ def _as_record(digest: str) -> str:
 def normalised(name: str) -> str:
     """Name of a package as PEP 503 has it."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@dataclass(frozen=True, slots=True)
+class PackagesWanted:
+    """The packages that must be installed for a recipe.
+
+    Attributes:
+        extras: Extras of sealtrain, ``train`` first.
+        of_backend: Requirements of a backend that no extra installs, as ``name==version``.
+        of_scripts: Requirements that the recipe's own scripts have, as ``name==version``.
+    """
+
+    extras: tuple[str, ...] = ("train",)
+    of_backend: tuple[str, ...] = ()
+    of_scripts: tuple[str, ...] = ()
+
+
+def packages_of(recipe: Recipe) -> PackagesWanted:
+    """The packages of a recipe; pure, from the recipe alone."""
+    extras = ["train"]
+    if recipe.backend.extra is not None:
+        extras.append(recipe.backend.extra)
+    if recipe.peft is not None and recipe.peft.quantization is not None:
+        extras.append("quantize")
+    if recipe.validation is not None and recipe.validation.personal is not None:
+        extras.append("validation")
+    return PackagesWanted(tuple(extras), recipe.backend.packages, recipe.packages)

@@ -5,21 +5,23 @@ Deterministic: the same recipe, folders and installation give the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sealtrain.base.digests import sha256_hex
-from sealtrain.base.files import atomic_write
+from sealtrain.base.files import atomic_write, read_bounded
+from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.errors import AlreadyExists, RecipeInvalid, UsageError
-from sealtrain.recipe.compose import app_id_of, build_compose, compose_hash
+from sealtrain.recipe.compose import app_id_of, build_compose, compose_hash, extract_lock
 from sealtrain.recipe.fields import resolve_inside
 from sealtrain.recipe.installation import Installation, measure_installation
-from sealtrain.recipe.lockfile import MAX_BROKERS, Lock, load_lock, parse_lock
+from sealtrain.recipe.lockfile import MAX_BROKERS, HandOnPin, HubPin, Lock, load_lock, parse_lock
 from sealtrain.recipe.models import measure_models
 from sealtrain.recipe.schema import Recipe, load_recipe
 from sealtrain.recipe.scripts import read_scripts, script_problem
+from sealtrain.recipe.scriptsettings import refuse_settings
 
 __all__ = [
     "COMPOSE_NAME",
@@ -32,6 +34,7 @@ __all__ = [
     "measure_installation",
     "parse_lock",
     "read_policy",
+    "require_scripts",
 ]
 
 LOCK_NAME = "recipe.lock.json"
@@ -89,6 +92,7 @@ def lock_recipe(
     consortium_id: str,
     brokers: Collection[str],
     installation: Installation | None = None,
+    hub: Mapping[str, HubPin] | None = None,
 ) -> LockedRecipe:
     """Lock the recipe at ``recipe_path``; paths inside it are relative to its folder.
 
@@ -97,10 +101,15 @@ def lock_recipe(
         consortium_id: SHA-256 of the consortium document, 64 hex digits.
         brokers: Ids of the brokers that guests of this recipe obey, 64 hex digits each.
         installation: Code and packages to pin; those of this machine when ``None``.
+        hub: Commit and licence of each model of the hub that the recipe names, whose files lie in
+            the model's folder by now (``client.hub.bring_models``).
 
     Raises:
         UsageError: No broker, the same broker twice, or too many brokers.
-        RecipeInvalid: The recipe breaks its schema, or a script cannot be pinned.
+        RecipeInvalid: The recipe breaks its schema, a script cannot be pinned, or the recipe that
+            the model is handed on to cannot take it.
+        LockInvalid: That recipe's deployment document is none, or the brokers and the threshold of
+            the model's key do not fit.
         ModelInvalid: A model or tokenizer folder is missing or breaks the rules of modelfolder.py.
         TrustInvalid: The appraisal policy that the recipe names is missing or malformed.
         ExtraMissing: A package that training needs is missing.
@@ -124,11 +133,13 @@ def lock_recipe(
         "recipe": recipe,
         "code": measured.code,
         "environment": measured.environment,
-        "scripts": _scripts_of(recipe, base_dir, measured),
+        "scripts": require_scripts(recipe, base_dir, measured),
         "model": models.model,
         "tokenizer": models.tokenizer,
         "models": models.further,
         "policy": read_policy(recipe, base_dir),
+        "hub": dict(hub) if hub else None,
+        "handed_on": _read_hand_on(recipe, base_dir, consortium_id, brokers),
     }
     # Through bytes and back, so that every reader accepts the written lock.
     lock = parse_lock(Lock.model_validate(unresolved).to_bytes())
@@ -150,9 +161,63 @@ def read_policy(recipe: Recipe, base_dir: Path) -> dict[str, Any] | None:
     return load_policy(resolve_inside(base_dir, named)).to_dict()
 
 
-def _scripts_of(recipe: Recipe, base_dir: Path, installation: Installation) -> dict[str, str]:
+def _read_hand_on(
+    recipe: Recipe, base_dir: Path, consortium_id: str, brokers: Collection[str]
+) -> HandOnPin | None:
+    """Pin the recipe that the model is handed on to, which was locked before."""
+    named = recipe.release_policy.model.handed_on
+    if named is None:
+        return None
+    compose = read_bounded(resolve_inside(base_dir, named.deployment), MAX_DEPLOYMENT_BYTES)
+    lock = parse_lock(extract_lock(compose))
+    model = next((one for one in lock.recipe.datasets if one.role == "model"), None)
+    if model is None:
+        raise RecipeInvalid(
+            "the recipe that the model is handed on to has no sealed model",
+            check="handed on",
+            got=lock.recipe.name,
+            expected="model.sealed, and a dataset of role model",
+        )
+    if lock.recipe.exports_model and lock.handed_on is None:
+        raise RecipeInvalid(
+            "the recipe that the model is handed on to seals its own model to persons",
+            check="handed on",
+            got=", ".join(lock.recipe.release_policy.model.recipients),
+            expected="phase evaluate, or a recipe that hands its model on as well",
+        )
+    if lock.consortium_id != consortium_id:
+        raise RecipeInvalid(
+            "the recipe that the model is handed on to is another consortium's",
+            check="handed on",
+            got=lock.consortium_id,
+            expected=consortium_id,
+        )
+    if not set(brokers) <= set(lock.brokers):
+        raise RecipeInvalid(
+            "the recipe that the model is handed on to does not obey each of the brokers",
+            check="handed on",
+            got=", ".join(lock.brokers),
+            expected=", ".join(sorted(brokers)),
+            hint="lock both recipes for the same brokers",
+        )
+    return HandOnPin(
+        app_id=app_id_of(compose, lock),
+        compose_hash=compose_hash(compose),
+        recipe_hash=lock.recipe_hash,
+        owner=model.owner,
+        dataset=model.name,
+    )
+
+
+def require_scripts(recipe: Recipe, base_dir: Path, installation: Installation) -> dict[str, str]:
+    """Texts of a recipe's scripts by path, which import nothing but what a lock pins.
+
+    Raises:
+        RecipeInvalid: A script is missing or cannot be pinned, or imports something else.
+    """
     texts = read_scripts(recipe.scripts, base_dir)
     problem = script_problem(texts, recipe.scripts, installation.importable.top_level)
     if problem is not None:
         raise RecipeInvalid(problem.message, check="scripts", got=problem.module, hint=problem.hint)
+    refuse_settings(texts)
     return texts

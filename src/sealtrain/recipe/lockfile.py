@@ -7,7 +7,10 @@
 3. the recipe is normalised: defaults written out, so equal recipes have equal locks;
 4. scripts, model and tokenizer entries fit the recipe, those of further models too;
 5. it holds the appraisal policy that the recipe names, normalised, or none if it names none;
-6. it names 1 to ``MAX_BROKERS`` brokers, sorted, without a duplicate.
+6. it names 1 to ``MAX_BROKERS`` brokers, sorted, without a duplicate;
+7. it pins the recipe that the model is handed on to, or none if its recipe names none, and the
+   brokers can share the model's key as the recipe says;
+8. it names the commit of each model of the hub that its recipe names, and of no other.
 
 It holds no time, no host name, no absolute path. Format: spec/recipe.md.
 """
@@ -17,15 +20,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, field_validator
+from pydantic import Discriminator, Field, StringConstraints, field_validator
 
-from sealtrain.base.canonical import canonical_json, parse_canonical
+from sealtrain.base.canonical import parse_canonical
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import read_bounded
-from sealtrain.base.models import Hex64, OwnerName, StrictModel, load_model
+from sealtrain.base.models import Hex40, Hex64, OwnerName, StrictModel, load_model
 from sealtrain.errors import DataInvalid, LockInvalid, RecipeInvalid, TrustInvalid
 from sealtrain.recipe.collaboration import is_none
-from sealtrain.recipe.fields import RecipePath
+from sealtrain.recipe.fields import RecipePath, Text
 from sealtrain.recipe.installation import CodePin, EnvironmentPin
 from sealtrain.recipe.modelspec import Model, ModelFromConfig
 from sealtrain.recipe.schema import AnyRecipe, Recipe, parse_recipe
@@ -38,6 +41,8 @@ __all__ = [
     "MAX_BROKERS",
     "MAX_LOCK_BYTES",
     "FurtherModelPin",
+    "HandOnPin",
+    "HubPin",
     "Lock",
     "ModelPin",
     "SealedModelPin",
@@ -48,6 +53,7 @@ __all__ = [
 
 MAX_LOCK_BYTES = 192 << 10
 MAX_BROKERS = 16
+MAX_LICENCE_CHARS = 128
 
 
 class ModelPin(StrictModel):
@@ -78,6 +84,43 @@ class FurtherModelPin(StrictModel):
     tokenizer: TokenizerPin
 
 
+class HandOnPin(StrictModel):
+    """The recipe to whose guests the model is handed on: its target, and its sealed model.
+
+    Attributes:
+        app_id: Of its deployment.
+        compose_hash: Of its deployment document.
+        recipe_hash: Of its lock.
+        owner: Owner of its sealed model, who adopts the model.
+        dataset: Name of its sealed model.
+    """
+
+    app_id: Hex40
+    compose_hash: Hex64
+    recipe_hash: Hex64
+    owner: OwnerName
+    dataset: OwnerName
+
+
+class HubPin(StrictModel):
+    """Where a model of the hub was taken from, and under which licence.
+
+    Attributes:
+        commit: To which locking resolved the recipe's revision.
+        licence: As the model's card names it; ``None`` where it names none.
+    """
+
+    commit: Hex40
+    licence: Annotated[Text, StringConstraints(min_length=1, max_length=MAX_LICENCE_CHARS)] | None
+
+    @property
+    def licence_words(self) -> str:
+        """The licence as a person reads it, with its source."""
+        if self.licence is None:
+            return "its card names no licence"
+        return f"licence: {self.licence}, as its card says"
+
+
 class Lock(StrictModel):
     """The resolved recipe.
 
@@ -97,6 +140,8 @@ class Lock(StrictModel):
     tokenizer: TokenizerPin
     models: dict[OwnerName, FurtherModelPin]
     policy: dict[str, Any] | None = Field(default=None, exclude_if=is_none)
+    handed_on: HandOnPin | None = Field(default=None, exclude_if=is_none)
+    hub: dict[OwnerName, HubPin] | None = Field(default=None, exclude_if=is_none)
 
     @field_validator("brokers")
     @classmethod
@@ -104,6 +149,15 @@ class Lock(StrictModel):
         if list(brokers) != sorted(set(brokers)):
             raise ValueError("brokers are not sorted, or one is named twice")
         return brokers
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """Id, commit and licence of each model of the hub, in a few words, by the model's name."""
+        return {
+            name: f"{model.id} at commit {pin.commit}; {pin.licence_words}"
+            for name, model in self.recipe.hub_models.items()
+            for pin in [(self.hub or {})[name]]
+        }
 
     @property
     def appraisal(self) -> AppraisalPolicy | None:
@@ -116,10 +170,6 @@ class Lock(StrictModel):
     def script_digests(self) -> dict[str, str]:
         """SHA-256 of each script by path, beginning with the main script."""
         return {path: sha256_hex(self.scripts[path].encode()) for path in self.recipe.scripts}
-
-    def to_bytes(self) -> bytes:
-        """The canonical bytes, whose SHA-256 is the recipe hash."""
-        return canonical_json(self.to_dict())
 
     @property
     def recipe_hash(self) -> str:
@@ -172,6 +222,8 @@ def _fits(lock: Lock, recipe: Recipe) -> None:
             expected=f"at most {MAX_SCRIPT_BYTES} bytes",
         )
     _policy_fits(lock, recipe)
+    _hand_on_fits(lock, recipe)
+    _hub_fits(lock, recipe)
     _model_fits(recipe.model, lock.model, lock.tokenizer)
     if lock.models.keys() != recipe.further_models.keys():
         raise LockInvalid(
@@ -199,6 +251,49 @@ def _policy_fits(lock: Lock, recipe: Recipe) -> None:
         raise LockInvalid(f"lock: {error.message}", check="policy", hint=error.hint) from error
     if normal != lock.policy:
         raise LockInvalid("the lock's appraisal policy is not normalised", check="policy")
+
+
+def _hand_on_fits(lock: Lock, recipe: Recipe) -> None:
+    named = recipe.release_policy.model.handed_on
+    if (named is None) != (lock.handed_on is None):
+        raise LockInvalid(
+            "lock pins the recipe that the model is handed on to exactly where its recipe names it",
+            check="handed on",
+            got="none" if lock.handed_on is None else "one",
+            expected="none" if named is None else named.deployment,
+        )
+    if named is None:
+        return
+    count, threshold = len(lock.brokers), named.threshold
+    if not (threshold is None if count == 1 else count < 2 * (threshold or 0) <= 2 * count):
+        raise LockInvalid(
+            "the model's key cannot be shared over the brokers as the recipe says",
+            check="threshold",
+            got=f"threshold {threshold} of {count} brokers",
+            expected="null for one broker; of several, more than half of them",
+            hint="set release_policy.model.handed_on.threshold, then run: sealtrain lock",
+        )
+
+
+def _hub_fits(lock: Lock, recipe: Recipe) -> None:
+    named = recipe.hub_models
+    pins = lock.hub or {}
+    if pins.keys() != named.keys() or lock.hub == {}:
+        raise LockInvalid(
+            "lock names commits of other models of the hub than its recipe names",
+            check="hub",
+            got=", ".join(sorted(pins)) or "none",
+            expected=", ".join(sorted(named)) or "none",
+            hint="lock by sealtrain lock, which brings models from the hub",
+        )
+    for name, model in named.items():
+        if model.commit not in (None, pins[name].commit):
+            raise LockInvalid(
+                f"lock names another commit of {model.id} than its recipe",
+                check="hub",
+                got=pins[name].commit,
+                expected=model.commit,
+            )
 
 
 def _model_fits(model: Model, pin: ModelPin | SealedModelPin, tokenizer: TokenizerPin) -> None:

@@ -19,7 +19,7 @@ from sealtrain.recipe.installation import (
 from sealtrain.recipe.lockfile import Lock
 from sealtrain.recipe.models import measure_models
 
-__all__ = ["check_environment"]
+__all__ = ["check_environment", "check_installation"]
 
 
 def check_environment(
@@ -55,9 +55,7 @@ def check_environment(
             expected=error.expected,
             hint=error.hint,
         ) from error
-    _same("sealtrain's version", here.code.sealtrain, lock.code.sealtrain)
-    _same("sealtrain's code", here.code.sha256, lock.code.sha256)
-    _check_packages(here.environment, lock.environment)
+    check_installation(here, lock)
     if package_files:
         check_package_files(tuple(lock.environment.packages))
     try:
@@ -71,6 +69,17 @@ def check_environment(
         _same(f"the {name} model", here_pin.model.sha256, pin.model.sha256)
         _same(f"the {name} model's tokenizer", here_pin.tokenizer.sha256, pin.tokenizer.sha256)
     return here
+
+
+def check_installation(here: Installation, lock: Lock) -> None:
+    """Compare code, Python and packages with the lock.
+
+    Raises:
+        EnvironmentChanged: Names the first difference, with got and expected.
+    """
+    _same("sealtrain's version", here.code.sealtrain, lock.code.sealtrain)
+    _same("sealtrain's code", here.code.sha256, lock.code.sha256)
+    _check_packages(here.environment, lock.environment)
 
 
 _HINT = "install the versions of the lock, or lock again and have the new lock approved"

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
 
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
@@ -17,11 +25,31 @@ __all__ = [
     "Model",
     "ModelFromConfig",
     "ModelFromFolder",
+    "ModelFromHub",
+    "SavedModel",
     "SealedModel",
     "SealedTokenizer",
     "Tokenizer",
     "refuse_foreign_code",
 ]
+
+_COMMIT = re.compile("[0-9a-f]{40}")
+_PART = "[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
+_ID = f"{_PART}/{_PART}"
+
+
+def _plain_id(text: str) -> str:
+    if not re.fullmatch(_ID, text) or "--" in text or ".." in text:
+        raise ValueError("id is ORG/NAME of a model on the hub, such as org/name")
+    return text
+
+
+HubId = Annotated[str, StringConstraints(max_length=96), AfterValidator(_plain_id)]
+"""Name of a model on the hub; the hub knows the same rules."""
+HubRevision = Annotated[
+    str, StringConstraints(max_length=64, pattern=r"^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?$")
+]
+"""A commit, a tag or a branch of a model on the hub."""
 
 # Each of these makes a library fetch or run code that the lock does not measure.
 _FOREIGN_CODE = ("auto_map", "custom_pipelines", "custom_generate", "trust_remote_code")
@@ -86,6 +114,34 @@ class ModelFromFolder(StrictModel):
     dtype: Literal["float32", "bfloat16"] = "float32"
 
 
+class ModelFromHub(ModelFromFolder):
+    """Saved weights that locking brings from the Hugging Face hub into a folder."""
+
+    path: RecipePath = Field(
+        default_factory=lambda: "",  # _own_folder has filled it, or id or revision is refused
+        description="models/ORG--NAME@REVISION when left out.",
+    )
+    id: HubId = Field(description="ORG/NAME on the hub.")
+    revision: HubRevision = Field(
+        description="A commit, 40 hex digits; or a tag, which locking resolves to its commit."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_folder(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or "path" in value:
+            return value
+        name, revision = value.get("id"), value.get("revision")
+        if not (isinstance(name, str) and re.fullmatch(_ID, name) and isinstance(revision, str)):
+            return value  # refused by its own field
+        return value | {"path": f"models/{name.replace('/', '--')}@{revision}"}
+
+    @property
+    def commit(self) -> str | None:
+        """The commit that ``revision`` is by itself; ``None`` for a tag."""
+        return self.revision if _COMMIT.fullmatch(self.revision) else None
+
+
 class ModelFromConfig(StrictModel):
     """A model that starts from random weights: architecture and seed."""
 
@@ -123,9 +179,17 @@ class SealedModel(StrictModel):
     dtype: Literal["float32", "bfloat16"] = "float32"
 
 
+SavedModel = Annotated[
+    Annotated[ModelFromFolder, Tag("folder")] | Annotated[ModelFromHub, Tag("hub")],
+    Discriminator(by_key("folder", id="hub", revision="hub")),
+]
+
 Model = Annotated[
     Annotated[ModelFromFolder, Tag("folder")]
+    | Annotated[ModelFromHub, Tag("hub")]
     | Annotated[ModelFromConfig, Tag("config")]
     | Annotated[SealedModel, Tag("sealed")],
-    Discriminator(by_key("folder", path="folder", config="config", sealed="sealed")),
+    Discriminator(
+        by_key("folder", id="hub", revision="hub", path="folder", config="config", sealed="sealed")
+    ),
 ]

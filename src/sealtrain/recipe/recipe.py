@@ -14,7 +14,7 @@ from sealtrain.recipe.collaboration import is_none, misfit
 from sealtrain.recipe.columns import Columns
 from sealtrain.recipe.fields import RecipePath, Text
 from sealtrain.recipe.kinds import Collaboration
-from sealtrain.recipe.modelspec import Model, ModelFromFolder
+from sealtrain.recipe.modelspec import Model, ModelFromFolder, ModelFromHub
 from sealtrain.recipe.monitoring import Monitoring
 from sealtrain.recipe.privacy import Privacy, broken_promise
 from sealtrain.recipe.scripts import MAX_PACKAGES, MAX_SCRIPTS, ScriptPackage, misnamed
@@ -23,6 +23,9 @@ from sealtrain.recipe.trainers import TrainerArguments
 from sealtrain.recipe.validation import Validation
 
 __all__ = ["Recipe"]
+
+_FROM_SEALED = ("classify", "sft")
+"""Phases that train from a sealed model."""
 
 
 class Recipe(StrictModel):
@@ -82,7 +85,10 @@ class Recipe(StrictModel):
         if sealed != ([self.model.sealed] if self.model.kind == "sealed" else []):
             raise ValueError("model.sealed and one dataset of role model go together, by its name")
         if sealed and self.phase != "evaluate":
-            raise ValueError("model.sealed is for phase evaluate")
+            if self.phase not in _FROM_SEALED or not self.reads_text:
+                raise ValueError("model.sealed is for evaluate, and for sft and classify on text")
+            if self.collaboration is not None or self.scripts:
+                raise ValueError("training from model.sealed has no collaboration or scripts")
         return self
 
     @model_validator(mode="after")
@@ -144,6 +150,21 @@ class Recipe(StrictModel):
         return self
 
     @model_validator(mode="after")
+    def _model_can_be_handed_on(self) -> Self:
+        if self.release_policy.model.handed_on is None:
+            return self
+        if self.phase == "evaluate":
+            raise ValueError("model.handed_on hands a trained model on; evaluate has none")
+        if self.collaboration is not None:
+            raise ValueError("model.handed_on is for recipes without collaboration")
+        if self.peft is not None and not self.peft.merge:
+            raise ValueError("model.handed_on hands whole models on: peft needs merge: true")
+        if len(self.owners) < 2:
+            # One owner with every data key has the run key, which opens the checkpoints.
+            raise ValueError("model.handed_on needs the data of two owners at least")
+        return self
+
+    @model_validator(mode="after")
     def _privacy_holds(self) -> Self:
         problem = broken_promise(self)
         if problem is not None:
@@ -169,3 +190,9 @@ class Recipe(StrictModel):
     def further_models(self) -> dict[str, ModelFromFolder]:
         """Models that training reads besides the base model, by their purpose."""
         return {}
+
+    @property
+    def hub_models(self) -> dict[str, ModelFromHub]:
+        """Models of the hub: the base model as ``model``, further ones by their purpose."""
+        every = {"model": self.model, **self.further_models}
+        return {name: one for name, one in every.items() if isinstance(one, ModelFromHub)}

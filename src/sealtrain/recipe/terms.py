@@ -12,9 +12,9 @@ from sealtrain.base.models import Hex40, OwnerName, StrictModel
 from sealtrain.base.platforms import Platform
 from sealtrain.errors import KeyProviderMismatch, UsageError
 from sealtrain.recipe.collaboration import is_none
-from sealtrain.recipe.fields import ColumnName, ImageName
+from sealtrain.recipe.fields import ColumnName, ImageName, RecipePath
 
-__all__ = ["Dataset", "Hardware", "ModelRelease", "ReleasePolicy", "expect_data"]
+__all__ = ["Dataset", "HandOn", "Hardware", "ModelRelease", "ReleasePolicy", "expect_data"]
 
 MetricName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 _HEX = re.compile(r"([0-9a-f]{2}){1,1024}")
@@ -76,15 +76,41 @@ def expect_data(datasets: Sequence[Dataset], given: Iterable[str]) -> list[str]:
     return wanted
 
 
-class ModelRelease(StrictModel):
-    """The recipients of the trained model; it is sealed to each of them."""
+class HandOn(StrictModel):
+    """The recipe to whose guests, and to no person, the trained model is sealed."""
 
-    recipients: tuple[OwnerName, ...] = Field(min_length=1, max_length=256)
+    deployment: RecipePath = Field(
+        description="app-compose.json of the recipe that uses the model; it is locked before."
+    )
+    threshold: int | None = Field(
+        default=None,
+        ge=1,
+        le=16,
+        description="So many of several brokers restore the model's key; null for one broker.",
+    )
+
+
+class ModelRelease(StrictModel):
+    """Where the trained model goes: it is sealed to each recipient, or to another recipe."""
+
+    recipients: tuple[OwnerName, ...] = Field(default=(), max_length=256)
+    handed_on: HandOn | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Seal the model to the guests of another recipe and to no person; left out "
+        "of locks when there is none.",
+    )
 
     @model_validator(mode="after")
     def _recipients_once(self) -> Self:
         if len(set(self.recipients)) != len(self.recipients):
             raise ValueError("recipients name an owner twice")
+        return self
+
+    @model_validator(mode="after")
+    def _goes_to_persons_or_guests(self) -> Self:
+        if bool(self.recipients) == (self.handed_on is not None):
+            raise ValueError("model has recipients or handed_on: one of them, and not both")
         return self
 
 
@@ -113,10 +139,13 @@ class Hardware(StrictModel):
     """Where the recipe may run, and with which keys."""
 
     platforms: tuple[Platform, ...] = Field(min_length=1)
-    image: ImageName | None = Field(description="Container image by digest; hardware needs one.")
-    key_provider: Literal["none", "kms", "local", "tpm"]
+    image: ImageName | None = Field(
+        default=None, description="Container image by digest; hardware needs one."
+    )
+    key_provider: Literal["none", "kms", "local", "tpm"] = "none"
     key_provider_id: str | None = Field(
-        description="Pin of the key provider, hex. Unpinned, a host could bring its own."
+        default=None,
+        description="Pin of the key provider, hex. Unpinned, a host could bring its own.",
     )
     app_id: Hex40 | None = Field(
         default=None,
@@ -136,11 +165,17 @@ class Hardware(StrictModel):
         if len(hardware) > 1:
             raise ValueError("platforms name two kinds of hardware: lock a recipe for each")
         if hardware and self.image is None:
-            raise ValueError(f"image is required on {hardware[0]}, as name@sha256:…")
+            raise ValueError(
+                f"image is required on {hardware[0]}, as name@sha256:… "
+                "(make images, or the digest that the image's publisher names)"
+            )
         if hardware not in ([], ["dstack"]) and self.key_provider != "none":
             raise ValueError(f"{hardware[0]} has no key provider: write none")
         if self.key_provider == "kms" and self.key_provider_id is None:
-            raise ValueError("key_provider kms needs key_provider_id: unpinned, the host chooses")
+            raise ValueError(
+                "key_provider kms needs key_provider_id, the hex id that its guests measure: "
+                "unpinned, the host chooses"
+            )
         if self.key_provider == "none" and self.key_provider_id is not None:
             raise ValueError("key_provider_id without a key_provider")
         if self.key_provider_id is not None and not _HEX.fullmatch(self.key_provider_id):

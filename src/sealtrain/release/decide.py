@@ -24,13 +24,16 @@ Release, checks by the numbers of the spec; the first that fails raises, nothing
 15. stanzas open                        ``service.keyring``, the first place that touches a key
 
 Renewal shares 1-10, then 11-15 of §5. ``admit`` is 1-4, ``decide`` and ``decide_renewal`` are 1-4
-again and the rest, so a caller that forgets ``admit`` still refuses.
+again and the rest, so a caller that forgets ``admit`` still refuses. ``objections`` gives all that
+stands against a release from check 7 on, to a caller that wants to know before a guest asks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 from sealtrain.consortium.approvals import Tally, Target, require
 from sealtrain.consortium.datasets import DatasetManifest
@@ -54,6 +57,7 @@ from sealtrain.errors import (
     PlatformMismatch,
     RecipeChanged,
     RunMismatch,
+    SealtrainError,
 )
 from sealtrain.recipe.privacy import Spending
 from sealtrain.release.facts import (
@@ -65,14 +69,18 @@ from sealtrain.release.facts import (
     Permit,
     RunState,
 )
-from sealtrain.release.messages import DatasetRequest, ReleaseRequest, RenewalRequest
+from sealtrain.release.messages import ReleaseRequest, RenewalRequest
 
 __all__ = [
+    "Asks",
+    "Objection",
     "admit",
     "advance_anchor",
     "decide",
     "decide_renewal",
+    "in_force",
     "none_withdrawn",
+    "objections",
     "of_one_owner",
     "same_consortium",
     "within_budget",
@@ -80,6 +88,57 @@ __all__ = [
 
 
 Request = ReleaseRequest | RenewalRequest
+
+
+class Objection(NamedTuple):
+    """A reason against a release, and the dataset that it is about, where it is about one."""
+
+    error: SealtrainError
+    dataset_id: str | None
+
+
+class AsksOfDataset(Protocol):
+    """A dataset that a guest asks for."""
+
+    @property
+    def dataset_id(self) -> str:
+        """32 hex digits."""
+
+    @property
+    def root(self) -> str:
+        """64 hex digits."""
+
+
+class Asks(Protocol):
+    """What a decision about a release needs of the request; ``ReleaseRequest`` has it."""
+
+    @property
+    def app_id(self) -> str:
+        """40 hex digits."""
+
+    @property
+    def compose_hash(self) -> str:
+        """64 hex digits."""
+
+    @property
+    def recipe_hash(self) -> str:
+        """64 hex digits."""
+
+    @property
+    def run_id(self) -> str:
+        """32 hex digits."""
+
+    @property
+    def resume(self) -> bool:
+        """Whether a run goes on that got keys before."""
+
+    @property
+    def datasets(self) -> Sequence[AsksOfDataset]:
+        """What this broker is asked for."""
+
+    @property
+    def data(self) -> frozenset[tuple[str, str]]:
+        """Id and root of all data of the run."""
 
 
 def admit(request: Request, challenge: ChallengeState | None, *, now: int, limits: Limits) -> None:
@@ -156,24 +215,52 @@ def decide(
         Refused: The class of the first check that fails.
     """
     admit(request, known.challenge, now=now, limits=limits)
+    for objection in objections(
+        request, measured, known, registered=registered, limits=limits, spent=spent
+    ):
+        raise objection.error
     tally, run = known.tally, known.run
-    _approved(request, measured, tally, limits)
-    _run_fits(request, run)
-    none_withdrawn(known.withdrawn)  # (12)
-    released = tuple(
-        _dataset_fits(dataset, request, measured, tally, registered) for dataset in request.datasets
-    )
-    if measured.apart:
-        of_one_owner(released)
-    reserves = () if run is not None else measured.privacy
-    within_budget(reserves, spent)  # (14)
     return Permit(
-        datasets=released,
+        datasets=_released(request, registered),
         approved_by=tally.approved_by,
         not_after=_lease_end(tally, now, limits),
         checkpoint=run.checkpoint if run is not None else None,
-        reserves=reserves,
+        reserves=() if run is not None else measured.privacy,
     )
+
+
+def objections(
+    asks: Asks,
+    measured: Measured,
+    known: Known,
+    *,
+    registered: Mapping[str, DatasetManifest],
+    limits: Limits,
+    spent: Mapping[tuple[str, str], float] = MappingProxyType({}),
+) -> Iterator[Objection]:
+    """All that stands against a release, in the order of checks 7 to 14; nothing where it may be.
+
+    ``decide`` raises the first, so nobody who asks ahead is told something else. Arguments as
+    ``decide``; the challenge in ``known`` is not looked at.
+    """
+    tally, run = known.tally, known.run
+    checks: list[tuple[Callable[[], object], str | None]] = [
+        (partial(_approved, asks, measured, tally, limits), None),
+        (partial(_run_fits, asks, run), None),
+        (partial(none_withdrawn, known.withdrawn), None),  # (12)
+    ]
+    for dataset in asks.datasets:
+        fits = partial(_dataset_fits, dataset, asks, measured, tally, registered)
+        checks.append((fits, dataset.dataset_id))
+    if measured.apart:
+        checks.append((lambda: of_one_owner(_released(asks, registered)), None))
+    reserves = () if run is not None else measured.privacy
+    checks.append((partial(within_budget, reserves, spent), None))  # (14)
+    for check, dataset_id in checks:
+        try:
+            check()
+        except SealtrainError as error:
+            yield Objection(error, dataset_id)
 
 
 def decide_renewal(
@@ -221,7 +308,9 @@ def decide_renewal(
     )
 
 
-def _approved(request: Request, measured: Measured, tally: Tally, limits: Limits) -> None:
+def _approved(
+    request: Asks | RenewalRequest, measured: Measured, tally: Tally, limits: Limits
+) -> None:
     # (7) again: appraisal compared these already; a caller that passed it no hash must not pass.
     if measured.compose_hash != request.compose_hash:
         raise ComposeHashMismatch(
@@ -271,7 +360,7 @@ def _approved(request: Request, measured: Measured, tally: Tally, limits: Limits
     require(tally)  # (10)
 
 
-def _run_fits(request: ReleaseRequest, run: RunState | None) -> None:
+def _run_fits(request: Asks, run: RunState | None) -> None:
     if run is None and request.resume:
         raise RunMismatch(
             "there is no such run to resume at this broker",
@@ -306,13 +395,22 @@ def _run_fits(request: ReleaseRequest, run: RunState | None) -> None:
         )
 
 
+def _released(asks: Asks, registered: Mapping[str, DatasetManifest]) -> tuple[ReleasedDataset, ...]:
+    """The datasets of a request that are registered."""
+    return tuple(
+        ReleasedDataset(dataset_id=asked.dataset_id, owner_id=manifest.owner_id, root=manifest.root)
+        for asked in asks.datasets
+        if (manifest := registered.get(asked.dataset_id)) is not None
+    )
+
+
 def _dataset_fits(
-    asked: DatasetRequest,
-    request: ReleaseRequest,
+    asked: AsksOfDataset,
+    request: Asks,
     measured: Measured,
     tally: Tally,
     registered: Mapping[str, DatasetManifest],
-) -> ReleasedDataset:
+) -> None:
     manifest = registered.get(asked.dataset_id)
     if manifest is None:
         raise DatasetUnknown(
@@ -340,12 +438,9 @@ def _dataset_fits(
             hint="ask only for datasets of the approved recipe",
         )
     _roots_fit(asked, manifest, tally)
-    return ReleasedDataset(
-        dataset_id=asked.dataset_id, owner_id=manifest.owner_id, root=manifest.root
-    )
 
 
-def _roots_fit(asked: DatasetRequest, manifest: DatasetManifest, tally: Tally) -> None:
+def _roots_fit(asked: AsksOfDataset, manifest: DatasetManifest, tally: Tally) -> None:
     if asked.root != manifest.root:
         raise DatasetMismatch(
             "the dataset's root is not the one its owner registered",
@@ -408,7 +503,7 @@ def _lease_end(tally: Tally, now: int, limits: Limits) -> int:
     return end if tally.valid_until is None else min(end, tally.valid_until + 1)
 
 
-def _same(run: RunState, request: Request) -> bool:
+def _same(run: RunState, request: Asks | RenewalRequest) -> bool:
     return (run.app_id, run.compose_hash, run.recipe_hash) == (
         request.app_id,
         request.compose_hash,
@@ -429,6 +524,24 @@ def same_consortium(got: str, limits: Limits, what: str) -> None:
             got=got,
             expected=limits.consortium_id,
             hint="use the consortium file and the broker that belong together",
+        )
+
+
+def in_force(successor: str | None) -> None:
+    """See that the consortium was not replaced.
+
+    Args:
+        successor: Id of the consortium that the owners put in its place, if they did.
+
+    Raises:
+        ConsortiumMismatch: They did.
+    """
+    if successor is not None:
+        raise ConsortiumMismatch(
+            "the owners put another consortium in the place of this one",
+            check="succession",
+            expected=f"requests to a broker of {successor}",
+            hint="lock the recipe anew for the successor and have it approved there",
         )
 
 

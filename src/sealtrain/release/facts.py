@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
-from sealtrain.consortium.approvals import Tally
+from sealtrain.consortium.approvals import Tally, Target
 from sealtrain.consortium.receipts import Anchor, ReleasedDataset
-from sealtrain.recipe.privacy import Spending
+from sealtrain.recipe.collaboration import is_shared_out
+from sealtrain.recipe.needs import needs_of
+from sealtrain.recipe.privacy import Spending, spendings
 from sealtrain.release.messages import ChallengePurpose
 from sealtrain.signing.needs import Needs
+
+if TYPE_CHECKING:
+    from sealtrain.recipe.lock import Lock
 
 __all__ = [
     "ChallengeState",
@@ -75,6 +81,32 @@ class Measured:
     needs: Needs
     privacy: tuple[Spending, ...] = ()
     apart: bool = False
+
+    @classmethod
+    def of(cls, lock: Lock, target: Target, *, instance_id: str, platform: str) -> Self:
+        """What a guest runs that measured a lock.
+
+        Args:
+            lock: Inside the measured deployment document.
+            target: That document, and the hash of the lock in it.
+            instance_id: Which guest.
+            platform: What attested it.
+        """
+        recipe = lock.recipe
+        return cls(
+            app_id=target.app_id,
+            compose_hash=target.compose_hash,
+            recipe_hash=target.recipe_hash,
+            consortium_id=lock.consortium_id,
+            brokers=frozenset(lock.brokers),
+            datasets=frozenset((dataset.owner, dataset.name) for dataset in recipe.datasets),
+            instance_id=instance_id,
+            platform=platform,
+            platforms=frozenset(recipe.hardware.platforms),
+            needs=needs_of(recipe),
+            privacy=spendings(recipe),
+            apart=is_shared_out(recipe),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,7 @@ from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.note import MAX_NOTE_BYTES
 
 __all__ = [
+    "HPKE_KEY",
     "IDENTITY_PURPOSE",
     "KEYS_PURPOSE",
     "MAX_CHALLENGE_BYTES",
@@ -83,7 +84,7 @@ MAX_REQUEST_VALUES = 20_000
 """Values in the JSON of a request, arrays and objects included."""
 MAX_DATASETS = 256
 _MAX_WORDS = 2000
-_HPKE_KEY = Annotated[Base64, StringConstraints(min_length=1624, max_length=1624)]
+HPKE_KEY = Annotated[Base64, StringConstraints(min_length=1624, max_length=1624)]
 _SIGNING_KEY = Annotated[Base64, StringConstraints(min_length=44, max_length=44)]
 _LEASE_KEY = Annotated[Base64, StringConstraints(min_length=44, max_length=44)]
 _PART = Annotated[Base64, StringConstraints(min_length=44, max_length=4096)]
@@ -162,7 +163,7 @@ class _Attested(StrictModel):
 class ReleaseRequest(_Attested):
     """A guest asks for keys (§4.1)."""
 
-    hpke_public_key: _HPKE_KEY
+    hpke_public_key: HPKE_KEY
     datasets: tuple[DatasetRequest, ...] = Field(min_length=1, max_length=MAX_DATASETS)
     elsewhere: tuple[DatasetElsewhere, ...] = Field(max_length=MAX_DATASETS)
     resume: bool
@@ -277,7 +278,7 @@ class BrokerKey(StrictModel):
 
     owner: OwnerName
     owner_id: Hex64
-    public_key: _HPKE_KEY
+    public_key: HPKE_KEY
 
 
 class BrokerKeys(StrictModel):
@@ -407,6 +408,8 @@ class ErrorFields(StrictModel):
     message: str
     check: str | None = None
     owner: str | None = None
+    dataset: str | None = None
+    column: str | None = None
     got: str | None = None
     expected: str | None = None
     hint: str | None = None

@@ -1,5 +1,9 @@
 """What a sealed dataset is, as its owner will sign it, and the root that names every byte of it.
 
+A dataset is a folder: ``index.sealed`` (its header carries the stanzas of the data key, its payload
+says what lies where), ``shard-00000.sealed`` …, optionally ``commitments.sealed``, and
+``dataset.json``, the owner's signature over the description and so over the root.
+
 ::
 
     leaf_i = SHA-256(0x00 ‖ canonical JSON {"name", "root", "size"} of shard i)

@@ -40,9 +40,11 @@ from sealtrain.sealing.hashtree import Suite
 from sealtrain.sealing.padding import check_policy
 from sealtrain.sealing.stanza import Stanza, check_stanzas, parse_stanzas
 
-__all__ = ["FileContext", "FileKeys", "Header", "encode_header", "read_header_from"]
+__all__ = ["SUFFIX", "FileContext", "FileKeys", "Header", "encode_header", "read_header_from"]
 
 MAGIC: Final = b"SEALTRN\x01"
+SUFFIX: Final = ".sealed"
+"""Ends the name of a sealed file."""
 PREFIX_BYTES: Final = 16
 MAX_CORE_BYTES: Final = 4096
 MAX_STANZA_BYTES: Final = 256 << 10

@@ -18,7 +18,6 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from itertools import accumulate
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from sealtrain.base.encoding import from_hex
@@ -209,12 +208,7 @@ class SealedDataset:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _shard(self, number: int) -> SealedFile:

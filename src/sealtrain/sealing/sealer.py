@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
     from sealtrain.sealing.tabular.tokens import TokenShards
 
+    Opened = tuple[pa.Schema, Iterator[pa.RecordBatch]]
+
 __all__ = ["NewDataset", "Progress", "SealOptions", "seal_dataset"]
 
 Progress = Callable[[int], None]
@@ -98,6 +100,8 @@ class SealOptions:
         suite: Hash of the file roots.
         commitments: Also seal a keyed commitment for each record.
         count_tokens: Tokens of a batch, where they shall be counted.
+        check: Holds records against what they are for, as they are read; it returns them, and
+            what it raises ends the sealing.
     """
 
     layout: str = "auto"
@@ -108,6 +112,7 @@ class SealOptions:
     suite: Suite = Suite.BLAKE3
     commitments: bool = False
     count_tokens: Callable[[pa.RecordBatch], int] | None = None
+    check: Callable[[Opened], Opened] | None = None
 
 
 def seal_dataset(
@@ -192,6 +197,8 @@ def seal_dataset(
                 folder=source if isinstance(source, Path) else None,
                 shards=options.token_shards,
             )
+            if options.check is not None:
+                opened = options.check(opened)
             work.seal_records(opened, options.commitments, options.count_tokens)
         description = work.finish(new.binding, new.stanzas)
         work.progress.complete()

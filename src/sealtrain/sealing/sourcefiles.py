@@ -45,6 +45,10 @@ def layout_of(
         if form != "auto" or layout == "arrow":
             raise UsageError("files opened in memory are sealed as they are", hint="layout raw")
         return "raw"
+    if form == "file":
+        if layout == "arrow":
+            raise UsageError("files as they are have no records", hint="leave out one of the two")
+        return "raw"
     if form != "auto":
         if layout == "raw":
             raise UsageError("raw files have no format", hint="leave out one of the two")
@@ -53,8 +57,6 @@ def layout_of(
         return "arrow"
     if layout != "auto":
         return layout
-    if isinstance(source, Path) and source.is_dir():
-        return "raw"
     return "arrow" if all(is_tabular(Path(name)) for name, _ in files) else "raw"
 
 

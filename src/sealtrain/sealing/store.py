@@ -20,13 +20,12 @@ from sealtrain.errors import StorageFailed, UsageError
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.file import open_file, read_header, root_of, verify_ciphertext
 from sealtrain.sealing.hashtree import Suite
-from sealtrain.sealing.header import FileContext
+from sealtrain.sealing.header import SUFFIX, FileContext
 from sealtrain.sealing.reader import SealedFile
 from sealtrain.sealing.writer import SealedWriter
 
 __all__ = ["SealedStore"]
 
-SUFFIX = ".sealed"
 THREADS = min(4, os.cpu_count() or 1)
 _SPARE = f".spare{TEMPORARY_SUFFIX}"
 _STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}

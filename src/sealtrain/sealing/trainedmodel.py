@@ -2,6 +2,9 @@
 
 Format: spec/sealed-file.md §9. Every file lies under its own header and names in its core the run,
 the consortium, itself, its position and how many there are. ``sealing.openedmodel`` opens them.
+
+A model that is handed on (§9.1) lies in the same folder as a sealed dataset of raw files, whose
+index and shards are then the files; only guests of the next recipe open it.
 """
 
 from __future__ import annotations
@@ -14,14 +17,18 @@ from typing import Final
 
 from sealtrain.base.encoding import printable
 from sealtrain.base.filenames import clash, portable_name
-from sealtrain.sealing.header import FileContext
+from sealtrain.sealing.description import INDEX_NAME, DatasetDescription, shard_name
+from sealtrain.sealing.header import SUFFIX, FileContext
+from sealtrain.sealing.index import schema_digest_of
 
 __all__ = [
     "MAX_FILES",
     "MODEL_FOLDER",
-    "SUFFIX",
+    "RUN_MANIFEST",
     "TrainedModel",
     "TrainedOutput",
+    "dataset_context",
+    "dataset_names",
     "holds_sealed_files",
     "model_context",
     "model_name",
@@ -31,7 +38,8 @@ __all__ = [
 
 MODEL_FOLDER: Final = "model"
 """Folder of the sealed files in a run's folder."""
-SUFFIX: Final = ".sealed"
+RUN_MANIFEST: Final = "manifest.json"
+"""The signed manifest in a run's folder."""
 MAX_FILES: Final = 4096
 
 
@@ -60,11 +68,13 @@ class TrainedModel:
         run_id: 32 hex digits.
         owner_id: The consortium's id, 64 hex digits: all its owners own the model.
         files: At least one.
+        dataset: The sealed dataset that the files are, where the model is handed on.
     """
 
     run_id: str
     owner_id: str
     files: tuple[TrainedOutput, ...]
+    dataset: DatasetDescription | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -73,6 +83,10 @@ class TrainedModel:
 
     def context(self, position: int) -> FileContext:
         """What the file at a position of ``files`` must be."""
+        if self.dataset is not None:
+            return dataset_context(
+                self.dataset.dataset_id, self.dataset.owner_id, self.dataset.name, position
+            )
         return model_context(
             self.files[position].name, position, len(self.files), self.run_id, self.owner_id
         )
@@ -95,6 +109,33 @@ def model_context(name: str, position: int, count: int, run_id: str, owner_id: s
         shard=position,
         kind="model",
         binding={"files": count},
+    )
+
+
+def dataset_context(dataset_id: str, owner_id: str, name: str, position: int) -> FileContext:
+    """Core of a file of a model that is handed on.
+
+    Args:
+        dataset_id: 32 hex digits.
+        owner_id: Of the owner who adopts the model, 64 hex digits.
+        name: Of the sealed model in the next recipe.
+        position: 0 for the index, then the shards.
+    """
+    return FileContext(
+        dataset_id=dataset_id,
+        owner_id=owner_id,
+        name=name,
+        shard=max(0, position - 1),
+        schema_digest=schema_digest_of(None),
+        kind="raw" if position else "index",
+    )
+
+
+def dataset_names(count: int) -> tuple[str, ...]:
+    """Names of the ``count`` files of a model that is handed on, in their order."""
+    return tuple(
+        place.removesuffix(SUFFIX)
+        for place in (INDEX_NAME, *(shard_name(number) for number in range(count - 1)))
     )
 
 

@@ -12,17 +12,14 @@ An identity is accepted when
 
 from __future__ import annotations
 
-from functools import cached_property
-from pathlib import Path
-from typing import Self
+from functools import cached_property, partial
+from typing import Annotated, Self
 
 from pydantic import Field, field_validator
 
-from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64, to_base64
-from sealtrain.base.files import read_bounded
-from sealtrain.base.models import Base64, OwnerName, StrictModel, load_model
+from sealtrain.base.models import Base64, Document, OwnerName, holding
 from sealtrain.errors import DataInvalid, KeyFileInvalid
 from sealtrain.signing import ml_dsa
 from sealtrain.signing.ed25519 import check_public_key, key_id
@@ -34,32 +31,19 @@ SEALING_KEY_BYTES = 1216
 """ML-KEM-768 (1184) and X25519 (32), as ``sealing.hpke`` concatenates them."""
 
 
-class PublicIdentity(StrictModel):
+class PublicIdentity(Document):
     """What an owner hands to the others."""
 
+    what = "public identity"
+    refusal = KeyFileInvalid
+    max_bytes = MAX_IDENTITY_BYTES
+    any_spelling = True
+
     name: OwnerName
-    signing_key: Base64
-    sealing_key: Base64
+    signing_key: Annotated[Base64, holding(lambda key: check_public_key(from_base64(key)))]
+    sealing_key: Annotated[Base64, holding(partial(from_base64, length=SEALING_KEY_BYTES))]
     witness_key: Base64 | None = Field(default=None, exclude_if=lambda key: key is None)
     """Cosigns ledgers in place of the signing key, where there is one."""
-
-    @field_validator("signing_key")
-    @classmethod
-    def _signing_key_is_usable(cls, text: str) -> str:
-        try:
-            check_public_key(from_base64(text))
-        except DataInvalid as error:
-            raise ValueError(str(error)) from error
-        return text
-
-    @field_validator("sealing_key")
-    @classmethod
-    def _sealing_key_has_its_length(cls, text: str) -> str:
-        try:
-            from_base64(text, length=SEALING_KEY_BYTES)
-        except DataInvalid as error:
-            raise ValueError(str(error)) from error
-        return text
 
     @field_validator("witness_key")
     @classmethod
@@ -100,38 +84,6 @@ class PublicIdentity(StrictModel):
                 **({} if witness_key is None else {"witness_key": to_base64(witness_key)}),
             }
         )
-
-    @classmethod
-    def from_dict(cls, data: JsonValue) -> Self:
-        """Parse a JSON value. Raises ``KeyFileInvalid``."""
-        return load_model(cls, data, KeyFileInvalid, "public identity")
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """Parse a public identity file's content, in any JSON spelling.
-
-        Raises:
-            KeyFileInvalid: Not such a document, or a check of the module's list fails.
-        """
-        try:
-            value = parse_json(data, max_bytes=MAX_IDENTITY_BYTES, max_depth=4)
-        except DataInvalid as error:
-            raise KeyFileInvalid(f"public identity: {error}", check="public identity") from error
-        return cls.from_dict(value)
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read a ``NAME.public.json``.
-
-        Raises:
-            DataInvalid: The file cannot be read or is too long.
-            KeyFileInvalid: As ``from_bytes``.
-        """
-        return cls.from_bytes(read_bounded(path, MAX_IDENTITY_BYTES))
-
-    def to_bytes(self) -> bytes:
-        """Canonical JSON."""
-        return canonical_json(self.to_dict())
 
     @cached_property
     def signing_bytes(self) -> bytes:

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sealtrain.base.canonical import canonical_json
 from sealtrain.base.filenames import portable_name
 from sealtrain.base.models import ErrorCode, Hex32, Hex64, StrictModel, load_json
 from sealtrain.errors import (
@@ -26,20 +25,19 @@ from sealtrain.errors import (
     UsageError,
 )
 from sealtrain.sealing.file import verify_ciphertext
+from sealtrain.sealing.header import SUFFIX
+from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST
 from sealtrain.storage.folder import RemoteFolder
 from sealtrain.storage.pieces import Pieces, Progress, fetch, measured
 
 __all__ = ["INDEX_NAME", "OutputIndex", "OutputStore", "State", "parse_index"]
 
 INDEX_NAME: Final = "index.json"
-MANIFEST_NAME: Final = "manifest.json"
 MAX_INDEX_BYTES: Final = 4 << 20
 _MAX_FILES: Final = 4096
 _STATES_OF_A_RUN: Final = re.compile(
     r"checkpoints/checkpoint-[0-9]{8}-[0-9]{10}\.sealed|journal/journal-[0-9]{8}\.sealed"
 )
-_MODEL: Final = "model/"
-_SEALED: Final = ".sealed"
 
 State = Literal["waiting", "started", "checkpointed", "completed", "failed"]
 
@@ -72,7 +70,7 @@ class OutputIndex(StrictModel):
                 raise ValueError("files has a name that no run leaves")
         if self.files and self.run_id is None:
             raise ValueError("files of no run")
-        if (MANIFEST_NAME in self.files) != (self.state == "completed"):
+        if (RUN_MANIFEST in self.files) != (self.state == "completed"):
             raise ValueError("manifest.json belongs to state completed, and to no other")
         if self.code is not None and self.state not in ("waiting", "failed"):
             raise ValueError(f"state {self.state} has no code")
@@ -83,10 +81,6 @@ class OutputIndex(StrictModel):
         begin = f"checkpoints/checkpoint-{counter:08d}-"
         there = any(name.startswith(begin) for name in self.files)
         return there and f"journal/journal-{counter:08d}.sealed" in self.files
-
-    def to_bytes(self) -> bytes:
-        """Canonical JSON."""
-        return canonical_json(self.to_dict())
 
 
 def parse_index(data: bytes) -> OutputIndex:
@@ -216,7 +210,7 @@ class OutputStore:
         changed = [name for name, pieces in present.items() if known.get(name) != pieces]
         if any(name in known for name in changed):
             kept = {name: one for name, one in known.items() if name not in changed}
-            kept.pop(MANIFEST_NAME, None)
+            kept.pop(RUN_MANIFEST, None)
             self._write(state="started", code=None, files=kept)
         for name in changed:
             self._send(name, out / name, present[name])
@@ -242,7 +236,7 @@ class OutputStore:
             try:
                 stamp = _stamp(path)
                 if self._stamps.get(name) != stamp or name not in self._left.files:
-                    if name.endswith(_SEALED):
+                    if name.endswith(SUFFIX):
                         verify_ciphertext(path)
                     found[name] = measured(path)
                 else:
@@ -295,10 +289,14 @@ class OutputStore:
 
 
 def _is_named(name: str) -> bool:
-    if name == MANIFEST_NAME or _STATES_OF_A_RUN.fullmatch(name):
+    if name == RUN_MANIFEST or _STATES_OF_A_RUN.fullmatch(name):
         return True
     try:
-        return name.startswith(_MODEL) and name.endswith(_SEALED) and bool(portable_name(name))
+        return (
+            name.startswith(f"{MODEL_FOLDER}/")
+            and name.endswith(SUFFIX)
+            and bool(portable_name(name))
+        )
     except ValueError:
         return False
 
@@ -306,7 +304,7 @@ def _is_named(name: str) -> bool:
 def _files_in(out: Path, *, done: bool) -> Iterator[tuple[str, Path]]:
     """Names and places; of a finished run what it made, of another one what it continues from."""
     if done:
-        inside = [out / MANIFEST_NAME, *sorted((out / _MODEL).rglob(f"*{_SEALED}"))]
+        inside = [out / RUN_MANIFEST, *sorted((out / MODEL_FOLDER).rglob(f"*{SUFFIX}"))]
     else:
         inside = [
             path for part in ("checkpoints", "journal") for path in sorted((out / part).glob("*"))
@@ -318,5 +316,7 @@ def _files_in(out: Path, *, done: bool) -> Iterator[tuple[str, Path]]:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
+    # Not base.files.stamp_of, which differs on every call for a file that has just been written:
+    # what has just been sent would be left out of the index.
     found = path.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from sealtrain.training.models.standins import StandIns
     from sealtrain.training.schedule_slice import ScheduleSlice
 
-__all__ = ["TrainingContext"]
+__all__ = ["PhaseResult", "TrainingContext"]
+
+PhaseResult = tuple[Any, Any, dict[str, float], Any]
+"""Of a phase: the trained model, a PEFT model with an adapter; its tokenizer; final metrics; the
+callback or loop that ran, for its counts. A phase that trains no model has none, nor a tokenizer.
+"""
 
 
 @dataclass(slots=True, kw_only=True)

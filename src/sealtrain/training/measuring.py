@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.training.checkpoints.randomness import undisturbed
 from sealtrain.training.data.stream import read_all
+from sealtrain.training.distributed.agreement import by_itself, dealt
 from sealtrain.training.models.adapters import virtual_tokens
 
 if TYPE_CHECKING:
@@ -51,9 +52,11 @@ def train_and_measure(
         work.standins.put_in(trainer.model)
     trainer.train()
     model = work.machinery.whole(trainer)
+    if model is not None:
+        trainer.model = model  # a loss may also compute with the trainer's, which was shared out
     if evaluation is None or model is None:
         return model, {}
-    with undisturbed(model):
+    with by_itself(trainer), undisturbed(model):
         return model, evaluation(model)
 
 
@@ -66,7 +69,11 @@ def test_records(work: TrainingContext) -> Iterator[Records]:
 
 
 def classifier_answers(
-    work: TrainingContext, model: Any, encode: Callable[[Records], dict[str, Any]]
+    work: TrainingContext,
+    model: Any,
+    encode: Callable[[Records], dict[str, Any]],
+    *,
+    together: bool = False,
 ) -> tuple[list[int], list[Any]]:
     """Label of every test record, and logits float32 (batch, labels) of every batch.
 
@@ -74,18 +81,23 @@ def classifier_answers(
         work: Has the records.
         model: In evaluation mode.
         encode: Turns records into tensors, ``labels`` among them.
+        together: All ranks are here and share the batches; else this one does all.
     """
     import torch
 
-    truth: list[int] = []
-    logits: list[Any] = []
+    def answered(_number: int, records: Records) -> tuple[list[int], Any]:
+        batch = encode(records)
+        labels: list[int] = batch.pop("labels").tolist()
+        inputs = {name: value.to(model.device) for name, value in batch.items()}
+        return labels, model(**inputs).logits.float().cpu().numpy()
+
     with torch.no_grad():
-        for records in test_records(work):
-            batch = encode(records)
-            truth += batch.pop("labels").tolist()
-            inputs = {name: value.to(model.device) for name, value in batch.items()}
-            logits.append(model(**inputs).logits.float().cpu().numpy())
-    return truth, logits
+        if together:
+            done = dealt(test_records(work), answered)
+        else:
+            done = [answered(0, records) for records in test_records(work)]
+    truth = [label for labels, _ in done for label in labels]
+    return truth, [logits for _, logits in done]
 
 
 def completion_metrics(

@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from sealtrain.base.stages import Stage, say_stages, unsaid
 from sealtrain.training.telemetry.bar import progress_bar
 from sealtrain.training.telemetry.monitor import Monitor
 from sealtrain.training.telemetry.released import MetricGate
@@ -21,17 +22,16 @@ from sealtrain.training.trained import Trained, model_files
 if TYPE_CHECKING:
     from sealtrain.recipe.schema import Recipe
     from sealtrain.sealing.datakey import DataKey
-    from sealtrain.training.checkpoints.callback import SealedRun
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
     from sealtrain.training.checkpoints.lease import LeaseKeeping
-    from sealtrain.training.context import TrainingContext
+    from sealtrain.training.context import PhaseResult, TrainingContext
     from sealtrain.training.data.sources import BlobStore, SealedFolder, Source
     from sealtrain.training.models.standins import StandIns
 
-__all__ = ["Checkpoints", "Inputs", "Phase", "Reporting", "Trained", "train"]
+__all__ = ["Checkpoints", "Inputs", "Phase", "Reporting", "Trained", "load_phase", "train"]
 
-Phase = Callable[["TrainingContext"], tuple[Any, Any, dict[str, float], "SealedRun"]]
-"""Trains and evaluates: model, tokenizer, final metrics, and the callback that ran."""
+Phase = Callable[["TrainingContext"], "PhaseResult"]
+"""Trains and evaluates."""
 
 
 def _ignore(*_: object) -> None:
@@ -87,7 +87,7 @@ class Reporting:
     monitor: Monitor | None = None
 
 
-def _loaded(phase: str) -> Any:
+def load_phase(phase: str) -> Any:
     """Load a phase's module, which loads only its own libraries.
 
     What libraries define lives as long as the process. The garbage collector would look at all of
@@ -138,7 +138,8 @@ def train(
     from sealtrain.training.distributed.chosen import machinery_of
 
     make_ready(recipe.backend.name)  # before the libraries that it changes
-    of_recipe = _loaded(recipe.phase)
+    with _stages(reporting.progress)("loading the training libraries"):
+        of_recipe = load_phase(recipe.phase)
     from sealtrain.training.checkpoints.callback import RunContext
     from sealtrain.training.checkpoints.randomness import deterministic
     from sealtrain.training.context import TrainingContext
@@ -203,6 +204,18 @@ def train(
         tokens_sha256=None if callback.mark is None else callback.mark.get("tokens_sha256"),
         privacy=privacy_record(work, callback.steps),
     )
+
+
+def _stages(terminal: TextIO | None) -> Stage:
+    """Stages on a terminal that only names of them reach, so nothing of a record."""
+    if terminal is None:
+        return unsaid
+
+    def say(line: str) -> None:
+        terminal.write(f"{line}\n")
+        terminal.flush()
+
+    return say_stages(say)
 
 
 def _merged(recipe: Recipe, base_dir: Path, model: Any) -> Any:

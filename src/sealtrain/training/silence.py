@@ -13,7 +13,7 @@ import warnings
 
 from sealtrain.errors import EgressRefused
 
-__all__ = ["silence"]
+__all__ = ["drop_reports", "silence"]
 
 _SETTINGS = {
     "ACCELERATE_DISABLE_RICH": "1",
@@ -65,6 +65,19 @@ def silence() -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
         warnings.filterwarnings("ignore", module=rf"{name}(\.|$)")
     _take_offline()
+
+
+def drop_reports() -> None:
+    """Give a script's ``report_to`` a callback that does nothing, whichever tracker it names.
+
+    A tracker that is not installed would end the script, and one that is would find no network.
+    """
+    from transformers import TrainerCallback
+    from transformers.integrations import integration_utils
+
+    trackers = integration_utils.INTEGRATION_TO_CALLBACK
+    for name in [*trackers, "all"]:
+        trackers[name] = TrainerCallback
 
 
 def _take_offline() -> None:

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Trained", "adapter_files", "model_files", "weight_files"]
+__all__ = [
+    "ADAPTER_CONFIG",
+    "BASE_FIELD",
+    "Trained",
+    "adapter_files",
+    "model_files",
+    "weight_files",
+    "with_named_base",
+]
+
+ADAPTER_CONFIG: Final = "adapter_config.json"
+BASE_FIELD: Final = "base_model_name_or_path"
+"""Where an adapter's settings name its base model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +82,27 @@ def adapter_files(model: Any) -> dict[str, bytes]:
     from peft import get_peft_model_state_dict
     from safetensors.torch import save
 
-    # The path of the base model on this machine stays private.
-    adapter = model.peft_config["default"].to_dict() | {"base_model_name_or_path": None}
+    # The path of the base on this machine stays private; ``with_named_base`` says which it is.
+    adapter = model.peft_config["default"].to_dict() | {BASE_FIELD: None}
     weights = _without_aliases(get_peft_model_state_dict(model))
     config = deepcopy(model.get_base_model().config)
     # The adapter belongs to the full-precision base; four bits were a way to train it.
     vars(config).pop("quantization_config", None)
     return {
-        "adapter_config.json": json.dumps(adapter, default=_plain, indent=2).encode(),
+        ADAPTER_CONFIG: json.dumps(adapter, default=_plain, indent=2).encode(),
         "adapter_model.safetensors": save(weights, metadata={"format": "pt"}),
         "config.json": config.to_json_string(use_diff=True).encode(),
     }
+
+
+def with_named_base(files: Mapping[str, bytes], name: str) -> dict[str, bytes]:
+    """A model's files; an adapter's settings that name no base yet name this one."""
+    named = dict(files)
+    if ADAPTER_CONFIG in named:
+        settings = json.loads(named[ADAPTER_CONFIG])
+        if settings.get(BASE_FIELD) is None:
+            named[ADAPTER_CONFIG] = json.dumps(settings | {BASE_FIELD: name}, indent=2).encode()
+    return named
 
 
 def _without_aliases(weights: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64, to_base64
-from sealtrain.base.models import Base64, Hex64, StrictModel, load_canonical
+from sealtrain.base.models import Base64, Document, Hex64, StrictModel
 from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import ChannelRefused, DataInvalid, WrongKey
 from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
@@ -51,7 +51,14 @@ _SEALED = Annotated[Base64, StringConstraints(min_length=1560, max_length=1560)]
 _LENGTH = struct.Struct(">I")
 
 
-class _Hello(StrictModel):
+class _Spoken(Document):
+    what = "handshake message"
+    refusal = ChannelRefused
+    max_bytes = MAX_MESSAGE_BYTES
+    form = ("handshake", None)
+
+
+class _Hello(_Spoken):
     version: Literal[1]
     purpose: Annotated[str, StringConstraints(max_length=63)]
     context: dict[str, Any]
@@ -59,7 +66,7 @@ class _Hello(StrictModel):
     nonce: Hex64
 
 
-class _Answer(StrictModel):
+class _Answer(_Spoken):
     version: Literal[1]
     public_key: _HPKE_KEY
     nonce: Hex64
@@ -67,7 +74,7 @@ class _Answer(StrictModel):
     proof: dict[str, Any]
 
 
-class _Finish(StrictModel):
+class _Finish(_Spoken):
     version: Literal[1]
     sealed: _SEALED
     proof: dict[str, Any]
@@ -268,14 +275,7 @@ def _receive(sock: Stream, kind: type[_Message]) -> _Message:
             got=size,
             expected=f"at most {MAX_MESSAGE_BYTES} bytes",
         )
-    message = load_canonical(
-        kind,
-        receive_exactly(sock, size),
-        ChannelRefused,
-        "handshake message",
-        max_bytes=MAX_MESSAGE_BYTES,
-        check="handshake",
-    )
+    message = kind.from_bytes(receive_exactly(sock, size))
     if isinstance(message, _Hello) and len(canonical_json(message.context)) > MAX_CONTEXT_BYTES:
         raise ChannelRefused(
             "the context of a channel is too long",

@@ -10,6 +10,7 @@ import typer
 
 from sealtrain.base.hostport import host_and_port
 from sealtrain.cli.alone import alone
+from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runoptions import (
     ANYWHERE,
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
 __all__ = ["client", "serve", "serve_by_ticket"]
 
 Patience = Annotated[
-    float, typer.Option(min=1, help="Seconds the other side may be silent, or gone.")
+    float,
+    typer.Option(
+        click_type=Duration("s", least=1, whole=False),
+        help="How long the other side may be silent, or gone.",
+    ),
 ]
 
 
@@ -38,7 +43,13 @@ Patience = Annotated[
 class TimeOptions:
     """How long the guest waits for the owners."""
 
-    wait: Annotated[float, typer.Option(min=1, help="Seconds for all owners to join.")] = 3600
+    wait: Annotated[
+        float,
+        typer.Option(
+            click_type=Duration("s", least=1, whole=False),
+            help="How long to wait for all owners to join.",
+        ),
+    ] = 3600
     patience: Patience = 600
 
 
@@ -102,12 +113,16 @@ class CallOptions:
 
     patience: Patience = 600
     wait: Annotated[
-        float, typer.Option(min=0, help="Seconds to call a server that is not there.")
+        float,
+        typer.Option(
+            click_type=Duration("s", least=0, whole=False),
+            help="How long to call a server that is not there.",
+        ),
     ] = 60
 
 
 def client(
-    deployment: Annotated[Path, typer.Argument(help="app-compose.json that you approved.")],
+    deployment: Annotated[Path, typer.Option(help="app-compose.json that you approved.")],
     server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server listens.")],
     owner: OwnerOptions,
     out: Annotated[Path, typer.Option(help="Folder for the run's manifest.")],

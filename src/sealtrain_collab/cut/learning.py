@@ -27,9 +27,7 @@ from sealtrain_collab.cut.cut import Back
 from sealtrain_collab.cut.front import expected_of
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from sealtrain.training.context import TrainingContext
+    from sealtrain.training.context import PhaseResult, TrainingContext
 
 __all__ = ["PROBE_BATCHES", "Learning", "expected_by"]
 
@@ -65,9 +63,7 @@ class Learning:
         self.expected = expected_by(recipe, self._back)
         self.entries = 0
 
-    def train(
-        self, work: TrainingContext
-    ) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
+    def train(self, work: TrainingContext) -> PhaseResult:
         """Train and evaluate.
 
         Args:

@@ -5,12 +5,17 @@ Without torch: a client that finds another guest than it approved leaves before 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from pydantic import Field
 
-from sealtrain.base.canonical import canonical_json
-from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel, load_canonical
+from sealtrain.base.models import (
+    Document,
+    Hex32,
+    Hex40,
+    Hex64,
+    OwnerName,
+)
 from sealtrain.base.secret import Random
 from sealtrain.consortium.decisions import Target
 from sealtrain.errors import ChannelBroken
@@ -38,7 +43,19 @@ MAX_CONTROL_BYTES: Final = 4 << 20
 MAX_MANIFEST_BYTES: Final = 64 << 20
 
 
-class Begin(StrictModel):
+W = TypeVar("W", bound="Word")
+
+
+class Word(Document):
+    """What either side says."""
+
+    what = "word of a conversation"
+    refusal = ChannelBroken
+    max_bytes = MAX_CONTROL_BYTES
+    form = ("cut", None)
+
+
+class Begin(Word):
     """First word of the server: which run this is."""
 
     run_id: Hex32
@@ -54,7 +71,7 @@ class Begin(StrictModel):
         )
 
 
-class Joined(StrictModel):
+class Joined(Word):
     """Answer of the client: the owner's consent, and the signed manifests of its datasets."""
 
     owner: OwnerName
@@ -62,7 +79,7 @@ class Joined(StrictModel):
     datasets: tuple[dict[str, Any], ...] = Field(min_length=1, max_length=256)
 
 
-class Ask(StrictModel):
+class Ask(Word):
     """Every further word of the server: it wants records, it still trains, or the run has ended."""
 
     kind: Literal["records", "wait", "end"]
@@ -70,12 +87,12 @@ class Ask(StrictModel):
     number: int = Field(default=0, ge=0, le=2**53 - 1)
 
 
-def send_message(channel: AttestedChannel, word: StrictModel) -> None:
+def send_message(channel: AttestedChannel, word: Word) -> None:
     """Send a word."""
-    channel.send(canonical_json(word.to_dict()))
+    channel.send(word.to_bytes())
 
 
-def receive_message(channel: AttestedChannel, kind: type[Any]) -> Any:
+def receive_message(channel: AttestedChannel, kind: type[W]) -> W:
     """Receive a word of that kind.
 
     Raises:
@@ -85,14 +102,7 @@ def receive_message(channel: AttestedChannel, kind: type[Any]) -> Any:
     data = channel.receive(max_bytes=MAX_CONTROL_BYTES)
     if data is None:
         raise ChannelBroken("the peer ended the conversation", check="cut")
-    return load_canonical(
-        kind,
-        data,
-        ChannelBroken,
-        f"the word {kind.__name__.lower()}",
-        max_bytes=MAX_CONTROL_BYTES,
-        check="cut",
-    )
+    return kind.from_bytes(data)
 
 
 def conversation_of(

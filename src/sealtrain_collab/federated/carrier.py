@@ -13,7 +13,6 @@ from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from sealtrain.errors import ChannelBroken, LimitExceeded, PeerUnreachable
@@ -66,12 +65,7 @@ class Carrier:
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         if self._relay is not None:
             with suppress(OSError):

@@ -15,7 +15,6 @@ import urllib.error
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from sealtrain.base.extras import extra_missing
@@ -59,12 +58,7 @@ class Flower:
         )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def open_link(self) -> None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import ChannelBroken, PeerUnreachable, SealtrainError
 from sealtrain.release.messages import load_message
 from sealtrain_collab.channel.answers import Done, answer
@@ -144,7 +143,7 @@ class Holding:
         try:
             with accept_over(talk.stream, self._conversation) as channel:
                 self._take_the_place_of_others(talk)
-                channel.send(canonical_json(self._joined.to_dict()))
+                channel.send(self._joined.to_bytes())
                 self._attend(channel)
         except SealtrainError as error:
             if self._on_refused is not None:

@@ -8,7 +8,6 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from sealtrain.errors import ChannelBroken, LimitExceeded, PeerUnreachable
@@ -63,12 +62,7 @@ class Mailbox:
         self._listener = bound_socket(self.path)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._listener.close()
 
     def next(self, timeout: float) -> Turn | None:

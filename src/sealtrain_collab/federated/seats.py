@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sealtrain.base.canonical import canonical_json
 from sealtrain.base.secret import Random
 from sealtrain.errors import ChannelBroken, SealtrainError
 from sealtrain.release.messages import load_message
@@ -143,7 +142,7 @@ class Seat:
                 self._news.put(self._done(channel, *task))
 
     def _done(self, channel: AttestedChannel, asked: Asked, state: bytes) -> Answered:
-        channel.send(canonical_json(asked.to_dict()))
+        channel.send(asked.to_bytes())
         channel.send(state)
         words, data = receive_answer(
             channel, max_bytes=MAX_WORDS_BYTES, max_data_bytes=MAX_STATE_BYTES

@@ -126,7 +126,8 @@ def _deal(
 def try_out(
     recipe: Annotated[Path, typer.Argument(help="The recipe (YAML).")],
     data: Annotated[
-        list[str], typer.Option(help="OWNER.NAME=PATH: records in the clear, for each dataset.")
+        list[str],
+        typer.Option("--records", help="OWNER.NAME=PATH: records in the clear, for each dataset."),
     ],
     as_json: Json = False,
 ) -> None:

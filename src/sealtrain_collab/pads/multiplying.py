@@ -7,7 +7,6 @@ multiplied, and they are forgotten when it ends.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 
 import torch
@@ -85,12 +84,7 @@ class Matrices:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._kept.clear()
         self._room.give(self._taken)
         self._taken = 0

@@ -20,9 +20,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import Field
 
-from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import atomic_writer
-from sealtrain.base.models import Hex32, Hex64, StrictModel, load_canonical
+from sealtrain.base.models import Document, Hex32, Hex64, StrictModel
 from sealtrain.base.secret import Secret
 from sealtrain.errors import DataInvalid, FileTruncated, PadsRefused, UsageError, WrongKey
 from sealtrain.keys.derive import derive
@@ -51,8 +50,13 @@ class PoolStream(StrictModel):
     rows: Annotated[int, Field(ge=1, lt=1 << 40)]
 
 
-class PoolHeader(StrictModel):
+class PoolHeader(Document):
     """What stands before the blocks."""
+
+    what = "pool"
+    refusal = DataInvalid
+    max_bytes = MAX_HEADER
+    form = ("header", None)
 
     id: Hex32
     block_rows: Annotated[int, Field(ge=1, le=MAX_BLOCK_ROWS)]
@@ -68,7 +72,7 @@ class _Layout:
     @cached_property
     def front(self) -> bytes:
         """Everything before the blocks."""
-        text = canonical_json(self.header.to_dict())
+        text = self.header.to_bytes()
         return MAGIC + len(text).to_bytes(4, "big") + text
 
     @cached_property
@@ -367,9 +371,7 @@ def _header(file: BinaryIO) -> PoolHeader:
     length = int.from_bytes(front[len(MAGIC) :], "big")
     if length > MAX_HEADER:
         raise DataInvalid("the header of a pool is too long", got=length, expected=MAX_HEADER)
-    header = load_canonical(
-        PoolHeader, file.read(length), DataInvalid, "pool", max_bytes=MAX_HEADER, check="header"
-    )
+    header = PoolHeader.from_bytes(file.read(length))
     if len({(stream.matrix, stream.direction) for stream in header.streams}) != len(header.streams):
         raise DataInvalid("a pool names a stream twice")
     return header

@@ -19,11 +19,11 @@ from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.clock import Clock, from_rfc3339, system_clock, to_rfc3339
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.models import (
+    Document,
     Hex32,
     OwnerName,
     StrictModel,
     Timestamp,
-    load_canonical,
     load_model,
 )
 from sealtrain.base.secret import Random
@@ -45,7 +45,7 @@ _FILE = "party.json"
 _MAX_FILE_BYTES = 64 << 20
 
 
-class PartyReport(StrictModel):
+class PartyReport(Document):
     """What a party says to the lead at the end, for the manifest (spec/parties.md §4).
 
     Attributes:
@@ -58,6 +58,11 @@ class PartyReport(StrictModel):
         until: Until when it took part.
     """
 
+    what = "a party's report"
+    refusal = ClaimContradicted
+    max_bytes = MAX_REPORT_BYTES
+    form = ("party", None)
+
     version: Literal[2] = 2
     name: OwnerName
     role: Annotated[str, Field(pattern=r"^[a-z][a-z-]{0,31}$")]
@@ -66,26 +71,6 @@ class PartyReport(StrictModel):
     releases: tuple[Release, ...] = Field(max_length=4096)
     begun: Timestamp = Field(alias="from")
     until: Timestamp
-
-    def to_bytes(self) -> bytes:
-        """Canonical JSON, as it goes over a channel."""
-        return canonical_json(self.to_dict())
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> PartyReport:
-        """Parse what a party sent.
-
-        Raises:
-            ClaimContradicted: Too long, not canonical, or not of this shape.
-        """
-        return load_canonical(
-            cls,
-            data,
-            ClaimContradicted,
-            "a party's report",
-            max_bytes=MAX_REPORT_BYTES,
-            check="party",
-        )
 
 
 class _PartyFile(StrictModel):

@@ -10,6 +10,7 @@ import typer
 
 from sealtrain.base.hostport import host_and_port
 from sealtrain.cli.alone import alone
+from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runoptions import (
     ANYWHERE,
@@ -66,9 +67,17 @@ class WaitOptions:
     ] = ANYWHERE
     wait: Annotated[
         float,
-        typer.Option(min=1, help="Seconds that no orchestrator may talk to it; then it ends."),
+        typer.Option(
+            click_type=Duration("s", least=1, whole=False),
+            help="How long no orchestrator may talk to it; then it ends.",
+        ),
     ] = 3600
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds a write may take.")] = 60
+    timeout: Annotated[
+        float,
+        typer.Option(
+            click_type=Duration("s", least=1, whole=False), help="How long a write may take."
+        ),
+    ] = 60
     resume: Annotated[bool, typer.Option("--resume", help="It was interrupted in this run.")] = (
         False
     )
@@ -150,10 +159,18 @@ def accelerate(
         str, typer.Option(metavar="HOST:PORT", help="For holders' chunks; port 0 for any.")
     ] = ANYWHERE,
     patience: Annotated[
-        float, typer.Option(min=1, help="Seconds an orchestrator may be silent.")
+        float,
+        typer.Option(
+            click_type=Duration("s", least=1, whole=False),
+            help="How long an orchestrator may be silent.",
+        ),
     ] = 3600,
     timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds a holder may be silent within a write.")
+        float,
+        typer.Option(
+            click_type=Duration("s", least=1, whole=False),
+            help="How long a holder may be silent within a write.",
+        ),
     ] = 60,
     threads: Threads = 1,
     files: FileOptions,
@@ -233,10 +250,24 @@ class LeadOptions:
         bool,
         typer.Option("--standby", help="Wait until the orchestrator is gone, then take over."),
     ] = False
-    wait: Annotated[float, typer.Option(min=1, help="Seconds a standby waits.")] = 86_400
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds a holder may be silent.")] = 60
+    wait: Annotated[
+        float,
+        typer.Option(
+            click_type=Duration("s", least=1, whole=False), help="How long a standby waits."
+        ),
+    ] = 86_400
+    timeout: Annotated[
+        float,
+        typer.Option(
+            click_type=Duration("s", least=1, whole=False), help="How long a holder may be silent."
+        ),
+    ] = 60
     patience: Annotated[
-        float, typer.Option(min=1, help="Seconds an operation of the accelerator may take.")
+        float,
+        typer.Option(
+            click_type=Duration("s", least=1, whole=False),
+            help="How long an operation of the accelerator may take.",
+        ),
     ] = 3600
     device: Device = "cpu"
 

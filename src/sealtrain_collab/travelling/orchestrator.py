@@ -37,7 +37,7 @@ from sealtrain_collab.travelling.parties import Parties, Progress, joined
 from sealtrain_collab.travelling.schedule import Plan, Trip
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    pass
 
 __all__ = ["Hooks", "Orchestrator", "TravelLog"]
 
@@ -132,12 +132,7 @@ class Orchestrator:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # First the thread that talks to holders: it may open a channel until it ends.
         self._ahead.shutdown(cancel_futures=True)
         for channel in self._holders.values():

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
-from sealtrain.attest.snp.table import CERTIFICATE_GUIDS
+from sealtrain.attest.snp.collect import CERTIFICATE_GUIDS
 from sealtrain.base.clock import system_clock
 from sealtrain_simulator.devices import devices_of
 from sealtrain_simulator.machine import Machine, SimulatedTee

@@ -38,7 +38,7 @@ def verified(guest: SimulatedGuest, pki: SimulatedPki, policy: AppraisalPolicy) 
 
 
 def image_of(verified: Verified) -> dict[str, str]:
-    quote = verified.cpu.signed.quote
+    quote = verified.signed.quote
     return dict(zip(("mrtd", "rtmr0", "rtmr1", "rtmr2"), (quote.mrtd, *quote.rtmr), strict=False))
 
 
@@ -59,7 +59,7 @@ def test_a_verdict_lists_every_claim_and_says_simulated(
     assert document["eat_nonce"] == ASKED.report_data().hex()
     assert set(document["submods"]) == {"cpu0"}
     cpu = document["submods"]["cpu0"]
-    assert cpu["ueid"] == verified.cpu.signed.ppid
+    assert cpu["ueid"] == verified.signed.ppid
     assert cpu["dbgstat"] == "disabled"
     assert all(claim["source"] for claim in cpu["claims"])
     assert [claim["name"] for claim in cpu["claims"]] == [
@@ -85,7 +85,7 @@ def test_a_verdict_lists_every_claim_and_says_simulated(
 
 def test_pinned_reference_values_hold(verified: Verified, policy: AppraisalPolicy) -> None:
     image = image_of(verified)
-    pinned = changed(policy, measurements=[image], platform_ids=[verified.cpu.signed.ppid])
+    pinned = changed(policy, measurements=[image], platform_ids=[verified.signed.ppid])
     verdict = appraise(verified, pinned, binding=ASKED, compose_hash=None, app_id=None)
     outcomes = {claim.name: claim.outcome for claim in verdict.claims}
     assert outcomes["guest image"] == "equal"
@@ -143,8 +143,8 @@ def test_an_os_image_is_compared_once_its_provider_is_pinned(pki: SimulatedPki) 
         binding=ASKED,
         collateral=pki.collateral(NOW),
     )
-    assert facts.cpu.measured.key_provider_name == "kms"
-    for image, accepted in ((facts.cpu.measured.os_image_hash, True), ("00" * 32, False)):
+    assert facts.signed.measured.key_provider_name == "kms"
+    for image, accepted in ((facts.signed.measured.os_image_hash, True), ("00" * 32, False)):
         pinned = changed(policy, key_provider=facts.key_provider, os_image_hash=[image])
         if accepted:
             appraise(facts, pinned, binding=ASKED, compose_hash=None, app_id=None)
@@ -186,8 +186,8 @@ def test_the_right_beginning_of_report_data_is_not_enough(
 def test_open_advisories_are_the_policys_decision(
     verified: Verified, policy: AppraisalPolicy, advisories: object, accepted: bool
 ) -> None:
-    signed = dataclasses.replace(verified.cpu.signed, advisories=("INTEL-SA-1", "INTEL-SA-2"))
-    facts = dataclasses.replace(verified, cpu=dataclasses.replace(verified.cpu, signed=signed))
+    signed = dataclasses.replace(verified.signed, advisories=("INTEL-SA-1", "INTEL-SA-2"))
+    facts = dataclasses.replace(verified, signed=signed)
     relaxed = changed(policy, advisories=advisories)
     if accepted:
         appraise(facts, relaxed, binding=ASKED, compose_hash=None, app_id=None)
@@ -214,7 +214,7 @@ def test_a_lower_tcb_status_passes_only_where_the_policy_lists_it(
         verify(evidence, policy, NOW, binding=ASKED)
     lenient = changed(policy, tcb_status=["UpToDate", status])
     facts = verify(evidence, lenient, NOW, binding=ASKED)
-    assert facts.cpu.signed.tcb_status == status
+    assert facts.signed.tcb_status == status
     claims = appraise(facts, lenient, binding=ASKED, compose_hash=None, app_id=None).claims
     assert {claim.name: claim.got for claim in claims}["TCB status"] == status
 
@@ -229,10 +229,10 @@ def test_a_hardware_policy_never_appraises_simulated_facts(verified: Verified) -
 def test_a_simulator_policy_never_appraises_hardware_facts(
     verified: Verified, policy: AppraisalPolicy
 ) -> None:
-    hardware = dataclasses.replace(verified.cpu.signed, simulated=False)
+    hardware = dataclasses.replace(verified.signed, simulated=False)
     with pytest.raises(PlatformMismatch):
         appraise(
-            dataclasses.replace(verified, cpu=dataclasses.replace(verified.cpu, signed=hardware)),
+            dataclasses.replace(verified, signed=hardware),
             policy,
             binding=ASKED,
             compose_hash=None,

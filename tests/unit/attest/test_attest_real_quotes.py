@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from carrying import carries
+from exhibit_world import REAL, real_collateral, real_quote
+from guests import verify_log
 from policies import changed, intel
-from tdx_world import REAL, real_collateral, real_quote
 
 from sealtrain.attest.dstack.parse import parse_event_log
-from sealtrain.attest.dstack.verify import verify_log
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.report_data import Binding

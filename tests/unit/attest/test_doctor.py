@@ -14,7 +14,7 @@ import pytest
 from gpu_world import claims
 
 from sealtrain.attest.bundle import Beside
-from sealtrain.attest.doctor import accelerators
+from sealtrain.attest.doctor import look as accelerators
 from sealtrain.attest.doctor.finding import ASKED, Finding
 from sealtrain.attest.doctor.guest import Shown, show_guest
 from sealtrain.attest.doctor.look import Seen, look

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from carrying import carries
+from guests import verify_log
 
 from sealtrain.attest.dstack.client import GPU_FORMAT, MAX_EVENTS, DstackClient
 from sealtrain.attest.dstack.parse import parse_event_log
-from sealtrain.attest.dstack.verify import verify_log
 from sealtrain.attest.evidence import MAX_LOG_ENTRIES
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.base.secret import Secret

@@ -19,13 +19,13 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID, ObjectIdentifier
+from guests import verify_log
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sealtrain.attest.dstack.msgpack import pack
 from sealtrain.attest.dstack.parse import log_entries, parse_attestation
 from sealtrain.attest.dstack.ratls import evidence_of_certificate, ratls_report_data
-from sealtrain.attest.dstack.verify import verify_log
 from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
 from sealtrain.errors import (
     EvidenceMalformed,

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from guests import verify_log
 from policies import intel
 
 from sealtrain.attest.dstack import keys
 from sealtrain.attest.dstack.parse import parse_attestation, parse_event_log
 from sealtrain.attest.dstack.secp256k1 import sign_recoverable
-from sealtrain.attest.dstack.verify import verify_log
 from sealtrain.attest.evidence import Collateral, LogEntry
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote

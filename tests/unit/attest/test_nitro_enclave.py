@@ -11,10 +11,21 @@ from typing import Any
 import cbor2
 import pytest
 from carrying import carries
-from nitro_world import ASKED, COMPOSE, IMAGE, NOW, PKI, enclave, genuine, policy, verified
+from nitro_world import (
+    ASKED,
+    COMPOSE,
+    IMAGE,
+    NOW,
+    PKI,
+    claims_of,
+    enclave,
+    genuine,
+    policy,
+    verified,
+)
 from pydantic import ValidationError
 
-from sealtrain.attest.nitro.appraise import claims_of, eat
+from sealtrain.attest.nitro.appraise import eat
 from sealtrain.attest.nitro.collect import (
     attestation,
     describe_pcr,
@@ -44,7 +55,7 @@ def test_an_enclave_meets_a_policy_that_pins_everything() -> None:
     pinned = policy(
         images=({"pcr0": OTHER, "pcr1": OTHER, "pcr2": OTHER}, IMAGE),
         parents=("i-0fffffffffffffff0", PARENT),
-        iam_roles=(facts.pcrs[3],),
+        iam_roles=(facts.signed.pcrs[3],),
     )
     claims = {claim.name: claim for claim in claims_of(facts, pinned, NOW)}
     assert {name: claim.outcome for name, claim in claims.items()} == {
@@ -59,7 +70,7 @@ def test_an_enclave_meets_a_policy_that_pins_everything() -> None:
     assert claims["guest image"].got.startswith(f"pcr0 {IMAGE['pcr0']} pcr1 ")
     assert facts.compose_hash == sha256_hex(COMPOSE)
     assert facts.app_id == facts.compose_hash[:40]
-    assert (facts.parent_id, facts.instance_id) == (PARENT, "0000000000000001")
+    assert (facts.signed.parent_id, facts.instance_id) == (PARENT, "0000000000000001")
     assert facts.report_data == ASKED
 
 
@@ -124,7 +135,7 @@ def test_a_policy_without_a_field_is_refused(name: str) -> None:
 
 
 def test_claims_have_the_names_of_rfc_9711() -> None:
-    assert eat(verified(genuine())) == {
+    assert eat(verified(genuine()).signed) == {
         "ueid": f"{PARENT}-enc0000000000000001",
         "hwmodel": "AWS Nitro Enclaves",
         "dbgstat": "disabled-since-boot",
@@ -192,7 +203,7 @@ def test_registers_extend_lock_and_show() -> None:
 
 def test_the_deployment_document_is_measured_once() -> None:
     nsm = SimulatedNsm(PKI, clock=lambda: NOW)
-    expected = compose_register(bytes.fromhex(sha256_hex(COMPOSE)))
+    expected = compose_register(sha256_hex(COMPOSE))
     assert measure_compose(nsm, COMPOSE) == expected == describe_pcr(nsm, 16).value
     with pytest.raises(GuestApiUnreachable, check=carries(check="guest API", got="ReadOnlyIndex")):
         measure_compose(nsm, COMPOSE)

@@ -253,7 +253,7 @@ class Kms:
     """KMS on this machine, with a key policy that names one deployment document."""
 
     def __init__(self) -> None:
-        self.measured = compose_register(bytes.fromhex(sha256_hex(COMPOSE)))
+        self.measured = compose_register(sha256_hex(COMPOSE))
         self.secret, self.key_id = SECRET, ARN
         self.plaintext = b""
         self.wrapped: bytes | None = None

@@ -270,8 +270,8 @@ def test_broken_real_files_are_refused(shared: Path, name: str, pinned: bool) ->
 def test_collateral_comes_back_from_its_file(tmp_path: Path) -> None:
     path = tmp_path / "collateral.json"
     kept = files()
-    kept.to_file(path)
-    assert GpuCollateral.from_file(path) == kept
+    path.write_bytes(kept.to_bytes())
+    assert GpuCollateral.load(path) == kept
     assert GpuCollateral.from_bytes(kept.to_bytes()).rim(DRIVER_RIM) == kept.rim(DRIVER_RIM)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_the_table_and_the_vocabulary_name_the_same_tees() -> None:
 
 
 @pytest.mark.parametrize("tee", TEES, ids=lambda tee: tee.name)
-def test_a_descriptor_is_of_one_tee(tee: Tee[Any, Any, Any]) -> None:
+def test_a_descriptor_is_of_one_tee(tee: Tee) -> None:
     found = tee_of(tee.name)
     assert found is tee
     for model in (found.evidence, found.policy):
@@ -34,10 +34,10 @@ def test_a_descriptor_is_of_one_tee(tee: Tee[Any, Any, Any]) -> None:
     assert set(found.comments) <= fields
     assert set(found.lines.values()) <= fields
     assert found.policy.model_validate_json(json.dumps(dict(found.simulated)))
-    assert (found.device is None) == (found.collect is None)
+    assert (found.device is None) == (found.verifier.collect is None)
     for name in found.presets:
         assert preset(name).platform == found.name
-    assert all(len(digest) == 64 for digest in found.pinned_roots())
+    assert all(len(digest) == 64 for digest in found.verifier.pinned_roots)
 
 
 def test_the_default_preset_is_one() -> None:

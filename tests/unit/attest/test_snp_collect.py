@@ -14,9 +14,8 @@ from carrying import carries
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from sealtrain.attest.snp.collect import collect, distribution_addresses
+from sealtrain.attest.snp.collect import collect, distribution_addresses, parse_table
 from sealtrain.attest.snp.parse import parse_report
-from sealtrain.attest.snp.table import parse_table
 from sealtrain.attest.snp.verify import verify_report
 from sealtrain.errors import (
     CertificateChainInvalid,

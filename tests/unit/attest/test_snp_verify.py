@@ -12,12 +12,14 @@ import pytest
 from carrying import carries
 from cryptography import x509
 from cryptography.utils import CryptographyDeprecationWarning
+from exhibit_world import real_chain, real_report
+from guests import verified_guest
 from policies import snp
 from pydantic import ValidationError
-from snp_world import real_chain, real_report
 
+from sealtrain.attest.claims import require_checks
 from sealtrain.attest.snp import chain
-from sealtrain.attest.snp.appraise import claims_of, eat
+from sealtrain.attest.snp.appraise import checks_of, eat
 from sealtrain.attest.snp.parse import (
     PlatformFlag,
     Product,
@@ -27,7 +29,7 @@ from sealtrain.attest.snp.parse import (
     tcb_of,
 )
 from sealtrain.attest.snp.policy import SnpPolicy
-from sealtrain.attest.snp.verify import VerifiedReport, VerifiedSnp, verify_report, verify_snp
+from sealtrain.attest.snp.verify import VerifiedReport, verify_report
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.models import load_model
 from sealtrain.errors import (
@@ -65,21 +67,6 @@ def checked(shared: Path, name: str, root: str) -> VerifiedReport:
     """A real machine's report under the authorities of ``root``."""
     return verify_report(
         real_report(shared, name), real_chain(shared, name, root), simulator_root=None, now=NOW
-    )
-
-
-def as_guest(platform: VerifiedReport) -> VerifiedSnp:
-    """A real machine's report, as if its guest had been started with a document of ours."""
-    return VerifiedSnp(
-        simulated=False,
-        quote_identity=platform.report.identity,
-        report_data=platform.report.report_data,
-        app_id="00" * 20,
-        compose_hash="00" * 32,
-        app_compose=b"",
-        instance_id=platform.report.report_id,
-        platform=platform,
-        crl=None,
     )
 
 
@@ -161,10 +148,10 @@ def test_a_real_genoa_guest_meets_a_fitting_policy(shared: Path) -> None:
         chip_ids=[report.chip_id],
         id_keys=[report.id_key_digest],
     )
-    claims = claims_of(as_guest(found), fitting, NOW)
+    claims = require_checks(checks_of(found, fitting, NOW))
     assert {claim.name for claim in claims} >= {"debug", "product", "chip", "guest image"}
     assert [c.outcome for c in claims if c.name == "chip"] == ["allowed"]
-    assert eat(as_guest(found)) == {
+    assert eat(found) == {
         "hwmodel": "AMD EPYC Genoa",
         "hwversion": "family 0x19 model 0x11 stepping 1",
         "swversion": "SEV-SNP firmware 1.55.40; TCB bootloader 10, tee 0, snp 23, microcode 84",
@@ -180,15 +167,15 @@ def test_a_real_milan_report_is_refused_by_every_policy_that_does_not_say_insecu
 ) -> None:
     found = checked(shared, "milan_vcek_v2", "milan")
     with pytest.raises(PlatformMismatch, match=r"2605\.12990"):
-        claims_of(as_guest(found), policy(measurements="any"), NOW)
-    claims_of(as_guest(found), policy(measurements="any", **MILAN), NOW)
+        require_checks(checks_of(found, policy(measurements="any"), NOW))
+    require_checks(checks_of(found, policy(measurements="any", **MILAN), NOW))
 
 
 @pytest.mark.negative(37)
 def test_a_real_debug_guest_is_refused(shared: Path) -> None:
     found = checked(shared, "milan_debug_policy", "milan")
     with pytest.raises(DebugGuest):
-        claims_of(as_guest(found), policy(measurements="any", **MILAN), NOW)
+        require_checks(checks_of(found, policy(measurements="any", **MILAN), NOW))
 
 
 def test_the_library_still_loads_a_certificate_with_serial_number_zero(shared: Path) -> None:
@@ -219,20 +206,24 @@ def test_a_simulated_guest_of_every_kind_is_accepted_by_its_policy(
         signing_keys=[signing_key],
         chip_ids=[guest.chip_id],
     )
-    found = verify_snp(
-        guest.report(ASKED, COMPOSE),
-        guest.certificates(),
+    found = verified_guest(
+        "snp",
+        {
+            "report_bytes": guest.report(ASKED, COMPOSE),
+            "certificates_der": guest.certificates(),
+            "crl_der": None,
+        },
         COMPOSE,
+        fitting,
         simulator_root=guest.root_der,
         now=NOW,
     )
     assert found.simulated
     assert found.report_data == ASKED
-    assert found.app_compose == COMPOSE
     assert found.app_id == found.compose_hash[:40]
-    assert found.platform.product == product
-    assert (found.platform.csp_id is None) == (signing_key == "vcek")
-    assert len(claims_of(found, fitting, NOW)) == 16
+    assert found.signed.product == product
+    assert (found.signed.csp_id is None) == (signing_key == "vcek")
+    assert len(checks_of(found.signed, fitting, NOW)) == 16
     other = SimulatedSnp(
         b"unit tests of snp", product=product, signing_key=signing_key, launch=b"again"
     )
@@ -312,15 +303,23 @@ def test_revocation_needs_a_current_list_of_the_root() -> None:
     demanding = policy(revocation="require")
 
     def check(crl: bytes | None, now: int = NOW) -> list[str]:
-        found = verify_snp(
-            guest.report(ASKED, COMPOSE),
-            guest.certificates(),
+        found = verified_guest(
+            "snp",
+            {
+                "report_bytes": guest.report(ASKED, COMPOSE),
+                "certificates_der": guest.certificates(),
+                "crl_der": crl,
+            },
             COMPOSE,
+            demanding,
             simulator_root=guest.root_der,
             now=now,
-            crl=crl,
         )
-        return [c.source for c in claims_of(found, demanding, now) if c.name == "revocation"]
+        return [
+            c.source
+            for c in require_checks(checks_of(found.signed, demanding, now))
+            if c.name == "revocation"
+        ]
 
     made = to_rfc3339(NOW - 300)
     assert check(guest.revocations(NOW)) == [f"AMD revocation list of {made}"]

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 from carrying import carries
+from exhibit_world import real_collateral, real_quote
 from pccs import Answer, Pccs, serving
-from tdx_world import real_collateral, real_quote
 from tls_world import certificate, name_servers
 
 from sealtrain.attest.evidence import Collateral

@@ -13,7 +13,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from release_world import NOW, ReleaseWorld, release_world
+from release_world import ReleaseWorld, release_world
+from world import NOW
 
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.broker.store.backup import back_up, restore

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_world import GATEWAY, boot_info
 from policies import dstack
-from release_world import DAY, audited, release_world
+from release_world import GATEWAY, audited, boot_info, release_world
+from world import DAY
 
 from sealtrain.attest.dstack.policy import DstackPolicy
 from sealtrain.attest.presets import insecure_simulator_policy

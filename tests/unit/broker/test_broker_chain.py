@@ -9,42 +9,19 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from broker_world import config_of
 from carrying import carries
-from manifest_world import OWNERS, identity
-from release_world import release_world
+from release_world import chain_file, config_of, release_world
+from world import OWNERS, founded
 
 from sealtrain.base.clock import system_clock
 from sealtrain.broker.serve import chain_gate
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ChainUnreachable, TrustInvalid
-from sealtrain_chain.chainfile import ChainFile
 from sealtrain_chain.gate import opened_gate
 
 
-def chain_file(*owners: str, url: str = "http://127.0.0.1:1/") -> ChainFile:
-    return ChainFile(
-        version=1,
-        chain_id=1,
-        rpc=(url,),
-        agree=1,
-        block="finalized",
-        max_age_seconds=60,
-        cache_seconds=0,
-        timeout_seconds=1,
-        contract="0x" + "11" * 20,
-        kind="owners",
-        code_hash="22" * 32,
-        implementation="none",
-        app_id="any",
-        kms="none",
-        owners={name: f"0x{number:040x}" for number, name in enumerate(owners, 1)},
-    )
-
-
 def consortium() -> Consortium:
-    owners = [identity(name).public for name in OWNERS]
-    return Consortium.found(name="three", owners=owners, approve=2)
+    return founded("three")
 
 
 def test_a_broker_asks_the_contract_of_its_chain_file(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from broker_world import config_of
-from manifest_world import OWNERS, identity
+from release_world import chain_file, config_of
+from world import OWNERS, founded
 
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.canonical import canonical_json
@@ -21,9 +21,7 @@ from sealtrain.broker.service.deployment import (
     read_broker_document,
     require_measured,
 )
-from sealtrain.consortium.members import Consortium
 from sealtrain.errors import DocumentMismatch, LockInvalid, TrustInvalid, UsageError
-from sealtrain_chain.chainfile import ChainFile
 from sealtrain_simulator.state import ensure
 
 pytestmark = [pytest.mark.claim("C131")]
@@ -33,8 +31,7 @@ IMAGE = "registry.example/broker@sha256:" + "ab" * 32
 
 @pytest.fixture
 def config(tmp_path: Path) -> BrokerConfig:
-    owners = [identity(name).public for name in OWNERS]
-    consortium = Consortium.found(name="three", owners=owners, approve=2)
+    consortium = founded("three")
     (tmp_path / "consortium.json").write_bytes(consortium.to_bytes())
     root = ensure(tmp_path / "simulator", 1_790_000_000).root_path.read_bytes()
     policy = insecure_simulator_policy(root)
@@ -49,25 +46,8 @@ def config(tmp_path: Path) -> BrokerConfig:
 
 
 def chain_of(folder: Path, *owners: str) -> Path:
-    made = ChainFile(
-        version=1,
-        chain_id=1,
-        rpc=("http://127.0.0.1:1/",),
-        agree=1,
-        block="finalized",
-        max_age_seconds=60,
-        cache_seconds=0,
-        timeout_seconds=1,
-        contract="0x" + "11" * 20,
-        kind="owners",
-        code_hash="22" * 32,
-        implementation="none",
-        app_id="any",
-        kms="none",
-        owners={name: f"0x{number:040x}" for number, name in enumerate(owners, 1)},
-    )
     path = folder / f"chain-{len(owners)}.yaml"
-    path.write_text(made.to_yaml())
+    path.write_text(chain_file(*owners).to_yaml())
     return path
 
 
@@ -92,8 +72,7 @@ def test_a_document_comes_back_as_it_was_written(config: BrokerConfig, tmp_path:
 
 
 def _other_consortium(config: BrokerConfig, folder: Path) -> BrokerConfig:
-    owners = [identity(name).public for name in OWNERS]
-    other = Consortium.found(name="three", owners=owners, approve=1)
+    other = founded("three", approve=1)
     (folder / "other.json").write_bytes(other.to_bytes())
     return replace(config, consortium=folder / "other.json")
 
@@ -155,8 +134,6 @@ def test_a_document_that_no_broker_would_serve_is_not_written(
             document_of(settings)
     with pytest.raises(TrustInvalid):
         document_of(missing)
-    with pytest.raises(UsageError):
-        document_of(config, image=IMAGE)  # an image on the simulator
     with pytest.raises(UsageError):
         document_of(replace(config, platform="dstack"))  # none on hardware
     with pytest.raises(UsageError):

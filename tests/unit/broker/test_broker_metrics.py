@@ -7,9 +7,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from broker_world import boot_info, config_of
 from prometheus_client.parser import text_string_to_metric_families
-from release_world import release_world
+from release_world import boot_info, config_of, release_world
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.http.app import broker_app

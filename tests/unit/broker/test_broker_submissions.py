@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
-import manifest_world
 import pytest
-from manifest_world import RUN_ID, make_world
+from manifest_world import NOW as FINISHED_AT
+from manifest_world import RELEASED, RUN_ID, make_world
 from release_world import ROOT, ReleaseWorld, document_of, release_world
+from world import identity, signed_dataset
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.service.keyring import Keyring
-from sealtrain.consortium.approvals import DatasetPin, Decision, sign_decision
-from sealtrain.consortium.datasets import sign_dataset, verify_dataset
+from sealtrain.consortium.approvals import DatasetPin
+from sealtrain.consortium.datasets import verify_dataset
 from sealtrain.errors import (
     ApprovalRevoked,
     DatasetMismatch,
@@ -29,15 +29,8 @@ from sealtrain.errors import (
 )
 from sealtrain.ledger.ledger import LedgerProof, verify_proof
 from sealtrain.release.messages import Accepted, ledger_origin
-from sealtrain.sealing.description import DatasetDescription, ShardInfo
-from sealtrain.sealing.stanza import RecipeBinding
+from sealtrain.sealing.description import ShardInfo
 from sealtrain.signing import dsse
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[ReleaseWorld]:
-    with release_world(tmp_path) as made:
-        yield made
 
 
 def proved(world: ReleaseWorld, accepted: Accepted) -> dict[str, object]:
@@ -65,14 +58,7 @@ def test_a_revocation_is_in_the_ledger(world: ReleaseWorld) -> None:
 
 
 def test_the_same_decision_again_changes_nothing(world: ReleaseWorld) -> None:
-    decision = Decision.approve(
-        consortium_id=world.consortium.consortium_id,
-        target=world.target,
-        needs=world.needs,
-        signed_at=world.clock(),
-        not_after=world.clock() + 60,
-    )
-    envelope = sign_decision(decision, manifest_world.identity("hospital-c").signer)
+    envelope = world.decision("hospital-c", datasets=(), not_after=world.clock() + 60)
     first = world.submit(envelope)
     size = world.ledger.size
     again = world.submit(envelope)
@@ -112,26 +98,14 @@ def test_decisions_are_bounded_and_nobody_uses_up_anothers_share(tmp_path: Path)
 def test_a_successor_manifest_takes_its_place(world: ReleaseWorld) -> None:
     """Appended shards: a new root under the same id, naming the manifest before."""
     before = world.sealed["hospital-a"]
-    owner = manifest_world.identity("hospital-a")
-    envelope = sign_dataset(
-        DatasetDescription(
-            dataset_id=before.dataset_id,
-            name="biopsies",
-            owner_id=owner.public.owner_id,
-            owner_name="hospital-a",
-            root="cd" * 32,
-            shards=(ShardInfo(name="shard-00000.sealed", size=9, root="11" * 32),) * 2,
-            records=200,
-            tokens=None,
-            schema_digest="ef" * 32,
-            binding=RecipeBinding(
-                app_id=world.locked.app_id,
-                compose_hash=world.locked.compose_hash,
-                owner_id=owner.public.owner_id,
-            ),
-        ),
-        owner.signer,
-        sealed_at="2026-09-21T00:00:00Z",
+    envelope = signed_dataset(
+        world.locked,
+        "hospital-a",
+        sealed_at=world.clock(),
+        dataset_id=before.dataset_id,
+        root="cd" * 32,
+        shards=(ShardInfo(name="shard-00000.sealed", size=9, root="11" * 32),) * 2,
+        records=200,
         previous=before.envelope.digest,
     )
     accepted = world.broker.registry.register_dataset(document_of(envelope))
@@ -156,9 +130,9 @@ def manifest(world: ReleaseWorld, tmp_path: Path) -> bytes:
     with world.store.transaction() as transaction:
         data = [(pin.dataset_id, pin.root) for pin in made.pins.values()]
         ids = made.target.to_dict()
-        transaction.begin_run(RUN_ID, **ids, data=data, now=manifest_world.RELEASED)
+        transaction.begin_run(RUN_ID, **ids, data=data, now=RELEASED)
     releases = made.record(made.receipt(), key=Keyring(Secret(ROOT)).signer)
-    world.clock.now = manifest_world.NOW
+    world.clock.now = FINISHED_AT
     return made.manifest(lambda document: document.update(releases=releases))
 
 
@@ -230,7 +204,7 @@ def test_a_broker_that_missed_a_manifest_takes_the_next_of_the_same_ciphertext(
         "sealed_at": to_rfc3339(at),
         "previous": "77" * 32,
     }
-    signer = manifest_world.identity("hospital-a").signer
+    signer = identity("hospital-a").signer
     envelope = dsse.sign(canonical_json(later), before.envelope.payload_type, signer)
     if taken:
         world.broker.registry.register_dataset(document_of(envelope))

@@ -15,15 +15,14 @@ import pytest
 from carrying import carries
 from sharing_world import (
     HOLDERS,
-    PROGRAM,
     TIMEOUT,
     Held,
     calling,
     conversation,
     held,
-    plan_of,
     pooled,
 )
+from travel_world import PROGRAM, plan_of
 
 from sealtrain.errors import ChannelBroken, ChannelRefused, DataInvalid, PeerUnreachable
 from sealtrain_collab.channel.channel import accept

@@ -47,7 +47,7 @@ class Purpose(RecordedDocument):
 DOCUMENTS[Purpose.entry_kind] = Purpose  # the line; a broker that does not know it is not changed
 
 from release_world import audited
-from broker_world import served_world
+from release_world import served_world
 from manifest_world import OWNERS, identity
 from owner_acts import BROKER
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from manifest_world import RECIPE, identity
 from sealing_world import json_lines, sealed_folder
+from world import RECIPE, founded, identity
 
 from sealtrain.consortium.datasets import sign_dataset
 from sealtrain.consortium.members import Consortium
@@ -15,8 +15,8 @@ from sealtrain.errors import SignatureInvalid
 from sealtrain.guest import datasets
 from sealtrain.guest.datasets import find_datasets
 from sealtrain.recipe.schema import Recipe, parse_recipe
-from sealtrain.sealing.dataset import read_stanzas
 from sealtrain.sealing.places import Ranges
+from sealtrain.sealing.rewrap import read_stanzas
 from sealtrain.storage import connect
 
 pytestmark = pytest.mark.claim("C121")
@@ -66,10 +66,7 @@ def recipe() -> Recipe:
 
 
 def consortium() -> Consortium:
-    return Consortium.found(
-        name="two", owners=[identity(name).public for name in ("hospital-a", "hospital-b")],
-        approve=1,
-    )  # fmt: skip
+    return founded("two", ("hospital-a", "hospital-b"), approve=1)
 
 
 def test_the_manifest_that_was_verified_is_the_one_that_is_kept(

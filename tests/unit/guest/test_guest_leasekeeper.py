@@ -18,6 +18,7 @@ from sealtrain.errors import (
     CheckpointRefused,
     DatasetWithdrawn,
     LeaseStale,
+    RunStopped,
     SealtrainError,
     TooManyRequests,
 )
@@ -215,6 +216,16 @@ def test_a_refusal_is_not_asked_again_and_waits_for_a_step_that_is_logged(world:
     assert (caught.value.exit_code, caught.value.owner) == (3, "clinic-c")
     assert re.findall(r"\d+", caught.value.message) == ["6"]
     assert "sealtrain resume" in str(caught.value.hint)
+
+
+def test_a_process_that_is_told_to_end_stops_after_its_step(world: World) -> None:
+    assert world.steps(1, 3, each=1.0, ahead=5) is None
+    world.keeper.end_soon()
+    assert world.steps(4, 9, each=1.0, ahead=5) == 4
+    with pytest.raises(RunStopped) as stopped:
+        world.keeper.stopped()
+    assert stopped.value.exit_code == 143
+    assert world.lease.left() <= 0  # no key is used any more
 
 
 def test_after_a_refusal_it_does_not_wait_longer_than_the_lease_is_good(world: World) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sealtrain.guest.scriptmodules import run_as_main
+from sealtrain.guest.script import run_as_main
 
 pytestmark = pytest.mark.claim("C121")
 

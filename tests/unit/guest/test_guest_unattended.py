@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 from channel_world import COMPOSE, NOW, guest
-from manifest_world import simulated_pki
 from storage_world import Server, serving
+from world import simulated_policy
 
-from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
@@ -139,7 +138,7 @@ PIN: dict[str, Any] = {
     "url": "http://127.0.0.1:1",
     "signing_key": to_base64(bytes(32)),
     "compose_hash": "ab" * 32,
-    "appraisal": insecure_simulator_policy(simulated_pki().root_der).to_dict(),
+    "appraisal": simulated_policy().to_dict(),
 }
 
 
@@ -319,7 +318,7 @@ def test_credentials_are_asked_for_first_and_reach_the_runs_process(
     monkeypatch.setenv("SEALTRAIN_STORE_TOKEN", "")
     monkeypatch.setenv("SEALTRAIN_STORE_URL", "")
     server.token = "lent-5521"  # noqa: S105  # of this test's own server
-    policy = insecure_simulator_policy(simulated_pki().root_der)
+    policy = simulated_policy()
     lent = {"SEALTRAIN_STORE_TOKEN": server.token, "SEALTRAIN_STORE_URL": server.url}
     lender = Lender(lent, compose_hash=sha256_hex(COMPOSE), policy=policy, clock=lambda: NOW)
     with pytest.raises(StorageUnreachable):

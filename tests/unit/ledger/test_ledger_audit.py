@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from carrying import carries
-from manifest_world import OWNERS, identity
-from release_world import NOW, ReleaseWorld, release_world
+from release_world import ReleaseWorld, release_world
 from typer.testing import CliRunner
+from world import NOW, OWNERS, identity
 
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.clock import to_rfc3339

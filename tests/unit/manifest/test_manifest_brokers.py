@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from manifest_world import FINISHED, NOW, RELEASED, World, digest, signer
+from manifest_world import FINISHED, NOW, RELEASED, World
+from world import digest, signer
 
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import from_rfc3339, to_rfc3339

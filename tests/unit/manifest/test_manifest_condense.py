@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from manifest_world import FINISHED, NOW, RELEASED, World, digest
+from manifest_world import FINISHED, NOW, RELEASED, World
+from world import digest
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.consortium.receipts import Lease, ReleaseReceipt

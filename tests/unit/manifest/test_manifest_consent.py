@@ -7,17 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manifest_world import (
-    NOW,
-    OWNERS,
-    RELEASED,
-    START,
-    World,
-    digest,
-    identity,
-    make_world,
-    signer,
-)
+from manifest_world import NOW, RELEASED, START, World, make_world
+from world import OWNERS, digest, identity, signer
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.consortium.receipts import Lease, ReleasedDataset

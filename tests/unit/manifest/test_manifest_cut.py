@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 from carrying import carries
-from manifest_world import digest, identity
+from world import digest, founded, identity
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.consortium.consents import Consent, ConsentedDataset
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.decisions import Target
-from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.errors import ClaimContradicted, RunMismatch, SignatureInvalid
 from sealtrain_collab.cut.check import Terms, received
@@ -27,9 +26,7 @@ START, UNTIL = 1_790_000_000, 1_790_000_500
 RUN_ID = "5a" * 16
 A, B = "hospital-a", "hospital-b"
 TARGET = Target(app_id="22" * 20, compose_hash=digest("compose"), recipe_hash=digest("recipe"))
-CONSORTIUM = Consortium.found(
-    name="cut", owners=[identity(name).public for name in (A, B)], approve=2
-)
+CONSORTIUM = founded("cut", (A, B))
 
 
 def dataset(owner: str, records: int | None = 40) -> DatasetManifest:

@@ -17,9 +17,9 @@ import yaml
 from carrying import carries
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from jsonschema import Draft7Validator
-from manifest_world import FILES, NOW, OWNERS, RECIPE, World, identity, make_world
-from referencing import Registry, Resource
+from cyclonedx_schema import judge
+from manifest_world import FILES, NOW, World, make_world
+from world import OWNERS, RECIPE, identity
 
 from sealtrain.errors import KeyFileInvalid, NoStanza, Refused, SubjectMismatch
 from sealtrain.manifest.exports.cyclonedx import cyclonedx
@@ -137,23 +137,6 @@ def test_the_summary_has_the_headings_and_is_a_draft(account: ModelFacts) -> Non
         "3. Relevant data processing aspects",
     ):
         assert wanted in headings
-
-
-def schemas() -> Path:
-    folder = SHARED / "vectors" / "cyclonedx" / "schema"
-    if not folder.is_dir():
-        pytest.skip("no CycloneDX schemas beside the repository (SEALTRAIN_SHARED)")
-    return folder
-
-
-def judge(version: str) -> Draft7Validator:
-    folder = schemas()
-    loaded = {path.name: json.loads(path.read_text("utf-8")) for path in folder.glob("*.json")}
-    registry: Registry[Any] = Registry().with_resources(
-        (f"http://cyclonedx.org/schema/{name}", Resource.from_contents(schema))
-        for name, schema in loaded.items()
-    )
-    return Draft7Validator(loaded[f"bom-{version}.schema.json"], registry=registry)
 
 
 @pytest.mark.parametrize("version", ["1.6", "1.7"])

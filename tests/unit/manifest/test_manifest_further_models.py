@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from carrying import carries
-from manifest_world import NOW, RECIPE, World, make_world
+from manifest_world import NOW, World, make_world
+from world import RECIPE
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex

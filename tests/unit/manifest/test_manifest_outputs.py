@@ -6,7 +6,8 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from manifest_world import NOW, OWNERS, World, identity, signer, simulated_pki
+from manifest_world import NOW, World
+from world import OWNERS, identity, signer, simulated_pki
 
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from manifest_world import NOW, OWNERS, RELEASED, RUN_ID, World, make_world
-from parties_world import make_joint, party_receipt
+from manifest_world import NOW, RELEASED, RUN_ID, World, make_joint, make_world, party_receipt
+from world import OWNERS
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.manifest.checks.collaboration import RULES

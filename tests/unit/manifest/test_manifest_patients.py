@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from carrying import carries
-from manifest_world import NOW, OWNERS, RELEASED, World, limits_of
-from parties_world import FEDERATED, make_joint
+from manifest_world import FEDERATED, NOW, RELEASED, World, limits_of, make_joint
+from world import OWNERS
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.models import load_model

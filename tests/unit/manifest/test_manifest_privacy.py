@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from carrying import carries
-from manifest_world import NOW, RECIPE, World, limits_of, make_world
+from manifest_world import NOW, World, limits_of, make_world
+from world import RECIPE
 
 from sealtrain.errors import ClaimContradicted, ProofInvalid
 from sealtrain.manifest.report import render

@@ -6,7 +6,8 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from manifest_world import NOW, OWNERS, World
+from manifest_world import NOW, World
+from world import OWNERS
 
 from sealtrain.manifest.curve import draw_curve
 from sealtrain.manifest.markup import Html, join, tag

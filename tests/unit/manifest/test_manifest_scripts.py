@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manifest_world import NOW, RECIPE, World, make_world
+from manifest_world import NOW, World, make_world
+from world import RECIPE
 
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.exports.cyclonedx import cyclonedx

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manifest_world import FINISHED, LEASE_S, NOW, OWNERS, RELEASED, START, World, digest, signer
+from manifest_world import FINISHED, LEASE_S, NOW, RELEASED, START, World
+from world import OWNERS, digest, signer
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.consortium.approvals import Target

@@ -87,7 +87,17 @@ def test_a_backend_is_in_lock_and_difference(sft: dict[str, Any], lock_of: Locks
         ({"scripts": ["train.py"]}, "script"),
         ({"trainer": {"max_steps": 2, "packing": True}}, "packing"),
         ({"trainer": {"max_steps": 2, "padding_free": True, "max_length": None}}, "padding_free"),
-        ({"peft": {"method": "prompt_tuning", "num_virtual_tokens": 2}}, "prompt_tuning"),
+        (
+            {
+                "privacy": {"dp": "sgd", "target_epsilon": 8.0, "delta": 1e-4},
+                "release_policy": {
+                    "metrics": ["accuracy"],
+                    "round_to": 4,
+                    "model": {"recipients": ["hospital-a"]},
+                },
+            },
+            "sgd",
+        ),
     ],
 )
 def test_what_a_backend_cannot_train_is_refused(
@@ -99,10 +109,47 @@ def test_what_a_backend_cannot_train_is_refused(
         parse_recipe(sft | {"backend": backend} | changed)
 
 
-def test_other_phases_train_in_one_process(tabular: dict[str, Any]) -> None:
-    parse_recipe(tabular)
-    with pytest.raises(RecipeInvalid, match=r"backend\.ranks"):
-        parse_recipe(tabular | {"backend": {"name": "trl", "ranks": 2}})
+SHARED_OUT = [{"name": "fsdp"}, {"name": "deepspeed", "zero_stage": 2}]
+
+
+@pytest.mark.parametrize("backend", [{"name": "trl", "ranks": 2}, *SHARED_OUT])
+def test_a_phase_that_trains_by_a_trainer_has_every_backend(
+    tabular: dict[str, Any], backend: Any
+) -> None:
+    assert parse_recipe(tabular | {"backend": backend}).backend.name == backend["name"]
+
+
+@pytest.mark.parametrize("backend", SHARED_OUT, ids=lambda backend: backend["name"])
+def test_a_policy_that_answers_and_an_evaluation_are_not_shared_out(
+    sft: dict[str, Any], tabular: dict[str, Any], backend: Any
+) -> None:
+    rlhf = sft | {
+        "phase": "rlhf",
+        "columns": {"prompt": "prompt"},
+        "trainer": {"max_steps": 2, "algorithm": "ppo"},
+        "reward": {"model": {"path": "scorer", "tokenizer": {"kind": "bytes"}}},
+    }
+    evaluation = {key: value for key, value in tabular.items() if key != "trainer"} | {
+        "phase": "evaluate",
+        "model": {"path": "trained", "tokenizer": None},
+        "datasets": [{"owner": "hospital-a", "name": "held-out", "role": "test"}],
+        "release_policy": sft["release_policy"] | {"metrics": ["accuracy"]},
+    }
+    for recipe in (rlhf, evaluation):
+        parse_recipe(recipe | {"backend": {"name": "trl", "ranks": 2}})
+        with pytest.raises(RecipeInvalid, match=recipe["phase"]):
+            parse_recipe(recipe | {"backend": backend})
+
+
+def test_copies_keep_the_best_model_and_what_cannot_be_split(sft: dict[str, Any]) -> None:
+    best = {"eval_steps": 1, "metric_for_best_model": "loss", "load_best_model_at_end": True}
+    quantized = {"peft": sft["peft"] | {"quantization": {}}, "model": {"path": "base"}}
+    prompts = {"peft": {"method": "prompt_tuning", "num_virtual_tokens": 2}}
+    for changed in ({"trainer": {"max_steps": 2} | best}, quantized, prompts):
+        parse_recipe(sft | {"backend": {"name": "trl", "ranks": 2}} | changed)
+        for backend in SHARED_OUT:
+            with pytest.raises(RecipeInvalid):
+                parse_recipe(sft | {"backend": backend} | changed)
 
 
 def test_adapters_over_weights_of_another_kind_are_not_shared_out(sft: dict[str, Any]) -> None:
@@ -110,3 +157,27 @@ def test_adapters_over_weights_of_another_kind_are_not_shared_out(sft: dict[str,
     parse_recipe(half | {"backend": {"name": "trl", "ranks": 2}})
     with pytest.raises(RecipeInvalid, match="float32"):
         parse_recipe(half | {"backend": {"name": "fsdp"}})
+
+
+def test_gradients_in_pieces_are_not_for_deepspeed(sft: dict[str, Any]) -> None:
+    encoder = {
+        "phase": "embed",
+        "columns": {"anchor": "question", "positive": "passage"},
+        "peft": None,
+        "trainer": {"max_steps": 2, "mini_batch_size": 2},
+    }
+    parse_recipe(sft | encoder | {"backend": {"name": "fsdp", "ranks": 2}})
+    with pytest.raises(RecipeInvalid, match="mini_batch_size"):
+        parse_recipe(sft | encoder | {"backend": {"name": "deepspeed", "zero_stage": 2}})
+
+
+def test_a_reference_that_lies_beside_the_model_is_not_shared_out(sft: dict[str, Any]) -> None:
+    columns = {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected"}
+    dpo = sft | {"phase": "dpo", "columns": columns, "peft": None}
+    for stage in (0, 1, 2):
+        parse_recipe(dpo | {"backend": {"name": "deepspeed", "zero_stage": stage}})
+    whole = {"backend": {"name": "deepspeed", "zero_stage": 3}}
+    parse_recipe(dpo | whole | {"peft": sft["peft"]})
+    parse_recipe(dpo | whole | {"trainer": {"max_steps": 2, "loss_type": "orpo"}})
+    with pytest.raises(RecipeInvalid, match="zero_stage"):
+        parse_recipe(dpo | whole)

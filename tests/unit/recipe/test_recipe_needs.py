@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from manifest_world import OWNERS, RECIPE
+from world import OWNERS, RECIPE
 
 from sealtrain.recipe.needs import needs_of
 from sealtrain.recipe.schema import parse_recipe

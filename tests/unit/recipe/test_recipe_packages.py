@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sealtrain.recipe.packages import packages_of
+from sealtrain.recipe.installation import packages_of
 from sealtrain.recipe.schema import parse_recipe
 
 pytestmark = pytest.mark.claim("C124")

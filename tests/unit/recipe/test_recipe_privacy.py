@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from private_world import POLICY, RANGES, private_classify, private_sft
-from training_world import LORA, OWNERS, sft
+from training_world import LORA, OWNERS, POLICY, RANGES, private_classify, private_sft, sft
 
 from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.privacy import spendings

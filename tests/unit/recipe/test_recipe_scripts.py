@@ -11,7 +11,7 @@ import pytest
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
-from sealtrain.cli.recipe import change_lines
+from sealtrain.cli.review import change_lines
 from sealtrain.errors import LockInvalid, RecipeInvalid
 from sealtrain.recipe.diff import diff
 from sealtrain.recipe.lock import Installation, LockedRecipe, parse_lock

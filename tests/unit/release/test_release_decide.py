@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from bare_evidence import EVIDENCE
-from manifest_world import OWNERS, digest, identity
+from world import digest, founded, identity
 
 from sealtrain.consortium.approvals import (
     DatasetPin,
@@ -21,7 +21,6 @@ from sealtrain.consortium.approvals import (
     verify_decision,
 )
 from sealtrain.consortium.datasets import DatasetManifest
-from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import (
     AppIdMismatch,
@@ -60,12 +59,7 @@ from sealtrain.signing.needs import Needs
 
 NOW = 1_790_000_000
 NEEDS = Needs(actions=("approve", "export_model"), owners=("hospital-a",))
-CONSORTIUM = Consortium.found(
-    name="three",
-    owners=[identity(name).public for name in OWNERS],
-    approve=2,
-    own_data_consent=False,
-)
+CONSORTIUM = founded("three", own_data_consent=False)
 TARGET = Target(
     app_id=digest("app", 20), compose_hash=digest("compose"), recipe_hash=digest("recipe")
 )

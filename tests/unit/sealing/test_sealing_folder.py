@@ -30,15 +30,11 @@ from sealtrain.errors import (
     UsageError,
     WrongKey,
 )
-from sealtrain.sealing.dataset import (
-    SealedDataset,
-    contains_record,
-    export,
-    read_stanzas,
-    record_commitment,
-    rewrap,
-)
+from sealtrain.sealing.commitments import record_commitment
+from sealtrain.sealing.export import export
 from sealtrain.sealing.file import Suite, verify_ciphertext
+from sealtrain.sealing.opened import SealedDataset, contains_record
+from sealtrain.sealing.rewrap import read_stanzas, rewrap
 
 ROWS: list[dict[str, Any]] = [
     {"id": number, "text": f"patient {number} " * (number % 40), "score": number / 4}
@@ -329,7 +325,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     import sys
 
     code = (
-        "import sys, sealtrain.sealing, sealtrain.sealing.dataset, sealtrain.sealing.store;"
+        "import sys, sealtrain.sealing.opened, sealtrain.sealing.sealer, sealtrain.sealing.store;"
         "print([m for m in ('pyarrow', 'numpy', 'torch') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

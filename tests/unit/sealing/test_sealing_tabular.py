@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import traceback
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +21,7 @@ from sealtrain.errors import (
     RecordInvalid,
     SchemaMismatch,
 )
-from sealtrain.sealing.tabular import jsonl
+from sealtrain.sealing.tabular import jsonarray, jsonl
 from sealtrain.sealing.tabular.batches import BATCH_BYTES, evenly, open_records
 
 
@@ -118,6 +121,20 @@ def test_csv_types_are_settled_over_all_rows(tmp_path: Path) -> None:
     assert table.column("when")[0].as_py() == "2024-01-02"
 
 
+def test_a_packed_header_without_an_end_is_not_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.csv.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(64):
+            file.write(b"a" * (1 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(SchemaMismatch):
+            open_records([path], lambda _: None)
+        assert tracemalloc.get_traced_memory()[1] < 40 << 20
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -208,3 +225,80 @@ def assert_refused(work: Callable[[], object], error: type[DataInvalid], text: s
     shown = [line for line in trace.splitlines() if not line.lstrip().startswith(("f'", 'f"'))]
     assert CANARY not in "\n".join(shown)
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 7, 64, 4096])
+def test_a_json_array_gives_what_the_same_records_as_lines_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(jsonarray, "CHUNK_CHARACTERS", chunk)
+    monkeypatch.setattr(jsonl, "BLOCK_BYTES", 256)
+    rows = [
+        {"n": 9007199254740993, "x": 0.1, "text": 'a "[{]},\\ \n é \u2028', "in": {"k": [1, 2]}},
+        {"n": -1, "x": 1e-300, "text": None, "in": {"k": []}},
+        *({"n": number, "x": 0.5, "text": "x" * number, "in": None} for number in range(20)),
+    ]
+    lines = read(write(tmp_path, "a.jsonl", json_lines(rows)))
+    for indent in (None, 2):
+        for mark in ("", "\ufeff"):
+            array = mark + json.dumps(rows, indent=indent, ensure_ascii=False) + "\n "
+            assert read(write(tmp_path, "a.json", array)).equals(lines)
+    assert read(write(tmp_path, "b.json", json_lines(rows))).equals(lines)
+    assert read(write(tmp_path, "none.json", " [ ] ")).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'[{{"a": "{CANARY}"}}, {CANARY}]',
+        f'[{{"a": "{CANARY}"}} {{"a": 1}}]',
+        f'[{{"a": "{CANARY}"}}, ]',
+        f'[{{"a": "{CANARY}"',
+        f'[{{"a": "{CANARY}"}}] {CANARY}',
+        f'[["{CANARY}"]]',
+        f'{{\n"a": "{CANARY}"}}',
+        '[{"a": ' + "[" * 100_000,
+        b"[\xff]",
+        b'[{"a": "\xff"}]',
+    ],
+)
+def test_a_broken_json_array_is_refused_without_its_content(
+    tmp_path: Path, text: str | bytes
+) -> None:
+    with pytest.raises(RecordInvalid) as caught:
+        read(write(tmp_path, "a.json", text))
+    assert CANARY not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "a;b\n1;x, y\n2;z\n"),
+        ("a.csv", "a\tb\n1\tx, y\n2\tz\n"),
+        ("a.tsv", "a\tb\n1\tx, y\n2\tz\n"),
+        ("a.csv", '\ufeff"a";"b"\n1;"x, y"\n2;z\n'),
+        ("a.CSV", 'a,b\n1,"x, y"\n2,z\n'),
+    ],
+)
+def test_what_separates_columns_is_read_from_the_first_row(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    expected = [{"a": 1, "b": "x, y"}, {"a": 2, "b": "z"}]
+    assert read(write(tmp_path, name, text)).to_pylist() == expected
+    packed = write(tmp_path, f"{name}.gz", gzip.compress(text.encode()))
+    assert read(packed).to_pylist() == expected
+
+
+def test_one_column_and_names_with_other_marks_stay_as_they_are(tmp_path: Path) -> None:
+    assert read(write(tmp_path, "a.csv", "text\na;b\n")).to_pylist() == [{"text": "a;b"}]
+    both = read(write(tmp_path, "b.csv", "a;b,c\n1;2,3\n"))
+    assert both.to_pylist() == [{"a;b": "1;2", "c": 3}]
+    header = read(write(tmp_path, "c.csv", '"a;\nb",c\n1,2\n'))
+    assert header.column_names == ["a;\nb", "c"]
+
+
+@pytest.mark.parametrize("spoil", [lambda data: data[:-9], lambda data: data[:20] + b"\x00" * 40])
+def test_a_damaged_gzip_file_is_refused(tmp_path: Path, spoil: Callable[[bytes], bytes]) -> None:
+    data = gzip.compress(json_lines([{"a": number} for number in range(500)]).encode())
+    with pytest.raises(RecordInvalid):
+        read(write(tmp_path, "a.jsonl.gz", spoil(data)))

@@ -21,10 +21,10 @@ from carrying import carries
 from sealtrain.attest.appraise import appraise
 from sealtrain.attest.dstack import keys
 from sealtrain.attest.dstack.client import DstackClient
-from sealtrain.attest.dstack.collect import collect
 from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.guest import open_guest
 from sealtrain.attest.presets import insecure_simulator_policy
+from sealtrain.attest.registry import tee_of
 from sealtrain.attest.report_data import Binding
 from sealtrain.attest.tdx.collect import load_collateral
 from sealtrain.attest.verify import verify
@@ -78,7 +78,7 @@ def test_evidence_of_both_generations_verifies(folder: Path, socket: Path, api: 
         "simulator",
         app_compose=client.info().app_compose,
         collateral=load_collateral(f"file:{folder}/state/collateral.json"),
-        **collect(client, asked.report_data()),
+        **tee_of("dstack").verifier.ask_agent(client, asked.report_data()),
     )
     policy = insecure_simulator_policy((folder / "state/root.der").read_bytes())
     facts = verify(evidence, policy, NOW, binding=asked)
@@ -329,5 +329,5 @@ def test_a_guest_without_instance_id_and_with_a_kms_measures_so(pki: SimulatedPk
     evidence = guest.evidence(ASKED, collateral=pki.collateral(NOW))
     facts = verify(evidence, policy, NOW, binding=ASKED)
     assert facts.instance_id == ""
-    assert facts.cpu.measured.key_provider_name == "kms"
+    assert facts.signed.measured.key_provider_name == "kms"
     assert facts.key_provider.startswith("3059301306072a8648ce3d0201")

@@ -12,7 +12,7 @@ from sealing_world import SealedFolder, all_rows, json_lines, sealed_folder, sig
 from storage_world import Server, serving
 
 from sealtrain.errors import AlreadyExists, NotSealed, RootMismatch, StorageUnreachable
-from sealtrain.sealing.dataset import SealedDataset
+from sealtrain.sealing.opened import SealedDataset
 from sealtrain.storage.publish import publish
 
 ROWS = [{"text": f"{n} " + "word " * 180, "n": n} for n in range(4000)]

@@ -14,7 +14,7 @@ from storage_world import HASTY
 from tls_world import certificate
 
 from sealtrain.errors import DataInvalid, FileTruncated, StorageUnreachable, UsageError
-from sealtrain.sealing.dataset import SealedDataset
+from sealtrain.sealing.opened import SealedDataset
 from sealtrain.storage.connect import open_folder
 from sealtrain.storage.publish import publish
 from sealtrain.storage.s3 import S3FileSystem

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from carrying import carries
-from private_world import SECRET
 from sklearn.metrics import f1_score, roc_auc_score
 from training_world import (
     OWNERS,
+    SECRET,
     Ran,
     checkpoint_store,
     classify,

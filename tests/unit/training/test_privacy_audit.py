@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from private_world import SECRET, private_sft
 from training_world import (
+    SECRET,
     Ran,
     checkpoint_store,
     classify,
+    private_sft,
     run,
     seal_records,
     sft,

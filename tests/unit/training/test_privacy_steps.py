@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import torch
 from carrying import carries
-from private_world import SECRET, private_classify, private_sft
 from training_world import (
+    SECRET,
     checkpoint_store,
+    private_classify,
+    private_sft,
     run,
     seal_records,
     source_of,

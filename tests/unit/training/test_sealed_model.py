@@ -14,11 +14,13 @@ from carrying import carries
 from sealing_world import SealedFolder, sealed_folder
 from training_world import (
     LLAMA,
+    LORA,
     OWNERS,
     checkpoint_store,
     classify,
     run,
     seal_records,
+    sft,
     sources_of,
     write_records,
 )
@@ -26,7 +28,7 @@ from training_world import (
 from sealtrain.errors import ModelInvalid, RecipeInvalid, RootMismatch, UsageError
 from sealtrain.recipe.phases.evaluate import EvaluateRecipe
 from sealtrain.recipe.schema import Recipe, parse_recipe
-from sealtrain.sealing.dataset import SealedDataset
+from sealtrain.sealing.opened import SealedDataset
 
 TEXT = {
     "model": {
@@ -241,7 +243,65 @@ def test_what_names_no_sealed_model_rightly_is_refused(changed: dict[str, Any], 
         evaluation(classify().to_dict(), {"sealed": "risk", "tokenizer": None}, **changed)
 
 
-def test_training_starts_from_no_sealed_model() -> None:
+def training_from(phase: str, named: dict[str, Any]) -> Recipe:
+    """A recipe that trains further from a language model or a classifier of texts."""
+    model = [MODEL] if "sealed" in named else []
+    train = {"owner": OWNERS[0], "name": "records", "role": "train"}
+    changed = {"model": named, "datasets": [train, *model], "peft": LORA | {"merge": True}}
+    if phase == "sft":
+        return sft(**changed)
+    columns = {"columns": TEXT["columns"], "trainer": {"max_length": 48}}
+    return classify(**columns | changed)
+
+
+@pytest.mark.claim("C37")
+@pytest.mark.parametrize("phase", ["sft", "classify"])
+def test_training_from_it_is_training_from_the_open_model_and_resumes(
+    phase: str, sealed: dict[str, Any], tmp_path: Path
+) -> None:
+    first = {"config": LLAMA | {"hidden_size": 8}, "init_seed": 3, "tokenizer": {"kind": "bytes"}}
+    made = sft(model=first) if phase == "sft" else classify(**TEXT)
+    ran = run(made, sources_of(made, sealed), checkpoint_store(tmp_path / "made"))
+    (tmp_path / "open").mkdir()
+    for name, data in ran.trained.files.items():
+        (tmp_path / "open" / name).write_bytes(data)
+    shut = sealed_folder(tmp_path / "open", tmp_path / "risk.sealed", name="risk")
+    known = training_from(phase, {"path": "open"})
+    plain = run(known, sources_of(known, sealed), checkpoint_store(tmp_path / "plain"),
+                base_dir=tmp_path)  # fmt: skip
+    recipe = training_from(phase, {"sealed": "risk"})
+    with shut.open() as model:
+        sources = sources_of(recipe, sealed)
+        whole = run(recipe, sources, checkpoint_store(tmp_path / "whole"), model=model)
+        store = checkpoint_store(tmp_path / "broken")
+        broken = run(recipe, sources, store, model=model, stop_at=3)
+        last = broken.checkpoints[-1]
+        resumed = run(recipe, sources, store, model=model, resume=last)
+    assert "adapter_config.json" not in whole.trained.files
+    weights = plain.trained.files["model.safetensors"]
+    assert whole.trained.files["model.safetensors"] == weights
+    assert resumed.trained.files["model.safetensors"] == weights
+    assert whole.trained.metrics == plain.trained.metrics
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"model": {"sealed": "risk", "tokenizer": None}},
+        {"model": {"sealed": "risk"}, "backend": {"name": "unsloth"}},
+        {"model": {"sealed": "risk"}, "scripts": ["train.py"]},
+        {"model": {"sealed": "risk"}, "peft": LORA | {"quantization": {}}},
+    ],
+    ids=["no tokenizer", "backend", "script", "quantized"],
+)
+def test_what_does_not_train_from_a_sealed_model_is_refused(changed: dict[str, Any]) -> None:
     datasets = [{"owner": OWNERS[0], "name": "records", "role": "train"}, MODEL]
-    with pytest.raises(RecipeInvalid, match="evaluate"):
+    sft(model={"sealed": "risk"}, datasets=datasets)
+    with pytest.raises(RecipeInvalid):
+        sft(**{"datasets": datasets} | changed)
+
+
+def test_numbers_are_not_trained_on_from_a_sealed_model() -> None:
+    datasets = [{"owner": OWNERS[0], "name": "records", "role": "train"}, MODEL]
+    with pytest.raises(RecipeInvalid, match=r"model\.sealed"):
         classify(model={"sealed": "risk", "tokenizer": None}, datasets=datasets)

@@ -31,7 +31,7 @@ OURS = {
     "save_steps",
     "save_total_limit",
 }
-# recipe.tuners takes only one value of these.
+# recipe.backends takes only one value of these.
 FIXED = {
     "eos_token",
     "label_smoothing_factor",

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from carrying import carries
-from rlhf_world import SCORER, rlhf, write_scorer
+from preference_world import SCORER, rlhf, write_scorer
 from training_world import (
     LLAMA,
     LORA,

@@ -53,7 +53,7 @@ def show_guest(tee: str, place: Path, report_data: bytes) -> Shown:
         CollateralUnreachable: A SEV-SNP host hands out no certificates.
         EvidenceRefused: It answers with something else than evidence.
     """
-    exhibit, beside = tee_of(tee).show(place, report_data)
+    exhibit, beside = tee_of(tee).verifier.show(place, report_data)
     return Shown(exhibit=exhibit, certificates=beside.certificates, crl=beside.crl)
 
 

@@ -15,8 +15,7 @@ from sealtrain.attest.claims import Check
 from sealtrain.attest.doctor.finding import ASKED, Finding
 from sealtrain.attest.doctor.look import Seen
 from sealtrain.attest.dstack.exhibit import DstackQuote
-from sealtrain.attest.explain.explanation import Line, explain
-from sealtrain.attest.explain.lines import line_of
+from sealtrain.attest.explain.explanation import Line, explain, line_of
 from sealtrain.attest.forms import Gpus
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.nvidia.topology import count_check, protection_checks
@@ -125,7 +124,7 @@ def _unsigned(quote: Quote | DstackQuote, policy: AppraisalPolicy, now: int) -> 
         except EvidenceRefused as error:
             yield _broken("cpu.measurements", error)
         else:
-            yield from _made(dstack.checks_of(measured, rules), rules.tee)
+            yield from _made(dstack.measured_checks(measured, rules), rules.tee)
 
 
 def _gpu(seen: Seen, policy: AppraisalPolicy, beside: Beside, now: int) -> Iterator[Finding]:

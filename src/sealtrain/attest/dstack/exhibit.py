@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from sealtrain.attest.bundle import Beside
 from sealtrain.attest.claims import Claim, Group, single, unlooked
 from sealtrain.attest.dstack import appraise as dstack
+from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.dstack.policy import DstackPolicy
-from sealtrain.attest.dstack.verify import MeasuredGuest, replay_log
+from sealtrain.attest.dstack.tee import DstackEvidence
+from sealtrain.attest.dstack.verify import (
+    LOG,
+    MeasuredGuest,
+    MeasuredQuote,
+    replay_log,
+)
 from sealtrain.attest.field import CPU, Field
 from sealtrain.attest.forms import Statement
 from sealtrain.attest.part import (
@@ -18,18 +26,20 @@ from sealtrain.attest.part import (
     Vouched,
     bound_groups,
     compose_groups,
+    guest_of,
     raising,
     report_data_group,
 )
 from sealtrain.attest.statement import Collateral, LogEntry
 from sealtrain.attest.tdx import appraise as tdx
-from sealtrain.attest.tdx.exhibit import QUOTE, quote_fields, signed_quote, vouched_quote
-from sealtrain.attest.tdx.parse import TdxQuote
+from sealtrain.attest.tdx.exhibit import PINNED_ROOTS, quote_fields, signed_quote, vouched_quote
+from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
+from sealtrain.attest.tdx.verify import QUOTE
+from sealtrain.attest.tee import Shown, Verifier
+from sealtrain.base.encoding import to_base64
 from sealtrain.errors import EvidenceRefused
 
-__all__ = ["DstackQuote", "dstack_part", "host_fields", "log_fields"]
-
-_LOG = "event log"
+__all__ = ["VERIFIER", "DstackQuote", "log_fields"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,18 +55,18 @@ class DstackQuote(Statement):
 
     def part(self, beside: Beside, at: Situation) -> Part:
         """The quote's signature under collateral, the log's replay, then their lines."""
-        return dstack_part(self.quote.raw, self.log, beside.collateral, at)
+        return _part(self.quote.raw, self.log, beside.collateral, at)
 
     def fields(self, beside: Beside) -> list[Field]:
         """Of quote, log and the host's statement."""
-        return [*quote_fields(self.quote), *log_fields(self.log), *host_fields(self.vm_config)]
+        return _fields(self.quote, self.log, self.vm_config)
 
     def root(self, beside: Beside) -> bytes:
         """As the quote carries it."""
         return self.quote.root_der
 
 
-def dstack_part(
+def _part(
     raw: bytes, log: tuple[LogEntry, ...], collateral: Collateral | None, at: Situation
 ) -> Part:
     """A TDX quote and the event log that replays to its registers."""
@@ -65,39 +75,48 @@ def dstack_part(
         rules = None if at.policy is None else at.policy.cpu
         own = rules if isinstance(rules, DstackPolicy) else None
         signed = signed_quote(raw, collateral, own, at)
-        names = tdx.quote_eat(signed)
+        names = tdx.eat(signed)
         groups: list[Group] = []
         if own is not None:
             groups += map(single, tdx.checks_of(signed, own, at.now))
         bound: list[Group] = []
         replayed = groups if at.shown_compose is None else bound
+        guest = None
         try:
             measured = replay_log(log, signed.quote.rtmr, signed.quote.mr_config_id)
         except EvidenceRefused as error:
             replayed.append(raising(error))
         else:
             replayed.append(_replays)
-            bound += bound_groups(at, measured.compose_hash, _LOG, lambda digest: digest)
+            bound += bound_groups(at, measured.compose_hash, LOG, lambda digest: digest)
             groups += _measured(measured, own, at)
             image = measured.os_image_hash
             names |= {} if image is None else {"swversion": image}
+            guest = guest_of(
+                at,
+                MeasuredQuote.of(signed, measured),
+                signed.report_data,
+                app_id=measured.app_id,
+                instance_id=measured.instance_id,
+                key_provider=measured.key_provider,
+            )
         groups.append(report_data_group(at, signed.report_data, QUOTE))
-        return vouched_quote(signed, names, groups, bound)
+        return vouched_quote(signed, names, groups, bound, guest)
 
     return Part(name="cpu0", verify=verify)
 
 
 def _replays() -> tuple[Claim, ...]:
     said = "replays to the quote's registers"
-    return (Claim(name=_LOG, got=said, expected=said, source=QUOTE, outcome="equal"),)
+    return (Claim(name=LOG, got=said, expected=said, source=QUOTE, outcome="equal"),)
 
 
 def _measured(measured: MeasuredGuest, rules: DstackPolicy | None, at: Situation) -> list[Group]:
     groups: list[Group] = []
     if rules is not None:
-        groups += map(single, dstack.checks_of(measured, rules))
-    groups += compose_groups(at, measured.compose_hash, _LOG, lambda digest: digest)
-    groups.append(single(partial(unlooked, "app id", measured.app_id, source=_LOG)))
+        groups += map(single, dstack.measured_checks(measured, rules))
+    groups += compose_groups(at, measured.compose_hash, LOG, lambda digest: digest)
+    groups.append(single(partial(unlooked, "app id", measured.app_id, source=LOG)))
     return groups
 
 
@@ -124,7 +143,11 @@ def log_fields(log: tuple[LogEntry, ...], part: str = CPU) -> list[Field]:
     return found
 
 
-def host_fields(config: str | None) -> list[Field]:
+def _fields(quote: TdxQuote, log: tuple[LogEntry, ...], config: str | None) -> list[Field]:
+    return [*quote_fields(quote), *log_fields(log), *_host_fields(config)]
+
+
+def _host_fields(config: str | None) -> list[Field]:
     """The host's statement about the machine, where there is one."""
     if config is None:
         return []
@@ -145,3 +168,41 @@ _EVENTS = {
     "storage-fs": "File system of the guest's disk.",
     "system-ready": "From here on the app measures; later events count for nothing.",
 }
+
+
+def _own_part(evidence: DstackEvidence, beside: Beside, at: Situation) -> Part:
+    return _part(evidence.quote_bytes, evidence.event_log, beside.collateral, at)
+
+
+def _own_fields(evidence: DstackEvidence) -> list[Field]:
+    return _fields(parse_quote(evidence.quote_bytes), evidence.event_log, evidence.vm_config)
+
+
+def _show(place: Path, report_data: bytes) -> tuple[DstackQuote, Beside]:
+    answer = DstackClient(str(place)).get_quote(report_data)
+    raw = canonical_quote(answer.quote)
+    shown = DstackQuote(
+        raw=raw, quote=parse_quote(raw), log=answer.event_log, vm_config=answer.vm_config
+    )
+    return shown, Beside()
+
+
+def _ask_agent(client: DstackClient, report_data: bytes) -> Shown:
+    answer = client.get_quote(report_data)
+    return {
+        "tee": "dstack",
+        "quote": to_base64(canonical_quote(answer.quote)),
+        "event_log": [entry.to_dict() for entry in answer.event_log],
+        "vm_config": answer.vm_config,
+    }
+
+
+VERIFIER = Verifier(
+    checks=dstack.checks_of,
+    eat=dstack.eat,
+    part=_own_part,
+    fields=_own_fields,
+    show=_show,
+    pinned_roots=PINNED_ROOTS,
+    ask_agent=_ask_agent,
+)

@@ -10,31 +10,32 @@
 4. SHA-256 of the deployment document's raw bytes is the measured compose hash.
 5. A nonzero MRCONFIGID commits to the same values.
 
-``verify_dstack`` does this over a quote that ``tdx.verify`` verified.
+``replay_log`` does 1 to 3 and 5 over a quote that ``tdx.verify`` verified; what the evidence shows
+of the deployment document is compared by ``Vouched.bound``.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Self
 
 from sealtrain.attest.dstack.keccak import keccak256
 from sealtrain.attest.dstack.parse import RUNTIME_EVENT, runtime_digest
-from sealtrain.attest.statement import Collateral, LogEntry
-from sealtrain.attest.tdx.policy import QuotePolicy
-from sealtrain.attest.tdx.verify import QuotedGuest, verify_quote
+from sealtrain.attest.statement import LogEntry
+from sealtrain.attest.tdx.verify import VerifiedQuote
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import (
-    ComposeHashMismatch,
     DataInvalid,
     EventLogMismatch,
     KeyProviderMismatch,
 )
 
-__all__ = ["MeasuredGuest", "VerifiedDstack", "replay_log", "verify_dstack", "verify_log"]
+__all__ = ["LOG", "MeasuredGuest", "MeasuredQuote", "replay_log"]
 
+LOG = "event log"
 _READY = "system-ready"
 _KIND_BYTE = {"none": 0, "local": 1, "kms": 2, "tpm": 3}
 _NO_GPU_POLICY = sha256_hex(b"{}")
@@ -54,90 +55,16 @@ class MeasuredGuest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedDstack(QuotedGuest):
-    """A dstack guest: its quote, and what it measured."""
+class MeasuredQuote(VerifiedQuote):
+    """A dstack guest's quote, and what it measured."""
 
     measured: MeasuredGuest
 
-    @property
-    def app_id(self) -> str:
-        """As measured, 40 hex digits."""
-        return self.measured.app_id
-
-    @property
-    def compose_hash(self) -> str:
-        """As measured, 64 hex digits."""
-        return self.measured.compose_hash
-
-    @property
-    def instance_id(self) -> str:
-        """As measured; empty where the deployment asked for none."""
-        return self.measured.instance_id
-
-    @property
-    def key_provider(self) -> str:
-        """As measured; empty where the deployment asked for none."""
-        return self.measured.key_provider
-
-
-def verify_dstack(
-    raw: bytes,
-    log: tuple[LogEntry, ...],
-    app_compose: bytes,
-    collateral: Collateral,
-    policy: QuotePolicy,
-    *,
-    simulator_root: bytes | None,
-    now: int,
-) -> VerifiedDstack:
-    """Verify quote, log and deployment document of a dstack guest.
-
-    Args:
-        raw: The quote in its one encoding.
-        log: Entries in the order they were measured.
-        app_compose: Raw bytes of the deployment document.
-        collateral: Collateral of the platform's FMSPC.
-        policy: Which TCB statuses and which collateral floor are acceptable.
-        simulator_root: Trusted software root (DER), ``None`` for Intel's.
-        now: Verification time, seconds since 1970.
-
-    Raises:
-        EvidenceRefused: As ``verify_quote`` and ``verify_log``.
-    """
-    signed = verify_quote(raw, collateral, policy, simulator_root=simulator_root, now=now)
-    measured = verify_log(log, signed.quote.rtmr, signed.quote.mr_config_id, app_compose)
-    return VerifiedDstack(signed=signed, measured=measured, app_compose=app_compose)
-
-
-def verify_log(
-    log: tuple[LogEntry, ...],
-    registers: tuple[str, str, str, str],
-    mr_config_id: bytes,
-    app_compose: bytes,
-) -> MeasuredGuest:
-    """Verify a log against registers that a verified quote carries.
-
-    Args:
-        log: Entries in the order they were measured.
-        registers: RTMR0 to RTMR3, 96 hex digits each.
-        mr_config_id: 48 bytes of the TD report.
-        app_compose: Raw bytes of the deployment document.
-
-    Raises:
-        EventLogMismatch: The log does not replay or breaks a rule above.
-        ComposeHashMismatch: The document is not the measured one.
-        KeyProviderMismatch: The key provider's event is malformed.
-    """
-    measured = replay_log(log, registers, mr_config_id)
-    if sha256_hex(app_compose) != measured.compose_hash:
-        raise ComposeHashMismatch(
-            "deployment document is not the one the guest measured",
-            check="compose hash",
-            got=sha256_hex(app_compose),
-            expected=measured.compose_hash,
-            hint="show the exact bytes that were deployed; re-serialised JSON has another hash",
-        )
-    return measured
+    @classmethod
+    def of(cls, signed: VerifiedQuote, measured: MeasuredGuest) -> Self:
+        """A quote with the measurements that its log replays to."""
+        quote = {one.name: getattr(signed, one.name) for one in fields(signed)}
+        return cls(measured=measured, **quote)
 
 
 def replay_log(

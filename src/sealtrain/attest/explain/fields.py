@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from typing import Any
 
 from cryptography import x509
@@ -10,7 +12,6 @@ from sealtrain.attest import forms
 from sealtrain.attest.bundle import Beside
 from sealtrain.attest.dstack.exhibit import log_fields
 from sealtrain.attest.evidence import Collateral, Evidence
-from sealtrain.attest.explain.bootlog import replayed_boot_log
 from sealtrain.attest.explain.fields_gpu import (
     claims_fields,
     device_fields,
@@ -24,9 +25,9 @@ from sealtrain.attest.registry import tee_of
 from sealtrain.attest.roots import X509_ERRORS, quiet
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import DataInvalid
+from sealtrain.errors import DataInvalid, FormatUnknown
 
-__all__ = ["fields_of"]
+__all__ = ["fields_of", "replayed_boot_log"]
 
 
 def fields_of(exhibit: forms.Exhibit, beside: Beside) -> list[Field]:
@@ -91,7 +92,7 @@ def _own(evidence: Evidence) -> list[Field]:
         _field("document", "platform", evidence.platform, "What the evidence is offered as."),
         _field("document", "digest", evidence.digest, "SHA-256 of this document."),
     ]
-    found += tee_of(shown.tee).fields(shown)
+    found += tee_of(shown.tee).verifier.fields(shown)
     found += _deployment(shown.app_compose_bytes)
     if evidence.gpu is not None:
         digest = evidence.gpu_digest.hex()
@@ -159,3 +160,42 @@ def _revocations(name: str, crl: bytes, part: str = "revocation") -> list[Field]
 
 def _field(part: str, name: str, value: str, meaning: str) -> Field:
     return Field(part=part, name=name, value=value, meaning=meaning)
+
+
+_MAX_EVENTS = 4096
+_SHA384 = 12
+_SIZES = {4: 20, 11: 32, 12: 48, 13: 64}
+_FIRST = 32  # the header's own event: register, type, SHA-1, size
+_END = 0xFFFFFFFF
+
+
+def replayed_boot_log(data: bytes) -> dict[int, tuple[int, str]]:
+    """Register (0 is RTMR0) → number of events and the SHA-384 they lead to, hex.
+
+    Raises:
+        FormatUnknown: An event runs past the end, or uses an unknown algorithm.
+    """
+    found: dict[int, tuple[int, str]] = {}
+    try:
+        at = _FIRST + struct.unpack_from("<I", data, _FIRST - 4)[0]
+        for _ in range(_MAX_EVENTS):
+            index, kind, digests = struct.unpack_from("<III", data, at)
+            if kind == _END or (index, kind) == (0, 0) or index > 4:
+                break
+            at += 12
+            for _ in range(min(digests, len(_SIZES))):
+                (algorithm,) = struct.unpack_from("<H", data, at)
+                digest = data[at + 2 : at + 2 + _SIZES[algorithm]]
+                at += 2 + _SIZES[algorithm]
+                if algorithm == _SHA384 and index > 0 and kind != 3:
+                    count, register = found.get(index - 1, (0, "00" * 48))
+                    extended = hashlib.sha384(bytes.fromhex(register) + digest).hexdigest()
+                    found[index - 1] = (count + 1, extended)
+            (size,) = struct.unpack_from("<I", data, at)
+            at += 4 + size
+    except (struct.error, KeyError) as error:
+        if not found:
+            raise FormatUnknown(
+                "boot log cannot be read", hint="check that the file is complete"
+            ) from error
+    return found

@@ -91,7 +91,7 @@ def _own(evidence: Evidence, beside: Beside, at: Situation) -> tuple[Part, ...]:
         shown_compose=sha256_hex(shown.app_compose_bytes),
     )
     collateral = evidence.collateral if beside.collateral is None else beside.collateral
-    cpu = tee_of(shown.tee).part(shown, replace(beside, collateral=collateral), here)
+    cpu = tee_of(shown.tee).verifier.part(shown, replace(beside, collateral=collateral), here)
     if at.policy is None:
         offered, rules = replace(cpu, last=True), None
     else:

@@ -4,43 +4,30 @@ from __future__ import annotations
 
 from functools import partial
 
-from sealtrain.attest.claims import Check, Claim, among, equal, require_checks, unlooked
+from sealtrain.attest.claims import Check, Claim, among, equal, unlooked
 from sealtrain.attest.nitro.policy import NitroPolicy
-from sealtrain.attest.nitro.verify import (
-    PARENT_PCR,
-    VerifiedDocument,
-    VerifiedNitro,
-    check_age,
-)
+from sealtrain.attest.nitro.verify import PARENT_PCR, SOURCE, VerifiedDocument, check_age
 from sealtrain.errors import DebugGuest, MeasurementMismatch, PlatformMismatch
 
-__all__ = ["checks_of", "claims_of", "eat"]
+__all__ = ["checks_of", "eat"]
 
-SOURCE = "NSM document"
 _ROLE_PCR, _SIGNER_PCR = 3, 8
 _NOT_MEASURED = "not measured"
 
 
-def claims_of(verified: VerifiedNitro, policy: NitroPolicy, now: int) -> tuple[Claim, ...]:
-    """Compare an enclave with a policy.
+def checks_of(verified: VerifiedDocument, policy: NitroPolicy, now: int) -> tuple[Check, ...]:
+    """What an enclave is compared with, not compared yet.
 
     Args:
-        verified: Output of ``verify_nitro`` under the same policy.
+        verified: Output of ``verify_document``.
         policy: Reference values.
         now: Verification time, seconds since 1970.
 
-    Raises:
+    The comparisons raise:
         EvidenceStale: The document is older than the policy allows, or from the future.
         MeasurementMismatch: Image or signer is not listed.
         PlatformMismatch: Parent instance or its IAM role is not listed.
     """
-    return require_checks(checks_of(verified, policy, now))
-
-
-def checks_of(
-    verified: VerifiedNitro | VerifiedDocument, policy: NitroPolicy, now: int
-) -> tuple[Check, ...]:
-    """The comparisons of ``claims_of``, not made yet; also of a document without its enclave."""
     checks = [
         partial(
             equal,
@@ -81,7 +68,7 @@ def checks_of(
     return tuple(checks)
 
 
-def eat(verified: VerifiedNitro | VerifiedDocument) -> dict[str, str]:
+def eat(verified: VerifiedDocument) -> dict[str, str]:
     """Claims by their RFC 9711 names, of an enclave whose claims held: not in debug mode."""
     return {
         "ueid": verified.module_id,
@@ -90,13 +77,13 @@ def eat(verified: VerifiedNitro | VerifiedDocument) -> dict[str, str]:
     }
 
 
-def _register(verified: VerifiedNitro | VerifiedDocument, index: int) -> str:
+def _register(verified: VerifiedDocument, index: int) -> str:
     """A register in hex; empty where it is absent or was never extended."""
     value = verified.pcrs.get(index, "")
     return value if value.strip("0") else ""
 
 
-def _age(verified: VerifiedNitro | VerifiedDocument, policy: NitroPolicy, now: int) -> Claim:
+def _age(verified: VerifiedDocument, policy: NitroPolicy, now: int) -> Claim:
     return Claim(
         name="document age",
         got=f"{check_age(verified.timestamp_ms, policy.max_age_s, now)} s",
@@ -106,7 +93,7 @@ def _age(verified: VerifiedNitro | VerifiedDocument, policy: NitroPolicy, now: i
     )
 
 
-def _image(verified: VerifiedNitro | VerifiedDocument, policy: NitroPolicy) -> Claim:
+def _image(verified: VerifiedDocument, policy: NitroPolicy) -> Claim:
     found = tuple(verified.pcrs[index] for index in (0, 1, 2))
     got = " ".join(f"pcr{index} {value}" for index, value in enumerate(found))
     if policy.images == "any":
@@ -123,7 +110,7 @@ def _image(verified: VerifiedNitro | VerifiedDocument, policy: NitroPolicy) -> C
     )
 
 
-def _parent(verified: VerifiedNitro | VerifiedDocument, policy: NitroPolicy) -> Claim:
+def _parent(verified: VerifiedDocument, policy: NitroPolicy) -> Claim:
     claim = among(
         "parent instance",
         verified.parent_id,

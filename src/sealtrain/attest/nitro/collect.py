@@ -152,8 +152,8 @@ def measure_compose(nsm: Nsm, app_compose: bytes) -> bytes:
         GuestApiUnreachable: No module, it refuses, or the register was extended before.
         EvidenceMalformed: The answer is not what the module promises.
     """
-    compose_hash = bytes.fromhex(sha256_hex(app_compose))
-    value = extend_pcr(nsm, COMPOSE_PCR, compose_hash)
+    compose_hash = sha256_hex(app_compose)
+    value = extend_pcr(nsm, COMPOSE_PCR, bytes.fromhex(compose_hash))
     lock_pcr(nsm, COMPOSE_PCR)
     if value != compose_register(compose_hash):
         raise GuestApiUnreachable(

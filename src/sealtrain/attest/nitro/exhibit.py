@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from sealtrain.attest.bundle import Beside
 from sealtrain.attest.claims import Claim, Group, single, unlooked
+from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.field import CPU, Field, certificate_fields, rows_of, time_of
 from sealtrain.attest.forms import Statement
 from sealtrain.attest.nitro import appraise as nitro
+from sealtrain.attest.nitro.chain import AWS_NITRO_ROOT_SHA256
+from sealtrain.attest.nitro.collect import attestation, device_nsm
 from sealtrain.attest.nitro.parse import NitroDocument, parse_document
 from sealtrain.attest.nitro.policy import NitroPolicy
+from sealtrain.attest.nitro.tee import NitroEvidence
 from sealtrain.attest.nitro.verify import (
-    COMPOSE_PCR,
+    SOURCE,
+    VerifiedDocument,
     check_parent,
     compose_register,
+    measured_document,
     verify_document,
 )
 from sealtrain.attest.part import (
@@ -26,14 +34,17 @@ from sealtrain.attest.part import (
     bound_groups,
     committed,
     compose_groups,
+    guest_of,
     report_data_group,
     root_name,
 )
+from sealtrain.attest.tee import Shown, Verifier
+from sealtrain.base.encoding import to_base64
+from sealtrain.errors import GuestApiUnreachable
 
-__all__ = ["Nitro", "nitro_fields", "nitro_part", "recognise"]
+__all__ = ["VERIFIER", "Nitro"]
 
 _AWS = "AWS Nitro Enclaves Root G1"
-_DOCUMENT = "NSM document"
 # A tag of one or two bytes or none, an array of three to five or an open one, a byte string.
 _COSE = re.compile(rb"(?:[\xc0-\xd7]|\xd8.)?[\x83-\x85\x9f][\x40-\x5f]", re.DOTALL)
 
@@ -49,61 +60,66 @@ class Nitro(Statement):
 
     def part(self, beside: Beside, at: Situation) -> Part:
         """Its signature and chain, then its lines; its nonce is whatever its maker chose."""
-        return nitro_part(self.raw, at, own=False)
+        return _part(self.raw, at)
 
     def fields(self, beside: Beside) -> list[Field]:
         """Every field but its signature."""
-        return nitro_fields(self.document)
+        return _fields(self.document)
 
     def root(self, beside: Beside) -> bytes:
         """As the document carries it."""
         return self.document.cabundle[0]
 
 
-def recognise(data: bytes) -> Nitro | None:
+def _recognise(data: bytes) -> Nitro | None:
     """An array, perhaps under a tag, that begins with a byte string, whatever that string says."""
     return None if _COSE.match(data) is None else Nitro(raw=data, document=parse_document(data))
 
 
-def nitro_part(raw: bytes, at: Situation, *, own: bool) -> Part:
-    """A Nitro document; ``own`` says that its user data are report data."""
+def _part(raw: bytes, at: Situation) -> Part:
+    """A Nitro document; with a deployment document, its user data are report data."""
 
     def verify() -> Vouched:
         verified = verify_document(raw, simulator_root=at.root, now=at.now)
         document = verified.document
         rules = None if at.policy is None else at.policy.cpu
-        groups: list[Group] = []
+        lines: list[Group] = []
         if isinstance(rules, NitroPolicy):
-            groups += map(single, nitro.checks_of(verified, rules, at.now))
-        measured = document.pcr(COMPOSE_PCR) or "PCR16 is not locked"
+            lines += map(single, nitro.checks_of(verified, rules, at.now))
+        measured = measured_document(document)
         parent = partial(_parent_holds, document)
-        bound = bound_groups(at, measured, _DOCUMENT, _register)
+        bound = bound_groups(at, measured, SOURCE, _register)
         if bound:
-            bound = (parent, *bound)
+            # Of a whole guest: it runs now, and in production.
+            first, lines = lines[:2], lines[2:]
+            bound = (*first[::-1], parent, *bound)
         else:
-            groups.append(parent)
-        groups += compose_groups(at, measured, _DOCUMENT, _register)
-        if own:
-            groups.append(report_data_group(at, document.user_data, _DOCUMENT))
+            lines.append(parent)
+        lines += compose_groups(at, measured, SOURCE, _register)
+        if bound:
+            lines.append(report_data_group(at, document.user_data, SOURCE))
         else:
-            nonce = partial(committed, "nonce", at.nonce, document.nonce, _DOCUMENT)
-            groups.append(single(nonce))
+            nonce = partial(committed, "nonce", at.nonce, document.nonce, SOURCE)
+            lines.append(single(nonce))
             data = "none" if document.user_data is None else document.user_data.hex()
-            groups.append(single(partial(unlooked, "user data", data, source=_DOCUMENT)))
+            lines.append(single(partial(unlooked, "user data", data, source=SOURCE)))
         return Vouched(
             root=root_name(verified.simulated, _AWS),
             simulated=verified.simulated,
             identity=document.identity,
             eat=nitro.eat(verified),
-            groups=tuple(groups),
+            groups=tuple(lines),
             bound=bound,
+            guest=guest_of(
+                at, verified, document.user_data or b"", instance_id=document.enclave_id
+            ),
         )
 
     return Part(name="cpu0", verify=verify)
 
 
 def _register(digest: str) -> str:
-    return compose_register(bytes.fromhex(digest)).hex()
+    return compose_register(digest).hex()
 
 
 def _parent_holds(document: NitroDocument) -> tuple[Claim, ...]:
@@ -123,7 +139,7 @@ _PCRS = {
 }
 
 
-def nitro_fields(document: NitroDocument) -> list[Field]:
+def _fields(document: NitroDocument) -> list[Field]:
     """Every field of a Nitro document but its signature."""
     rows = [
         ("module id", document.module_id, "Parent instance and enclave, as the module names them."),
@@ -155,3 +171,39 @@ def nitro_fields(document: NitroDocument) -> list[Field]:
     rows.append(("identity", document.identity, "SHA-256 of what the signature covers."))
     chain = (document.certificate, *document.cabundle[::-1])
     return [*rows_of(rows), *certificate_fields(CPU, chain)]
+
+
+def _show(place: Path, report_data: bytes) -> tuple[Nitro, Beside]:
+    raw = attestation(device_nsm(place), user_data=report_data)
+    return Nitro(raw=raw, document=parse_document(raw)), Beside()
+
+
+def _collect(device: Path, report_data: bytes, options: Mapping[str, str]) -> Shown:
+    document = attestation(device_nsm(device), user_data=report_data)
+    return {"tee": "nitro", "document": to_base64(document)}
+
+
+def _ask_agent(client: DstackClient, report_data: bytes) -> Shown:
+    """A simulated security module, which answers on the guest's socket."""
+
+    def nsm(request: bytes) -> bytes:
+        answer = client.call("/simulator/Nsm", {"request": request.hex()}).get("response")
+        try:
+            return bytes.fromhex(answer)  # type: ignore[arg-type]  # anything else is refused
+        except (TypeError, ValueError) as error:
+            raise GuestApiUnreachable("simulated security module answers no hex") from error
+
+    return {"tee": "nitro", "document": to_base64(attestation(nsm, user_data=report_data))}
+
+
+VERIFIER: Verifier[NitroEvidence, NitroPolicy, VerifiedDocument] = Verifier(
+    checks=nitro.checks_of,
+    eat=nitro.eat,
+    part=lambda evidence, beside, at: _part(evidence.document_bytes, at),
+    fields=lambda evidence: _fields(parse_document(evidence.document_bytes)),
+    recognise=_recognise,
+    show=_show,
+    pinned_roots={AWS_NITRO_ROOT_SHA256: "AWS's pinned root of Nitro Enclaves"},
+    collect=_collect,
+    ask_agent=_ask_agent,
+)

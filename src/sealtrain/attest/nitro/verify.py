@@ -1,14 +1,13 @@
 """Verification of a Nitro document: structure, chain, signature; then what the enclave is.
 
 ``verify_document`` shows that the Nitro Secure Module made a document; it holds for every enclave
-of every customer. ``verify_nitro`` also asks for a production enclave that measured its deployment
-document into PCR16 the way sealtrain's enclaves do.
+of every customer. sealtrain's enclaves also measure their deployment document into PCR16
+(``compose_register``), and have the module sign report data.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -20,35 +19,31 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from sealtrain.attest.nitro.chain import verify_chain
 from sealtrain.attest.nitro.parse import PCR_BYTES, NitroDocument, parse_document
-from sealtrain.attest.nitro.policy import NitroPolicy
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.errors import (
-    ComposeHashMismatch,
-    DebugGuest,
     EvidenceStale,
     MeasurementMismatch,
     QuoteInvalid,
-    ReportDataMismatch,
 )
 
 __all__ = [
     "COMPOSE_PCR",
+    "PARENT_PCR",
+    "SOURCE",
     "VerifiedDocument",
-    "VerifiedNitro",
     "check_age",
-    "check_compose",
     "check_parent",
     "compose_register",
     "extended",
+    "measured_document",
     "verify_document",
-    "verify_nitro",
 ]
 
+SOURCE = "NSM document"
 COMPOSE_PCR = 16
 """The first register that is the enclave's own; holds the hash of its deployment document."""
 PARENT_PCR = 4
 FUTURE_TOLERANCE_S = 60
-REPORT_DATA_BYTES = 64
 _UNSET = bytes(PCR_BYTES)
 _IMAGE_PCRS = (0, 1, 2)
 _ECDSA = ec.ECDSA(hashes.SHA384())
@@ -69,6 +64,11 @@ class VerifiedDocument:
     simulated: bool
     valid_from: int
     valid_until: int
+
+    @property
+    def quote_identity(self) -> str:
+        """SHA-256 of what the signature covers, hex."""
+        return self.document.identity
 
     @property
     def debug(self) -> bool:
@@ -93,50 +93,12 @@ class VerifiedDocument:
     @property
     def pcrs(self) -> Mapping[int, str]:
         """Locked registers in hex."""
-        return _in_hex(self.document)
+        return MappingProxyType({index: value.hex() for index, value in self.document.pcrs.items()})
 
     @property
     def unknown_fields(self) -> tuple[str, ...]:
         """Fields of the payload that this version does not know."""
         return self.document.unknown_fields
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedNitro:
-    """A production enclave that measured ``app_compose``.
-
-    Attributes:
-        simulated: Whether a simulator's root stands behind it.
-        quote_identity: SHA-256 of what the signature covers, hex.
-        report_data: The document's ``user_data``, 64 bytes.
-        app_id: First 20 bytes of the compose hash, hex.
-        compose_hash: SHA-256 of ``app_compose``, hex.
-        app_compose: The deployment document that PCR16 holds.
-        instance_id: The enclave's id, 16 hex digits.
-        module_id: ``i-<parent>-enc<enclave>``.
-        parent_id: The parent instance.
-        timestamp_ms: When the document was made.
-        pcrs: Locked registers in hex.
-        unknown_fields: Fields of the payload that this version does not know.
-    """
-
-    simulated: bool
-    quote_identity: str
-    report_data: bytes
-    app_id: str
-    compose_hash: str
-    app_compose: bytes
-    instance_id: str
-    module_id: str
-    parent_id: str
-    timestamp_ms: int
-    pcrs: Mapping[int, str]
-    unknown_fields: tuple[str, ...]
-
-    @property
-    def key_provider(self) -> str:
-        """No broker gives such a guest keys."""
-        return ""
 
 
 def verify_document(raw: bytes, *, simulator_root: bytes | None, now: int) -> VerifiedDocument:
@@ -177,76 +139,19 @@ def verify_document(raw: bytes, *, simulator_root: bytes | None, now: int) -> Ve
     )
 
 
-def verify_nitro(
-    document: bytes,
-    app_compose: bytes,
-    policy: NitroPolicy,
-    *,
-    simulator_root: bytes | None,
-    now: int,
-) -> VerifiedNitro:
-    """Verify that a production enclave with this deployment document made a document.
-
-    Args:
-        document: The document.
-        app_compose: The deployment document, raw bytes.
-        policy: How old a document may be; images and places are compared by ``claims_of``.
-        simulator_root: The one software root to trust, or ``None`` for AWS's.
-        now: Verification time, seconds since 1970.
-
-    Raises:
-        EvidenceRefused: As ``verify_document``.
-        EvidenceStale: Made too long ago or in the future.
-        DebugGuest: PCR0, PCR1 or PCR2 is zero.
-        MeasurementMismatch: PCR4 is of another parent than the module's name says.
-        ComposeHashMismatch: PCR16 is not locked over the hash of ``app_compose``.
-        ReportDataMismatch: ``user_data`` is not 64 bytes.
-    """
-    verified = verify_document(document, simulator_root=simulator_root, now=now)
-    parsed = verified.document
-    check_age(parsed.timestamp_ms, policy.max_age_s, now)
-    if verified.debug:
-        raise DebugGuest(
-            "enclave runs in debug mode",
-            check="debug",
-            got="an image register of zeros",
-            expected="measurements",
-            hint="start the enclave without --debug-mode",
-        )
-    check_parent(parsed)
-    compose_hash = hashlib.sha256(app_compose).digest()
-    check_compose(parsed, compose_hash)
-    if parsed.user_data is None or len(parsed.user_data) != REPORT_DATA_BYTES:
-        raise ReportDataMismatch(
-            "document does not hold report data",
-            check="report data",
-            got="none" if parsed.user_data is None else f"{len(parsed.user_data)} bytes",
-            expected=f"{REPORT_DATA_BYTES} bytes of user_data",
-        )
-    return VerifiedNitro(
-        simulated=verified.simulated,
-        quote_identity=parsed.identity,
-        report_data=parsed.user_data,
-        app_id=compose_hash[:20].hex(),
-        compose_hash=compose_hash.hex(),
-        app_compose=app_compose,
-        instance_id=parsed.enclave_id,
-        module_id=parsed.module_id,
-        parent_id=parsed.parent_id,
-        timestamp_ms=parsed.timestamp_ms,
-        pcrs=_in_hex(parsed),
-        unknown_fields=parsed.unknown_fields,
-    )
-
-
 def extended(register: bytes, data: bytes) -> bytes:
     """A register after one extension: ``SHA-384(register ‖ data)``."""
     return hashlib.sha384(register + data).digest()
 
 
-def compose_register(compose_hash: bytes) -> bytes:
-    """What PCR16 holds for a deployment document; key policies of a KMS name it, too."""
-    return extended(_UNSET, compose_hash)
+def compose_register(compose_hash: str) -> bytes:
+    """What PCR16 holds for a deployment document's SHA-256 (hex); a KMS's key policies name it."""
+    return extended(_UNSET, bytes.fromhex(compose_hash))
+
+
+def measured_document(document: NitroDocument) -> str:
+    """PCR16 in hex, where it is locked."""
+    return document.pcr(COMPOSE_PCR) or "PCR16 is not locked"
 
 
 def check_age(timestamp_ms: int, max_age_s: int, now: int) -> int:
@@ -267,10 +172,6 @@ def check_age(timestamp_ms: int, max_age_s: int, now: int) -> int:
     return max(0, age_ms // 1000)
 
 
-def _in_hex(document: NitroDocument) -> Mapping[int, str]:
-    return MappingProxyType({index: value.hex() for index, value in document.pcrs.items()})
-
-
 def check_parent(document: NitroDocument) -> None:
     """The module names its parent twice: in its id and in PCR4. Absent or zero says nothing.
 
@@ -285,22 +186,4 @@ def check_parent(document: NitroDocument) -> None:
             check="parent instance",
             got=found.hex(),
             expected=f"{expected.hex()} for {document.parent_id}",
-        )
-
-
-def check_compose(document: NitroDocument, compose_hash: bytes) -> None:
-    """Require PCR16 to be locked over a deployment document's SHA-256.
-
-    Raises:
-        ComposeHashMismatch: It is not locked, or over another hash.
-    """
-    found = document.pcrs.get(COMPOSE_PCR)
-    expected = compose_register(compose_hash)
-    if found is None or not hmac.compare_digest(found, expected):
-        raise ComposeHashMismatch(
-            "enclave measured another deployment document",
-            check="compose hash",
-            got="PCR16 is not locked" if found is None else f"PCR16 {found.hex()}",
-            expected=f"PCR16 {expected.hex()}",
-            hint="the enclave's init extends PCR16 with the document's SHA-256 and locks it",
         )

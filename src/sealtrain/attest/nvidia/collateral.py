@@ -7,16 +7,13 @@ from the guest it judges.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, StringConstraints
 
-from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
-from sealtrain.base.files import atomic_write, read_bounded
-from sealtrain.base.models import StrictModel, load_canonical, load_model
-from sealtrain.errors import DataInvalid, EvidenceMalformed
+from sealtrain.base.models import ONE_SPELLING, Document, StrictModel
+from sealtrain.errors import EvidenceMalformed
 
 __all__ = [
     "MAX_COLLATERAL_BYTES",
@@ -43,8 +40,12 @@ RIM_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 """Form of the name under which NVIDIA publishes a file of reference values."""
 
 _RimId = Annotated[str, StringConstraints(pattern=RIM_ID)]
-_Xml = Annotated[str, StringConstraints(min_length=4, max_length=MAX_RIM_BYTES * 4 // 3 + 4)]
-_Answer = Annotated[str, StringConstraints(min_length=4, max_length=MAX_OCSP_BYTES * 4 // 3 + 4)]
+_Xml = Annotated[
+    str, StringConstraints(min_length=4, max_length=MAX_RIM_BYTES * 4 // 3 + 4), ONE_SPELLING
+]
+_Answer = Annotated[
+    str, StringConstraints(min_length=4, max_length=MAX_OCSP_BYTES * 4 // 3 + 4), ONE_SPELLING
+]
 
 
 class RemoteVerdict(StrictModel):
@@ -57,26 +58,18 @@ class RemoteVerdict(StrictModel):
     jwks: Annotated[str, StringConstraints(min_length=2, max_length=MAX_JWKS_CHARS)]
 
 
-class GpuCollateral(StrictModel):
+class GpuCollateral(Document):
     """Reference values by RIM id, revocation answers (DER), an optional remote verdict."""
+
+    what = "GPU collateral"
+    refusal = EvidenceMalformed
+    max_bytes = MAX_COLLATERAL_BYTES
+    max_values = _MAX_VALUES
+    form = ("", "it is canonical JSON (RFC 8785), as sealtrain attest fetch writes it")
 
     rims: Annotated[dict[_RimId, _Xml], Field(max_length=MAX_RIMS)]
     ocsp: Annotated[tuple[_Answer, ...], Field(max_length=MAX_OCSP_ANSWERS)]
     nras: RemoteVerdict | None
-
-    @field_validator("rims")
-    @classmethod
-    def _rims_are_base64(cls, rims: dict[str, str]) -> dict[str, str]:
-        for text in rims.values():
-            _require_base64(text)
-        return rims
-
-    @field_validator("ocsp")
-    @classmethod
-    def _answers_are_base64(cls, answers: tuple[str, ...]) -> tuple[str, ...]:
-        for text in answers:
-            _require_base64(text)
-        return answers
 
     def rim(self, rim_id: str) -> bytes | None:
         """The XML file kept under an id."""
@@ -91,55 +84,6 @@ class GpuCollateral(StrictModel):
     def without_verdict(self) -> GpuCollateral:
         """The same without a remote verdict, because a stranger could have chosen its keys."""
         return self.model_copy(update={"nras": None})
-
-    def to_bytes(self) -> bytes:
-        """Canonical JSON (RFC 8785)."""
-        return canonical_json(self.to_dict())
-
-    def to_file(self, path: Path, *, overwrite: bool = False) -> None:
-        """Write the canonical form.
-
-        Raises:
-            AlreadyExists: ``path`` exists and ``overwrite`` is false.
-        """
-        atomic_write(path, self.to_bytes(), overwrite=overwrite)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> GpuCollateral:
-        """Parse canonical JSON of at most ``MAX_COLLATERAL_BYTES``.
-
-        Raises:
-            EvidenceMalformed: Too long, not canonical, or not GPU collateral.
-        """
-        return load_canonical(
-            cls,
-            data,
-            EvidenceMalformed,
-            "GPU collateral",
-            max_bytes=MAX_COLLATERAL_BYTES,
-            max_values=_MAX_VALUES,
-            check="GPU collateral",
-            hint="it is canonical JSON (RFC 8785), as sealtrain attest fetch writes it",
-        )
-
-    @classmethod
-    def from_file(cls, path: Path) -> GpuCollateral:
-        """Read what ``to_file`` wrote.
-
-        Raises:
-            DataInvalid: No such file, or too large.
-            EvidenceMalformed: Not GPU collateral.
-        """
-        return cls.from_bytes(read_bounded(path, MAX_COLLATERAL_BYTES))
-
-    @classmethod
-    def from_dict(cls, data: JsonValue) -> GpuCollateral:
-        """Validate parsed JSON.
-
-        Raises:
-            EvidenceMalformed: A field is missing, unknown, of another form, or too long.
-        """
-        return load_model(cls, data, EvidenceMalformed, "GPU collateral")
 
     @classmethod
     def build(
@@ -161,10 +105,3 @@ class GpuCollateral(StrictModel):
                 "nras": None if nras is None else nras.to_dict(),
             }
         )
-
-
-def _require_base64(text: str) -> None:
-    try:
-        from_base64(text)
-    except DataInvalid as error:
-        raise ValueError(error.message) from None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Self
 
 from sealtrain.attest.nvidia.collateral import (
@@ -75,12 +74,7 @@ class NvidiaServices:
         """Use in a ``with`` block."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close connections."""
         self._client.close()
 

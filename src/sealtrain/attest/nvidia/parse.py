@@ -12,13 +12,13 @@ from typing import Annotated, Literal
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.attest.nvidia.spdm import MAX_REPORT_BYTES, canonical_report
 from sealtrain.attest.roots import X509_ERRORS
-from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
+from sealtrain.base.canonical import parse_json
 from sealtrain.base.encoding import from_base64, to_base64
-from sealtrain.base.models import Base64, StrictModel, load_canonical, load_model
+from sealtrain.base.models import ONE_SPELLING, Base64, Document, StrictModel, load_model
 from sealtrain.errors import DataInvalid, EvidenceMalformed, LimitExceeded
 
 __all__ = [
@@ -42,7 +42,7 @@ Architecture = Literal["HOPPER", "BLACKWELL", "LS10"]
 """Families by NVIDIA's words; LS10 is the NVSwitch beside Hopper GPUs."""
 
 _Report = Annotated[
-    Base64, StringConstraints(min_length=4, max_length=MAX_REPORT_BYTES * 4 // 3 + 4)
+    Base64, StringConstraints(min_length=4, max_length=MAX_REPORT_BYTES * 4 // 3 + 4), ONE_SPELLING
 ]
 _Chain = Annotated[
     str, StringConstraints(min_length=1, max_length=MAX_CHAIN_BYTES, pattern=r"^[\x0a\x20-\x7e]+$")
@@ -56,15 +56,6 @@ class GpuDevice(StrictModel):
     architecture: Architecture
     report: _Report
     certificate_chain: _Chain
-
-    @field_validator("report")
-    @classmethod
-    def _one_spelling(cls, text: str) -> str:
-        try:
-            from_base64(text)
-        except DataInvalid as error:
-            raise ValueError(error.message) from None
-        return text
 
     @model_validator(mode="after")
     def _consistent(self) -> GpuDevice:
@@ -109,8 +100,14 @@ class GpuClaims(StrictModel):
     gpu_count: Annotated[int, Field(ge=0, le=MAX_DEVICES)]
 
 
-class GpuEvidence(StrictModel):
+class GpuEvidence(Document):
     """Every accelerator of one guest at one moment."""
+
+    what = "GPU evidence"
+    refusal = EvidenceMalformed
+    max_bytes = MAX_GPU_EVIDENCE_BYTES
+    max_values = _MAX_VALUES
+    form = ("evidence form", None)
 
     devices: Annotated[tuple[GpuDevice, ...], Field(min_length=1, max_length=MAX_DEVICES)]
     claims: GpuClaims
@@ -119,36 +116,6 @@ class GpuEvidence(StrictModel):
     def digest(self) -> bytes:
         """SHA-256 of ``to_bytes()``, 32 bytes: what report data commits to."""
         return hashlib.sha256(self.to_bytes()).digest()
-
-    def to_bytes(self) -> bytes:
-        """Canonical JSON (RFC 8785)."""
-        return canonical_json(self.to_dict())
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> GpuEvidence:
-        """Parse canonical JSON of at most ``MAX_GPU_EVIDENCE_BYTES``.
-
-        Raises:
-            EvidenceMalformed: Too long, too deep, not canonical, or not GPU evidence.
-        """
-        return load_canonical(
-            cls,
-            data,
-            EvidenceMalformed,
-            "GPU evidence",
-            max_bytes=MAX_GPU_EVIDENCE_BYTES,
-            max_values=_MAX_VALUES,
-            check="evidence form",
-        )
-
-    @classmethod
-    def from_dict(cls, data: JsonValue) -> GpuEvidence:
-        """Validate parsed JSON.
-
-        Raises:
-            EvidenceMalformed: A field is missing, unknown, of another form, or over its limit.
-        """
-        return load_model(cls, data, EvidenceMalformed, "GPU evidence")
 
     @classmethod
     def build(cls, devices: tuple[GpuDevice, ...], claims: GpuClaims) -> GpuEvidence:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from sealtrain.attest.claims import Check, Claim, among, equal, require_checks, unlooked
+from sealtrain.attest.claims import Check, Claim, among, equal, unlooked
 from sealtrain.attest.snp.parse import Tcb
 from sealtrain.attest.snp.policy import ProductName, SnpPolicy, product_name
 from sealtrain.attest.snp.revocation import check_revocation
-from sealtrain.attest.snp.verify import VerifiedReport, VerifiedSnp
+from sealtrain.attest.snp.verify import REPORT, VerifiedReport
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.errors import (
     DebugGuest,
@@ -18,24 +18,23 @@ from sealtrain.errors import (
     TcbStatusRefused,
 )
 
-__all__ = ["checks_of", "claims_of", "eat"]
+__all__ = ["checks_of", "eat"]
 
-_REPORT = "SEV-SNP report"
 _CHAIN = "AMD certificate chain"
 _AMD_ENTERPRISE = "3704"
 """AMD's private enterprise number, an ``oemid`` by RFC 9711 §4.2.3.3."""
 
 
-def claims_of(verified: VerifiedSnp, policy: SnpPolicy, now: int) -> tuple[Claim, ...]:
-    """Compare everything but report data, compose hash and app id.
+def checks_of(platform: VerifiedReport, policy: SnpPolicy, now: int) -> tuple[Check, ...]:
+    """What a report is compared with, not compared yet.
 
     Args:
-        verified: Output of ``verify_snp`` under the same policy.
+        platform: Output of ``verify_report``.
         policy: Reference values.
         now: Verification time, at which a revocation list must be current. A report carries no
             date of its own, its challenge is its age.
 
-    Raises:
+    The comparisons raise:
         DebugGuest: The host may read the guest's memory.
         MigratableGuest: A migration agent may move the guest.
         PlatformMismatch: Product, kind of key, chip, privilege level or threads.
@@ -44,20 +43,6 @@ def claims_of(verified: VerifiedSnp, policy: SnpPolicy, now: int) -> tuple[Claim
         RevocationUnknown: No valid revocation list where the policy requires one.
         CertificateRevoked: A certificate of the chain was revoked.
     """
-    return require_checks(checks_of(verified.platform, policy, crl=verified.crl, now=now))
-
-
-def checks_of(
-    platform: VerifiedReport, policy: SnpPolicy, *, crl: bytes | None, now: int
-) -> tuple[Check, ...]:
-    """The comparisons of ``claims_of``, not made yet; also of a report without its guest.
-
-    Args:
-        platform: Output of ``verify_report``.
-        policy: Reference values.
-        crl: AMD's revocation list (DER), where there is one.
-        now: As ``claims_of``.
-    """
     report = platform.report
     return (
         partial(
@@ -65,7 +50,7 @@ def checks_of(
             "debug",
             "allowed" if report.debug else "forbidden",
             "forbidden",
-            source=_REPORT,
+            source=REPORT,
             error=DebugGuest,
             message="guest runs with debugging allowed: its host reads its memory",
             hint="start the guest with bit 19 of its policy clear",
@@ -75,7 +60,7 @@ def checks_of(
             "migration",
             "allowed" if report.migratable else "forbidden",
             "forbidden",
-            source=_REPORT,
+            source=REPORT,
             error=MigratableGuest,
             message="guest may be moved by a migration agent, memory included",
             hint="start the guest with bit 18 of its policy clear and without an agent",
@@ -97,7 +82,7 @@ def checks_of(
             "VMPL",
             str(report.vmpl),
             None if policy.vmpl == "any" else str(policy.vmpl),
-            source=_REPORT,
+            source=REPORT,
             error=PlatformMismatch,
             message="report was requested from another privilege level",
         ),
@@ -111,19 +96,18 @@ def checks_of(
             "guest image",
             report.measurement,
             policy.measurements,
-            source=_REPORT,
+            source=REPORT,
             error=MeasurementMismatch,
             message="guest booted another image or machine shape than any the policy lists",
             hint="recompute reference values for this image, CPU count and kernel line",
         ),
         partial(_authorised, platform, policy),
-        partial(_revocation, platform, crl, policy, now),
+        partial(_revocation, platform, policy, now),
     )
 
 
-def eat(verified: VerifiedSnp | VerifiedReport) -> dict[str, str]:
+def eat(platform: VerifiedReport) -> dict[str, str]:
     """The guest in the words of RFC 9711."""
-    platform = verified.platform if isinstance(verified, VerifiedSnp) else verified
     report = platform.report
     found = {
         "hwmodel": f"AMD EPYC {platform.product}",
@@ -161,7 +145,7 @@ def _chip(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
         "chip",
         name,
         policy.chip_ids,
-        source=_REPORT,
+        source=REPORT,
         error=PlatformMismatch,
         message="platform hides its chip id; the policy lists chips"
         if report.chip_id_masked
@@ -176,7 +160,7 @@ def _threads(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
         "simultaneous threads",
         allowed,
         None if policy.smt == "any" else "forbidden",
-        source=_REPORT,
+        source=REPORT,
         error=PlatformMismatch,
         message="guest accepts that another guest shares its cores",
         hint="start the guest with bit 16 of its policy clear, on a machine with SMT off",
@@ -221,7 +205,7 @@ def _at_least(name: str, got: Tcb, floor: Tcb | None, message: str, hint: str) -
     expected = "no floor for this product" if floor is None else f"at least {floor}"
     if floor is None or got.below(floor):
         raise TcbStatusRefused(message, check=name, got=got, expected=expected, hint=hint)
-    return Claim(name=name, got=str(got), expected=expected, source=_REPORT, outcome="allowed")
+    return Claim(name=name, got=str(got), expected=expected, source=REPORT, outcome="allowed")
 
 
 def _mitigations(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
@@ -233,7 +217,7 @@ def _mitigations(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
     ]
     shown = f"launch {got[0]}, current {got[1]}"
     if policy.mitigations == "any":
-        return unlooked("mitigations", shown, source=_REPORT)
+        return unlooked("mitigations", shown, source=REPORT)
     # A product that the policy does not list is refused by the comparison of products.
     asked = policy.mitigations.get(product_name(platform.product), "f" * 16)
     wanted = int(asked, 16)
@@ -253,7 +237,7 @@ def _mitigations(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
         name="mitigations",
         got=shown,
         expected=f"at least {asked} in both",
-        source=_REPORT,
+        source=REPORT,
         outcome="allowed",
     )
 
@@ -261,13 +245,13 @@ def _mitigations(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
 def _extended_tcb(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
     found, listed = platform.report.extended_tcb or ("not reported",), policy.extended_tcb
     if listed == "any":
-        return unlooked("extended TCB", ", ".join(found), source=_REPORT)
+        return unlooked("extended TCB", ", ".join(found), source=REPORT)
     # One claim for all three: the first that is not listed, or the last.
     return among(
         "extended TCB",
         next((value for value in found if value not in listed), found[-1]),
         listed,
-        source=_REPORT,
+        source=REPORT,
         error=TcbStatusRefused,
         message="platform's firmware is of another extended TCB than the policy lists",
         hint="the machine's operator updates firmware, or list the value once it was reviewed",
@@ -278,7 +262,7 @@ def _flags(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
     found = platform.report.platform_flags
     shown = ", ".join(found) or "none"
     if policy.platform_flags == "any":
-        return unlooked("platform flags", shown, source=_REPORT)
+        return unlooked("platform flags", shown, source=REPORT)
     expected = ", ".join(policy.platform_flags)
     if not set(policy.platform_flags) <= set(found):
         raise PlatformMismatch(
@@ -289,7 +273,7 @@ def _flags(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
             hint="the machine's operator changes its BIOS settings or updates its firmware",
         )
     return Claim(
-        name="platform flags", got=shown, expected=expected, source=_REPORT, outcome="allowed"
+        name="platform flags", got=shown, expected=expected, source=REPORT, outcome="allowed"
     )
 
 
@@ -300,22 +284,22 @@ def _authorised(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
     if report.author_key_enabled:
         found.append(report.author_key_digest)
     if policy.id_keys == "any":
-        return unlooked("launch authority", found[-1], source=_REPORT)
+        return unlooked("launch authority", found[-1], source=REPORT)
     known = next((digest for digest in found if digest in policy.id_keys), found[-1])
     return among(
         "launch authority",
         known,
         policy.id_keys,
-        source=_REPORT,
+        source=REPORT,
         error=MeasurementMismatch,
         message="launch was authorised by no key that the policy lists",
     )
 
 
-def _revocation(platform: VerifiedReport, crl: bytes | None, policy: SnpPolicy, now: int) -> Claim:
+def _revocation(platform: VerifiedReport, policy: SnpPolicy, now: int) -> Claim:
     if policy.revocation == "any":
         return unlooked("revocation", "not looked at", source=_CHAIN)
-    made = check_revocation(platform.certificates, crl, now=now)
+    made = check_revocation(platform.certificates, platform.crl, now=now)
     return Claim(
         name="revocation",
         got="not revoked",

@@ -4,6 +4,10 @@ The firmware has two interfaces: Linux's configfs-tsm (6.7 and newer) and, befor
 ``/dev/sev-guest``. Either brings what certificates the host chose to hand out, which may be all
 three, the leaf alone, or none. AMD's key distribution service has them all; fetching is not done
 here, a refusal names the addresses.
+
+A host hands certificates out in the table of the GHCB specification: 24 bytes an entry, a GUID as
+it is written, offset and length (little-endian) of what it names; an entry of zeros ends it. The
+host writes it, so it is parsed like anything hostile.
 """
 
 from __future__ import annotations
@@ -12,9 +16,11 @@ import ctypes
 import fcntl
 import mmap
 import os
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 from cryptography import x509
 
@@ -22,7 +28,6 @@ from sealtrain.attest.roots import certificates_of_pem
 from sealtrain.attest.snp.chain import common_name, load_certificate
 from sealtrain.attest.snp.parse import REPORT_BYTES, SnpReport, parse_report, tcb_of
 from sealtrain.attest.snp.revocation import crl_der
-from sealtrain.attest.snp.table import parse_table
 from sealtrain.attest.tsm import Folders, tsm_report
 from sealtrain.base.files import read_bounded
 from sealtrain.errors import (
@@ -35,11 +40,13 @@ from sealtrain.errors import (
 )
 
 __all__ = [
+    "CERTIFICATE_GUIDS",
     "Collected",
     "Ioctl",
     "certificates_in",
     "collect",
     "distribution_addresses",
+    "parse_table",
     "revocations_in",
 ]
 
@@ -279,3 +286,62 @@ def revocations_in(folder: Path | None) -> bytes | None:
         raise UsageError(
             f"revocation list cannot be read: {error.message}", check="guest", hint=error.hint
         ) from error
+
+
+CERTIFICATE_GUIDS = {
+    "vcek": UUID("63da758d-e664-4564-adc5-f4b93be8accd"),
+    "vlek": UUID("a8074bc2-a25a-483e-aae6-39c045a0b8a1"),
+    "ask": UUID("4ab7b379-bbac-4fe4-a02f-05aef327c782"),
+    "ark": UUID("c0b406a4-a803-4952-9743-3fb6014cd0ae"),
+    "crl": UUID("92f81bc3-5811-4d3d-97ff-d19f88dc67ea"),
+}
+"""What the entries of a table are called."""
+
+_NAMES = {guid.bytes: name for name, guid in CERTIFICATE_GUIDS.items()}
+_ENTRY = struct.Struct("<16sII")
+_MAX_TABLE_BYTES = 128 << 10
+_MAX_ENTRIES = 64
+
+
+def parse_table(raw: bytes) -> dict[str, bytes]:
+    """What a table holds, by the names above; entries under other GUIDs are left out.
+
+    An empty table, or one of zeros alone, is a host that hands out nothing.
+
+    Raises:
+        EvidenceMalformed: Too long, no end, something named twice, or bytes outside the table.
+    """
+    if len(raw) > _MAX_TABLE_BYTES:
+        raise _wrong("is too long", len(raw), f"at most {_MAX_TABLE_BYTES} bytes")
+    if not any(raw):
+        return {}
+    entries: list[tuple[bytes, int, int]] = []
+    while True:
+        at = _ENTRY.size * len(entries)
+        if len(entries) > _MAX_ENTRIES or at + _ENTRY.size > len(raw):
+            raise _wrong("has no end", len(entries), f"at most {_MAX_ENTRIES} entries and zeros")
+        guid, offset, length = _ENTRY.unpack_from(raw, at)
+        if not any(guid):
+            break
+        entries.append((guid, offset, length))
+    first = _ENTRY.size * (len(entries) + 1)
+    found: dict[str, bytes] = {}
+    for guid, offset, length in entries:
+        if offset < first or offset + length > len(raw):
+            raise _wrong("names bytes outside it", f"{offset} + {length}", f"{first} to {len(raw)}")
+        name = _NAMES.get(guid)
+        if name is None or length == 0:
+            continue
+        if name in found:
+            raise _wrong("names something twice", name, "each at most once")
+        found[name] = bytes(raw[offset : offset + length])
+    return found
+
+
+def _wrong(message: str, got: object, expected: object) -> EvidenceMalformed:
+    return EvidenceMalformed(
+        f"the host's certificate table {message}",
+        check="certificate table",
+        got=got,
+        expected=expected,
+    )

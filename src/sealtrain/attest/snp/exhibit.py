@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from sealtrain.attest.bundle import Beside
 from sealtrain.attest.claims import Group, single
@@ -14,19 +16,24 @@ from sealtrain.attest.part import (
     Vouched,
     bound_groups,
     compose_groups,
+    guest_of,
     report_data_group,
     root_name,
 )
 from sealtrain.attest.snp import appraise as snp
+from sealtrain.attest.snp.chain import AMD_ROOT_SHA256
+from sealtrain.attest.snp.collect import certificates_in, collect, revocations_in
 from sealtrain.attest.snp.parse import REPORT_BYTES, SnpReport, parse_report, tcb_of
 from sealtrain.attest.snp.policy import SnpPolicy
-from sealtrain.attest.snp.verify import verify_report
+from sealtrain.attest.snp.tee import SnpEvidence
+from sealtrain.attest.snp.verify import REPORT, verify_report
+from sealtrain.attest.tee import Shown, Verifier
+from sealtrain.base.encoding import to_base64
 from sealtrain.errors import CertificateChainInvalid
 
-__all__ = ["Snp", "recognise", "snp_fields", "snp_part"]
+__all__ = ["VERIFIER", "Snp"]
 
 _AMD = "AMD root key (ARK)"
-_REPORT = "SEV-SNP report"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,25 +47,25 @@ class Snp(Statement):
 
     def part(self, beside: Beside, at: Situation) -> Part:
         """Its signature under the certificates beside it, then its lines."""
-        return snp_part(self.raw, beside.certificates, beside.crl, at)
+        return _part(self.raw, beside.certificates, beside.crl, at)
 
     def fields(self, beside: Beside) -> list[Field]:
         """Every field but its signature, and the certificates beside it."""
-        return snp_fields(self.report, beside.certificates)
+        return _fields(self.report, beside.certificates)
 
     def root(self, beside: Beside) -> bytes:
         """The last certificate beside it."""
         return beside.certificates[-1]
 
 
-def recognise(data: bytes) -> Snp | None:
+def _recognise(data: bytes) -> Snp | None:
     """A report by its size and the range of its version."""
     if len(data) != REPORT_BYTES or not 0 < data[0] < 0x30 or any(data[1:4]):
         return None
     return Snp(raw=data, report=parse_report(data))
 
 
-def snp_part(raw: bytes, certificates: tuple[bytes, ...], crl: bytes | None, at: Situation) -> Part:
+def _part(raw: bytes, certificates: tuple[bytes, ...], crl: bytes | None, at: Situation) -> Part:
     """A SEV-SNP report whose HOST_DATA names the deployment document."""
 
     def verify() -> Vouched:
@@ -70,27 +77,29 @@ def snp_part(raw: bytes, certificates: tuple[bytes, ...], crl: bytes | None, at:
                 expected="the chip's, its issuer, the root",
                 hint="name them in this order with --certificate",
             )
-        verified = verify_report(raw, certificates, simulator_root=at.root, now=at.now)
+        verified = verify_report(raw, certificates, simulator_root=at.root, now=at.now, crl=crl)
         report = verified.report
         rules = None if at.policy is None else at.policy.cpu
         groups: list[Group] = []
         if isinstance(rules, SnpPolicy):
-            groups += map(single, snp.checks_of(verified, rules, crl=crl, now=at.now))
-        groups += compose_groups(at, report.host_data.hex(), _REPORT, lambda digest: digest)
-        groups.append(report_data_group(at, report.report_data, _REPORT))
+            groups += map(single, snp.checks_of(verified, rules, at.now))
+        groups += compose_groups(at, report.host_data.hex(), REPORT, lambda digest: digest)
+        groups.append(report_data_group(at, report.report_data, REPORT))
         return Vouched(
             root=root_name(verified.simulated, f"{_AMD} of {verified.product}"),
             simulated=verified.simulated,
             identity=report.identity,
             eat=snp.eat(verified),
             groups=tuple(groups),
-            bound=bound_groups(at, report.host_data.hex(), _REPORT, lambda digest: digest),
+            bound=bound_groups(at, report.host_data.hex(), REPORT, lambda digest: digest),
+            # The firmware's own number for this guest, new at every launch.
+            guest=guest_of(at, verified, report.report_data, instance_id=report.report_id),
         )
 
     return Part(name="cpu0", verify=verify)
 
 
-def snp_fields(report: SnpReport, certificates: tuple[bytes, ...]) -> list[Field]:
+def _fields(report: SnpReport, certificates: tuple[bytes, ...]) -> list[Field]:
     """Every field of a SEV-SNP report but its signature."""
     product = report.product or "Genoa"
     unsure = "" if report.product else " (read as before Turin: the report does not say)"
@@ -147,3 +156,44 @@ def snp_fields(report: SnpReport, certificates: tuple[bytes, ...]) -> list[Field
         rows.append((f"{when} extended TCB", value, told))
     rows.append(("identity", report.identity, "SHA-256 of what the signature covers."))
     return [*rows_of(rows), *certificate_fields(CPU, certificates)]
+
+
+def _own_part(evidence: SnpEvidence, beside: Beside, at: Situation) -> Part:
+    crl = evidence.crl_der if beside.crl is None else beside.crl
+    return _part(evidence.report_bytes, evidence.certificates_der, crl, at)
+
+
+def _own_fields(evidence: SnpEvidence) -> list[Field]:
+    return _fields(parse_report(evidence.report_bytes), evidence.certificates_der)
+
+
+def _show(place: Path, report_data: bytes) -> tuple[Snp, Beside]:
+    found = collect(place, report_data)
+    shown = Snp(raw=found.report, report=parse_report(found.report))
+    return shown, Beside(certificates=found.certificates, crl=found.crl)
+
+
+def _collect(device: Path, report_data: bytes, options: Mapping[str, str]) -> Shown:
+    folder = Path(options["certificates"]) if options.get("certificates") else None
+    found = collect(device, report_data, certificates=certificates_in(folder))
+    crl = revocations_in(folder) or found.crl
+    return {
+        "tee": "snp",
+        "report": to_base64(found.report),
+        "certificates": [to_base64(certificate) for certificate in found.certificates],
+        "crl": None if crl is None else to_base64(crl),
+    }
+
+
+VERIFIER = Verifier(
+    checks=snp.checks_of,
+    eat=snp.eat,
+    part=_own_part,
+    fields=_own_fields,
+    recognise=_recognise,
+    show=_show,
+    pinned_roots={
+        digest: f"AMD's pinned root of {product}" for digest, product in AMD_ROOT_SHA256.items()
+    },
+    collect=_collect,
+)

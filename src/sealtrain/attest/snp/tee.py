@@ -1,103 +1,49 @@
-"""AMD SEV-SNP, for the rest of attest."""
+"""AMD SEV-SNP, for the rest of attest: what a guest shows, and where it asks for that."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated, Literal
 
-from sealtrain.attest.snp.evidence import SnpEvidence
+from pydantic import Field
+
 from sealtrain.attest.snp.policy import COMMENTS, LINES, PRESETS, SIMULATED, SnpPolicy
-from sealtrain.attest.tee import Device, Given, Shown, Tee
-from sealtrain.base.encoding import to_base64
+from sealtrain.attest.statement import MAX_CRL_BYTES, GuestEvidence, encoded
+from sealtrain.attest.tee import Device, Tee
+from sealtrain.base.encoding import from_base64
+from sealtrain.base.models import ONE_SPELLING, Base64
 
-if TYPE_CHECKING:
-    from sealtrain.attest.bundle import Beside
-    from sealtrain.attest.claims import Claim
-    from sealtrain.attest.field import Field
-    from sealtrain.attest.forms import Exhibit, Statement
-    from sealtrain.attest.part import Part, Situation
-    from sealtrain.attest.snp.verify import VerifiedSnp
+__all__ = ["TEE", "SnpEvidence"]
 
-__all__ = ["TEE"]
+_REPORT_BYTES = 1184
+_MAX_CERTIFICATE_BYTES = 8 << 10
 
-
-def _verify(evidence: SnpEvidence, rules: SnpPolicy, given: Given) -> VerifiedSnp:
-    from sealtrain.attest.snp.verify import verify_snp
-
-    return verify_snp(
-        evidence.report_bytes,
-        evidence.certificates_der,
-        evidence.app_compose_bytes,
-        simulator_root=given.simulator_root,
-        now=given.now,
-        crl=evidence.crl_der if given.crl is None else given.crl,
-    )
+_Certificate = Annotated[Base64, encoded(_MAX_CERTIFICATE_BYTES), ONE_SPELLING]
 
 
-def _claims(verified: VerifiedSnp, rules: SnpPolicy, now: int) -> tuple[Claim, ...]:
-    from sealtrain.attest.snp.appraise import claims_of
+class SnpEvidence(GuestEvidence):
+    """A SEV-SNP guest: report, and certificates from the chip's own up to the root."""
 
-    return claims_of(verified, rules, now)
+    tee: Literal["snp"]
+    report: Annotated[Base64, encoded(_REPORT_BYTES), ONE_SPELLING]
+    certificates: Annotated[tuple[_Certificate, ...], Field(min_length=3, max_length=3)]
+    crl: Annotated[Base64, encoded(MAX_CRL_BYTES), ONE_SPELLING] | None
+    """The vendor's revocation list, DER; a policy may require it."""
 
+    @property
+    def report_bytes(self) -> bytes:
+        """The report, decoded."""
+        return from_base64(self.report)
 
-def _eat(verified: VerifiedSnp) -> dict[str, str]:
-    from sealtrain.attest.snp.appraise import eat
+    @property
+    def crl_der(self) -> bytes | None:
+        """The revocation list, decoded."""
+        return None if self.crl is None else from_base64(self.crl)
 
-    return eat(verified)
-
-
-def _part(evidence: SnpEvidence, beside: Beside, at: Situation) -> Part:
-    from sealtrain.attest.snp.exhibit import snp_part
-
-    crl = evidence.crl_der if beside.crl is None else beside.crl
-    return snp_part(evidence.report_bytes, evidence.certificates_der, crl, at)
-
-
-def _fields(evidence: SnpEvidence) -> list[Field]:
-    from sealtrain.attest.snp.exhibit import snp_fields
-    from sealtrain.attest.snp.parse import parse_report
-
-    return snp_fields(parse_report(evidence.report_bytes), evidence.certificates_der)
-
-
-def _recognise(data: bytes) -> Exhibit | None:
-    from sealtrain.attest.snp.exhibit import recognise
-
-    return recognise(data)
-
-
-def _show(place: Path, report_data: bytes) -> tuple[Statement, Beside]:
-    from sealtrain.attest.bundle import Beside
-    from sealtrain.attest.snp.collect import collect
-    from sealtrain.attest.snp.exhibit import Snp
-    from sealtrain.attest.snp.parse import parse_report
-
-    found = collect(place, report_data)
-    shown = Snp(raw=found.report, report=parse_report(found.report))
-    return shown, Beside(certificates=found.certificates, crl=found.crl)
-
-
-def _collect(device: Path, report_data: bytes, options: Mapping[str, str]) -> Shown:
-    from sealtrain.attest.snp.collect import certificates_in, collect, revocations_in
-
-    folder = Path(options["certificates"]) if options.get("certificates") else None
-    found = collect(device, report_data, certificates=certificates_in(folder))
-    crl = revocations_in(folder) or found.crl
-    return {
-        "tee": "snp",
-        "report": to_base64(found.report),
-        "certificates": [to_base64(certificate) for certificate in found.certificates],
-        "crl": None if crl is None else to_base64(crl),
-    }
-
-
-def _pinned_roots() -> dict[str, str]:
-    from sealtrain.attest.snp.chain import AMD_ROOT_SHA256
-
-    return {
-        digest: f"AMD's pinned root of {product}" for digest, product in AMD_ROOT_SHA256.items()
-    }
+    @property
+    def certificates_der(self) -> tuple[bytes, bytes, bytes]:
+        """Leaf, intermediate, root."""
+        leaf, intermediate, root = (from_base64(text) for text in self.certificates)
+        return leaf, intermediate, root
 
 
 TEE = Tee(
@@ -106,15 +52,7 @@ TEE = Tee(
     vendor_root="AMD's root",
     evidence=SnpEvidence,
     policy=SnpPolicy,
-    verify=_verify,
-    claims=_claims,
-    eat=_eat,
-    part=_part,
-    fields=_fields,
     kinds=("snp-report",),
-    recognise=_recognise,
-    show=_show,
-    pinned_roots=_pinned_roots,
     device=Device(
         path="dev/sev-guest",
         flag="sev_snp",
@@ -122,7 +60,6 @@ TEE = Tee(
         options=("certificates",),
         absent="the processor says SEV-SNP guest, there is no /dev/sev-guest",
     ),
-    collect=_collect,
     lines=LINES,
     comments=COMMENTS,
     presets=PRESETS,

@@ -22,16 +22,15 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from sealtrain.attest.snp.chain import Endorsement, verify_chain
 from sealtrain.attest.snp.parse import Product, SnpReport, Tcb, parse_report, tcb_of
-from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import (
     CertificateChainInvalid,
     CollateralMismatch,
-    ComposeHashMismatch,
     QuoteInvalid,
 )
 
-__all__ = ["VerifiedReport", "VerifiedSnp", "verify_report", "verify_snp"]
+__all__ = ["REPORT", "VerifiedReport", "verify_report"]
 
+REPORT = "SEV-SNP report"
 _P384_BYTES = 48
 _ECDSA = ec.ECDSA(hashes.SHA384())
 
@@ -52,33 +51,23 @@ class VerifiedReport:
     """What the platform can no longer go below."""
     current_tcb: Tcb
     launch_tcb: Tcb
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedSnp:
-    """A guest that showed a verified report and the deployment document it was started with."""
-
-    simulated: bool
-    quote_identity: str
-    report_data: bytes
-    app_id: str
-    compose_hash: str
-    app_compose: bytes
-    instance_id: str
-    """The firmware's own number for this guest, new at every launch."""
-    platform: VerifiedReport
     crl: bytes | None
     """A revocation list (DER) that came along or that the verifier holds; nothing of it is
     verified."""
 
     @property
-    def key_provider(self) -> str:
-        """No broker gives such a guest keys."""
-        return ""
+    def quote_identity(self) -> str:
+        """SHA-256 of what the signature covers, hex."""
+        return self.report.identity
 
 
 def verify_report(
-    raw: bytes, certificates: tuple[bytes, ...], *, simulator_root: bytes | None, now: int
+    raw: bytes,
+    certificates: tuple[bytes, ...],
+    *,
+    simulator_root: bytes | None,
+    now: int,
+    crl: bytes | None = None,
 ) -> VerifiedReport:
     """Verify a report at a moment.
 
@@ -87,6 +76,7 @@ def verify_report(
         certificates: DER: VCEK or VLEK, its issuer, the root.
         simulator_root: The only trusted root (DER), ``None`` for AMD's.
         now: Verification time, seconds since 1970.
+        crl: AMD's revocation list (DER), where there is one; a policy may require it.
 
     Raises:
         QuoteInvalid: Structure or signature of the report does not hold.
@@ -110,51 +100,6 @@ def verify_report(
         committed_tcb=tcb_of(report.committed_tcb, product),
         current_tcb=tcb_of(report.current_tcb, product),
         launch_tcb=tcb_of(report.launch_tcb, product),
-    )
-
-
-def verify_snp(
-    report: bytes,
-    certificates: tuple[bytes, ...],
-    app_compose: bytes,
-    *,
-    simulator_root: bytes | None,
-    now: int,
-    crl: bytes | None = None,
-) -> VerifiedSnp:
-    """Verify a guest's evidence at a moment; ``appraise.claims_of`` compares it with the policy.
-
-    Args:
-        report: The report, 1184 bytes.
-        certificates: DER: VCEK or VLEK, its issuer, the root.
-        app_compose: The deployment document's raw bytes.
-        simulator_root: The only trusted root (DER), ``None`` for AMD's.
-        now: Verification time, seconds since 1970.
-        crl: AMD's revocation list (DER), where there is one; a policy may require it.
-
-    Raises:
-        EvidenceRefused: As ``verify_report``, and
-        ComposeHashMismatch: HOST_DATA names another document.
-    """
-    verified = verify_report(report, certificates, simulator_root=simulator_root, now=now)
-    compose_hash, host_data = sha256_hex(app_compose), verified.report.host_data.hex()
-    if compose_hash != host_data:
-        raise ComposeHashMismatch(
-            "guest was started with another deployment document than it shows",
-            check="compose hash",
-            got=host_data,
-            expected=compose_hash,
-            hint="start the guest with the document's SHA-256 as HOST_DATA",
-        )
-    return VerifiedSnp(
-        simulated=verified.simulated,
-        quote_identity=verified.report.identity,
-        report_data=verified.report.report_data,
-        app_id=compose_hash[:40],
-        compose_hash=compose_hash,
-        app_compose=bytes(app_compose),
-        instance_id=verified.report.report_id,
-        platform=verified,
         crl=crl,
     )
 

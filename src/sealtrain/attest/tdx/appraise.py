@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from sealtrain.attest.claims import Check, Claim, among, equal, require_checks, unlooked
+from sealtrain.attest.claims import Check, Claim, among, equal, unlooked
 from sealtrain.attest.tdx.policy import QuotePolicy
-from sealtrain.attest.tdx.verify import QuotedGuest, VerifiedQuote
+from sealtrain.attest.tdx.verify import QUOTE, VerifiedQuote
 from sealtrain.errors import (
     CollateralExpired,
     DebugGuest,
@@ -16,28 +16,21 @@ from sealtrain.errors import (
     TcbStatusRefused,
 )
 
-__all__ = ["checks_of", "claims_of", "eat", "quote_eat"]
+__all__ = ["checks_of", "eat"]
 
-_QUOTE, _COLLATERAL, _CERTIFICATE = "TDX quote", "DCAP collateral", "PCK certificate"
-
-
-def claims_of(verified: QuotedGuest, policy: QuotePolicy, now: int) -> tuple[Claim, ...]:
-    """Compare the quote of a verified guest with reference values.
-
-    Args:
-        verified: Output of ``tdx.verify.verify_tdx``, or of what builds on it, under the same
-            policy.
-        policy: Reference values.
-        now: Verification time, seconds since 1970.
-
-    Raises:
-        EvidenceRefused: A leaf of that branch, for the first claim that does not hold.
-    """
-    return require_checks(checks_of(verified.signed, policy, now))
+_COLLATERAL, _CERTIFICATE = "DCAP collateral", "PCK certificate"
 
 
 def checks_of(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> tuple[Check, ...]:
-    """The comparisons of ``claims_of``, not made yet."""
+    """What a quote is compared with, not compared yet.
+
+    Args:
+        signed: Output of ``tdx.verify.verify_quote``.
+        policy: Reference values.
+        now: Verification time, seconds since 1970.
+
+    Each raises a leaf of ``EvidenceRefused``.
+    """
     return (
         partial(
             among,
@@ -56,7 +49,7 @@ def checks_of(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> tuple[Che
             "debug",
             "on" if signed.quote.debug else "off",
             "off",
-            source=_QUOTE,
+            source=QUOTE,
             error=DebugGuest,
             message="guest runs in debug mode",
         ),
@@ -65,7 +58,7 @@ def checks_of(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> tuple[Che
             "migration",
             "possible" if any(signed.quote.service_td) else "impossible",
             "impossible",
-            source=_QUOTE,
+            source=QUOTE,
             error=MigratableGuest,
             message="guest can be migrated by a service guest",
         ),
@@ -82,13 +75,8 @@ def checks_of(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> tuple[Che
     )
 
 
-def eat(verified: QuotedGuest) -> dict[str, str]:
+def eat(signed: VerifiedQuote) -> dict[str, str]:
     """Claims by their RFC 9711 names."""
-    return quote_eat(verified.signed)
-
-
-def quote_eat(signed: VerifiedQuote) -> dict[str, str]:
-    """The same of a quote alone."""
     return {
         "ueid": signed.ppid,
         "hwmodel": f"Intel TDX, FMSPC {signed.fmspc}",
@@ -161,10 +149,10 @@ def _measurements(signed: VerifiedQuote, policy: QuotePolicy) -> Claim:
         for name, value in zip(("mrtd", "rtmr0", "rtmr1", "rtmr2"), found, strict=True)
     )
     if policy.measurements == "any":
-        return unlooked("guest image", got, source=_QUOTE)
+        return unlooked("guest image", got, source=QUOTE)
     for measurement in policy.measurements:
         if found == (measurement.mrtd, measurement.rtmr0, measurement.rtmr1, measurement.rtmr2):
-            return Claim(name="guest image", got=got, expected=got, source=_QUOTE, outcome="equal")
+            return Claim(name="guest image", got=got, expected=got, source=QUOTE, outcome="equal")
     raise MeasurementMismatch(
         "guest booted another image or machine shape than any the policy lists",
         check="guest image",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import get_args
+from pathlib import Path
+from typing import Any, get_args
 
 from sealtrain.attest.bundle import Beside
 from sealtrain.attest.claims import Group, single
@@ -16,27 +17,30 @@ from sealtrain.attest.part import (
     Vouched,
     bound_groups,
     compose_groups,
+    guest_of,
     report_data_group,
     root_name,
 )
+from sealtrain.attest.roots import INTEL_ROOT_SHA256
 from sealtrain.attest.statement import Collateral
 from sealtrain.attest.tdx import appraise as tdx
+from sealtrain.attest.tdx.collect import collect_quote
 from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
 from sealtrain.attest.tdx.policy import QuotePolicy, TcbStatus, TdxPolicy
-from sealtrain.attest.tdx.verify import VerifiedQuote, verify_quote
-from sealtrain.errors import CollateralMismatch
+from sealtrain.attest.tdx.tee import TdxEvidence
+from sealtrain.attest.tdx.verify import QUOTE, VerifiedQuote, config_id, verify_quote
+from sealtrain.attest.tee import Shown, VerifiedGuest, Verifier
+from sealtrain.base.encoding import to_base64
 
 __all__ = [
-    "QUOTE",
+    "PINNED_ROOTS",
+    "VERIFIER",
     "Quote",
     "quote_fields",
-    "quote_part",
-    "recognise",
     "signed_quote",
     "vouched_quote",
 ]
 
-QUOTE = "TDX quote"
 _INTEL = "Intel SGX Root CA"
 _QE_VENDOR = bytes.fromhex("939a7233f79c4ca9940a0db3957f0607")  # Intel's, bytes 12 to 27 of a quote
 _QUOTE_BYTES = 632
@@ -65,7 +69,7 @@ class Quote(Statement):
 
     def part(self, beside: Beside, at: Situation) -> Part:
         """Its signature under collateral, then its lines."""
-        return quote_part(self.quote.raw, beside.collateral, at)
+        return _part(self.quote.raw, beside.collateral, at)
 
     def fields(self, beside: Beside) -> list[Field]:
         """Every field but its signature."""
@@ -76,7 +80,7 @@ class Quote(Statement):
         return self.quote.root_der
 
 
-def recognise(data: bytes) -> Exhibit | None:
+def _recognise(data: bytes) -> Exhibit | None:
     """A quote by its kind of guest or its maker, whatever its version and kind of key say."""
     head = len(data) >= _QUOTE_BYTES and 0 < data[0] < 0x10 and data[1] == 0
     if not head or (data[4:8] != b"\x81\0\0\0" and data[12:28] != _QE_VENDOR):
@@ -87,7 +91,7 @@ def recognise(data: bytes) -> Exhibit | None:
     return Quote(raw=raw, quote=parse_quote(raw))
 
 
-def quote_part(raw: bytes, collateral: Collateral | None, at: Situation) -> Part:
+def _part(raw: bytes, collateral: Collateral | None, at: Situation) -> Part:
     """A TDX quote whose MRCONFIGID names the deployment document."""
 
     def verify() -> Vouched:
@@ -96,11 +100,13 @@ def quote_part(raw: bytes, collateral: Collateral | None, at: Situation) -> Part
         groups: list[Group] = []
         if isinstance(rules, TdxPolicy):
             groups += map(single, tdx.checks_of(signed, rules, at.now))
-        config_id = signed.quote.mr_config_id.hex()
-        groups += compose_groups(at, config_id, QUOTE, _config_id)
+        measured = signed.quote.mr_config_id.hex()
+        groups += compose_groups(at, measured, QUOTE, config_id)
         groups.append(report_data_group(at, signed.report_data, QUOTE))
-        bound = bound_groups(at, config_id, QUOTE, _config_id)
-        return vouched_quote(signed, tdx.quote_eat(signed), groups, bound)
+        bound = bound_groups(at, measured, QUOTE, config_id)
+        return vouched_quote(
+            signed, tdx.eat(signed), groups, bound, guest_of(at, signed, signed.report_data)
+        )
 
     return Part(name="cpu0", verify=verify)
 
@@ -108,18 +114,7 @@ def quote_part(raw: bytes, collateral: Collateral | None, at: Situation) -> Part
 def signed_quote(
     raw: bytes, collateral: Collateral | None, rules: QuotePolicy | None, at: Situation
 ) -> VerifiedQuote:
-    """A quote whose signature holds.
-
-    Raises:
-        CollateralMismatch: There is no collateral.
-        EvidenceRefused: As ``verify_quote``.
-    """
-    if collateral is None:
-        raise CollateralMismatch(
-            "no collateral to verify the quote with",
-            check="collateral",
-            hint="name it with --collateral; sealtrain attest fetch asks a service for it",
-        )
+    """A quote whose signature holds; raises as ``verify_quote``."""
     if rules is None or at.every_line:
         rules = _ANY_QUOTE
     return verify_quote(raw, collateral, rules, simulator_root=at.root, now=at.now)
@@ -130,6 +125,7 @@ def vouched_quote(
     names: dict[str, str],
     groups: Iterable[Group],
     bound: Iterable[Group] = (),
+    guest: VerifiedGuest[Any] | None = None,
 ) -> Vouched:
     """A verified quote with its EAT claims and its comparisons."""
     return Vouched(
@@ -139,12 +135,8 @@ def vouched_quote(
         eat=names,
         groups=tuple(groups),
         bound=tuple(bound),
+        guest=guest,
     )
-
-
-def _config_id(digest: str) -> str:
-    """MRCONFIGID of a bare TDX guest."""
-    return f"01{digest}{'00' * 15}"
 
 
 _TD_REPORT = (
@@ -189,3 +181,25 @@ def quote_fields(quote: TdxQuote) -> list[Field]:
     ]
     rows.append(("identity", quote.identity, "SHA-256 of what the signature covers."))
     return [*rows_of(rows), *certificate_fields(CPU, quote.certificates)]
+
+
+def _show(place: Path, report_data: bytes) -> tuple[Quote, Beside]:
+    raw = collect_quote(report_data, base=place)
+    return Quote(raw=raw, quote=parse_quote(raw)), Beside()
+
+
+def _collect(device: Path, report_data: bytes, options: Mapping[str, str]) -> Shown:
+    return {"tee": "tdx", "quote": to_base64(collect_quote(report_data, base=device))}
+
+
+PINNED_ROOTS = {INTEL_ROOT_SHA256: "Intel's pinned root"}
+VERIFIER: Verifier[TdxEvidence, QuotePolicy, VerifiedQuote] = Verifier(
+    checks=tdx.checks_of,
+    eat=tdx.eat,
+    part=lambda evidence, beside, at: _part(evidence.quote_bytes, beside.collateral, at),
+    fields=lambda evidence: quote_fields(parse_quote(evidence.quote_bytes)),
+    recognise=_recognise,
+    show=_show,
+    pinned_roots=PINNED_ROOTS,
+    collect=_collect,
+)

@@ -12,9 +12,6 @@ is the appraisal policy's.
    collateral is not older than the policy's floor.
 5. What the library verified is what we parsed, field by field.
 6. The guest is not in debug mode and no service guest can migrate it.
-
-``verify_tdx`` adds what a guest without dstack shows of itself: MRCONFIGID names its deployment
-document.
 """
 
 from __future__ import annotations
@@ -38,12 +35,10 @@ from sealtrain.attest.statement import Collateral
 from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
 from sealtrain.attest.tdx.policy import QuotePolicy
 from sealtrain.attest.tdx.window import check_window, collateral_window
-from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import (
     CertificateRevoked,
     CollateralExpired,
     CollateralMismatch,
-    ComposeHashMismatch,
     DataInvalid,
     DebugGuest,
     EvidenceRefused,
@@ -54,15 +49,14 @@ from sealtrain.errors import (
 )
 
 __all__ = [
-    "QuotedGuest",
+    "QUOTE",
     "VerifiedQuote",
-    "VerifiedTdx",
     "check_root",
-    "needed",
+    "config_id",
     "verify_quote",
-    "verify_tdx",
 ]
 
+QUOTE = "TDX quote"
 _INTEL = VendorRoot(
     pins=(INTEL_ROOT_SHA256,),
     subject="quote",
@@ -98,105 +92,14 @@ class VerifiedQuote:
         return self.quote.report_data
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotedGuest:
-    """A guest on TDX: its quote, and the deployment document it measured."""
-
-    signed: VerifiedQuote
-    app_compose: bytes
-
-    @property
-    def simulated(self) -> bool:
-        """A simulator signed it."""
-        return self.signed.simulated
-
-    @property
-    def quote_identity(self) -> str:
-        """As of the quote."""
-        return self.signed.quote_identity
-
-    @property
-    def report_data(self) -> bytes:
-        """As of the quote."""
-        return self.signed.report_data
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedTdx(QuotedGuest):
-    """A TDX guest that measured its deployment document into MRCONFIGID."""
-
-    compose_hash: str
-
-    @property
-    def app_id(self) -> str:
-        """First 20 bytes of the compose hash, hex."""
-        return self.compose_hash[:40]
-
-    @property
-    def instance_id(self) -> str:
-        """A bare TDX guest has no identity of its own."""
-        return ""
-
-    @property
-    def key_provider(self) -> str:
-        """No key provider gives a bare TDX guest keys."""
-        return ""
-
-
-def verify_tdx(
-    raw: bytes,
-    app_compose: bytes,
-    collateral: Collateral,
-    policy: QuotePolicy,
-    *,
-    simulator_root: bytes | None,
-    now: int,
-) -> VerifiedTdx:
-    """Verify a quote whose MRCONFIGID is ``01 || SHA-256(app_compose) || 15 zero bytes``.
-
-    Args:
-        raw: The quote in its one encoding.
-        app_compose: Raw bytes of the deployment document.
-        collateral: Collateral of the platform's FMSPC.
-        policy: Which TCB statuses and which collateral floor are acceptable.
-        simulator_root: Trusted software root (DER), ``None`` for Intel's.
-        now: Verification time, seconds since 1970.
-
-    Raises:
-        ComposeHashMismatch: MRCONFIGID names another document.
-        EvidenceRefused: As ``verify_quote``.
-    """
-    signed = verify_quote(raw, collateral, policy, simulator_root=simulator_root, now=now)
-    compose_hash = sha256_hex(app_compose)
-    if signed.quote.mr_config_id != b"\x01" + bytes.fromhex(compose_hash) + bytes(15):
-        raise ComposeHashMismatch(
-            "deployment document is not the one the guest was started with",
-            check="compose hash",
-            got=compose_hash,
-            expected=f"MRCONFIGID {signed.quote.mr_config_id.hex()}",
-            hint="start the guest with MRCONFIGID = 01 || SHA-256(document) || zeros",
-        )
-    return VerifiedTdx(signed=signed, app_compose=app_compose, compose_hash=compose_hash)
-
-
-def needed(collateral: Collateral | None) -> Collateral:
-    """Collateral to verify a guest's quote with.
-
-    Raises:
-        CollateralMismatch: There is none.
-    """
-    if collateral is None:
-        raise CollateralMismatch(
-            "no collateral to verify the quote with",
-            check="collateral",
-            hint="give the verifier collateral of the platform, or collect evidence with it",
-        )
-    return collateral
+def config_id(compose_hash: str) -> str:
+    """MRCONFIGID of a bare TDX guest, hex."""
+    return f"01{compose_hash}{'00' * 15}"
 
 
 def verify_quote(
     raw: bytes,
-    collateral: Collateral,
+    collateral: Collateral | None,
     policy: QuotePolicy,
     *,
     simulator_root: bytes | None,
@@ -218,11 +121,17 @@ def verify_quote(
         QuoteRootUntrusted: The chain leads to another root.
         CertificateRevoked: The vendor revoked the platform's certificate.
         CollateralExpired: Collateral or a certificate is not valid at ``now``.
-        CollateralMismatch: Collateral of another platform, or not authentic.
+        CollateralMismatch: No collateral, or of another platform, or not authentic.
         TcbStatusRefused: Status or collateral age outside the policy.
         DebugGuest: The guest runs in debug mode or without protection of its page tables.
         MigratableGuest: A service guest can move it to another machine.
     """
+    if collateral is None:
+        raise CollateralMismatch(
+            "no collateral to verify the quote with",
+            check="collateral",
+            hint="name it with --collateral; sealtrain attest fetch asks a service for it",
+        )
     quote = parse_quote(raw)
     simulated = check_root(quote, simulator_root)
     certificates = (*quote.certificates, *_check_chains(quote, collateral))

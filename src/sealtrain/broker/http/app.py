@@ -61,6 +61,7 @@ from sealtrain.release.messages import (
     RegisteredDatasets,
     TallyAnswer,
 )
+from sealtrain.release.sealing_key import SignedSealingKey
 
 __all__ = ["broker_app", "described"]
 
@@ -169,6 +170,22 @@ def _add_reads(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes
 
         def act() -> Response:
             return answer(broker().keys(app_id=app_id, compose_hash=compose_hash, nonce=nonce))
+
+        return await lanes.guests.run(caller_of(request), act)
+
+    @app.get("/v1/keys/signed", response_model=SignedSealingKey)
+    async def sealing_key(
+        request: Request, app_id: _AppId, compose_hash: _Hash, owner_id: _Hash, nonce: _Hash
+    ) -> Response:
+        """Its public key for one owner's data and one recipe, under its signature."""
+        admission.stranger(request)
+
+        def act() -> Response:
+            return answer(
+                broker().sealing_key(
+                    app_id=app_id, compose_hash=compose_hash, owner_id=owner_id, nonce=nonce
+                )
+            )
 
         return await lanes.guests.run(caller_of(request), act)
 

@@ -9,7 +9,6 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 from starlette.requests import ClientDisconnect
 
-from sealtrain.base.canonical import canonical_json
 from sealtrain.base.models import StrictModel
 from sealtrain.broker.http.connections import Connection
 from sealtrain.errors import RequestLate, RequestTooLarge, SealtrainError
@@ -76,7 +75,7 @@ def connection_of(request: Request) -> Connection | None:
 
 def answer(message: StrictModel) -> Response:
     """A message as canonical JSON."""
-    return raw_answer(canonical_json(message.to_dict()))
+    return raw_answer(message.to_bytes())
 
 
 def raw_answer(data: bytes) -> Response:

@@ -9,54 +9,19 @@ challenges would count as used too, a new generation begins.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable
-from typing import Final
 
 from sealtrain.base.secret import Random, Secret
 from sealtrain.broker.store.memory import Store
 from sealtrain.broker.store.served_once import UsedChallenges
+from sealtrain.release.challenge_code import expiry_of, make_challenge
 from sealtrain.release.facts import ChallengeState
 from sealtrain.release.messages import ChallengePurpose
 
-__all__ = ["Challenges", "expiry_of", "make_challenge"]
-
-_TIME_BYTES: Final = 8
-_RANDOM_BYTES: Final = 8
-_TAG_BYTES: Final = 16
+__all__ = ["Challenges"]
 
 Key = Callable[[ChallengePurpose, str], Secret]
 """The key of challenges for one purpose, of one generation."""
-
-
-def make_challenge(key: Secret, *, expires_at: int, random: Random) -> str:
-    """A challenge, 64 hex digits.
-
-    Args:
-        key: Of its purpose and generation.
-        expires_at: First second at which it does not serve, seconds since the epoch.
-        random: Source of 8 bytes.
-    """
-    head = expires_at.to_bytes(_TIME_BYTES, "big") + random(_RANDOM_BYTES)
-    return (head + _tag(key, head)).hex()
-
-
-def expiry_of(challenge: str, key: Secret) -> int | None:
-    """When a challenge expires; ``None`` where it was not made with this key.
-
-    Args:
-        challenge: 64 hex digits.
-        key: Of the purpose it is used for and the current generation.
-    """
-    data = bytes.fromhex(challenge)
-    head, tag = data[:-_TAG_BYTES], data[-_TAG_BYTES:]
-    if not hmac.compare_digest(_tag(key, head), tag):
-        return None
-    return int.from_bytes(head[:_TIME_BYTES], "big")
-
-
-def _tag(key: Secret, head: bytes) -> bytes:
-    return hmac.digest(key.reveal(), head, "sha256")[:_TAG_BYTES]
 
 
 class Challenges:

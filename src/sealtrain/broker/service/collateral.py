@@ -15,9 +15,9 @@ from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.tdx.cache import cached_collateral, trusted_platform
 from sealtrain.attest.tdx.collect import load_collateral
-from sealtrain.attest.tdx.evidence import QuoteEvidence
 from sealtrain.attest.tdx.fetch import fetch_collateral, services_of
 from sealtrain.attest.tdx.parse import parse_quote
+from sealtrain.attest.tdx.tee import QuoteEvidence
 from sealtrain.base.clock import Clock
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.errors import ConfigError, EvidenceRefused, Unreachable

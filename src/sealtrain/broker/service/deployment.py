@@ -107,8 +107,8 @@ class BrokerDocument(StrictModel):
     @model_validator(mode="after")
     def _served(self) -> Self:
         """Refuse what no broker would serve."""
-        if (self.platform == "simulator") != (self.image is None):
-            raise ValueError("an image is required on hardware, and has no place on the simulator")
+        if self.image is None and self.platform != "simulator":
+            raise ValueError(f"image is required on {self.platform}, as name@sha256:…")
         if self.platform != "dstack" and self.key_provider_id:
             raise ValueError(f"{self.platform} has no key provider: leave key_provider_id out")
         if self.gateway_app_id and not self.boot_auth:
@@ -132,7 +132,7 @@ class BrokerDocument(StrictModel):
             LockInvalid: The document would be larger than a guest accepts.
         """
         fields = self.to_dict()
-        layout = layout_of(self.platform)
+        layout = layout_of(self.platform, image=self.image)
         return written(
             Program(
                 name="sealtrain-broker",
@@ -152,7 +152,6 @@ class BrokerDocument(StrictModel):
         )
 
     def _options(self, layout: Layout) -> Iterator[str]:
-        here = self.platform == "simulator"
         for name, option in _OPTIONS.items():
             if getattr(self, name) is not None:
                 yield from (option, f"{layout.measured}{_FILES[name]}")
@@ -167,7 +166,7 @@ class BrokerDocument(StrictModel):
         if self.boot_auth:
             yield "--boot-auth"
             yield from ("--gateway-app-id", self.gateway_app_id)
-        yield from ("--host", "127.0.0.1" if here else "0.0.0.0")  # noqa: S104  # in its guest
+        yield from ("--host", "127.0.0.1" if self.image is None else "0.0.0.0")  # noqa: S104  # in its guest
         yield from ("--port", str(_PORT), "--ticket", layout.ticket)
 
 

@@ -12,13 +12,11 @@ from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.report_data import Binding
 from sealtrain.attest.verify import Verified, verify
+from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.policies import SignedPolicy
 from sealtrain.errors import ConfigError, DataInvalid, EvidenceRefused, RecipeChanged
-from sealtrain.recipe.collaboration import is_shared_out
 from sealtrain.recipe.compose import extract_lock
 from sealtrain.recipe.lockfile import Lock, parse_lock
-from sealtrain.recipe.needs import needs_of
-from sealtrain.recipe.privacy import spendings
 from sealtrain.release.facts import Limits, Measured
 from sealtrain.release.messages import (
     RELEASE_PURPOSE,
@@ -96,19 +94,15 @@ def appraise_guest(
     lock.recipe.hardware.require_key_provider(verified.key_provider)
     return Appraised(
         verdict=verdict,
-        measured=Measured(
-            app_id=verified.app_id,
-            compose_hash=verified.compose_hash,
-            recipe_hash=recipe_hash,
-            consortium_id=lock.consortium_id,
-            brokers=frozenset(lock.brokers),
-            datasets=frozenset((dataset.owner, dataset.name) for dataset in lock.recipe.datasets),
+        measured=Measured.of(
+            lock,
+            Target(
+                app_id=verified.app_id,
+                compose_hash=verified.compose_hash,
+                recipe_hash=recipe_hash,
+            ),
             instance_id=verified.instance_id,
             platform=verified.platform,
-            platforms=frozenset(lock.recipe.hardware.platforms),
-            needs=needs_of(lock.recipe),
-            privacy=spendings(lock.recipe),
-            apart=is_shared_out(lock.recipe),
         ),
         evidence_digest=request.evidence.digest,
         under=lambda rules: held(rules)[1],

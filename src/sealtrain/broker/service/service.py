@@ -48,7 +48,7 @@ from sealtrain.consortium.owned import verify_owned
 from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.receipts import ReleaseReceipt, sign_receipt
 from sealtrain.consortium.withdrawals import Withdrawal
-from sealtrain.errors import SealtrainError
+from sealtrain.errors import ApprovalUnknown, SealtrainError
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.rotation import rotation_entry
 from sealtrain.release.decide import admit, decide, decide_renewal, same_consortium
@@ -70,7 +70,9 @@ from sealtrain.release.messages import (
     RenewalAnswer,
     RenewalRequest,
 )
+from sealtrain.release.sealing_key import SealingKey, SignedSealingKey, sign_sealing_key
 from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.identity import broker_id
 
 __all__ = ["Broker"]
 
@@ -200,6 +202,43 @@ class Broker:
         return BrokerKeys.model_validate_json(
             canonical_json({"version": 1, **statement, "evidence": evidence.to_dict()})
         )
+
+    def sealing_key(
+        self, *, app_id: str, compose_hash: str, owner_id: str, nonce: str
+    ) -> SignedSealingKey:
+        """The public key that one owner's data is sealed to for one recipe, signed (§2.3).
+
+        Args:
+            app_id: 40 hex digits.
+            compose_hash: 64 hex digits.
+            owner_id: 64 hex digits.
+            nonce: 64 hex digits the asker chose.
+
+        Raises:
+            ApprovalUnknown: The consortium has no such owner.
+        """
+        keys = self._parts.keyring.public_keys(
+            self.consortium, app_id=app_id, compose_hash=compose_hash
+        )
+        found = next((key for key in keys if key.owner_id == owner_id), None)
+        if found is None:
+            raise ApprovalUnknown(
+                "the broker serves no such owner",
+                check="owner",
+                got=owner_id,
+                expected=", ".join(key.owner_id for key in keys),
+            )
+        signer = self._parts.keyring.signer
+        statement = SealingKey(
+            broker_id=broker_id(signer.public),
+            consortium_id=self.consortium.consortium_id,
+            app_id=app_id,
+            compose_hash=compose_hash,
+            owner_id=owner_id,
+            public_key=found.public_key,
+            nonce=nonce,
+        )
+        return sign_sealing_key(statement, signer)
 
     @property
     def challenge_writes(self) -> bool:

@@ -32,9 +32,9 @@ from typing import IO, Final, Literal
 
 from pydantic import Field
 
-from sealtrain.base.canonical import canonical_json, parse_json
+from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.base.files import sync
+from sealtrain.base.files import open_regular, sync
 from sealtrain.base.models import Hex64, StrictModel, Timestamp, load_model
 from sealtrain.broker.address import DATABASE, LEDGER
 from sealtrain.broker.store.database import begun, engine_of
@@ -129,7 +129,7 @@ def back_up(state: Path, out: Path, *, now: int) -> BackupManifest:
         )
         packed = folder / "packed"
         with _private(packed) as target, tarfile.open(fileobj=target, mode="w") as archive:
-            head = canonical_json(manifest.to_dict())
+            head = manifest.to_bytes()
             _add(archive, _MANIFEST, BytesIO(head), len(head))
             for file in manifest.files:
                 with (folder / file.name).open("rb") as source:
@@ -231,7 +231,10 @@ def _ended(folder: Path, now: int, meta: dict[str, str]) -> int:
 
 def _unpack(file: Path, folder: Path) -> BackupManifest:
     try:
-        with tarfile.open(file, mode="r:") as archive:
+        with (
+            os.fdopen(open_regular(file), "rb") as source,
+            tarfile.open(fileobj=source, mode="r:") as archive,
+        ):
             manifest = load_model(
                 BackupManifest,
                 parse_json(_member(archive, _MANIFEST, _MAX_MANIFEST).read()),
@@ -246,8 +249,6 @@ def _unpack(file: Path, folder: Path) -> BackupManifest:
                 raise DataInvalid("the backup holds unexpected members", check="backup")
     except (tarfile.TarError, EOFError) as error:
         raise DataInvalid("the file is not a backup", check="backup") from error
-    except FileNotFoundError as error:
-        raise DataInvalid(f"no such file: {file}", check="backup") from error
     return manifest
 
 

@@ -19,6 +19,7 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.succession import SuccessionFile
 from sealtrain.errors import ConfigError, ConsortiumMismatch
 from sealtrain.ledger.ledger import Ledger
+from sealtrain.release.decide import in_force
 
 __all__ = ["Successions", "begin_ledger"]
 
@@ -59,13 +60,7 @@ class Successions:
             ConsortiumMismatch: Its owners replaced it by a successor.
         """
         found = self.recorded()
-        if found is not None:
-            raise ConsortiumMismatch(
-                "the owners put another consortium in the place of this one",
-                check="succession",
-                expected=f"requests to a broker of {found[0]}",
-                hint="lock the recipe anew for the successor and have it approved there",
-            )
+        in_force(None if found is None else found[0])
 
 
 def begin_ledger(ledger: Ledger, consortium: Consortium, path: Path, *, now: int) -> None:

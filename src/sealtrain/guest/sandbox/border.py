@@ -23,6 +23,7 @@ from sealtrain.guest.sandbox.landlock import Held, leave_no_memory, other_thread
 from sealtrain.guest.sandbox.network import address_of, confined_to, is_number
 from sealtrain.guest.sandbox.output import hushed
 from sealtrain.guest.sandbox.programs import Programs, questions
+from sealtrain.guest.sandbox.rehearsed import insecure_loud
 from sealtrain.guest.sandbox.scratch import Scratch, scratch
 from sealtrain.guest.sandbox.seccomp import refuse_calls
 
@@ -103,19 +104,28 @@ class Room:
 
 
 @contextmanager
-def enclosed(tally: Tally, *, alone: bool, accelerated: bool | None = None) -> Iterator[Room]:
+def enclosed(
+    tally: Tally,
+    *,
+    alone: bool,
+    accelerated: bool | None = None,
+    insecure_shown: bool = False,
+) -> Iterator[Room]:
     """Silence this process and prepare what it needs inside the sandbox.
 
     Args:
         tally: Counts dropped output and refused calls.
         alone: This process serves only the run: the sandbox lasts until it ends.
         accelerated: There is an accelerator to build kernels for; looked up when ``None``.
+        insecure_shown: Do not silence it: a rehearsal (``sandbox.rehearsed``).
     """
     if accelerated is None:
         accelerated = _DRIVER.exists()
     with ExitStack() as stack:
         memory = stack.enter_context(scratch(alone=alone))
-        terminal = stack.enter_context(hushed(tally, for_good=alone))
+        terminal = stack.enter_context(
+            insecure_loud() if insecure_shown else hushed(tally, for_good=alone)
+        )
         if accelerated:
             _wake_driver()
         shop = stack.enter_context(workshop(memory.folder)) if accelerated else None

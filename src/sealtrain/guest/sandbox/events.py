@@ -12,35 +12,69 @@ can make subclasses of them, name them as it likes, and write into their attribu
 | `error-summary` | code of any error |
 | `structured` | also the kind of exception, the scripts' line, and counts of dropped output |
 
+Two things leave at every level, because owners approved them or anyone may read them: owner,
+dataset and column of a fault, as far as the recipe names them; and of an error that is not about
+the data, message and hint, if they stand word for word in sealtrain's own code. A script could
+choose among these to say something, so of a recipe with scripts no place leaves, and words only
+where class, message and hint are together one refusal of what scripts call, as it was before the
+script began: the words then say no more than the code does.
+
 A refused program is named at every level, if it is a file that the run did not make: the engineer
 has to know which program to do without.
 """
 
 from __future__ import annotations
 
+import ast
 import builtins
-from collections.abc import Callable, Mapping
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Final, Literal, TypeVar
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+from types import CodeType, FunctionType, MappingProxyType, ModuleType, NoneType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar
 
 from sealtrain import errors
 from sealtrain.errors import (
     DataInvalid,
     EgressRefused,
     ImportRefused,
+    ScriptFailed,
     SealtrainError,
+    StorageFailed,
     TrainingFailed,
-    UsageError,
 )
 from sealtrain.guest.sandbox.files import PlaceRefused
 from sealtrain.guest.sandbox.network import program_to_name
 from sealtrain.guest.sandbox.programs import ProgramRefused
 
-__all__ = ["Logs", "told"]
+if TYPE_CHECKING:
+    from sealtrain.recipe.recipe import Recipe
+
+__all__ = ["Logs", "Named", "told"]
 
 Logs = Literal["none", "error-summary", "structured"]
 Done = TypeVar("Done")
+_PACKAGES: Final = ("sealtrain.", "sealtrain_collab.")
+_FOR_SCRIPTS: Final = (
+    "sealtrain.guest.script",
+    "sealtrain.guest.lightning",
+    "sealtrain.training.checkpoints.loop",
+    "sealtrain.training.saved",
+)
+"""What scripts call: how it refuses."""
+_Saying: TypeAlias = tuple[int, str, str | None]
+"""Identity of a class of error, its message and its hint."""
+_OF_THE_MACHINE: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM}
+)
+"""Faults of the system that say nothing about data: a full disk, too many open files."""
+_LONGEST: Final = 500
 _WITHOUT_PROGRAM: Final = "switch off what starts it: nothing inside a run starts a program"
 
 
@@ -51,6 +85,47 @@ class _Known:
     code: str
     exit_code: int
     meaning: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """What an approved recipe names.
+
+    Attributes:
+        datasets: (owner, dataset name).
+        columns: Names of columns, the owners' and the recipe's.
+    """
+
+    datasets: frozenset[tuple[str, str]] = frozenset()
+    columns: frozenset[str] = frozenset()
+
+    @classmethod
+    def in_recipe(cls, recipe: Recipe) -> Self:
+        """Of a recipe."""
+        rules = recipe.validation
+        columns = {*recipe.columns.names, *(() if rules is None else rules.columns)}
+        for dataset in recipe.datasets:
+            columns.update(dataset.columns)
+            columns.update(dataset.columns.values())
+        return cls(
+            datasets=frozenset((dataset.owner, dataset.name) for dataset in recipe.datasets),
+            columns=frozenset(columns),
+        )
+
+    def place(self, error: SealtrainError) -> dict[str, str]:
+        """Owner, dataset and column that an error names, as far as the recipe has them."""
+        owner, dataset, column = error.owner, error.dataset, error.column
+        found = {}
+        if any(_is(owner, named) for named, _name in self.datasets):
+            found["owner"] = str(owner)
+            if any(_is(owner, o) and _is(dataset, name) for o, name in self.datasets):
+                found["dataset"] = str(dataset)
+        if any(_is(column, named) for named in self.columns):
+            found["column"] = str(column)
+        return found
+
+
+_NOTHING: Final = Named()
 
 
 # By identity, and not by ``==`` or ``hash``, which a class of a script's making can override.
@@ -78,6 +153,8 @@ def told(
     counts: Callable[[], dict[str, int]],
     *,
     scripts: Mapping[str, str] = MappingProxyType({}),
+    insecure_shown: bool = False,
+    named: Named = _NOTHING,
 ) -> Done:
     """Do ``work``; a failure leaves as a typed event only.
 
@@ -86,37 +163,63 @@ def told(
         logs: The recipe's ``release_policy.logs``.
         counts: Gives the counts of dropped output and refused calls so far, by event.
         scripts: File of each script of the user's own, with its name in the recipe.
+        insecure_shown: Print the traceback, too: a rehearsal (``sandbox.rehearsed``).
+        named: What may be named at every level.
 
     Raises:
         SealtrainError: In place of any exception, without its text, cause or context.
         KeyboardInterrupt: Without text.
     """
     event: BaseException
+    sayings = frozenset(_sayings_for_scripts()) if scripts else None
     try:
         return work()
     except KeyboardInterrupt:
         event = KeyboardInterrupt()
     except BaseException as error:
-        event = _event(error, logs, counts(), scripts)
+        if insecure_shown:
+            traceback.print_exception(error)
+        event = _event(error, logs, counts(), scripts, _NOTHING if scripts else named, sayings)
     raise event  # outside the handlers, so that it does not refer to the original
 
 
 def _event(
-    error: BaseException, logs: Logs, counts: dict[str, int], scripts: Mapping[str, str]
+    error: BaseException,
+    logs: Logs,
+    counts: dict[str, int],
+    scripts: Mapping[str, str],
+    named: Named,
+    sayings: Collection[_Saying] | None,
 ) -> SealtrainError:
     kind = _kind(error, scripts)
-    if logs == "none" and issubclass(kind, DataInvalid):
+    ours = error if type(error) is kind and isinstance(error, SealtrainError) else None
+    about_data = issubclass(kind, DataInvalid)
+    if logs == "none" and about_data:
         kind = DataInvalid
     known = _KNOWN[id(kind)][1]
     check = got = None
+    message = known.meaning
     hint = f"sealtrain explain {known.code} says more; the release policy lets no more out"
+    place = {} if ours is None else named.place(ours)
+    if ours is not None and not about_data:
+        if sayings is None:
+            own = set(_words(_loaded()))
+            message = _among(own, ours.message) or message
+            hint = _among(own, ours.hint) or hint
+        elif _is_saying(ours, kind, sayings):
+            message, hint = ours.message, ours.hint or hint
+    elif about_data and "owner" in place:
+        hint = f"{place['owner']} looks at that dataset: sealtrain validate; then seals it anew"
+    elif kind is StorageFailed and isinstance(error, OSError):
+        message = f"the system refused a file: {os.strerror(error.errno or 0)}"
+        hint = "mend that; sealtrain resume goes on from the last checkpoint"
     if logs == "structured":
         said = ", ".join(f"{name} {count}" for name, count in counts.items())
         check, got = _where(error, kind, scripts), said or None
     program = program_to_name(error) if type(error) is ProgramRefused else None
     if program is not None:
         check, got, hint = "program", program, _WITHOUT_PROGRAM
-    left = kind(known.meaning, check=check, got=got, hint=hint)
+    left = kind(message, check=check, got=got, hint=hint, **place)
     # The class may have been written into since.
     left.code, left.exit_code = known.code, known.exit_code  # type: ignore[misc]
     return left
@@ -130,7 +233,86 @@ def _kind(error: BaseException, scripts: Mapping[str, str]) -> type[SealtrainErr
         return EgressRefused
     if isinstance(error, ModuleNotFoundError):
         return ImportRefused
-    return UsageError if scripts else TrainingFailed
+    if type(error) is OSError and error.errno in _OF_THE_MACHINE:
+        return StorageFailed
+    return ScriptFailed if scripts else TrainingFailed
+
+
+def _is(got: object, approved: str) -> bool:
+    """Whether it is that name and a plain string: a class of a script's could equal any."""
+    return type(got) is str and got == approved
+
+
+def _among(words: Collection[str], text: object) -> str | None:
+    return text if type(text) is str and text in words else None
+
+
+def _loaded() -> list[str]:
+    return [name for name in list(sys.modules) if name.startswith(_PACKAGES)]
+
+
+def _is_saying(
+    error: SealtrainError, kind: type[SealtrainError], sayings: Collection[_Saying]
+) -> bool:
+    """Whether it is one refusal as the source has it, in plain strings."""
+    plain = type(error.message) is str and type(error.hint) in {str, NoneType}
+    return plain and (id(kind), error.message, error.hint) in sayings
+
+
+def _sayings_for_scripts() -> Iterator[_Saying]:
+    """How what scripts call refuses, from its source: loading it would start libraries here."""
+    for name in _FOR_SCRIPTS:
+        spec = find_spec(name)
+        if spec is None or spec.origin is None:
+            continue
+        for node in ast.walk(ast.parse(Path(spec.origin).read_bytes())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                kind = getattr(errors, node.func.id, None)
+                hints = [one.value for one in node.keywords if one.arg == "hint"]
+                if id(kind) in _KNOWN:
+                    for message, hint in product(_texts(node.args[:1]), _texts(hints) or (None,)):
+                        yield id(kind), message, hint
+
+
+def _texts(values: list[ast.expr]) -> list[str]:
+    """What one argument says, whichever way it is chosen."""
+    inner = [part for value in values for part in ast.walk(value)]
+    found = (part.value for part in inner if isinstance(part, ast.Constant))
+    return [text for text in found if isinstance(text, str)]
+
+
+def _words(modules: Collection[str]) -> Iterator[str]:
+    """Sentences that stand in the code of modules, as constants."""
+    for name in modules:
+        module = sys.modules.get(name)
+        if isinstance(module, ModuleType):
+            for value in tuple(vars(module).values()):
+                if getattr(value, "__module__", None) == name:
+                    yield from _words_of(value)
+
+
+def _words_of(value: Any) -> Iterator[str]:
+    if isinstance(value, type):
+        for member in tuple(vars(value).values()):
+            member = getattr(member, "__func__", None) or getattr(member, "fget", None) or member
+            if isinstance(member, FunctionType):
+                yield from _words_in(member.__code__)
+    else:
+        function = getattr(value, "__wrapped__", value)
+        if isinstance(function, FunctionType):
+            yield from _words_in(function.__code__)
+
+
+def _words_in(code: CodeType) -> Iterator[str]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _words_in(constant)
+        elif _is_sentence(constant):
+            yield str(constant)
+
+
+def _is_sentence(constant: object) -> bool:
+    return isinstance(constant, str) and " " in constant and len(constant) <= _LONGEST
 
 
 def _where(error: BaseException, kind: type[SealtrainError], scripts: Mapping[str, str]) -> str:

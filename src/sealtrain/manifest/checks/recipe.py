@@ -14,8 +14,11 @@ from sealtrain.errors import (
 )
 from sealtrain.manifest.checks.case import Case
 from sealtrain.manifest.checks.privacy import privacy_kept
+from sealtrain.manifest.outputs import model_of
 from sealtrain.recipe.compose import extract_lock
-from sealtrain.recipe.lockfile import parse_lock
+from sealtrain.recipe.lockfile import Lock, parse_lock
+from sealtrain.sealing.description import dataset_root
+from sealtrain.sealing.trainedmodel import dataset_names
 
 __all__ = ["policy_kept", "recipe_is_measured", "trusted_one"]
 
@@ -99,8 +102,8 @@ def trusted_one(case: Case) -> str:
 
 def policy_kept(case: Case) -> str:
     """(15) Metrics, recipients and privacy are what the approved recipe lets out."""
-    recipe = case.need_lock().recipe
-    allowed = recipe.release_policy
+    lock = case.need_lock()
+    allowed = lock.recipe.release_policy
     run = case.predicate.run
     for values in (*(point.values for point in run.history), run.metrics):
         for name, value in values.items():
@@ -133,9 +136,52 @@ def policy_kept(case: Case) -> str:
             check="recipients",
             got=", ".join(sorted(strangers)),
         )
+    handed_on = _handed_on_as_locked(case, lock)
     private = privacy_kept(case)
     names = ", ".join(sorted(run.metrics)) or "no metric"
-    return f"released {names}; outputs sealed to {', '.join(recipients)}{private}"
+    return f"released {names}; outputs sealed to {handed_on or ', '.join(recipients)}{private}"
+
+
+def _handed_on_as_locked(case: Case, lock: Lock) -> str | None:
+    """The dataset that the outputs are is for the recipe that the lock pins; ``None`` for none."""
+    stated, pin = case.predicate.outputs.dataset, lock.handed_on
+    if (stated is None) != (pin is None):
+        raise ClaimContradicted(
+            "the outputs are handed on exactly where the recipe hands its model on",
+            check="handed on",
+            got="not handed on" if stated is None else f"to {stated.compose_hash}",
+            expected="not handed on" if pin is None else f"to {pin.compose_hash}",
+        )
+    if stated is None or pin is None:
+        return None
+    owner = next((one for one in case.predicate.consortium.owners if one.name == pin.owner), None)
+    model = model_of(case.predicate, case.manifest.subjects)
+    shards = () if model.dataset is None else model.dataset.shards
+    found = {
+        "owner": (stated.owner, pin.owner),
+        "owner id": (stated.owner_id, None if owner is None else owner.owner_id),
+        "dataset": (stated.name, pin.dataset),
+        "app id": (stated.app_id, pin.app_id),
+        "compose hash": (stated.compose_hash, pin.compose_hash),
+        "files": (model.names, dataset_names(max(2, len(model.files)))),
+    }
+    for what, (got, expected) in found.items():
+        if got != expected:
+            raise ClaimContradicted(
+                f"the outputs are handed on with another {what} than the recipe says",
+                check="handed on",
+                got=str(got),
+                expected=str(expected),
+            )
+    root = dataset_root(stated.dataset_id, model.files[0].root, shards)
+    if stated.root != root:
+        raise ClaimContradicted(
+            "the root of the handed on model is not that of its files",
+            check="handed on",
+            got=stated.root,
+            expected=root,
+        )
+    return f"guests of {pin.compose_hash[:16]}… as {pin.owner}/{pin.dataset}"
 
 
 def _refuse_other_consortium(case: Case, locked_for: str) -> None:

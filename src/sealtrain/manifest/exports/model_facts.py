@@ -94,7 +94,8 @@ def model_facts_of(report: Report) -> ModelFacts:
     elif isinstance(model, SealedModel):
         base = f"the sealed model {model.sealed}"
     else:
-        base = f"{model.path}, SHA-256 {facts.lock.model.sha256}"
+        named = facts.lock.origins.get("model", model.path)
+        base = f"{named}, SHA-256 {facts.lock.model.sha256}"
     return ModelFacts(
         digest=report.digest,
         marker=SIMULATED_MARKER if report.simulated else None,

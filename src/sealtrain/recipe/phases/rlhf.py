@@ -7,22 +7,53 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
+from sealtrain.base.models import StrictModel
 from sealtrain.recipe.columns import Columns
-from sealtrain.recipe.fields import ColumnName
-from sealtrain.recipe.modelspec import ModelFromFolder
+from sealtrain.recipe.fields import ColumnName, by_key
+from sealtrain.recipe.modelspec import ModelFromFolder, SavedModel
 from sealtrain.recipe.recipe import Recipe
-from sealtrain.recipe.rewards import Reward
 from sealtrain.recipe.trainers import Batch, Length, Steps, TrainerArguments
 
 __all__ = [
     "GrpoArguments",
     "PpoArguments",
     "PromptColumns",
+    "Reward",
+    "RewardModel",
+    "RewardRule",
     "RlhfRecipe",
     "RlooArguments",
 ]
+
+
+class RewardModel(StrictModel):
+    """A classifier with one output, which scores a prompt with its answer."""
+
+    kind: ClassVar[Literal["model"]] = "model"
+    model: SavedModel
+    max_length: Length = Field(
+        default=1024, description="Tokens it reads; of a longer text the last ones."
+    )
+
+
+class RewardRule(StrictModel):
+    """A rule that anyone can check: 1 when the answer is right, else 0.
+
+    ``exact-match``: apart from white space around it, it is the record's answer. ``contains``: the
+    record's answer occurs in it.
+    """
+
+    kind: ClassVar[Literal["rule"]] = "rule"
+    rule: Literal["exact-match", "contains"]
+
+
+Reward = Annotated[
+    Annotated[RewardModel, Tag("model")] | Annotated[RewardRule, Tag("rule")],
+    Discriminator(by_key("rule", model="model")),
+]
+"""What training by reinforcement makes likelier."""
 
 
 class PromptColumns(Columns):

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 from sealtrain.errors import FormatUnknown, SchemaMismatch
 from sealtrain.sealing.index import MAX_BATCH_ROWS
-from sealtrain.sealing.tabular import columnar, delimited, imagefolder, jsonl, webdataset
+from sealtrain.sealing.tabular import (
+    columnar,
+    delimited,
+    imagefolder,
+    jsonarray,
+    jsonl,
+    webdataset,
+)
+from sealtrain.sealing.tabular.plainfile import format_of, unreadable
 from sealtrain.sealing.tabular.tokens import TokenShards, open_shards
 
 if TYPE_CHECKING:
@@ -17,15 +25,18 @@ if TYPE_CHECKING:
 __all__ = ["BATCH_BYTES", "FORMS", "evenly", "is_tabular", "open_records"]
 
 BATCH_BYTES = 1 << 20
-FORMS = ("auto", "images", "tokens", "webdataset")
-"""Input: files of the format in their names, images in a folder, token shards, or tar files."""
+FORMS = ("auto", "file", "images", "tokens", "webdataset")
+"""Input: files of the format in their names, any files as they are, images in a folder, token
+shards, or tar files."""
 Progress = Callable[[int], None]
 _Infer = Callable[[Path], "pa.Schema"]
 _Read = Callable[[Path, "pa.Schema", Progress], "Iterator[pa.RecordBatch]"]
 _FORMATS: dict[str, tuple[_Infer, _Read]] = {
     ".jsonl": (jsonl.infer_schema, jsonl.read_batches),
     ".ndjson": (jsonl.infer_schema, jsonl.read_batches),
+    ".json": (jsonarray.infer_schema, jsonarray.read_batches),
     ".csv": (delimited.infer_schema, delimited.read_batches),
+    ".tsv": (delimited.infer_schema, delimited.read_batches),
     ".parquet": (columnar.parquet_schema, columnar.parquet_batches),
     ".arrow": (columnar.arrow_schema, columnar.arrow_batches),
     ".feather": (columnar.arrow_schema, columnar.arrow_batches),
@@ -34,12 +45,12 @@ _ARCHIVES: dict[str, tuple[_Infer, _Read]] = {
     ".tar": (webdataset.infer_schema, webdataset.read_batches),
 }
 # Formats whose records need not have every field.
-_LOOSE = (".jsonl", ".ndjson", ".tar")
+_LOOSE = (".json", ".jsonl", ".ndjson", ".tar")
 
 
 def is_tabular(path: Path) -> bool:
     """Whether the file's name has the suffix of a record format that this package converts."""
-    return path.suffix.lower() in _FORMATS
+    return format_of(path) in _FORMATS
 
 
 def open_records(
@@ -136,7 +147,7 @@ def _common(schemas: Sequence[pa.Schema], sources: Sequence[Path]) -> pa.Schema:
     if all(schema.equals(schemas[0]) for schema in schemas):
         return schemas[0]
     try:
-        if all(path.suffix.lower() in _LOOSE for path in sources):
+        if all(format_of(path) in _LOOSE for path in sources):
             return pa.unify_schemas(schemas, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         pass
@@ -157,12 +168,14 @@ def _refuse_nested_dictionary(schema: pa.Schema) -> None:
 
 
 def _format(path: Path, known: dict[str, tuple[_Infer, _Read]]) -> tuple[_Infer, _Read]:
-    suffix = path.suffix.lower()
+    suffix = format_of(path)
     if suffix not in known:
+        kind, advice = unreadable(path) or ("of no known record format", "check its name")
         raise FormatUnknown(
-            f"{path.name} is of no known record format",
+            f"{path.name} is {kind}",
+            check="format",
             got=path.suffix or "no suffix",
             expected=", ".join(sorted(known)),
-            hint="seal it with the raw layout",
+            hint=f"{advice}; to seal the file as it is, without records: --format file",
         )
     return known[suffix]

@@ -2,18 +2,21 @@
 
 Two passes: the first settles each column's type over every row (integer, then floating point, then
 boolean, else text), the second converts. A column is an integer only if its text comes back
-unchanged, so ``007`` stays text. Fields are separated by commas, quoted by ``"``; the first row
-names the columns.
+unchanged, so ``007`` stays text. Fields are quoted by ``"``; the first row names the columns.
+Commas separate fields, or tabs in a ``.tsv``; or semicolons or tabs where the first row has these
+and no comma.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import RecordInvalid, SchemaMismatch
+from sealtrain.sealing.tabular.plainfile import format_of, opened
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,12 +87,14 @@ def _text_batches(path: Path) -> Iterator[tuple[pa.RecordBatch, int]]:
         bad_row.append(row.number)
         return "error"
 
-    with path.open("rb") as file, _without_content(path, bad_row):
-        names = _header(path)
+    with opened(path) as file, _without_content(path, bad_row):
+        names, delimiter = _header(path)
         reader = csv.open_csv(
             file,
             read_options=csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
-            parse_options=csv.ParseOptions(newlines_in_values=True, invalid_row_handler=refuse_row),
+            parse_options=csv.ParseOptions(
+                delimiter=delimiter, newlines_in_values=True, invalid_row_handler=refuse_row
+            ),
             convert_options=csv.ConvertOptions(
                 column_types=dict.fromkeys(names, "string"), strings_can_be_null=False
             ),
@@ -101,22 +106,55 @@ def _text_batches(path: Path) -> Iterator[tuple[pa.RecordBatch, int]]:
             before = position
 
 
-def _header(path: Path) -> list[str]:
-    """Column names, read by themselves: types must be named before the reader opens."""
+def _header(path: Path) -> tuple[list[str], str]:
+    """Column names, read by themselves: types must be named before the reader opens.
+
+    Returns:
+        The names, and what separates fields.
+    """
     import csv
 
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        try:
-            names = next(csv.reader(file, strict=True), [])
-        except csv.Error:
-            names = []
+    with (
+        opened(path) as file,
+        io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="") as text,
+    ):
+        rows = {}
+        start = _FirstRow(text)
+        for delimiter in "\t" if format_of(path) == ".tsv" else ",;\t":
+            try:
+                rows[delimiter] = next(csv.reader(start, delimiter=delimiter, strict=True), [])
+            except csv.Error:
+                rows[delimiter] = []
+    # A comma comes first: a name that holds a semicolon is rarer than a file that has commas.
+    separates = next((mark for mark, row in rows.items() if len(row) > 1), next(iter(rows)))
+    names = rows[separates]
     if not names or not all(names) or any("\ufffd" in name for name in names):
         raise SchemaMismatch(
             f"{path.name}: the first row must name every column",
             check="schema",
             hint="write a header row, UTF-8",
         )
-    return names
+    return names, separates
+
+
+class _FirstRow:
+    """The lines of a text, as often as they are asked for; those of the first row are few."""
+
+    def __init__(self, text: io.TextIOWrapper) -> None:
+        self._text = text
+        self._lines: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        at = 0
+        while True:
+            if at == len(self._lines):
+                # Arrow reads no row beyond a block, and a packed file can hold gigabytes of one.
+                line = self._text.readline(BLOCK_BYTES)
+                if not line or sum(map(len, self._lines)) + len(line) >= BLOCK_BYTES:
+                    return
+                self._lines.append(line)
+            yield self._lines[at]
+            at += 1
 
 
 @contextmanager
@@ -131,7 +169,7 @@ def _without_content(path: Path, bad_row: list[int | None]) -> Iterator[None]:
         raise RecordInvalid(
             f"{path.name}: {where} has another number of fields or is not UTF-8",
             check="record",
-            hint="quote fields that hold commas or line breaks",
+            hint="quote fields that hold separators or line breaks",
         ) from None
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from sealtrain.errors import LimitExceeded, RecordInvalid, SchemaMismatch
+from sealtrain.sealing.tabular.plainfile import opened
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,7 +99,7 @@ def read_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator[
 def _blocks(path: Path) -> Iterator[bytes]:
     """Whole lines, about 4 MiB at a time."""
     rest = b""
-    with path.open("rb") as file:
+    with opened(path) as file:
         start = file.read(3)
         rest = b"" if start == b"\xef\xbb\xbf" else start
         while data := file.read(BLOCK_BYTES):

@@ -32,7 +32,7 @@ from sealtrain.training.models.base import build_tokenizer, check_vocabulary
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.context import TrainingContext
+    from sealtrain.training.context import PhaseResult, TrainingContext
 
 __all__ = ["train"]
 
@@ -69,9 +69,7 @@ _COMPARED: Final = (
 )
 
 
-def train(
-    work: TrainingContext,
-) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
+def train(work: TrainingContext) -> PhaseResult:
     """Train and evaluate. As ``training.phases.sft.train``.
 
     Raises:

@@ -1,6 +1,6 @@
 """A recipe as Axolotl's configuration. Pure: the same recipe gives the same mapping.
 
-Every setting that a recipe can hold is carried over or has been refused by ``recipe.tuners``.
+Every setting that a recipe can hold is carried over or has been refused by ``recipe.backends``.
 Axolotl's own additions (fused kernels, packing, trackers, workers, plaintext checkpoints, padding
 to a multiple of 64) are explicitly off. Axolotl never reads records itself: ``datasets`` says how
 its prompt strategies turn a record into tokens.

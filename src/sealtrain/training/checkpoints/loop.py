@@ -2,7 +2,8 @@
 
 ``SealedLoop`` yields batches and acts between them:
 
-1. Batches come from the recipe's training data, mixed and shuffled as for any phase.
+1. Batches come from the recipe's training data, mixed and shuffled as for any phase; or from a
+   ``DataLoader`` of the script's own over the sealed stream.
 2. A step is over when the script asks for the next batch: every ``logging_steps`` the averages of
    the logged values leave, and every ``save_steps`` model, optimizer, scheduler, random states and
    the position in the data are sealed. If the lease on the keys is not renewed, they are sealed
@@ -12,20 +13,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import CheckpointRefused, UsageError
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.lease import stops_here
 from sealtrain.training.checkpoints.randomness import random_states, restore_random_states
+from sealtrain.training.data.hugging import positioned_under
+from sealtrain.training.data.stream import RecordStream
 from sealtrain.training.models.weights import load_weights, trainable_state
 from sealtrain.training.telemetry.averages import Averages
 
 if TYPE_CHECKING:
     from sealtrain.recipe.trainers import TrainerArguments
     from sealtrain.training.checkpoints.callback import RunContext
-    from sealtrain.training.data.stream import RecordStream
 
 __all__ = ["SealedLoop"]
 
@@ -45,7 +48,7 @@ class SealedLoop:
     def __init__(
         self,
         context: RunContext,
-        stream: RecordStream,
+        data: RecordStream | Any,
         arguments: TrainerArguments,
         *,
         model: Any,
@@ -57,7 +60,7 @@ class SealedLoop:
 
         Args:
             context: Context of the run.
-            stream: Its training records.
+            data: Its training records, or a loader over a sealed stream of them.
             arguments: The recipe's ``trainer``: steps, batch size, logging and saving.
             model: ``torch.nn.Module``.
             optimizer: Of its parameters.
@@ -66,9 +69,12 @@ class SealedLoop:
 
         Raises:
             CheckpointRefused: The checkpoint is of another model or another kind of training.
+            UsageError: The loader does not read a sealed stream in this process.
         """
         self._context = context
-        self._stream = stream
+        self._batches = (
+            _Columns(data, arguments) if isinstance(data, RecordStream) else _Loaded(data)
+        )
         self._arguments = arguments
         self._optimizer = optimizer
         self._scheduler = scheduler
@@ -83,26 +89,37 @@ class SealedLoop:
         if context.resume is not None:
             self._restore()
 
-    def batches(self) -> Iterator[dict[str, list[Any]]]:
-        """Columns of ``per_device_train_batch_size`` records, until ``max_steps`` have been used.
+    def __iter__(self) -> Iterator[Any]:
+        """As ``batches``: a script iterates over the loop as over its own loader."""
+        return self.batches()
+
+    def batches(self) -> Iterator[Any]:
+        """Batches until ``max_steps`` have been used.
+
+        They are what the loader makes. Without one they are columns of
+        ``per_device_train_batch_size`` records.
 
         Raises:
             SealRefused, RecordInvalid: The data do not open, or break the recipe.
             SealtrainError: A checkpoint could not be sealed, or the lease on the keys ends.
         """
-        size, steps = self._arguments.per_device_train_batch_size, self._arguments.max_steps
+        steps = self._arguments.max_steps
+        if self.steps >= steps:
+            return
         saver = self._context.open_saver()
-        if self._random is not None:
-            restore_random_states(self._random)
-            self._random = None
-        for table in self._stream.batches(size, self.rows, steps * size):
-            batch: dict[str, list[Any]] = table.to_pydict()
+        for batch in self._batches.give(self.rows, steps - self.steps, self._go_on):
             saver.check()
             yield batch
             self.steps += 1
-            self.rows += size
+            self.rows = self._batches.rows_behind()
             self._conclude()
         saver.flush()
+
+    def _go_on(self) -> None:
+        """Restore the random states of the checkpoint, once."""
+        if self._random is not None:
+            restore_random_states(self._random)
+            self._random = None
 
     def log(self, **values: Any) -> None:
         """Note measurements of this step; averages of them are offered to the release policy.
@@ -156,6 +173,79 @@ class SealedLoop:
         self.steps, self.rows, self.last = ref.step, kept["loop"]["rows"], kept["loop"]["last"]
         self._averages.restore(kept["loop"]["account"])
         self._random = kept["random"]
+
+
+class _Columns:
+    """Batches of columns, from the stream itself."""
+
+    def __init__(self, stream: RecordStream, arguments: TrainerArguments) -> None:
+        self._stream = stream
+        self._size = arguments.per_device_train_batch_size
+        self._rows = 0
+
+    def give(
+        self, start: int, count: int, go_on: Callable[[], None]
+    ) -> Iterator[dict[str, list[Any]]]:
+        """``count`` batches from row ``start`` on; ``go_on`` restores random states."""
+        go_on()
+        self._rows = start
+        for table in self._stream.batches(self._size, start, start + count * self._size):
+            self._rows += self._size
+            yield table.to_pydict()
+
+    def rows_behind(self) -> int:
+        """Rows used after the batch given last."""
+        return self._rows
+
+
+class _Loaded:
+    """Batches of a loader over a sealed stream, which prefetches them."""
+
+    def __init__(self, loader: Any) -> None:
+        stream = positioned_under(getattr(loader, "dataset", None))
+        workers = int(getattr(loader, "num_workers", 0) or 0)
+        if stream is None or workers:
+            raise UsageError(
+                "the loader does not read a sealed stream in this process",
+                check="loader",
+                got=f"num_workers={workers}" if stream is not None else "other data",
+                expected="num_workers=0, over the stream of sealtrain.unwrap_dataset()",
+                hint="a thread already prefetches; drop map_style and num_workers",
+            )
+        self._loader, self._stream = loader, stream
+        self._ends: dict[int, int] = {}
+        self._made = self._given = 0
+        base = getattr(loader, "base_dataloader", loader)
+        collate = base.collate_fn
+
+        def noted(examples: list[Any]) -> Any:
+            batch = collate(examples)
+            self._made += 1
+            self._ends[self._made] = stream.position
+            return batch
+
+        base.collate_fn = noted
+
+    def give(self, start: int, count: int, go_on: Callable[[], None]) -> Iterator[Any]:
+        """``count`` batches from row ``start`` on; ``go_on`` restores random states.
+
+        A loader draws random numbers when an iteration begins. Accelerate's begins with the first
+        batch, and draws the next one with it: its collator should draw none.
+        """
+        self._stream.seek({"row": start})
+        self._made = self._given = 0
+        self._ends.clear()
+        drawn = iter(self._loader)
+        if isinstance(drawn, Generator):
+            drawn = chain(list(islice(drawn, 1)), drawn)
+        go_on()
+        for batch in islice(drawn, count):
+            self._given += 1
+            yield batch
+
+    def rows_behind(self) -> int:
+        """Rows used after the batch given last."""
+        return self._ends.pop(self._given)
 
 
 def _number(value: Any) -> float:

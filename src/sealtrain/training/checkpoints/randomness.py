@@ -11,7 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["deterministic", "random_states", "restore_random_states", "seed_of", "undisturbed"]
+__all__ = [
+    "deterministic",
+    "random_states",
+    "restore_random_states",
+    "seed_of",
+    "seeded",
+    "undisturbed",
+]
 
 
 def seed_of(label: str) -> int:
@@ -52,6 +59,19 @@ def restore_random_states(states: dict[str, Any]) -> None:
     torch.set_rng_state(states["torch"])
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(states["cuda"])
+
+
+@contextmanager
+def seeded(label: str) -> Iterator[None]:
+    """Let the block draw from PyTorch's generators as seeded by ``label``; none moves on by it."""
+    import torch
+
+    states = random_states()
+    torch.manual_seed(seed_of(label))
+    try:
+        yield
+    finally:
+        restore_random_states(states)
 
 
 @contextmanager

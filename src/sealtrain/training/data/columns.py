@@ -76,6 +76,8 @@ class Projection:
                         f"column {column} of {source.name} has another type than the stream",
                         check="columns",
                         owner=source.owner,
+                        dataset=source.name,
+                        column=column,
                         got=got,
                         expected=expected,
                     )
@@ -107,6 +109,8 @@ def _converted(source: Source, column: str, values: pa.Array, wanted: pa.DataTyp
             f"column {column} of {source.name} has empty values",
             check="columns",
             owner=source.owner,
+            dataset=source.name,
+            column=column,
             hint="leave out records without it before sealing",
         )
     if values.type == wanted:
@@ -118,6 +122,8 @@ def _converted(source: Source, column: str, values: pa.Array, wanted: pa.DataTyp
             f"column {column} of {source.name} holds a value beyond its type",
             check="columns",
             owner=source.owner,
+            dataset=source.name,
+            column=column,
             expected=wanted,
         ) from None
 
@@ -129,6 +135,7 @@ def _schema(source: Source) -> pa.Schema:
             f"dataset {source.name} holds files, not records",
             check="columns",
             owner=source.owner,
+            dataset=source.name,
             hint="seal JSONL, CSV, Parquet or Arrow",
         )
     return schema
@@ -140,6 +147,8 @@ def _field(source: Source, schema: pa.Schema, column: str) -> pa.Field:
             f"dataset {source.name} has no column {column}",
             check="columns",
             owner=source.owner,
+            dataset=source.name,
+            column=column,
             expected=column,
         )
     return schema.field(column)

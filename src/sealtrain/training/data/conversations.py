@@ -1,49 +1,31 @@
-"""Texts and conversations in columns: which of both a column holds, and whether a record is whole.
+"""Texts and conversations in columns: whether a record is whole, and a tokenizer can write it.
 
 Checked here and not by a trainer, whose own error may quote the record.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid, RecordInvalid
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from transformers import PreTrainedTokenizerBase
 
     from sealtrain.recipe.columns import Columns
 
 __all__ = [
-    "EITHER",
     "check_conversation",
     "check_template",
     "check_tokenizer",
     "field_names",
-    "kind_of",
 ]
-
-EITHER = "text, or a list of {role, content}"
 
 
 def field_names(columns: Columns) -> dict[str, str]:
     """Column of the data → name of the recipe's field, which is what TRL looks for."""
     fields = {field: getattr(columns, field) for field in type(columns).model_fields}
     return {column: field for field, column in fields.items() if column is not None}
-
-
-def kind_of(found: pa.DataType) -> Literal["text", "messages"] | None:
-    """What a column of this type holds; ``None`` for neither."""
-    import pyarrow as pa
-
-    if pa.types.is_string(found) or pa.types.is_large_string(found):
-        return "text"
-    if pa.types.is_list(found) or pa.types.is_large_list(found):
-        inner = found.value_type
-        if pa.types.is_struct(inner) and {"role", "content"} <= {field.name for field in inner}:
-            return "messages"
-    return None
 
 
 def check_conversation(name: str, turns: list[Any]) -> None:

@@ -8,10 +8,13 @@ version is bounded, and the stream refuses to be pickled.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import datasets
+from datasets import iterable_dataset
 from datasets.iterable_dataset import _BaseExamplesIterable
 
 from sealtrain.errors import UsageError
@@ -20,10 +23,26 @@ from sealtrain.training.data.stream import RecordStream, read_all
 if TYPE_CHECKING:
     from sealtrain.training.data.sources import Source
 
-__all__ = ["ROW", "Positioned", "as_iterable_dataset", "as_map_style_dataset", "positioned_under"]
+__all__ = [
+    "ROW",
+    "Positioned",
+    "as_iterable_dataset",
+    "as_map_style_dataset",
+    "map_in_this_process",
+    "positioned_under",
+]
 
 ROW = "sealtrain_row"
 """Under this name a numbered row carries its position in the stream."""
+
+
+def _own_epoch(value: Any) -> int:
+    return int(value)
+
+
+# The library puts each dataset's epoch into shared memory, for workers of a loader, which no run
+# has. A run may write there only into its own folder, unless it may mount memory of its own.
+iterable_dataset._maybe_share_with_torch_persistent_workers = _own_epoch
 
 
 class Positioned:
@@ -135,6 +154,29 @@ def as_map_style_dataset(
     import pyarrow as pa
 
     return datasets.Dataset(pa.Table.from_batches(list(read_all(sources, columns, names=names))))
+
+
+def map_in_this_process() -> None:
+    """Have ``Dataset.map`` and ``filter`` do their work here, whatever ``num_proc`` says.
+
+    Their processes would speak to each other through sockets that a run does not open. The rows
+    are the same.
+    """
+    for name in ("map", "filter"):
+        method = getattr(datasets.Dataset, name)
+        if not hasattr(method, "of_datasets"):
+            setattr(datasets.Dataset, name, _alone(method))
+
+
+def _alone(method: Any) -> Any:
+    @functools.wraps(method)
+    def alone(self: Any, *args: Any, **settings: Any) -> Any:
+        bound = inspect.signature(method).bind(self, *args, **settings)
+        bound.arguments["num_proc"] = None
+        return method(*bound.args, **bound.kwargs)
+
+    alone.of_datasets = method  # type: ignore[attr-defined]
+    return alone
 
 
 def positioned_under(dataset: Any) -> Positioned | None:

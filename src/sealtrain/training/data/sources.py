@@ -114,6 +114,7 @@ class Source:
                 f"dataset {self.name} holds files, which have no columns to rename",
                 check="columns",
                 owner=self.owner,
+                dataset=self.name,
             )
         for column in self.columns:
             if before.names.count(column) != 1:
@@ -121,6 +122,8 @@ class Source:
                     f"dataset {self.name} has no column {column} to rename",
                     check="columns",
                     owner=self.owner,
+                    dataset=self.name,
+                    column=column,
                     expected=column,
                 )
         names = self._names(before.names)
@@ -130,6 +133,8 @@ class Source:
                     f"dataset {self.name} would have column {name} twice",
                     check="columns",
                     owner=self.owner,
+                    dataset=self.name,
+                    column=name,
                     hint="rename the other one too, or leave it out before sealing",
                 )
 

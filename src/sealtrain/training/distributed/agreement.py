@@ -1,15 +1,27 @@
-"""Messages between ranks besides gradients: random states, and measurements that decide."""
+"""Messages between ranks besides gradients: shared work, random states, decisive measurements."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from sealtrain.errors import CheckpointRefused
 from sealtrain.training.distributed.ranks import place
 
-__all__ = ["flag_of_first", "gathered_states", "own_states", "same_for_all", "to_first"]
+__all__ = [
+    "add_up",
+    "by_itself",
+    "dealt",
+    "flag_of_first",
+    "gathered_states",
+    "own_states",
+    "same_for_all",
+    "to_first",
+]
 
 Told = TypeVar("Told")
+Piece = TypeVar("Piece")
 
 
 def to_first(own: Told) -> list[Told]:
@@ -33,6 +45,69 @@ def same_for_all(own: Told) -> Told:
     told = [own]
     dist.broadcast_object_list(told)
     return told[0]
+
+
+def dealt(pieces: Iterable[Piece], work: Callable[[int, Piece], Told]) -> list[Told]:
+    """Work on each piece in one of the ranks, in turns.
+
+    Args:
+        pieces: The same in every rank.
+        work: From a piece's number and the piece to a result with tensors on the CPU only.
+
+    Returns:
+        The results of all pieces in their order, in every rank.
+    """
+    mine = place()
+    own = {
+        number: work(number, piece)
+        for number, piece in enumerate(pieces)
+        if number % mine.world == mine.rank
+    }
+    if mine.world == 1:
+        return list(own.values())
+    import torch.distributed as dist
+
+    parts: list[Any] = [None] * mine.world
+    dist.all_gather_object(parts, own)
+    found: dict[int, Told] = {number: done for part in parts for number, done in part.items()}
+    return [found[number] for number in sorted(found)]
+
+
+def add_up(tensors: Iterable[Any]) -> None:
+    """Replace each tensor by its sum over all ranks, in every rank."""
+    if place().world == 1:
+        return
+    import torch.distributed as dist
+
+    for tensor in tensors:
+        dist.all_reduce(tensor)
+
+
+@contextmanager
+def by_itself(trainer: Any) -> Iterator[None]:
+    """Let one rank measure with a trainer while the other ranks do not.
+
+    TRL's trainers gather figures for a log of their own in the middle of their loss; ranks that do
+    not measure would never answer.
+
+    Args:
+        trainer: A Hugging Face trainer. Its accelerator gathers nothing inside the block.
+    """
+    if place().world == 1:
+        yield
+        return
+    accelerator = trainer.accelerator
+    for name in ("gather", "gather_for_metrics"):
+        setattr(accelerator, name, _unchanged)
+    try:
+        yield
+    finally:
+        for name in ("gather", "gather_for_metrics"):
+            delattr(accelerator, name)
+
+
+def _unchanged(own: Told, *_: Any, **__: Any) -> Told:
+    return own
 
 
 def flag_of_first(own: bool) -> bool:

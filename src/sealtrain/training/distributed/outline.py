@@ -28,6 +28,6 @@ def outline_of(model: Any) -> Any:
 def filled(outline: Any, weights: Mapping[str, Any], device: Any) -> Any:
     """The outline with these weights, which it takes as they are."""
     outline.load_state_dict(weights, assign=True)
-    base = outline.get_base_model() if hasattr(outline, "get_base_model") else outline
-    base.tie_weights()
+    # The outermost that can: an encoder holds its model inside.
+    next(module for module in outline.modules() if hasattr(module, "tie_weights")).tie_weights()
     return outline.to(device)

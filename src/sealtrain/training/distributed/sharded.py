@@ -65,7 +65,12 @@ class Sharded:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         # Over all ranks the mesh uses the existing group: it opens no connection.
         mesh = init_device_mesh(device, (place().world,))
-        layers = set(getattr(model, "_no_split_modules", None) or ())
+        # An encoder or an adapter holds the model that names its layers.
+        layers = {
+            name
+            for module in model.modules()
+            for name in getattr(module, "_no_split_modules", None) or ()
+        }
         for module in reversed(list(model.modules())):
             if type(module).__name__ in layers:
                 fully_shard(module, mesh=mesh, reshard_after_forward=self._reshard)

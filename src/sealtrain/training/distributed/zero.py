@@ -123,9 +123,13 @@ class Zero:
 
     def whole(self, trainer: Any) -> Any:
         """The model itself, or its outline filled with every rank's shard."""
+        from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+
         if self._stage < 3:
             return trainer.model if place().leads else None
         weights = self._gathered(trainer.model, trainable_only=False)
+        # From now on models are whole, also those that are loaded to merge with.
+        unset_hf_deepspeed_config()  # type: ignore[no-untyped-call]  # of Transformers
         outline, self._outline = self._outline, None
         return filled(outline, weights, trainer.args.device) if place().leads else None
 

@@ -41,7 +41,7 @@ def text_encoder(
         """Ids and mask int64 (batch, tokens), labels int64 (batch,)."""
         texts = [record[recipe.columns.text] for record in records]
         if any(not isinstance(text, str) for text in texts):
-            raise RecordInvalid("a record has no text", check="columns")
+            raise RecordInvalid("a record has no text", check="columns", column=recipe.columns.text)
         rows = tokenizer(texts, truncation=True, max_length=recipe.trainer.max_length)["input_ids"]
         if vary is not None:
             rows = [
@@ -156,6 +156,7 @@ def _label_reader(recipe: Any) -> Callable[[Any], int]:
             raise RecordInvalid(
                 "a record has a label that the recipe does not list",
                 check="labels",
+                column=recipe.columns.label,
                 expected=f"one of {len(names)} labels",
                 hint="list every label in the recipe",
             )

@@ -12,12 +12,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import RecordInvalid, SchemaMismatch
+from sealtrain.recipe.records import EITHER, kind_of
 from sealtrain.training.data.conversations import (
-    EITHER,
     check_conversation,
     check_tokenizer,
     field_names,
-    kind_of,
 )
 from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
 
@@ -121,6 +120,7 @@ def _check_columns(schema: pa.Schema, columns: Columns, tokenizer: PreTrainedTok
                 raise SchemaMismatch(
                     f"column {column} is not a boolean, so no answer is marked as desirable",
                     check="columns",
+                    column=column,
                     got=field.type,
                     expected="true or false",
                 )
@@ -130,6 +130,7 @@ def _check_columns(schema: pa.Schema, columns: Columns, tokenizer: PreTrainedTok
             raise SchemaMismatch(
                 f"column {column} holds neither text nor messages",
                 check="columns",
+                column=column,
                 got=field.type,
                 expected=EITHER,
             )

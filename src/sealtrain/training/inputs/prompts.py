@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import RecordInvalid, SchemaMismatch
+from sealtrain.recipe.records import EITHER, kind_of
 from sealtrain.training.data.conversations import (
-    EITHER,
     check_conversation,
     check_tokenizer,
     field_names,
-    kind_of,
 )
 from sealtrain.training.data.stream import read_all
 
@@ -89,6 +88,7 @@ def _check_columns(schema: pa.Schema, columns: Columns, tokenizer: PreTrainedTok
             raise SchemaMismatch(
                 f"column {getattr(columns, field.name)} holds no {field.name}",
                 check="columns",
+                column=getattr(columns, field.name),
                 got=field.type,
                 expected="text" if only_text else EITHER,
             )

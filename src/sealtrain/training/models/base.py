@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid, UsageError
 from sealtrain.training.models.adapters import prepare_base, quantization_config
-from sealtrain.training.models.sealed import sealed_tokenizer
+from sealtrain.training.models.sealed import sealed_model, sealed_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -106,18 +106,26 @@ def _open_tokenizer(base_dir: Path, path: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def build_model(recipe: Recipe, base_dir: Path, kind: str, **settings: Any) -> PreTrainedModel:
+def build_model(
+    recipe: Recipe,
+    base_dir: Path,
+    kind: str,
+    sealed: SealedFolder | None = None,
+    **settings: Any,
+) -> PreTrainedModel:
     """The recipe's base model on the CPU, in four bits if the recipe's adapter wants that.
 
     Args:
-        recipe: Names a folder, or a config and a seed.
+        recipe: Names a folder, a sealed model, or a config and a seed.
         base_dir: Folder that the recipe's paths start from.
         kind: Transformers' auto class: ``AutoModelForCausalLM``,
             ``AutoModelForSequenceClassification``.
+        sealed: The opened model, where the recipe names a sealed one.
         settings: Config values the phase needs (``num_labels``, ``pad_token_id``).
 
     Raises:
         ModelInvalid: Unknown architecture, or weights that do not fit.
+        UsageError: The model is sealed, and not opened here.
     """
     import torch
     import transformers
@@ -125,7 +133,11 @@ def build_model(recipe: Recipe, base_dir: Path, kind: str, **settings: Any) -> P
     auto = getattr(transformers, kind)
     model = recipe.model
     if model.kind == "sealed":
-        raise UsageError("a sealed model is in no folder", hint="use training.models.sealed")
+        if sealed is None:
+            raise UsageError(
+                "the model is sealed, and only the guest can open it", hint="train in a guest"
+            )
+        return sealed_model(recipe, sealed, kind, **settings)
     dtype = getattr(torch, model.dtype)
     wanted = None if recipe.peft is None else recipe.peft.quantization
     if wanted is not None:
@@ -176,10 +188,13 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
 
 
 def build_causal_model(
-    recipe: Recipe, base_dir: Path, tokenizer: PreTrainedTokenizerBase
+    recipe: Recipe,
+    base_dir: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    sealed: SealedFolder | None = None,
 ) -> PreTrainedModel:
-    """The recipe's causal language model, fit for its tokenizer. Raises as ``build_model``."""
-    model = build_model(recipe, base_dir, "AutoModelForCausalLM")
+    """The recipe's causal language model, fit for its tokenizer. As ``build_model``."""
+    model = build_model(recipe, base_dir, "AutoModelForCausalLM", sealed)
     check_vocabulary(model, tokenizer)
     adopt_tokens(model, tokenizer)
     return model

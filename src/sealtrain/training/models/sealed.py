@@ -25,13 +25,14 @@ MAX_VOCABULARY_BYTES = 256 << 20
 _SPECIAL = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
-def sealed_model(recipe: Any, files: SealedFolder, kind: str) -> PreTrainedModel:
+def sealed_model(recipe: Any, files: SealedFolder, kind: str, **settings: Any) -> PreTrainedModel:
     """The model on the CPU.
 
     Args:
         recipe: Its ``model`` is sealed.
         files: The opened model.
         kind: Transformers' auto class.
+        settings: Config values the phase needs, in place of the model's own.
 
     Raises:
         ModelInvalid: A file is missing or breaks the module's rules, or the architecture is
@@ -47,11 +48,11 @@ def sealed_model(recipe: Any, files: SealedFolder, kind: str) -> PreTrainedModel
             check="model",
             hint="train with peft.merge: true, or merge it (sealtrain merge) and seal that",
         )
-    settings = _settings(files, "config.json")
+    values = _settings(files, "config.json") | settings
     weights = _weights(files)
     try:
         dtype = getattr(torch, recipe.model.dtype)
-        config = transformers.AutoConfig.for_model(settings.pop("model_type"), **settings)
+        config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
         with torch.device("meta"):  # only to find its class
             architecture: Any = type(getattr(transformers, kind).from_config(config))
         torch.manual_seed(recipe.trainer.seed)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.context import TrainingContext
+    from sealtrain.training.context import PhaseResult, TrainingContext
 
 __all__ = ["answers", "build", "train"]
 
@@ -44,18 +44,8 @@ _AUTO_CLASSES = {
 Encoded = dict[str, Any]
 
 
-def train(
-    work: TrainingContext,
-) -> tuple[Any, PreTrainedTokenizerBase | None, dict[str, float], SealedRun]:
-    """Train and evaluate.
-
-    Args:
-        work: Recipe, streams, store and callbacks of the run.
-
-    Returns:
-        Trained model (a PEFT model with LoRA), tokenizer if there is one, final metrics, the
-        callback that ran.
-    """
+def train(work: TrainingContext) -> PhaseResult:
+    """Train and evaluate."""
     from transformers import Trainer, TrainingArguments
 
     recipe = work.recipe
@@ -64,12 +54,13 @@ def train(
     names = {name: name for name in recipe.columns.names}
     rows = training_rows(work, names, numbered=recipe.augmentation is not None)
     callback = SealedRun(work.context)
-    trainer = in_stretch(made_private(Trainer, work), work.stretch)(
+    trainer = work.machinery.trainer(in_stretch(made_private(Trainer, work), work.stretch))(
         model=model,
         args=TrainingArguments(
             **trainer_arguments(recipe.trainer, work.scratch)
             | {"include_num_input_tokens_seen": "no", "remove_unused_columns": False}
             | private_arguments(recipe)
+            | work.machinery.arguments()
         ),
         train_dataset=rows,
         data_collator=encode,
@@ -87,8 +78,10 @@ def build(work: TrainingContext) -> tuple[Any, PreTrainedTokenizerBase | None]:
     """
     recipe = work.recipe
     kind = recipe.columns.kind
-    tokenizer = build_tokenizer(recipe, work.base_dir) if kind == "text" else None
-    model: Any = build_model(recipe, work.base_dir, _AUTO_CLASSES[kind], **_config(work, tokenizer))
+    tokenizer = build_tokenizer(recipe, work.base_dir, work.model) if kind == "text" else None
+    model: Any = build_model(
+        recipe, work.base_dir, _AUTO_CLASSES[kind], work.model, **_config(work, tokenizer)
+    )
     if tokenizer is not None:
         check_vocabulary(model, tokenizer)
     if recipe.peft is not None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.context import TrainingContext
+    from sealtrain.training.context import PhaseResult, TrainingContext
     from sealtrain.training.data.packing import Encoder
 
 __all__ = ["train"]
@@ -45,17 +45,8 @@ __all__ = ["train"]
 _COLUMN = "input"
 
 
-def train(
-    work: TrainingContext,
-) -> tuple[Any, PreTrainedTokenizerBase | None, dict[str, float], SealedRun]:
+def train(work: TrainingContext) -> PhaseResult:
     """Train and evaluate.
-
-    Args:
-        work: Recipe, streams, store and callbacks of the run.
-
-    Returns:
-        Trained model (a PEFT model with an adapter), tokenizer if there is one, final metrics, the
-        callback that ran.
 
     Raises:
         SchemaMismatch, RecordInvalid, DataInvalid: The records hold no tokens of this vocabulary.

@@ -32,25 +32,15 @@ from sealtrain.training.models.base import build_causal_model, build_tokenizer
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from sealtrain.training.context import TrainingContext
+    from sealtrain.training.context import PhaseResult, TrainingContext
 
 __all__ = ["train"]
 
 Batch = dict[str, Any]
 
 
-def train(
-    work: TrainingContext,
-) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
-    """Train and evaluate.
-
-    Args:
-        work: Recipe, streams, store and callbacks of the run.
-
-    Returns:
-        Trained model (a PEFT model with an adapter), tokenizer, final metrics, the callback that
-        ran.
-    """
+def train(work: TrainingContext) -> PhaseResult:
+    """Train and evaluate."""
     recipe = work.recipe
     tokenizer = build_tokenizer(recipe, work.base_dir)
     rows, test_rows = preference_rows(work, tokenizer)
@@ -67,6 +57,8 @@ def train(
     )
 
     def evaluate(model: Any) -> dict[str, float]:
+        if method.fused:
+            _fuse_head(model)
         return _measure(trainer, model, method)
 
     model, metrics = train_and_measure(work, trainer, None if test_rows is None else evaluate)
@@ -75,7 +67,8 @@ def train(
 
 def _settings(work: TrainingContext) -> dict[str, Any]:
     arguments = work.recipe.trainer
-    return trainer_arguments(arguments, work.scratch) | own_arguments(arguments)
+    settings = trainer_arguments(arguments, work.scratch) | own_arguments(arguments)
+    return settings | work.machinery.arguments()
 
 
 def _reference(work: TrainingContext, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel | None:
@@ -92,7 +85,8 @@ def _dpo(work: TrainingContext, **given: Any) -> Any:
     from trl.trainer.dpo_trainer import DPOTrainer
 
     reference = _reference(work, given["processing_class"])
-    return DPOTrainer(args=DPOConfig(**_settings(work)), ref_model=reference, **given)
+    trainer = work.machinery.trainer(DPOTrainer)
+    return trainer(args=DPOConfig(**_settings(work)), ref_model=reference, **given)
 
 
 def _kto(work: TrainingContext, **given: Any) -> Any:
@@ -100,7 +94,8 @@ def _kto(work: TrainingContext, **given: Any) -> Any:
     from trl.trainer.kto_trainer import KTOTrainer
 
     reference = _reference(work, given["processing_class"])
-    return KTOTrainer(args=KTOConfig(**_settings(work)), ref_model=reference, **given)
+    trainer = work.machinery.trainer(KTOTrainer)
+    return trainer(args=KTOConfig(**_settings(work)), ref_model=reference, **given)
 
 
 def _orpo(work: TrainingContext, **given: Any) -> Any:
@@ -111,7 +106,7 @@ def _orpo(work: TrainingContext, **given: Any) -> Any:
         given["eval_dataset"] = InOneGo(given["eval_dataset"])
     settings = _settings(work) | {"remove_unused_columns": False}
     del settings["loss_type"]
-    trainer: Any = ORPOTrainer(args=ORPOConfig(**settings), **given)
+    trainer: Any = work.machinery.trainer(ORPOTrainer)(args=ORPOConfig(**settings), **given)
     # A prompt that fills max_length leaves no answer, whose mean log probability would be 0 / 0.
     trainer.train_dataset = trainer.train_dataset.rows.filter(_has_answers)
     if trainer.eval_dataset is not None:
@@ -137,6 +132,16 @@ def _counted(collate: Callable[[list[Batch]], Batch]) -> Callable[[list[Batch]],
         return batch
 
     return collated
+
+
+def _fuse_head(model: Any) -> None:
+    """Add TRL's head, which gives log probabilities, to a model that was put together again."""
+    from trl.trainer.utils import add_fused_lm_head
+
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if "forward" not in vars(base):
+        outputs = ("log_probs", "entropy", "log_sum_sq_probs", "mean_logits", "is_top1")
+        add_fused_lm_head(base, outputs=outputs)
 
 
 def _measure(trainer: Any, model: Any, method: _Method) -> dict[str, float]:
@@ -228,10 +233,11 @@ class _Method(NamedTuple):
     rewards: Callable[[Any, Any, Batch], tuple[Any, Any]]
     loss: Callable[[Any, Any, Batch], Any]
     accuracy: Callable[[Any, Any], float]
+    fused: bool = True
 
 
 _METHODS = {
     "dpo": _Method(_dpo, _pair_rewards, _loss, _share_of_pairs),
     "kto": _Method(_kto, _labelled_rewards, _loss, _share_of_all_pairs),
-    "orpo": _Method(_orpo, _odds_rewards, _odds_loss, _share_of_pairs),
+    "orpo": _Method(_orpo, _odds_rewards, _odds_loss, _share_of_pairs, False),
 }

@@ -1,6 +1,7 @@
 """``embed``: contrastive training of a text encoder with Sentence Transformers.
 
 Every other positive of a batch is a negative of an anchor; hard negatives can be given besides.
+Several ranks gather their embeddings, so that a batch is that of all ranks together.
 
 On the sealed test split, where every distinct positive and negative is a candidate for each anchor:
 ``recall_at_1``, ``mrr_at_10`` (mean of 1 / rank of the first right one, 0 beyond the tenth) and
@@ -17,6 +18,7 @@ from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.checkpoints.callback import SealedRun
 from sealtrain.training.data.hugging import as_iterable_dataset
 from sealtrain.training.data.stream import read_all
+from sealtrain.training.distributed.ranks import place
 from sealtrain.training.measuring import train_and_measure
 from sealtrain.training.models.adapters import adapt
 from sealtrain.training.models.base import build_model, build_tokenizer, check_vocabulary
@@ -25,26 +27,18 @@ from sealtrain.training.models.encoders import build_encoder, encoder_files
 if TYPE_CHECKING:
     import pyarrow as pa
     from sentence_transformers import SentenceTransformer
-    from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.context import TrainingContext
+    from sealtrain.training.context import PhaseResult, TrainingContext
 
 __all__ = ["train"]
 
 _ANCHORS_AT_A_TIME = 1024
 
 
-def train(
-    work: TrainingContext,
-) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
+def train(work: TrainingContext) -> PhaseResult:
     """Train and evaluate.
 
-    Args:
-        work: Recipe, streams, store and callbacks of the run.
-
-    Returns:
-        Trained model (a PEFT model with an adapter), tokenizer, final metrics, the callback that
-        ran. ``work.beside`` holds the files that make the model an encoder.
+    ``work.beside`` gets the files that make the model an encoder.
 
     Raises:
         SchemaMismatch: A column holds no text.
@@ -82,11 +76,12 @@ def train(
     positioned = work.training_stream({name: name for name in order if name is not None})
     _refuse_other_than_text(positioned.stream.schema)
     callback = SealedRun(work.context)
-    trainer = QuietTrainer(
+    trainer = work.machinery.trainer(QuietTrainer)(
         model=encoder,
         args=SentenceTransformerTrainingArguments(
             **trainer_arguments(recipe.trainer, work.scratch)
             | {"include_num_input_tokens_seen": "no"}
+            | work.machinery.arguments()
         ),
         train_dataset=as_iterable_dataset(positioned),
         loss=_loss(encoder, recipe.trainer),
@@ -97,6 +92,8 @@ def train(
         return _evaluate(work, encoder)
 
     encoder, metrics = train_and_measure(work, trainer, evaluate if work.test_sources else None)
+    if encoder is None:
+        return None, tokenizer, metrics, callback
     work.beside |= encoder_files(encoder)
     return encoder[0].model, tokenizer, metrics, callback
 
@@ -109,6 +106,7 @@ def _refuse_other_than_text(schema: pa.Schema) -> None:
             raise SchemaMismatch(
                 f"column {field.name} holds no text",
                 check="columns",
+                column=field.name,
                 got=field.type,
                 expected="text",
             )
@@ -117,11 +115,17 @@ def _refuse_other_than_text(schema: pa.Schema) -> None:
 def _loss(encoder: SentenceTransformer, arguments: Any) -> Any:
     from sentence_transformers.sentence_transformer import losses
 
+    gather = place().world > 1
     if arguments.mini_batch_size is None:
-        loss: Any = losses.MultipleNegativesRankingLoss(encoder, scale=arguments.scale)
+        loss: Any = losses.MultipleNegativesRankingLoss(
+            encoder, scale=arguments.scale, gather_across_devices=gather
+        )
     else:
         loss = losses.CachedMultipleNegativesRankingLoss(
-            encoder, scale=arguments.scale, mini_batch_size=arguments.mini_batch_size
+            encoder,
+            scale=arguments.scale,
+            mini_batch_size=arguments.mini_batch_size,
+            gather_across_devices=gather,
         )
     if arguments.matryoshka_dims is None:
         return loss

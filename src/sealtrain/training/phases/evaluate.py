@@ -3,7 +3,7 @@
 With ``privacy: {dp: counts}`` every metric is computed from one histogram with noise; without it
 metrics leave only over enough records of every label (``training.privacy.counts``). The guest seals
 the metrics to the recipients as ``metrics.json`` and puts them into the manifest; the model does
-not leave.
+not leave. Several ranks share the records, and the first one counts.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid, UsageError
+from sealtrain.training.distributed.ranks import place
 from sealtrain.training.inputs.classifier import tabular_encoder, text_encoder
 from sealtrain.training.measuring import classifier_answers
 from sealtrain.training.models.base import build_model, build_tokenizer, check_vocabulary
-from sealtrain.training.models.sealed import sealed_model
 from sealtrain.training.privacy.counts import histogram, metrics_of, noised, over_floor
 from sealtrain.training.scores import softmax
 
 if TYPE_CHECKING:
-    from sealtrain.training.context import TrainingContext
+    from sealtrain.training.context import PhaseResult, TrainingContext
 
 __all__ = ["Evaluated", "train"]
 
@@ -37,14 +37,8 @@ class Evaluated:
     mark: dict[str, Any] | None = None
 
 
-def train(work: TrainingContext) -> tuple[None, None, dict[str, float], Evaluated]:
+def train(work: TrainingContext) -> PhaseResult:
     """Evaluate.
-
-    Args:
-        work: Recipe, test sources, the run's source of noise.
-
-    Returns:
-        No model, no tokenizer, metrics, counts.
 
     Raises:
         ModelInvalid: The model has other labels than the recipe, or in another order.
@@ -55,6 +49,8 @@ def train(work: TrainingContext) -> tuple[None, None, dict[str, float], Evaluate
 
     recipe = work.recipe
     truth, logits = _answers(work)
+    if not place().leads:
+        return None, None, {}, Evaluated(rows=len(truth))
     counts = histogram(np.asarray(truth, dtype=np.int64), softmax(np.concatenate(logits)))
     if recipe.privacy.dp == "counts":
         if work.noise is None:
@@ -77,11 +73,7 @@ def _answers(work: TrainingContext) -> tuple[list[int], list[Any]]:
     if tabular:
         import sealtrain.training.models.tabular  # noqa: F401  # registers the architecture
     kind = "AutoModelForSequenceClassification"
-    model: Any = (
-        build_model(recipe, work.base_dir, kind)
-        if work.model is None
-        else sealed_model(recipe, work.model, kind)
-    )
+    model: Any = build_model(recipe, work.base_dir, kind, work.model)
     _refuse_other_labels(recipe, model)
     if tabular:
         encode = tabular_encoder(recipe)
@@ -90,7 +82,7 @@ def _answers(work: TrainingContext) -> tuple[list[int], list[Any]]:
         check_vocabulary(model, tokenizer)
         encode = text_encoder(recipe, tokenizer)
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-    return classifier_answers(work, model, encode)
+    return classifier_answers(work, model, encode, together=True)
 
 
 def _refuse_other_labels(recipe: Any, model: Any) -> None:

@@ -27,23 +27,13 @@ from sealtrain.training.models.base import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.context import TrainingContext
+    from sealtrain.training.context import PhaseResult, TrainingContext
 
 __all__ = ["train"]
 
 
-def train(
-    work: TrainingContext,
-) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
-    """Train and evaluate.
-
-    Args:
-        work: Recipe, streams, store and callbacks of the run.
-
-    Returns:
-        Trained model (a PEFT model with an adapter), tokenizer, final metrics, the callback that
-        ran.
-    """
+def train(work: TrainingContext) -> PhaseResult:
+    """Train and evaluate."""
     from trl.trainer.reward_config import RewardConfig
     from trl.trainer.reward_trainer import RewardTrainer
 
@@ -60,10 +50,12 @@ def train(
     )
     check_vocabulary(model, tokenizer)
     callback = SealedRun(work.context)
-    trainer = RewardTrainer(
+    trainer = work.machinery.trainer(RewardTrainer)(
         model=model,
         args=RewardConfig(
-            **trainer_arguments(recipe.trainer, work.scratch), **own_arguments(recipe.trainer)
+            **trainer_arguments(recipe.trainer, work.scratch)
+            | own_arguments(recipe.trainer)
+            | work.machinery.arguments()
         ),
         train_dataset=rows,
         eval_dataset=test_rows,

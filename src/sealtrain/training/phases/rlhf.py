@@ -19,6 +19,7 @@ from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.checkpoints.callback import SealedRun
 from sealtrain.training.checkpoints.randomness import undisturbed
 from sealtrain.training.data.hugging import as_iterable_dataset
+from sealtrain.training.distributed.ranks import place
 from sealtrain.training.inputs.preferences import own_arguments
 from sealtrain.training.inputs.prompts import Prompt, check_prompt, test_prompts, training_prompts
 from sealtrain.training.measuring import train_and_measure
@@ -30,25 +31,15 @@ from sealtrain.training.sampling import Sampler, likelihood, reference
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from sealtrain.training.context import TrainingContext
+    from sealtrain.training.context import PhaseResult, TrainingContext
     from sealtrain.training.data.hugging import Positioned
     from sealtrain.training.ppo.loop import PpoLoop
 
 __all__ = ["train"]
 
 
-def train(
-    work: TrainingContext,
-) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun | PpoLoop]:
-    """Train and evaluate.
-
-    Args:
-        work: Recipe, streams, store and callbacks of the run.
-
-    Returns:
-        Trained model (a PEFT model with an adapter), tokenizer, final metrics, the callback or loop
-        that ran.
-    """
+def train(work: TrainingContext) -> PhaseResult:
+    """Train and evaluate."""
     tokenizer = build_tokenizer(work.recipe, work.base_dir)
     prompts = training_prompts(work, tokenizer)
     frozen = None
@@ -61,6 +52,8 @@ def train(
     trial = _Trial(work, tokenizer, frozen)
     by = _ppo if work.recipe.trainer.algorithm == "ppo" else _groups
     model, ran = by(work, tokenizer, trial, prompts)
+    if model is None:  # another rank than the first
+        return None, tokenizer, {}, ran
     with undisturbed(model):
         metrics = trial.final(model)
     return model, tokenizer, metrics, ran
@@ -158,7 +151,7 @@ def _ppo(
         policy.gradient_checkpointing_enable({"use_reentrant": False})
     loop = PpoLoop(work, Critic(policy), trial.frozen, trial.sampler, trial.rewards)
     loop.train(prompts)
-    return policy, loop
+    return (policy if place().leads else None), loop
 
 
 def _groups(

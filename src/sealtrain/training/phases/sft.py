@@ -33,7 +33,7 @@ from sealtrain.training.schedule_slice import in_stretch
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.context import TrainingContext
+    from sealtrain.training.context import PhaseResult, TrainingContext
 
 __all__ = ["build", "measured", "train"]
 
@@ -59,17 +59,8 @@ _SFT_ONLY = (
 )
 
 
-def train(
-    work: TrainingContext,
-) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
-    """Train and evaluate.
-
-    Args:
-        work: Recipe, streams, store and callbacks of the run.
-
-    Returns:
-        Trained model (a PEFT model with LoRA), tokenizer, final metrics, the callback that ran.
-    """
+def train(work: TrainingContext) -> PhaseResult:
+    """Train and evaluate."""
     if work.recipe.backend.name == "axolotl":
         from sealtrain.training.backends import axolotl
 
@@ -93,8 +84,8 @@ def build(work: TrainingContext) -> tuple[Any, PreTrainedTokenizerBase]:
         ModelInvalid: As ``training.models.base.build_model``.
     """
     recipe = work.recipe
-    tokenizer = build_tokenizer(recipe, work.base_dir)
-    model = build_causal_model(recipe, work.base_dir, tokenizer)
+    tokenizer = build_tokenizer(recipe, work.base_dir, work.model)
+    model = build_causal_model(recipe, work.base_dir, tokenizer, work.model)
     if recipe.peft is None:
         return model, tokenizer
     checkpointing = recipe.trainer.activation_checkpointing
@@ -126,7 +117,7 @@ def _ready(
 
     recipe = work.recipe
     if work.built is None:
-        tokenizer = build_tokenizer(recipe, work.base_dir)
+        tokenizer = build_tokenizer(recipe, work.base_dir, work.model)
         model, peft_config = _model(work, tokenizer)
     else:
         (model, tokenizer), peft_config = work.built, None
@@ -171,7 +162,7 @@ def _model(work: TrainingContext, tokenizer: PreTrainedTokenizerBase) -> tuple[A
     recipe = work.recipe
     if recipe.backend.name == "unsloth":
         return load_model(recipe, work.base_dir, tokenizer), None
-    model = build_causal_model(recipe, work.base_dir, tokenizer)
+    model = build_causal_model(recipe, work.base_dir, tokenizer, work.model)
     return model, None if recipe.peft is None else adapter_config(recipe.peft, _TASK)
 
 

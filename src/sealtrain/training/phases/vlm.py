@@ -30,24 +30,13 @@ from sealtrain.training.models.imagetext import (
 )
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from sealtrain.training.context import TrainingContext
+    from sealtrain.training.context import PhaseResult, TrainingContext
 
 __all__ = ["train"]
 
 
-def train(
-    work: TrainingContext,
-) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
-    """Train and evaluate.
-
-    Args:
-        work: Recipe, streams, store and callbacks of the run.
-
-    Returns:
-        Trained model (a PEFT model with LoRA), tokenizer, final metrics, the callback that ran.
-    """
+def train(work: TrainingContext) -> PhaseResult:
+    """Train and evaluate."""
     from transformers import Trainer, TrainingArguments
 
     class WithoutCache(Trainer):
@@ -73,10 +62,12 @@ def train(
     stream = work.training_stream({name: name for name in recipe.columns.names})
     stream.numbered = recipe.augmentation is not None
     callback = SealedRun(work.context)
-    trainer = WithoutCache(
+    trainer = work.machinery.trainer(WithoutCache)(
         model=model,
         args=TrainingArguments(
-            **trainer_arguments(recipe.trainer, work.scratch) | {"remove_unused_columns": False}
+            **trainer_arguments(recipe.trainer, work.scratch)
+            | {"remove_unused_columns": False}
+            | work.machinery.arguments()
         ),
         train_dataset=as_iterable_dataset(stream),
         processing_class=tokenizer,

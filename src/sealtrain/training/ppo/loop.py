@@ -4,10 +4,14 @@ The loop is to PPO as ``SealedRun`` is to a Hugging Face trainer: sealed checkpo
 head, optimizer, schedule, weight of the divergence, random states, position in the data), exact
 resume, evaluation, early stopping, released metrics. A checkpoint of the recipe closes the interval
 of the averages; a checkpoint that is sealed because the lease ends holds the open interval.
+
+Several ranks hold a copy of everything each. They share a round's answers and every minibatch, and
+add their gradients up; only rank 0 seals and reports.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -23,20 +27,27 @@ from sealtrain.training.checkpoints.randomness import (
     restore_random_states,
     undisturbed,
 )
+from sealtrain.training.distributed.agreement import (
+    add_up,
+    gathered_states,
+    own_states,
+    same_for_all,
+)
+from sealtrain.training.distributed.ranks import place
 from sealtrain.training.inputs.prompts import Prompt, check_prompt
 from sealtrain.training.models.weights import load_weights, trainable_state
-from sealtrain.training.ppo.mathematics import DivergenceWeight
+from sealtrain.training.ppo.mathematics import DivergenceWeight, moved, policy_losses, value_losses
 from sealtrain.training.ppo.rollout import roll_out
-from sealtrain.training.ppo.update import learn
 from sealtrain.training.telemetry.averages import Averages
 
 if TYPE_CHECKING:
     from sealtrain.training.context import TrainingContext
     from sealtrain.training.data.hugging import Positioned
+    from sealtrain.training.ppo.rollout import Rollout
     from sealtrain.training.rewards import Rewards
     from sealtrain.training.sampling import Sampler
 
-__all__ = ["PpoLoop"]
+__all__ = ["PpoLoop", "learn"]
 
 
 class PpoLoop:
@@ -95,18 +106,21 @@ class PpoLoop:
 
     def train(self, prompts: Positioned) -> None:
         """Run to the end of the recipe, from the beginning or from the context's checkpoint."""
-        saver = self._context.open_saver()
+        saver = self._context.open_saver() if place().leads else None
         if self._context.resume is not None:
             self._restore(self._context.resume)
         if self.mark is not None:
             prompts.seek(self.mark)
         records = map(check_prompt, prompts.rows())
         while self.steps < self._arguments.max_steps and not self._best.stopped:
-            saver.check()
+            if saver is not None:
+                saver.check()
             taken = list(islice(records, self._round_size))
             self.mark = prompts.mark()
             self._round(taken)
             self._conclude()
+        if saver is None:
+            return
         saver.flush()
         if saver.best is not None and saver.best.step != self.steps:
             kept = checkpoint.load(
@@ -117,8 +131,7 @@ class PpoLoop:
     @property
     def _round_size(self) -> int:
         one = self._arguments
-        batch: int = one.per_device_train_batch_size * one.gradient_accumulation_steps
-        return batch * int(one.num_mini_batches)
+        return minibatch_size(one) * int(one.num_mini_batches)
 
     def _round(self, prompts: list[Prompt]) -> None:
         arguments = self._arguments
@@ -130,6 +143,7 @@ class PpoLoop:
                 self._sampler,
                 self._rewards,
                 prompts,
+                first=self.rows,
                 coefficient=self._weight.coefficient,
                 arguments=arguments,
             )
@@ -162,7 +176,7 @@ class PpoLoop:
         if arguments.eval_steps and self.steps % arguments.eval_steps == 0:
             if self._context.evaluation is not None:
                 with undisturbed(self._critic):
-                    measured = self._context.evaluation(self._critic.policy)
+                    measured = same_for_all(self._context.evaluation(self._critic.policy))
             best = self._best.take(self.steps, measured)
             due = due or self._best.stopped or (best and arguments.load_best_model_at_end)
         keeper, saver = self._context.keeper, self._context.saver
@@ -175,8 +189,9 @@ class PpoLoop:
             told(self.steps, self.last)
         if due or stops:
             self._save()
-        if stops and keeper is not None and saver is not None:
-            saver.flush()
+        if stops and keeper is not None:
+            if saver is not None:
+                saver.flush()
             keeper.stopped()
 
     def _is_best(self, step: int) -> bool:
@@ -184,6 +199,7 @@ class PpoLoop:
 
     def _save(self) -> None:
         saver = self._context.saver
+        random = gathered_states(random_states())
         if saver is None:
             return
         saver.flush()
@@ -191,7 +207,7 @@ class PpoLoop:
             "model": trainable_state(self._critic),
             "optimizer": self._trainer.optimizer.state_dict(),
             "scheduler": self._trainer.lr_scheduler.state_dict(),
-            "random": random_states(),
+            "random": random,
             "mark": self.mark,
             "rows": self.rows,
             "tokens": self.tokens,
@@ -224,4 +240,117 @@ class PpoLoop:
             saver.best = ref
         elif saver is not None and kept["best_kept"] is not None:
             saver.best = CheckpointRef(**kept["best_kept"])
-        restore_random_states(kept["random"])
+        restore_random_states(own_states(kept["random"]))
+
+
+def minibatch_size(arguments: Any) -> int:
+    """Answers that all ranks together take for one update."""
+    batch: int = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
+    return batch * place().world
+
+
+def learn(trainer: Any, sampler: Sampler, rollout: Rollout, arguments: Any) -> dict[str, float]:
+    """Update policy and values from a round.
+
+    Args:
+        trainer: A Transformers trainer that holds critic, optimizer and precision.
+        sampler: Makes batches of answers.
+        rollout: The round.
+        arguments: The recipe's trainer settings.
+
+    Returns:
+        Means over the minibatches: ``loss``, ``policy_loss``, ``value_loss``, ``entropy``,
+        ``clip_ratio``, ``policy_kl`` (how far the policy moved), ``grad_norm``.
+    """
+    import torch
+
+    averages = Averages()
+    size = minibatch_size(arguments)
+    for _ in range(arguments.num_ppo_epochs):
+        # Dropout moves the generators of ranks apart.
+        order = same_for_all(torch.randperm(len(rollout.answers)).tolist())
+        for at in range(0, len(order), size):
+            rows = order[at : at + size]
+            measured = _gradients(trainer, sampler, rollout, rows, arguments)
+            if arguments.target_kl is not None and measured["policy_kl"] > arguments.target_kl:
+                trainer.optimizer.zero_grad(set_to_none=True)
+                return averages.close() or measured
+            averages.add(measured | {"grad_norm": _step(trainer, arguments)})
+    return averages.close()
+
+
+def _gradients(
+    trainer: Any, sampler: Sampler, rollout: Rollout, rows: list[int], arguments: Any
+) -> dict[str, float]:
+    """Accumulate the gradients of one minibatch, each token of it weighing the same.
+
+    Ranks take its parts in turns; gradients and measurements are those of all of them.
+    """
+    import torch
+
+    mine = place()
+    total = float(rollout.mask[rows].sum())
+    sums: dict[str, float] = {}
+    parts = list(_parts(rows, arguments.per_device_train_batch_size))
+    for part in parts[mine.rank :: mine.world]:
+        batch = sampler.batch([rollout.answers[row] for row in part], rollout.mask.device)
+        width = batch.answered.shape[1]
+        mask = rollout.mask[part, :width]
+        old, values = rollout.chances[part, :width], rollout.values[part, :width]
+        with trainer.accelerator.autocast():
+            new, entropies, guesses = trainer.model(batch, sampler.temperature)
+        # Values in padding must stay finite: they are multiplied by 0.
+        new = torch.where(mask.bool(), new, old)
+        losses, clipped = policy_losses(
+            new, old, rollout.advantages[part, :width], clip=arguments.cliprange
+        )
+        errors = value_losses(
+            guesses, values, rollout.returns[part, :width], clip=arguments.cliprange_value
+        )
+        policy_loss, value_loss = (losses * mask).sum() / total, (errors * mask).sum() / total
+        loss = policy_loss + arguments.vf_coef * value_loss
+        loss.backward()
+        for name, value in (
+            ("loss", loss),
+            ("policy_loss", policy_loss),
+            ("value_loss", value_loss),
+            ("entropy", (entropies * mask).sum() / total),
+            ("clip_ratio", (clipped * mask).sum() / total),
+            ("policy_kl", (moved(new, old) * mask).sum() / total),
+        ):
+            sums[name] = sums.get(name, 0.0) + float(value.detach())
+    whole = torch.tensor(list(sums.values()), dtype=torch.float64)
+    add_up([whole])
+    _add_up_gradients(trainer.model)
+    return dict(zip(sums, whole.tolist(), strict=True))
+
+
+def _add_up_gradients(model: Any) -> None:
+    """Give every rank the sum of all ranks' gradients; a weight that none used keeps none."""
+    import torch
+
+    if place().world == 1:
+        return
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    used = torch.tensor([parameter.grad is not None for parameter in learning], dtype=torch.int32)
+    add_up([used])
+    for parameter, ranks in zip(learning, used.tolist(), strict=True):
+        if ranks and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    add_up(parameter.grad for parameter in learning if parameter.grad is not None)
+
+
+def _step(trainer: Any, arguments: Any) -> float:
+    import torch
+
+    learning = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
+    limit = arguments.max_grad_norm or float("inf")
+    norm = float(torch.nn.utils.clip_grad_norm_(learning, limit))
+    trainer.optimizer.step()
+    trainer.optimizer.zero_grad(set_to_none=True)
+    return norm
+
+
+def _parts(rows: list[int], size: int) -> Iterator[list[int]]:
+    for at in range(0, len(rows), size):
+        yield rows[at : at + size]

@@ -1,4 +1,9 @@
-"""A round of answers: sampled, scored, and weighted for the update."""
+"""A round of answers: sampled, scored, and weighted for the update.
+
+Ranks share the sampling and the scoring, and all of them get the whole round. Answers are drawn
+from random numbers that follow from the recipe's seed and the prompt's position in the data, so a
+round is the same for any number of ranks.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from sealtrain.training.checkpoints.randomness import seeded
+from sealtrain.training.distributed.agreement import dealt
 from sealtrain.training.ppo.mathematics import estimate_advantages, token_rewards, whiten
 from sealtrain.training.sampling import Answer, Sampler, likelihood, padded, reference
 
@@ -23,7 +30,7 @@ __all__ = ["Critic", "Experience", "Rollout", "roll_out"]
 
 @dataclass(slots=True, kw_only=True)
 class Experience:
-    """An answer and the figures of its tokens, float32 (tokens,).
+    """An answer and the figures of its tokens, float32 (tokens,) on the CPU.
 
     Attributes:
         answer: The answer.
@@ -75,6 +82,7 @@ def roll_out(
     rewards: Rewards,
     prompts: Sequence[Prompt],
     *,
+    first: int,
     coefficient: float,
     arguments: Any,
 ) -> Rollout:
@@ -85,33 +93,43 @@ def roll_out(
         frozen: The reference, ``None`` where it is the policy without its adapter.
         sampler: Samples.
         rewards: Scores.
-        prompts: Checked records.
+        prompts: Checked records, the same in every rank.
+        first: Number of prompts that earlier rounds took.
         coefficient: Weight of the divergence from the reference.
         arguments: The recipe's trainer settings.
     """
     import torch
 
     size = arguments.per_device_train_batch_size
-    experiences: list[Experience] = []
-    for at in range(0, len(prompts), size):
-        chunk = [record["prompt"] for record in prompts[at : at + size]]
-        answers = sampler.sample(critic.policy, chunk)
-        experiences += _looked_at(critic, frozen, sampler, answers)
-    answers = [experience.answer for experience in experiences]
-    scores = torch.tensor(
-        rewards(
-            [record["prompt"] for record in prompts],
-            [answer.text for answer in answers],
-            [record["answer"] for record in prompts] if "answer" in prompts[0] else None,
+
+    def sampled(number: int, records: Sequence[Prompt]) -> list[Experience]:
+        with seeded(f"ppo answers {arguments.seed} {first + number * size}"):
+            answers = sampler.sample(critic.policy, [record["prompt"] for record in records])
+        return _looked_at(critic, frozen, sampler, answers)
+
+    def scored(_number: int, rows: range) -> list[float]:
+        some = [prompts[row] for row in rows]
+        return rewards(
+            [record["prompt"] for record in some],
+            [answers[row].text for row in rows],
+            [record["answer"] for record in some] if "answer" in some[0] else None,
         )
-    )
+
+    chunks = [prompts[at : at + size] for at in range(0, len(prompts), size)]
+    experiences = [one for some in dealt(chunks, sampled) for one in some]
+    answers = [experience.answer for experience in experiences]
+    at_a_time = arguments.per_device_eval_batch_size  # as a reward model batches by itself
+    everyone = range(len(prompts))
+    parts = [everyone[at : at + at_a_time] for at in range(0, len(prompts), at_a_time)]
+    scores = torch.tensor([score for some in dealt(parts, scored) for score in some])
     if arguments.missing_eos_penalty is not None:
         cut = torch.tensor([not answer.ended for answer in answers])
         scores = scores - arguments.missing_eos_penalty * cut
-    mask = padded([torch.ones_like(experience.chances) for experience in experiences], 0)
-    chances = padded([experience.chances for experience in experiences], 0)
-    values = padded([experience.values for experience in experiences], 0)
-    log_ratio = chances - padded([experience.before for experience in experiences], 0)
+    device = critic.policy.device
+    mask = padded([torch.ones_like(one.chances) for one in experiences], 0).to(device)
+    chances = padded([one.chances for one in experiences], 0).to(device)
+    values = padded([one.values for one in experiences], 0).to(device)
+    log_ratio = chances - padded([one.before for one in experiences], 0).to(device)
     given = token_rewards(scores.to(mask.device), log_ratio, mask, coefficient)
     advantages, returns = estimate_advantages(
         given, values, mask, gamma=arguments.gamma, lam=arguments.lam
@@ -138,12 +156,13 @@ def _looked_at(
         chances, _, values = critic(batch, sampler.temperature)
         with reference(critic.policy, frozen) as model:
             before, _, _ = likelihood(model, batch, sampler.temperature)
+    chances, before, values = chances.cpu(), before.cpu(), values.cpu()
     return [
         Experience(
             answer=answer,
-            chances=chances[row, : len(answer.tokens)],
-            before=before[row, : len(answer.tokens)],
-            values=values[row, : len(answer.tokens)],
+            chances=chances[row, : len(answer.tokens)].clone(),
+            before=before[row, : len(answer.tokens)].clone(),
+            values=values[row, : len(answer.tokens)].clone(),
         )
         for row, answer in enumerate(answers)
     ]

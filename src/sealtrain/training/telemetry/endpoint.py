@@ -8,8 +8,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from typing import TYPE_CHECKING
+from wsgiref.simple_server import WSGIServer
+
+from sealtrain.base.hostport import written
+from sealtrain.base.wsgi import bound
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -94,24 +97,19 @@ def page(shown: Shown, port: int) -> Iterator[Page]:
     Args:
         shown: Content of the page.
         port: TCP port, 0 for any free one.
+
+    Raises:
+        UsageError: The port is taken.
     """
     from prometheus_client import CollectorRegistry, make_wsgi_app
-    from prometheus_client.exposition import ThreadingWSGIServer
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(shown)  # the registry only calls ``collect``
-    taken = Page(
-        make_server(_LOOPBACK, port, make_wsgi_app(registry), ThreadingWSGIServer, _Silent)
-    )
+    taken = Page(bound(make_wsgi_app(registry), written(_LOOPBACK, port)))
     try:
         yield taken
     finally:
         taken.close()
-
-
-class _Silent(WSGIRequestHandler):
-    def log_message(self, *_: Any) -> None:
-        """Log no request."""
 
 
 def _labelled(

@@ -35,9 +35,9 @@ from sealtrain.recipe.collaboration import of_kind
 from sealtrain.recipe.compose import app_id_of, compose_hash, extract_lock
 from sealtrain.recipe.lock import parse_lock
 from sealtrain.recipe.models import BASE, measure_models
+from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain_collab.channel.channel import connect
 from sealtrain_collab.channel.proofs import AcceptGuest
-from sealtrain_collab.cut.guest.serve import MANIFEST
 from sealtrain_collab.cut.messages import conversation_of
 from sealtrain_collab.cut.recipe import Cut
 
@@ -166,7 +166,7 @@ def send(
             time.sleep(_PAUSE_SECONDS)
     run_id = _own_run(client, manifest)
     how.out.mkdir(parents=True, exist_ok=True)
-    path = how.out / MANIFEST
+    path = how.out / RUN_MANIFEST
     atomic_write(path, manifest, overwrite=True)
     return Sent(run_id=run_id, bytes=client.sent, manifest=path)
 
@@ -240,7 +240,7 @@ def _client(
 def _opened(how: Sending, recipe: Any, one: FoundDataset) -> OwnDataset:
     import pyarrow as pa
 
-    from sealtrain.sealing.dataset import SealedDataset
+    from sealtrain.sealing.opened import SealedDataset
     from sealtrain.training.data.sources import Source
     from sealtrain.training.data.stream import read_all
     from sealtrain_collab.cut.sending import OwnDataset

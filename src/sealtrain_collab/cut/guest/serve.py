@@ -33,9 +33,7 @@ if TYPE_CHECKING:
     from sealtrain.guest.settings import RunSettings
     from sealtrain_collab.cut.received import Clients
 
-__all__ = ["MANIFEST", "serve"]
-
-MANIFEST = "manifest.json"
+__all__ = ["serve"]
 
 
 def serve(

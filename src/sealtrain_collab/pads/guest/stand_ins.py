@@ -15,7 +15,6 @@ import os
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from sealtrain.guest.helper_machines import place_of
@@ -56,12 +55,7 @@ class PadStandIns:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def put_in(self, model: Any) -> None:

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 from channel_world import acceptance, answering, conversation, guest, talking
-from manifest_world import signer
+from world import signer
 
 from sealtrain.errors import ChannelBroken, PeerUnreachable
 from sealtrain_collab.channel import channel as channels

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 from carrying import carries
-from learner_world import classifier
-from patients_world import NOISE, NORM, PRIVACY, norm, party, rows_of
+from learner_world import NOISE, NORM, PRIVACY, classifier, norm, party, rows_of
 
 from sealtrain.errors import (
     PrivacyBroken,

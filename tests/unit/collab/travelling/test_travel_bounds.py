@@ -11,7 +11,8 @@ import pytest
 import torch
 from carrying import carries
 from safetensors.torch import load
-from sharing_world import PROGRAM, Held, held, plan_of
+from sharing_world import Held, held
+from travel_world import PROGRAM, plan_of
 
 from sealtrain.errors import UsageError
 from sealtrain.recipe.privacy import SequencePrivacy

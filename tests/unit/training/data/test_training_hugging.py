@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 from itertools import islice
 from pathlib import Path
@@ -10,6 +11,7 @@ from carrying import carries
 from training_world import numbered, seal_records, source_of, write_records
 
 from sealtrain.errors import UsageError
+from sealtrain.guest.sandbox.landlock import restrict
 from sealtrain.training.data.hugging import (
     Positioned,
     as_iterable_dataset,
@@ -34,6 +36,19 @@ def test_an_iterable_dataset_gives_the_rows_of_the_stream() -> None:
 def test_it_is_endless_unless_told_where_to_stop() -> None:
     assert len(list(islice(as_iterable_dataset(positioned(5)), 50))) == 50
     assert len(list(as_iterable_dataset(positioned(5, stop=7)))) == 7
+
+
+def test_it_needs_no_shared_memory(tmp_path: Path) -> None:
+    """A run that may not mount writes into its own folder there, and into nothing beside it."""
+    if (child := os.fork()) == 0:
+        restrict([tmp_path], connect=[])
+        try:
+            dataset = as_iterable_dataset(positioned(stop=5)).map(lambda row: row)
+            dataset.set_epoch(3)
+            os._exit(len(list(dataset)))
+        finally:
+            os._exit(99)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
 
 
 def test_an_iteration_begins_where_the_position_says() -> None:

@@ -11,8 +11,7 @@ from training_world import PlainDataset, numbered, source_of
 
 from sealtrain.errors import DataInvalid, SchemaMismatch
 from sealtrain.training.data import order as order_of_rows
-from sealtrain.training.data.order import MAX_LANES, Order
-from sealtrain.training.data.quota import divided
+from sealtrain.training.data.order import MAX_LANES, Order, divided
 from sealtrain.training.data.stream import FIRST_ROWS, RecordStream
 
 

@@ -24,7 +24,7 @@ from sealing_world import sealed_folder
 from training_world import source_of
 
 from sealtrain.errors import DecryptionLost, RootMismatch
-from sealtrain.sealing.dataset import SealedDataset
+from sealtrain.sealing.opened import SealedDataset
 from sealtrain.training.data.prefetch_process import PrefetchProcess
 from sealtrain.training.data.stream import RecordStream, read_all
 
@@ -260,7 +260,7 @@ def test_the_process_ends_when_its_parent_is_killed(folder: Any, tmp_path: Path)
         from pathlib import Path
         from sealing_world import repeatable
         from sealtrain.sealing.datakey import DataKey
-        from sealtrain.sealing.dataset import SealedDataset
+        from sealtrain.sealing.opened import SealedDataset
         from sealtrain.training.data.prefetch_process import PrefetchProcess
         folder = Path({str(folder.folder)!r})
         key = DataKey.generate(repeatable("aside"))

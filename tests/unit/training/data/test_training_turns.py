@@ -11,11 +11,11 @@ from carrying import carries
 
 from sealtrain.errors import ModelInvalid, RecordInvalid, SealtrainError
 from sealtrain.recipe.phases.rlhf import PromptColumns
+from sealtrain.recipe.records import kind_of
 from sealtrain.training.data.conversations import (
     check_conversation,
     check_tokenizer,
     field_names,
-    kind_of,
 )
 from sealtrain.training.inputs.prompts import check_prompt
 

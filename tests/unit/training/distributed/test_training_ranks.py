@@ -8,6 +8,8 @@ from carrying import carries
 
 from sealtrain.errors import CheckpointRefused, UsageError
 from sealtrain.training.distributed.agreement import (
+    add_up,
+    dealt,
     gathered_states,
     own_states,
     same_for_all,
@@ -52,6 +54,10 @@ def test_alone_everything_is_ones_own() -> None:
     assert own_states(states) is states
     assert to_first("x") == ["x"]
     assert same_for_all("x") == "x"
+    assert dealt("ab", lambda number, piece: (number, piece)) == [(0, "a"), (1, "b")]
+    one = torch.ones(2)
+    add_up([one])
+    assert one.tolist() == [1.0, 1.0]
 
 
 def test_a_checkpoint_of_two_ranks_does_not_fit_one() -> None:

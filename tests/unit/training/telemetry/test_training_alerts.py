@@ -14,8 +14,14 @@ from training_world import checkpoint_store, classify, run, seal_records, source
 
 from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.monitoring import Alert, Monitoring
-from sealtrain.training.telemetry.alerts import Alerts, Fired, to_file, to_webhook
-from sealtrain.training.telemetry.monitor import ALERTS_FILE, Monitor
+from sealtrain.training.telemetry.monitor import (
+    ALERTS_FILE,
+    Alerts,
+    Fired,
+    Monitor,
+    to_file,
+    to_webhook,
+)
 
 
 def learning(steps: int = 200, seed: int = 1) -> list[float]:

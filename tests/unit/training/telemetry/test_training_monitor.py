@@ -6,7 +6,7 @@ import mmap
 import struct
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 import pytest
@@ -199,8 +199,11 @@ def test_an_event_file_reads_back_as_written() -> None:
 
 
 @pytest.mark.claim("C21")
-def test_the_bar_shows_released_numbers_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seen", [False, True], ids=["lines", "bar"])
+def test_the_bar_shows_released_numbers_only(tmp_path: Path, seen: bool) -> None:
     said = (tmp_path / "terminal").open("w+")
+    if seen:
+        said = _Terminal(said)  # type: ignore[assignment]
     with said, progress_bar(said, 10) as bar:
         bar.step(5, {"loss": 0.123456789})
         bar.released(5, {"loss": 0.12, "tokens_per_second": 1234.5})
@@ -210,6 +213,39 @@ def test_the_bar_shows_released_numbers_only(tmp_path: Path) -> None:
     assert "1,234" in text
     assert "0.123" not in text
     assert "0.98" not in text
+
+
+class _Terminal:
+    """A file that says it is a terminal."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_without_a_terminal_a_line_comes_every_few_seconds(tmp_path: Path) -> None:
+    now = 0.0
+    with (
+        (tmp_path / "log").open("w") as said,
+        progress_bar(said, 100, monotonic=lambda: now) as bar,
+    ):
+        for step in range(1, 101):
+            now += 1.0
+            bar.step(step, {})
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert lines[1:4] == ["step 1/100", "step 6/100", "step 11/100"]
+    assert lines[-1] == "step 100/100"
 
 
 def test_a_loss_that_is_no_number_is_shown_as_such() -> None:

@@ -155,6 +155,7 @@ class _Dataset:
                 f"dataset {source.name} does not hold the records its index counts",
                 check="records",
                 owner=source.owner,
+                dataset=source.name,
             )
 
     def _read_files(self, dataset: Any) -> None:

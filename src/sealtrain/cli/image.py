@@ -1,0 +1,128 @@
+"""``image``: look at container images, and account for every file in one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sealtrain.cli.output import Json, emit, progress_bytes, say, table
+from sealtrain.errors import UsageError
+from sealtrain.image.account import account_for
+from sealtrain.image.layout import Image, Progress, read_image
+from sealtrain.image.own import STATUS_FOLDER
+from sealtrain.image.packages import code_of, keeps, python_of, wheels_of
+from sealtrain.recipe.lock import load_lock
+
+__all__ = ["opened", "reading", "show", "verify"]
+
+_SHOWN = 20
+
+ImagePath = Annotated[Path, typer.Argument(metavar="IMAGE", help="OCI layout: a folder or a tar.")]
+
+
+def verify(
+    image: ImagePath,
+    source: Annotated[Path, typer.Option(help="Source of sealtrain that you reviewed.")],
+    lock: Annotated[
+        Path | None, typer.Option(help="recipe.lock.json of a recipe that is to run in it.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Account for every file of an image; exits 3 where one is not what source and lock say."""
+    found = opened(image)
+    locked = None if lock is None else load_lock(lock)
+    account = account_for(found, source, lock=locked)
+    if (refusal := account.refusal) is not None:
+        for finding in account.findings[:_SHOWN]:
+            say(f"✗ {finding.message}")
+        if len(account.findings) > _SHOWN:
+            say(f"✗ and {len(account.findings) - _SHOWN} more")
+        raise refusal
+    code = code_of(found)
+    kinds = Counter(entry.kind for entry in found.entries.values())
+    shown: dict[str, Any] = {
+        "digest": found.digest,
+        "name": found.name,
+        "code": code.sha256,
+        "python": account.pins.python,
+        "files": kinds["file"],
+        "debian": len(account.pins.debian),
+        "wheels": len(account.pins.wheels),
+        "locked_packages": None if locked is None else len(locked.environment.packages),
+    }
+    lines = [
+        f"✓ image        {found.digest}",
+        f"✓ sealtrain    {code.sealtrain}, code {code.sha256}: the bytes of {source}",
+        f"✓ Debian       {len(account.pins.debian)} packages, Python {account.pins.python}",
+        f"✓ wheels       {len(account.pins.wheels)} packages, every file as its RECORD says",
+        f"✓ files        {kinds['file']} files and {kinds['link']} links; none is left over",
+    ]
+    if locked is not None:
+        lines.append(f"✓ lock         {len(locked.environment.packages)} packages and the code")
+        if locked.recipe.hardware.image is None:
+            lines.append("· lock         names no image: only the simulator runs it")
+    emit(as_json, shown, [*lines, "accounted for"])
+
+
+def show(image: ImagePath, as_json: Json = False) -> None:
+    """Show an image's digest, how it starts and which packages it has; nothing is verified."""
+    found = opened(image)
+    code = code_of(found)
+    wheels = {name: wheel.version for name, wheel in sorted(wheels_of(found).items())}
+    debian = sorted(
+        name.rpartition("/")[2].removesuffix(".list")
+        for name in found.kept
+        if name.startswith(f"{STATUS_FOLDER}/") and name.endswith(".list")
+    )
+    emit(
+        as_json,
+        {
+            "digest": found.digest,
+            "name": found.name,
+            "config": dict(found.config),
+            "sealtrain": code.sealtrain,
+            "code": code.sha256,
+            "python": python_of(found),
+            "wheels": wheels,
+            "debian": debian,
+        },
+        [
+            f"image      {found.name} {found.digest}",
+            f"sealtrain  {code.sealtrain}, code {code.sha256}",
+            f"python     {python_of(found)}",
+            *(f"{key:<10} {value}" for key, value in found.config.items()),
+            f"debian     {', '.join(debian)}",
+            "",
+            *table(sorted(wheels.items()), header=("package", "version")),
+        ],
+    )
+
+
+def opened(path: Path) -> Image:
+    """Read an image with a progress bar.
+
+    Raises:
+        UsageError: There is nothing at the path.
+    """
+    with reading(path) as progress:
+        return read_image(path, keeps, progress=progress)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[Progress]:
+    """A progress bar over an image's bytes.
+
+    Raises:
+        UsageError: There is nothing at the path.
+    """
+    if not path.exists():
+        raise UsageError(f"no image at {path}", hint="name an OCI layout: a folder or a tar")
+    files = path.rglob("*") if path.is_dir() else [path]
+    size = sum(file.stat().st_size for file in files if file.is_file())
+    with progress_bytes("image", size, shown=True) as progress:
+        yield progress

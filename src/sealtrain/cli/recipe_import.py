@@ -1,0 +1,126 @@
+"""``recipe import``: a recipe from the file of another tool."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sealtrain.base.files import atomic_write, read_bounded
+from sealtrain.base.yamltext import MAX_YAML_BYTES, parse_yaml, yaml_text
+from sealtrain.cli.output import Json, emit, say
+from sealtrain.errors import AlreadyExists, RecipeInvalid
+from sealtrain.recipe.axolotl import Imported, Wanted, import_axolotl
+from sealtrain.recipe.schema import parse_recipe
+
+__all__ = ["import_recipe"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choices:
+    """What Axolotl's file does not say."""
+
+    dataset: Annotated[
+        list[str], typer.Option(help="OWNER.NAME: a dataset to train on; repeat, in its order.")
+    ]
+    test: Annotated[
+        list[str] | None, typer.Option(help="OWNER.NAME: a dataset to measure on; repeat.")
+    ] = None
+    recipient: Annotated[
+        list[str] | None,
+        typer.Option(help="Owner that gets the model; repeat. All owners of data without."),
+    ] = None
+    records: Annotated[
+        int | None,
+        typer.Option("--record-count", min=1, help="Records to train on: turns epochs into steps."),
+    ] = None
+    base: Annotated[
+        Path | None,
+        typer.Option("--base-model", help="Folder of the base model, relative to the recipe."),
+    ] = None
+    name: Annotated[str | None, typer.Option(help="The recipe's name; the file's without.")] = None
+    prepared: Annotated[
+        bool,
+        typer.Option("--prepared", help="Records hold the prompts that Axolotl would write."),
+    ] = False
+    without: Annotated[
+        list[str] | None,
+        typer.Option(help="Leave a key out although training may then differ; repeat."),
+    ] = None
+
+
+def import_recipe(
+    source: Annotated[Path, typer.Argument(metavar="AXOLOTL.YAML", help="Axolotl's file.")],
+    choices: _Choices,
+    out: Annotated[Path, typer.Option(help="Where to write the recipe.")] = Path("recipe.yaml"),
+    as_json: Json = False,
+) -> None:
+    """Translate an Axolotl file into a recipe, and name every key that is not in it.
+
+    A key that changes the result and has no counterpart is refused. Read the recipe before you
+    lock it: what may leave, and who gets the model, is not in Axolotl's file.
+    """
+    data = read_bounded(source, MAX_YAML_BYTES)
+    config = parse_yaml(data, error=RecipeInvalid, what="Axolotl file")
+    if not isinstance(config, Mapping):
+        raise RecipeInvalid("the Axolotl file is no mapping of keys", check="axolotl")
+    named, base = config.get("base_model"), choices.base
+    if base is None and isinstance(named, str) and (out.parent / named).is_dir():
+        base = Path(named)
+    imported = import_axolotl(
+        config,
+        Wanted(
+            name=choices.name or _plain(source.stem),
+            train=choices.dataset,
+            test=choices.test or (),
+            recipients=choices.recipient or (),
+            records=choices.records,
+            base=None if base is None else str(base),
+            prepared=choices.prepared,
+            without=choices.without or (),
+        ),
+    )
+    parse_recipe(imported.recipe)
+    if out.exists():
+        raise AlreadyExists(f"{out} is there already", hint="choose another --out")
+    atomic_write(out, _text(imported, source.name).encode())
+    for line in _told(imported):
+        say(line)
+    emit(
+        as_json,
+        {
+            "recipe": str(out),
+            "translated": imported.translated,
+            "left_out": imported.left_out,
+            "notes": list(imported.notes),
+        },
+        [f"recipe   {out}"],
+    )
+
+
+def _told(imported: Imported) -> list[str]:
+    lines = [f"translated  {key} -> {place}" for key, place in sorted(imported.translated.items())]
+    lines += [f"left out    {key}: {why}" for key, why in sorted(imported.left_out.items())]
+    return lines + [f"note        {note}" for note in imported.notes]
+
+
+def _text(imported: Imported, source: str) -> str:
+    """The recipe, with what is not in it as comments at its top."""
+    said = [f"Translated from Axolotl's {_line(source)}. Read it before you lock it."]
+    said += [f"Left out {_line(key)}: {why}." for key, why in sorted(imported.left_out.items())]
+    said += [f"Note: {note}." for note in imported.notes]
+    return "".join(f"# {line}\n" for line in said) + yaml_text(imported.recipe)
+
+
+def _line(text: str) -> str:
+    """Text of a file that stays in one comment."""
+    return re.sub(r"[^\x20-\x7e]", "?", text)[:200]
+
+
+def _plain(stem: str) -> str:
+    """A recipe's name from a file's."""
+    return re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:63] or "imported"

@@ -1,0 +1,143 @@
+"""``recipe check``: judge a recipe and data at the desk, with neither a broker nor keys."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sealtrain.cli.basefolder import base_of
+from sealtrain.cli.output import Json, emit
+from sealtrain.cli.runoptions import pairs
+from sealtrain.client.fitting import check_data, layout_words
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import DataInvalid, ExtraMissing, RecipeInvalid, SealtrainError, UsageError
+from sealtrain.recipe.fitness import misfits
+from sealtrain.recipe.installation import measure_installation
+from sealtrain.recipe.lock import load_lock, require_scripts
+from sealtrain.recipe.models import measure_models
+from sealtrain.recipe.schema import load_recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sealtrain.recipe.recipe import Recipe
+
+__all__ = ["check"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeskOptions:
+    """What the recipe is held against besides the base model."""
+
+    consortium: Annotated[
+        Path | None, typer.Option(help="The consortium file: do owners and recipients exist?")
+    ] = None
+    base: Annotated[
+        Path | None, typer.Option(help="Folder the recipe's paths start from [the recipe's].")
+    ] = None
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--records", help="OWNER.NAME=PATH: data for a dataset of the recipe; repeat."
+        ),
+    ] = None
+    seal_as: Annotated[
+        list[str] | None,
+        typer.Option(help="OWNER.NAME=OPTIONS: how sealtrain seal would read it; repeat."),
+    ] = None
+
+
+def check(
+    recipe: Annotated[Path, typer.Argument(help="The recipe (YAML), or recipe.lock.json.")],
+    desk: DeskOptions,
+    as_json: Json = False,
+) -> None:
+    """Judge a recipe, its base model and data as lock, seal and train will, without a broker.
+
+    Everything that is wrong is listed. Exits 2 where the recipe could not work, 5 where data does
+    not fit it. Nothing leaves this machine, and nothing is written.
+    """
+    wanted, base = _read(recipe, desk.base)
+    done: list[str] = ["schema"]
+    left: list[str] = []
+    found: list[dict[str, Any]] = []
+
+    def judged(what: str, judge: Callable[[], object]) -> None:
+        try:
+            judge()
+        except ExtraMissing as error:
+            left.append(f"{what}: {error.message}")
+        except SealtrainError as error:
+            found.append({"about": what, **error.to_dict(), "exit": error.exit_code})
+        else:
+            done.append(what)
+
+    members = None if desk.consortium is None else Consortium.load(desk.consortium)
+    names = [owner.name for owner in members.owners] if members else _everyone(wanted)
+    if members is None:
+        left.append("owners and recipients: give --consortium")
+    try:
+        unfit = misfits(wanted, base, names)
+    except SealtrainError as error:
+        found.append({"about": "base model", **error.to_dict(), "exit": error.exit_code})
+    else:
+        found += [
+            {"about": one.field, "code": RecipeInvalid.code, **one.to_dict(), "exit": 2}
+            for one in unfit
+        ]
+        if not unfit:
+            done += ["metrics", "adapter and lengths"]
+            done += [] if members is None else ["owners and recipients"]
+    absent = [one for one in wanted.hub_models.values() if not (base / one.path).exists()]
+    if absent:
+        left.append(f"models and tokenizers: sealtrain lock brings {absent[0].id} from the hub")
+    else:
+        judged("models and tokenizers", lambda: measure_models(wanted, base))
+    if wanted.scripts:
+        judged("scripts", lambda: require_scripts(wanted, base, measure_installation(wanted)))
+    given, ways = pairs(desk.data or []), pairs(desk.seal_as or [])
+    if not set(ways) <= set(given):
+        raise UsageError("options for data that is not given", got=min(set(ways) - set(given)))
+    for key, path in given.items():
+        owner, _, name = key.partition(".")
+        judged(
+            f"data {key}",
+            lambda owner=owner, name=name, path=path, key=key: check_data(  # type: ignore[misc]
+                wanted, owner, name, Path(path), layout_words(shlex.split(ways.get(key, "")))
+            ),
+        )
+    left += [f"data {key}: give --data {key}=PATH" for key in _data(wanted) if key not in given]
+    lines = [f"checked      {what}" for what in done]
+    lines += [f"not checked  {what}" for what in left]
+    for one in found:
+        lines.append(f"wrong        {one['about']}: {one['message']}")
+        lines += [f"  {part}: {one[part]}" for part in ("got", "expected", "hint") if one.get(part)]
+    emit(
+        as_json,
+        {"fits": not found, "checked": done, "not_checked": left, "wrong": found},
+        [*lines, "it fits" if not found else f"{len(found)} wrong"],
+    )
+    if found:
+        codes = {one["exit"] for one in found}
+        raise typer.Exit(
+            RecipeInvalid.exit_code if RecipeInvalid.exit_code in codes else DataInvalid.exit_code
+        )
+
+
+def _read(path: Path, base: Path | None) -> tuple[Recipe, Path]:
+    if path.suffix == ".json":
+        return load_lock(path).recipe, base or base_of(path)
+    return load_recipe(path), base or path.parent
+
+
+def _everyone(recipe: Recipe) -> list[str]:
+    return [*recipe.owners, *recipe.release_policy.model.recipients]
+
+
+def _data(recipe: Recipe) -> list[str]:
+    """Datasets of records; a sealed model comes of a run."""
+    return [f"{one.owner}.{one.name}" for one in recipe.datasets if one.role != "model"]

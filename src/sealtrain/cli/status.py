@@ -1,0 +1,297 @@
+"""``status``: would keys be released for a recipe now; if not, what is missing from whom."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from sealtrain.base.clock import to_rfc3339
+from sealtrain.cli.brokers import BrokerFiles, policy_of_document
+from sealtrain.cli.durations import Duration
+from sealtrain.cli.log import given
+from sealtrain.cli.output import Json, emit, near, progress_items
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.connection import deployment_of
+from sealtrain.client.grants import Wanted
+from sealtrain.client.owner import one_memory
+from sealtrain.client.pin import load_pin
+from sealtrain.client.readiness import GuestHere, Obstacle, Readiness, Run, ask
+from sealtrain.errors import BrokerUnreachable, Unreachable, UsageError
+
+if TYPE_CHECKING:
+    from sealtrain.client.auditing import Progress
+    from sealtrain.client.readiness import AtHand
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.recipe.recipe import Recipe
+
+__all__ = ["status"]
+
+_EXCHANGE_SECONDS: Final = 30.0
+
+_SAID: Final = {
+    "refused": "no",
+    "guest-unproven": "yes, if the guest proves itself",
+    "released": "yes",
+}
+_VERDICTS: Final = tuple(_SAID)
+"""Of several brokers the worst counts: how many a dataset needs, only its owner knows."""
+_APPROVE: Final = (
+    "sealtrain approve --deployment {deployment} --identity {owner}.identity.json --broker {broker}"
+)
+_COMMANDS: Final = {
+    "approvals-missing": _APPROVE,
+    "approval-expired": _APPROVE,
+    "approval-revoked": f"{_APPROVE} --lift-revocation",
+    "recipe-changed": "sealtrain recipe diff",
+    "dataset-unknown": "sealtrain seal DATA --name {dataset} --identity {owner}.identity.json "
+    "--deployment {deployment} --broker {broker}",
+    "dataset-mismatch": f"{_APPROVE} --data SEALED",
+    "no-stanza": "sealtrain rewrap SEALED --identity {owner}.identity.json "
+    "--deployment {deployment} --broker {broker}",
+    "dataset-withdrawn": "sealtrain lock",
+    "consortium-mismatch": "sealtrain lock",
+    "broker-not-approved": "sealtrain lock",
+    "platform-mismatch": "sealtrain lock",
+    "ledger-inconsistent": "sealtrain log audit --broker {broker}",
+    "broker-unreachable": "sealtrain broker status --broker {broker}",
+}
+"""What helps against a refusal; the engineer or the owner named types it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What is known of the run besides its recipe."""
+
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="Sealed datasets that the run will get, to be looked at too; repeat."),
+    ] = None
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--interrupted", help="Folder of an interrupted run: would it be released to go on?"
+        ),
+    ] = None
+    platform: Annotated[
+        str | None, typer.Option(help="What will prove the guest, to see that the lock allows it.")
+    ] = None
+    guest: Annotated[
+        str | None,
+        typer.Option(help="In the guest: where its evidence comes from, as for train; with it."),
+    ] = None
+    collateral: Annotated[
+        str | None, typer.Option(help="Collateral of TDX, dstack's too: file:… or https://…")
+    ] = None
+    gpu_collateral: Annotated[
+        str | None, typer.Option(help="Collateral of the accelerators' reports: file:…")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeliefOptions:
+    """What the broker's word is compared with, and how long it may take."""
+
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            "--memory", help="Your memory of the ledger (see log witness): it must not be older."
+        ),
+    ] = None
+    broker_document: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--broker-deployment",
+            help="broker-compose.json, the document that the broker file pins: with --guest, the "
+            "guest is judged under its policy; repeat for each broker.",
+        ),
+    ] = None
+    patience: Annotated[
+        int, typer.Option(click_type=Duration("s", least=1), help="How long for each broker.")
+    ] = 60
+
+
+def status(
+    deployment: Annotated[Path, typer.Option(help="app-compose.json of the recipe.")],
+    brokers: BrokerFiles,
+    about: RunOptions,
+    belief: BeliefOptions,
+    as_json: Json = False,
+) -> None:
+    """Say whether train would be given keys now; if not, who has to do what.
+
+    Each broker proves itself, its whole ledger is verified, and what owners signed in it is judged
+    by the function that the broker decides with. Exits 0 where keys would be released to a guest
+    that proves itself, otherwise as train would; --guest proves this one. What is only the broker's
+    word is named.
+    """
+    one_memory(belief.state, len(brokers))
+    run = _run(deployment, about, belief.broker_document or [])
+    _key, notes = given(belief.state, None, [])
+    found: dict[str, Readiness] = {}
+    for path in brokers:
+        pin = load_pin(path)
+        with BrokerClient(pin.url, _EXCHANGE_SECONDS, total=belief.patience) as client:
+            found[pin.url] = ask(
+                client,
+                pin,
+                run,
+                progress=_within(belief.patience, shown=not as_json),
+                notes=notes,
+            )
+    files = dict(zip(found, brokers, strict=True))
+    verdicts = {one.verdict for one in found.values()}
+    verdict = next(word for word in _VERDICTS if word in verdicts)
+    worst = _worst(found)
+    emit(
+        as_json,
+        {
+            "verdict": verdict,
+            "code": None if worst is None else worst.error.code,
+            "brokers": {url: _as_json(one, deployment, files[url]) for url, one in found.items()},
+        },
+        _lines(found, deployment, files, verdict),
+    )
+    if worst is not None:
+        raise typer.Exit(worst.error.exit_code)
+
+
+def _run(deployment: Path, about: RunOptions, documents: Sequence[Path]) -> Run:
+    lock, target = deployment_of(deployment)
+    platforms = lock.recipe.hardware.platforms
+    run_id = None
+    if about.run is not None:
+        from sealtrain.guest.settings import load_run
+
+        run_id = load_run(about.run)[1]
+    return Run(
+        lock=lock,
+        target=target,
+        platform=about.platform or platforms[0],
+        run_id=run_id,
+        at_hand=None if not about.data else partial(_at_hand, about.data, lock.recipe),
+        guest=_guest(about, documents),
+    )
+
+
+def _guest(about: RunOptions, documents: Sequence[Path]) -> GuestHere | None:
+    """The guest that this runs in, where one is named."""
+    if about.guest is None:
+        return None
+    if about.platform is None:
+        raise UsageError(
+            "a guest is named without what proves it",
+            check="--platform",
+            expected="--platform beside --guest, as for train",
+        )
+    from sealtrain.attest.guest import open_guest, platform_of
+
+    guest = open_guest(
+        platform_of(about.platform),
+        about.guest,
+        collateral=about.collateral,
+        gpu_collateral=about.gpu_collateral,
+    )
+    policies = dict(map(policy_of_document, documents))
+    return GuestHere(collect=guest.evidence, policy=policies.get)
+
+
+def _at_hand(places: Sequence[str], recipe: Recipe, consortium: Consortium) -> AtHand:
+    """The sealed datasets of a recipe, as ``train`` would find them."""
+    from sealtrain.guest.datasets import find_datasets
+    from sealtrain.guest.settings import place_of
+
+    found = find_datasets([place_of(place) for place in places], recipe, consortium)
+    return {
+        (one.manifest.owner, one.manifest.name): Wanted(
+            dataset_id=one.manifest.dataset_id,
+            root=one.manifest.root,
+            owner=one.manifest.owner,
+            owner_id=one.manifest.owner_id,
+            stanzas=one.stanzas,
+        )
+        for one in found
+    }
+
+
+def _within(seconds: int, *, shown: bool) -> Progress:
+    """Progress of reading a ledger that ends after so many seconds, however long the ledger is."""
+
+    @contextmanager
+    def progress(size: int) -> Iterator[Callable[[int], None]]:
+        until = time.monotonic() + seconds
+        with progress_items("reading the ledger", size, shown=shown) as advance:
+
+            def told(entries: int) -> None:
+                advance(entries)
+                if time.monotonic() > until:
+                    raise BrokerUnreachable(
+                        "the broker's ledger was not read to its end in time",
+                        check="ledger",
+                        expected=f"{size} entries within {seconds} s",
+                        hint="ask again with more --seconds",
+                    )
+
+            yield told
+
+    return progress
+
+
+def _worst(found: Mapping[str, Readiness]) -> Obstacle | None:
+    """What train would say: a refusal says more than silence. ``None`` where nothing is missing."""
+    firsts = [one.obstacles[0] for one in found.values() if one.obstacles]
+    refused = (one for one in firsts if not isinstance(one.error, Unreachable))
+    return next(refused, None) or next(iter(firsts), None)
+
+
+def _commands(obstacle: Obstacle, deployment: Path, broker: Path) -> list[str]:
+    """What each owner whom it is about types, or the engineer; nothing where nothing helps."""
+    pattern = _COMMANDS.get(obstacle.error.code, "")
+    owners = (obstacle.error.owner or "OWNER").split(", ")
+    typed = (
+        pattern.format(
+            deployment=near(deployment),
+            broker=near(broker),
+            owner=owner,
+            dataset=obstacle.dataset or "NAME",
+        )
+        for owner in owners
+    )
+    return [command for command in dict.fromkeys(typed) if command]
+
+
+def _as_json(one: Readiness, deployment: Path, broker: Path) -> dict[str, Any]:
+    told = one.to_dict()
+    for said, obstacle in zip(told["obstacles"], one.obstacles, strict=True):
+        said["commands"] = _commands(obstacle, deployment, broker)
+    return told
+
+
+def _lines(
+    found: Mapping[str, Readiness], deployment: Path, files: Mapping[str, Path], verdict: str
+) -> list[str]:
+    lines = [f"train would get keys  {_SAID[verdict]}"]
+    for url, one in found.items():
+        lines.append(f"broker          {url}")
+        for obstacle in one.obstacles:
+            error = obstacle.error
+            about = " ".join(word for word in (error.owner, obstacle.dataset) if word)
+            lines.append(f"  no            [{error.code}] {error.message}")
+            if about:
+                lines.append(f"    about       {about}")
+            lines += [f"    expected    {error.expected}"] if error.expected else []
+            lines += [f"    hint        {error.hint}"] if error.hint else []
+            lines += [
+                f"    command     {command}"
+                for command in _commands(obstacle, deployment, files[url])
+            ]
+        if one.valid_until is not None:
+            lines.append(f"  approved      until {to_rfc3339(one.valid_until)}")
+        lines += [f"  not proven    {what}" for what in one.unproven]
+    return lines

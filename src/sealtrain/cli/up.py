@@ -1,0 +1,284 @@
+"""``up``: broker and simulated guests for one consortium, for as long as the command runs.
+
+A rehearsal by hand: a person types the commands of every role against it. Nothing is attested.
+
+1. policy and root of trust of the simulator, and the broker's document, unless they are there;
+2. each broker in a simulated guest of its own, and its broker file;
+3. the guest API of the recipe's guest and a trust file, once there is a deployment, and anew when
+   it changes.
+
+Every server is tied to this process: the kernel ends it when this one ends, by ``kill -9`` too.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from sealtrain.base.extras import require_extras
+from sealtrain.base.files import atomic_write, read_bounded
+from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
+from sealtrain.cli.output import Json, emit, near, say
+from sealtrain.cli.programs import Part, ran, tied
+from sealtrain.cli.project import found_project
+from sealtrain.cli.simulator import MachineOptions
+from sealtrain.errors import AlreadyExists, DataInvalid, SealtrainError, UsageError
+
+__all__ = ["up"]
+
+_STARTS_WITHIN_S: Final = 120
+_LOOKS_EVERY_S: Final = 0.5
+
+
+def up(
+    machine: MachineOptions,
+    consortium: Annotated[Path, typer.Option(help="The consortium file.")] = Path(
+        "consortium.json"
+    ),
+    deployment: Annotated[
+        Path, typer.Option(help="app-compose.json of the recipe, now or once it is locked.")
+    ] = Path("locked/app-compose.json"),
+    brokers: Annotated[
+        int, typer.Option(min=1, max=16, help="So many brokers; several hold a share each.")
+    ] = 1,
+    port: Annotated[
+        int, typer.Option(min=1, max=65000, help="Port of the first broker; the next follow it.")
+    ] = 8470,
+    out: Annotated[
+        Path, typer.Option(help="Folder for all of it; run again, it continues there.")
+    ] = Path("up"),
+    as_json: Json = False,
+) -> None:
+    """Play broker and hardware on this machine, until Ctrl-C, to rehearse every role by hand.
+
+    SIMULATED — NOT ATTESTED: use data you may show. It writes broker files and a policy, and serves
+    a guest for `sealtrain train` as soon as the recipe is locked.
+    """
+    require_extras("a rehearsal", "broker", "simulator")
+    say("SIMULATED — NOT ATTESTED: use data you may show")
+    words = ("--tee", machine.tee, "--gpus", str(machine.gpus), "--switches", str(machine.switches))
+    site = Site(out=out, words=words, brokers=brokers, port=port)
+    # A shell has what it starts in the background ignore Ctrl-C; this one ends by it anyway.
+    before = {
+        number: signal.signal(number, signal.default_int_handler)
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        with ExitStack() as parts:
+            site.open(consortium, parts)
+            emit(
+                as_json, {"brokers": [str(file) for file in site.files], "policy": str(site.policy)}
+            )
+            for line in site.lines(deployment):
+                say(line)
+            site.attend(consortium, deployment, parts)
+    except KeyboardInterrupt:
+        say("ended: broker and guest run no more; the same command continues")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """The folder of a rehearsal by hand.
+
+    Attributes:
+        out: The folder.
+        words: Options that say which machine every guest is on.
+        brokers: How many.
+        port: Of the first broker.
+    """
+
+    out: Path
+    words: tuple[str, ...]
+    brokers: int
+    port: int
+
+    @property
+    def policy(self) -> Path:
+        """Appraisal policy that trusts this simulator."""
+        return self.out / "policy.yaml"
+
+    @property
+    def root(self) -> Path:
+        """The simulated root of trust."""
+        return self.out / "simulated-root"
+
+    @property
+    def trust(self) -> Path:
+        """What verifies the runs of this rehearsal."""
+        return self.out / "trust.yaml"
+
+    @property
+    def socket(self) -> Path:
+        """Where the recipe's guest answers."""
+        return self.out / "guest.sock"
+
+    @property
+    def files(self) -> list[Path]:
+        """The broker files."""
+        if self.brokers == 1:
+            return [self.out / "broker.yaml"]
+        return [self.out / f"broker-{place + 1}.yaml" for place in range(self.brokers)]
+
+    def open(self, consortium: Path, parts: ExitStack) -> None:
+        """Start the brokers and pin them.
+
+        Args:
+            consortium: Its file.
+            parts: Ends the servers.
+
+        Raises:
+            AlreadyExists: The folder's broker serves another consortium.
+            UsageError: Another program listens on a port.
+            SealtrainError: A step refused.
+        """
+        for place in range(self.brokers):
+            _expect_free(self.port + place)
+        self.out.mkdir(parents=True, exist_ok=True)
+        if not self.policy.exists():
+            ran(
+                "simulator", "serve", "--simulator", self.root, "--write-policy", self.policy,
+                *self.words,
+            )  # fmt: skip
+        compose = self._document(consortium)
+        for place, file in enumerate(self.files):
+            listen = f"127.0.0.1:{self.port + place}"
+            ticket = self.out / f"{file.stem}.ticket.json"
+            ran("deploy", "ticket", "--role", "broker", "--listen", listen, "--out", ticket)
+            started = Part(
+                f"{file.stem}-guest", self.out,
+                ("deploy", "run", "--deployment", compose, "--ticket", ticket,
+                 "--simulator", self.root, "--folder", self.out / f"{file.stem}-guest",
+                 *self.words),
+                answers=False, start=tied,
+            )  # fmt: skip
+            broker = parts.enter_context(started)
+            url = broker.place("broker ready", within=_STARTS_WITHIN_S)
+            self._pin(url, compose, file)
+            say(f"broker {url}: {file}")
+
+    def lines(self, deployment: Path) -> list[str]:
+        """What to type next."""
+        project = found_project()
+        known = {} if project is None else project.values
+        files = tuple(file.absolute() for file in self.files)
+        named = "" if known.get("brokers") == files else _words("--broker", *self.files)
+        same = known.get("deployment") == deployment.absolute()
+        document = "" if same else _words("--deployment", near(deployment))
+        lock = "" if same else f" {near(deployment.parent / 'recipe.lock.json')}"
+        identity = " --identity FILE"
+        return [
+            "in another terminal, for each role:",
+            f"  sealtrain lock recipe.yaml{named} --out {near(deployment.parent)}",
+            "  sealtrain seal FILE --name NAME --out sealed/OWNER.sealed --and-approve"
+            f"{identity}{document}{named}",
+            f"  sealtrain status{document}{named}",
+            f"  sealtrain train{lock} --platform simulator --guest {self.socket}"
+            f" --collateral file:{self.root}/collateral.json{named} --data sealed --out run",
+            f"  sealtrain open run{identity} --trust {self.trust} --out model",
+            "Ctrl-C ends it",
+        ]
+
+    def attend(self, consortium: Path, deployment: Path, parts: ExitStack) -> None:
+        """Serve the recipe's guest, anew for each new document; ends only if a broker does."""
+        measured: bytes | None = None
+        guest: Part | None = None
+        while True:
+            found = _read(deployment)
+            if found is not None and found != measured:
+                if guest is not None:
+                    guest.end()
+                self.socket.unlink(missing_ok=True)
+                measured = found
+                served = Part(
+                    "guest", self.out,
+                    ("simulator", "serve", "--deployment", deployment, "--socket", self.socket,
+                     "--simulator", self.root, *self.words),
+                    answers=False, start=tied,
+                )  # fmt: skip
+                guest = parts.enter_context(served)
+                try:
+                    guest.line("guest API", within=_STARTS_WITHIN_S)
+                    say(f"guest of {near(deployment)}: {self.socket}")
+                    self._write_trust(consortium, deployment)
+                    say(f"its runs verify with --trust {self.trust}")
+                except SealtrainError as error:
+                    say(f"not ready for {near(deployment)}: {error.message}")
+                    if error.hint:
+                        say(f"  hint: {error.hint}")
+            time.sleep(_LOOKS_EVERY_S)
+
+    def _document(self, consortium: Path) -> Path:
+        """The brokers' document; one that is there must be of this consortium and policy."""
+        compose = self.out / "broker-compose.json"
+        with tempfile.TemporaryDirectory(dir=self.out) as folder:
+            fresh = Path(folder) / compose.name
+            ran(
+                "broker", "deployment", "--consortium", consortium, "--policy", self.policy,
+                "--out", fresh,
+            )  # fmt: skip
+            data = fresh.read_bytes()
+        if not compose.exists():
+            atomic_write(compose, data)
+        elif read_bounded(compose, MAX_DEPLOYMENT_BYTES) != data:
+            raise AlreadyExists(
+                f"the broker in {self.out} serves another consortium",
+                got=str(consortium),
+                hint="choose another --out, or remove the folder",
+            )
+        return compose
+
+    def _pin(self, url: str, compose: Path, file: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=self.out) as folder:
+            fresh = Path(folder) / file.name
+            ran(
+                "broker", "pin", "--url", url, "--broker-deployment", compose,
+                "--policy", self.policy, "--out", fresh,
+            )  # fmt: skip
+            atomic_write(file, fresh.read_bytes(), overwrite=True)
+
+    def _write_trust(self, consortium: Path, deployment: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=self.out) as folder:
+            fresh = Path(folder) / self.trust.name
+            # With several brokers, as many as a dataset's shares need is for its owner to say.
+            count = ("--threshold", "1") if self.brokers > 1 else ()
+            named = [word for file in self.files for word in ("--broker", file)]
+            ran(
+                "trust", "new", "--consortium", consortium, "--deployment", deployment,
+                "--policy", self.policy, *named, *count, "--out", fresh,
+            )  # fmt: skip
+            atomic_write(self.trust, fresh.read_bytes(), overwrite=True)
+
+
+def _expect_free(port: int) -> None:
+    """Refuse a port that is taken, before anything starts; the broker itself says it in its log."""
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise UsageError(
+                f"cannot listen on 127.0.0.1:{port}: {error.strerror}",
+                check="--port",
+                hint="end the other sealtrain up, or choose another --port",
+            ) from None
+
+
+def _words(option: str, *values: Path) -> str:
+    return "".join(f" {option} {value}" for value in values)
+
+
+def _read(deployment: Path) -> bytes | None:
+    with suppress(DataInvalid):
+        return read_bounded(deployment, MAX_DEPLOYMENT_BYTES)
+    return None

@@ -1,0 +1,392 @@
+"""Would a broker release a recipe's keys now? Asked from outside, before any guest runs.
+
+``ask`` judges with the function that the broker decides with (``release.decide.objections``), on
+what the broker's ledger says:
+
+1. the broker proves itself under its pin, as to a guest, and is one that the lock names;
+2. its ledger holds (``ledger.audit``), and ends in a tree head under the key that it proved;
+3. the consortium is in force;
+4. what the broker checks, and in its order: approvals, run, withdrawals, datasets, budgets;
+5. the dataset at hand, where there is one, has a stanza that this broker can open;
+6. asked inside the guest, its evidence meets the policies of the owners whose data it reads and,
+   where the asker holds it, the broker's;
+7. the broker says that it can decide.
+
+What owners signed is verified here. An answer names what is not: that the ledger shown is the
+newest one, unless the asker remembers a tree head; the budgets that runs reserved; and the guest's
+evidence, where there is none yet or the broker's policy is not at hand. As long as the guest is not
+proven the answer is no *yes*.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from sealtrain.attest.appraise import appraise
+from sealtrain.attest.evidence import Evidence
+from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.report_data import Binding
+from sealtrain.attest.verify import verify
+from sealtrain.base.clock import Clock, system_clock, to_rfc3339
+from sealtrain.base.secret import Random
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
+from sealtrain.client.auditing import Progress, audit_served
+from sealtrain.client.grants import Wanted
+from sealtrain.client.pin import BrokerPin
+from sealtrain.consortium.decisions import Target
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import LedgerInconsistent, NoStanza, SealtrainError
+from sealtrain.recipe.lock import Lock
+from sealtrain.release.decide import in_force, objections
+from sealtrain.release.facts import Known, Limits, Measured
+from sealtrain.release.standing import AskedDataset, Question, Standing
+
+__all__ = ["AtHand", "GuestHere", "Obstacle", "Readiness", "Run", "ask"]
+
+_PURPOSE: Final = "status"
+"""Evidence for it answers no broker."""
+AtHand = Mapping[tuple[str, str], Wanted]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuestHere:
+    """The guest that a run will be in.
+
+    Attributes:
+        collect: Collects its evidence for a binding.
+        policy: The policy that a broker has for guests, by the hash of the broker's deployment
+            document; ``None`` where its document is not at hand.
+    """
+
+    collect: Callable[[Binding], Evidence]
+    policy: Callable[[str], AppraisalPolicy | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a guest would ask for.
+
+    Attributes:
+        lock: Of the recipe.
+        target: Its deployment document.
+        platform: What will attest the guest; the lock's first where that is not known yet.
+        run_id: Of an interrupted run that is to go on; ``None`` for a new one.
+        at_hand: Gives the sealed datasets that the guest will be given, by (owner, name); ``None``
+            where they are taken as they are registered.
+        guest: The guest that will ask, where the asker is in it.
+    """
+
+    lock: Lock
+    target: Target
+    platform: str
+    run_id: str | None = None
+    at_hand: Callable[[Consortium], AtHand] | None = None
+    guest: GuestHere | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """A reason why no key would be released.
+
+    Attributes:
+        error: What a guest would be told.
+        dataset: Name of the dataset that it is about, where it is about one.
+    """
+
+    error: SealtrainError
+    dataset: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        found: dict[str, Any] = dict(self.error.to_dict())
+        return found if self.dataset is None else found | {"dataset": self.dataset}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """How a broker would decide.
+
+    Attributes:
+        obstacles: In the order of the checks: a guest is told the first. None where it is ready.
+        entries: Size of the ledger that this was read from.
+        remembered: It extends a tree head that the asker remembered.
+        valid_until: Last second at which the approvals suffice; ``None`` where they do not.
+        policies: Owners whose own policy the guest must meet besides.
+        budgets: Privacy is reserved, and counted from the broker's word.
+        guest: Evidence of the guest was collected, and held where it was judged.
+        brokers_policy: It was judged under the policy of the broker too.
+    """
+
+    obstacles: tuple[Obstacle, ...]
+    entries: int | None = None
+    remembered: bool = False
+    valid_until: int | None = None
+    policies: tuple[str, ...] = ()
+    budgets: bool = False
+    guest: bool = False
+    brokers_policy: bool = False
+
+    @property
+    def verdict(self) -> Literal["refused", "guest-unproven", "released"]:
+        """Whether keys would be released; not known before the guest is proven."""
+        if self.obstacles:
+            return "refused"
+        return "released" if self.guest and self.brokers_policy else "guest-unproven"
+
+    @property
+    def unproven(self) -> list[str]:
+        """What the broker alone says, or decides later."""
+        words = []
+        if not self.guest:
+            also = f", to the policy of {', '.join(self.policies)} too" if self.policies else ""
+            words.append(f"the guest: it proves itself when it asks for keys{also}")
+        elif not self.brokers_policy:
+            words.append("that the guest meets the broker's policy: give the broker's document")
+        if self.entries is not None and not self.remembered:
+            words.append("that this is the newest ledger: the broker's word; --memory compares")
+        if self.budgets:
+            words.append("what earlier runs took of the privacy budgets: the broker's word")
+        return words
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        until = self.valid_until
+        return {
+            "verdict": self.verdict,
+            "obstacles": [obstacle.to_dict() for obstacle in self.obstacles],
+            "approved_until": None if until is None else to_rfc3339(until),
+            "ledger": {"size": self.entries, "remembered": self.remembered},
+            "owner_policies": list(self.policies),
+            "unproven": self.unproven,
+        }
+
+
+def ask(
+    client: BrokerClient,
+    pin: BrokerPin,
+    run: Run,
+    *,
+    progress: Progress,
+    notes: Sequence[str] = (),
+    clock: Clock = system_clock,
+    random: Random = os.urandom,
+) -> Readiness:
+    """How the broker of a pin would decide about a run now. Steps 1 to 6.
+
+    Args:
+        client: Of the broker.
+        pin: What it must prove.
+        run: What a guest would ask for.
+        progress: Shows how much of the ledger is read.
+        notes: Tree heads of this ledger that the asker remembers.
+        clock: Source of the time.
+        random: Source of nonces.
+
+    Returns:
+        What stands against it. A broker out of reach, or that does not prove itself, does so too.
+    """
+    try:
+        return _asked(client, pin, run, progress, notes, clock(), random)
+    except SealtrainError as error:
+        return Readiness(obstacles=(Obstacle(error=error),))
+
+
+def _asked(
+    client: BrokerClient,
+    pin: BrokerPin,
+    run: Run,
+    progress: Progress,
+    notes: Sequence[str],
+    now: int,
+    random: Random,
+) -> Readiness:
+    lock, target = run.lock, run.target
+    consortium = client.consortium(lock.consortium_id)
+    broker = fetch_keys(  # (1)
+        client,
+        pin,
+        consortium,
+        Deployed(app_id=target.app_id, compose_hash=target.compose_hash, brokers=lock.brokers),
+        now=now,
+        random=random,
+    )
+    data = {} if run.at_hand is None else run.at_hand(consortium)
+    standing = Standing(consortium)
+    report = audit_served(  # (2)
+        client, consortium, broker.signing_key, notes, progress=progress, seen=standing.entry
+    )
+    if not report.holds:
+        first = report.findings[0]
+        raise LedgerInconsistent(
+            f"the broker's ledger does not hold: {first.problem}",
+            check=first.check,
+            got=first.where,
+            hint="see all findings: sealtrain log audit --broker; ask the operator",
+        )
+    measured = Measured.of(lock, target, instance_id="", platform=run.platform)
+    tally = standing.tally(target, now, needs=measured.needs)
+    found = [
+        *_replaced(standing),  # (3)
+        *_objected(run, data, broker, measured, standing, now),  # (4) (5)
+    ]
+    read = {owner for owner, _name in measured.datasets}
+    asking = {
+        name: rules
+        for name, signed in sorted(standing.policies.items())
+        if name in read and (rules := signed.document.appraisal) is not None
+    }
+    brokers_policy = None if run.guest is None else run.guest.policy(pin.compose_hash)
+    if run.guest is not None:
+        unmet = _unmet(run, run.guest, {"": brokers_policy, **asking}, now, random)
+        found[:0] = unmet  # (6) a broker looks at evidence first
+    if not found:
+        client.ready()  # (7)
+    return Readiness(
+        obstacles=tuple(found),
+        entries=report.size,
+        remembered=bool(notes),
+        valid_until=tally.valid_until,
+        policies=tuple(asking),
+        budgets=bool(measured.privacy),
+        guest=run.guest is not None,
+        brokers_policy=brokers_policy is not None,
+    )
+
+
+def _replaced(standing: Standing) -> Iterator[Obstacle]:
+    try:
+        in_force(standing.successor)
+    except SealtrainError as error:
+        yield Obstacle(error=error)
+
+
+def _unmet(
+    run: Run,
+    guest: GuestHere,
+    policies: Mapping[str, AppraisalPolicy | None],
+    now: int,
+    random: Random,
+) -> Iterator[Obstacle]:
+    """What the guest's evidence lacks, as the broker judges it; policies by owner."""
+    binding = Binding(_PURPOSE, {"nonce": random(32).hex()})
+    target = run.target
+    try:
+        evidence = guest.collect(binding)
+    except SealtrainError as error:
+        yield Obstacle(error=error)
+        return
+    for owner, policy in policies.items():
+        if policy is None:
+            continue
+        try:
+            verified = verify(evidence, policy, now, binding=binding, collateral=None)
+            appraise(
+                verified,
+                policy,
+                binding=binding,
+                compose_hash=target.compose_hash,
+                app_id=target.app_id,
+            )
+            run.lock.recipe.hardware.require_key_provider(verified.key_provider)
+        except SealtrainError as error:
+            said = error.restated(f"by the policy of {owner}: {error.message}", owner=owner)
+            yield Obstacle(error=said if owner else error)
+
+
+def _objected(
+    run: Run,
+    data: AtHand,
+    broker: AttestedBroker,
+    measured: Measured,
+    standing: Standing,
+    now: int,
+) -> Iterator[Obstacle]:
+    """All objections; of a recipe for several parties, those against each party's request."""
+    datasets = [(dataset.owner, dataset.name) for dataset in run.lock.recipe.datasets]
+    parties = sorted({owner for owner, _name in datasets}) if measured.apart else [None]
+    told: set[tuple[str, str | None, str | None]] = set()
+    for party in parties:
+        asked = [(owner, name) for owner, name in datasets if party in (None, owner)]
+        for obstacle in _of_request(run, data, broker, measured, standing, asked, now):
+            error = obstacle.error
+            key = (error.code, error.owner, obstacle.dataset or error.got)
+            if key not in told:  # approvals are asked about once for each party
+                told.add(key)
+                yield obstacle
+
+
+def _of_request(
+    run: Run,
+    at_hand: AtHand,
+    broker: AttestedBroker,
+    measured: Measured,
+    standing: Standing,
+    names: Sequence[tuple[str, str]],
+    now: int,
+) -> Iterator[Obstacle]:
+    """What stands against one request, for the datasets of these names."""
+    target = run.target
+    asked = {
+        _asked_for(run, at_hand.get(key), standing, place, *key): key
+        for place, key in enumerate(names)
+    }
+    named = {dataset.dataset_id: key for dataset, key in asked.items()}
+    began = standing.runs.get(run.run_id or "")
+    data = {*named, *(one for one, _root in (began.data if began else ()))}
+    found = objections(
+        Question(
+            target=target,
+            run_id=run.run_id or "",
+            resume=run.run_id is not None,
+            datasets=tuple(asked),
+        ),
+        measured,
+        Known(
+            challenge=None,
+            tally=standing.tally(target, now, needs=measured.needs),
+            run=began,
+            withdrawn={one: standing.withdrawn[one] for one in data & standing.withdrawn.keys()},
+        ),
+        registered=standing.registered(
+            list(named), app_id=target.app_id, compose_hash=target.compose_hash
+        ),
+        limits=Limits(broker_ids=broker.ids, consortium_id=broker.consortium_id, lease_seconds=0),
+        spent=standing.spent,
+    )
+    for error, dataset_id in found:
+        owner, name = named.get(dataset_id or "", (error.owner, None))
+        yield Obstacle(error=_of_owner(error, owner), dataset=name)
+    for owner, name in names:  # (5)
+        here = at_hand.get((owner, name))
+        if here is not None and here.stanza_for(broker) is None:
+            yield Obstacle(error=_no_stanza(here), dataset=name)
+
+
+def _asked_for(
+    run: Run, here: Wanted | None, standing: Standing, place: int, owner: str, name: str
+) -> AskedDataset:
+    """A dataset as a guest would ask for it: the one at hand, or the one registered."""
+    if here is not None:
+        return AskedDataset(here.dataset_id, here.root)
+    known = standing.named(owner, name, run.target)
+    if known is not None:
+        return AskedDataset(known.dataset_id, known.root)
+    return AskedDataset(f"{place:032x}", "0" * 64)  # no owner registered such an id
+
+
+def _of_owner(error: SealtrainError, owner: str | None) -> SealtrainError:
+    return error if owner in (None, error.owner) else error.restated(error.message, owner=owner)
+
+
+def _no_stanza(wanted: Wanted) -> NoStanza:
+    return NoStanza(
+        "the dataset at hand holds no key for this broker",
+        check="stanza",
+        owner=wanted.owner,
+        got=wanted.dataset_id,
+        hint="its owner adds one: sealtrain rewrap --deployment --broker",
+    )

@@ -1,0 +1,194 @@
+"""The packages in an image, measured as those of an installation (spec/recipe.md §3.1)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib.metadata import Distribution, PackageNotFoundError
+from pathlib import PurePosixPath
+from typing import Final
+
+from sealtrain.base.digests import map_sha256
+from sealtrain.base.version import PACKAGES
+from sealtrain.image.layer import Entry, refused
+from sealtrain.image.layout import Image
+from sealtrain.image.own import PACKAGES_FOLDER, STATUS_FOLDER
+from sealtrain.image.pins import INTERPRETER
+from sealtrain.recipe.installation import (
+    CodePin,
+    Installation,
+    Place,
+    as_recorded,
+    measure_installation,
+    normalised,
+    recorded,
+)
+from sealtrain.recipe.recipe import Recipe
+
+__all__ = ["code_of", "keeps", "measure_image", "python_of", "require_recorded", "wheels_of"]
+
+_MARKERS: Final = {
+    "implementation_name": "cpython",
+    "os_name": "posix",
+    "platform_machine": "x86_64",
+    "platform_python_implementation": "CPython",
+    "platform_system": "Linux",
+    "sys_platform": "linux",
+}
+_OWN: Final = "sealtrain"
+
+
+def keeps(name: str) -> bool:
+    """Whether a file of an image is one that says what other files are."""
+    above, _, last = name.rpartition("/")
+    return above == STATUS_FOLDER or (
+        above.endswith(".dist-info") and last in ("METADATA", "RECORD")
+    )
+
+
+class ImageDistribution(Distribution):
+    """A package in an image, as ``importlib.metadata`` describes installed ones."""
+
+    def __init__(self, folder: str, kept: Mapping[str, bytes]) -> None:
+        self.folder = folder
+        self._kept = kept
+
+    def read_text(self, filename: str) -> str | None:
+        """As ``Distribution``."""
+        data = self._kept.get(f"{PACKAGES_FOLDER}/{self.folder}/{filename}")
+        return None if data is None else data.decode("utf-8", "replace")
+
+    def locate_file(self, path: str | os.PathLike[str]) -> PurePosixPath:  # type: ignore[override]
+        """As ``Distribution``; a place in the image."""
+        return PurePosixPath("/", PACKAGES_FOLDER, os.fspath(path))
+
+    @property
+    def files_recorded(self) -> dict[str, str]:
+        """Name in the image of each file that ``RECORD`` lists with its hash."""
+        rows = recorded(self.read_text("RECORD") or "")
+        return {f"{PACKAGES_FOLDER}/{path}": hash_ for path, hash_ in rows}
+
+
+def wheels_of(image: Image) -> dict[str, ImageDistribution]:
+    """The packages in an image by normalised name, without sealtrain.
+
+    Raises:
+        ImageRefused: A package is there twice.
+    """
+    found: dict[str, ImageDistribution] = {}
+    for name in image.kept:
+        folder, _, last = name.removeprefix(f"{PACKAGES_FOLDER}/").partition("/")
+        if last != "METADATA" or not name.startswith(f"{PACKAGES_FOLDER}/"):
+            continue
+        package = normalised(folder.removesuffix(".dist-info").partition("-")[0])
+        if package in found:
+            raise refused("a package is there twice", check="wheels", got=package)
+        found[package] = ImageDistribution(folder, image.kept)
+    found.pop(_OWN, None)
+    return found
+
+
+def require_recorded(image: Image, package: str, wheel: ImageDistribution) -> None:
+    """Compare each file of a wheel with the hash in its ``RECORD``.
+
+    Raises:
+        ImageRefused: One differs.
+    """
+    for name, hash_ in wheel.files_recorded.items():
+        entry = image.entries.get(name)
+        got = "absent" if entry is None else as_recorded(entry.sha256) if entry.sha256 else "a link"
+        if got != hash_:
+            raise refused(
+                f"a file of {package} is not the one that its RECORD names: {name}",
+                check="wheels",
+                got=got,
+                expected=hash_,
+            )
+
+
+def python_of(image: Image) -> str:
+    """Full version of the image's interpreter, by its Debian package.
+
+    Raises:
+        ImageRefused: The package is not there, or does not say.
+    """
+    control = image.kept.get(f"{STATUS_FOLDER}/{INTERPRETER}", b"").decode("utf-8", "replace")
+    for line in control.splitlines():
+        if line.startswith("Version: "):
+            return line.removeprefix("Version: ").partition("-")[0]
+    raise refused("the image has no interpreter", check="debian", expected=INTERPRETER)
+
+
+def code_of(image: Image) -> CodePin:
+    """Digest of sealtrain in an image, as ``recipe.installation.measure_code`` has it.
+
+    Raises:
+        ImageRefused: sealtrain is not there, or is there twice.
+    """
+    versions = [
+        name.removeprefix(f"{PACKAGES_FOLDER}/{_OWN}-").removesuffix(".dist-info/METADATA")
+        for name in image.kept
+        if name.startswith(f"{PACKAGES_FOLDER}/{_OWN}-") and name.endswith(".dist-info/METADATA")
+    ]
+    if len(versions) != 1:
+        raise refused(
+            "the image has not one sealtrain",
+            check="sealtrain",
+            got=", ".join(versions)[:200] or "none",
+        )
+    trees = {package: _tree(image.entries, f"{PACKAGES_FOLDER}/{package}/") for package in PACKAGES}
+    digests = {package: map_sha256(tree) for package, tree in trees.items()}
+    return CodePin(sealtrain=versions[0], sha256=map_sha256(digests))
+
+
+def _tree(entries: Mapping[str, Entry], folder: str) -> dict[str, str]:
+    return {
+        name.removeprefix(folder): entry.sha256
+        for name, entry in entries.items()
+        if name.startswith(folder) and name.endswith(".py")
+    }
+
+
+def measure_image(image: Image, recipe: Recipe, *, compared: bool = False) -> Installation:
+    """Measure sealtrain and a recipe's packages in an image, as if the image were running.
+
+    Args:
+        image: As ``layout.read_image`` gives it, with the files kept that ``keeps`` names.
+        recipe: That is to run in it.
+        compared: The caller has compared each wheel's files with ``require_recorded``.
+
+    Raises:
+        ExtraMissing: The image lacks a package, or has it in another version.
+        ImageRefused: A file of a package is not the one that its ``RECORD`` names, or the recipe
+            names another image.
+    """
+    named = recipe.hardware.image
+    if named is not None and named.rpartition("@")[2] != image.digest:
+        raise refused(
+            "the recipe names another image", check="lock", got=image.digest, expected=named
+        )
+    wheels = wheels_of(image)
+    if not compared:
+        for package, wheel in wheels.items():
+            require_recorded(image, package, wheel)
+
+    def distribution(name: str) -> Distribution:
+        try:
+            return wheels[normalised(name)]
+        except KeyError:
+            raise PackageNotFoundError(name) from None
+
+    code, python = code_of(image), python_of(image)
+    own = ImageDistribution(f"{_OWN}-{code.sealtrain}.dist-info", image.kept)
+    place = Place(
+        code=lambda: code,
+        python=python,
+        requirements=lambda: own.requires or [],
+        distribution=distribution,
+        markers={
+            **_MARKERS,
+            "python_full_version": python,
+            "python_version": python.rpartition(".")[0],
+        },
+    )
+    return measure_installation(recipe, place)

@@ -1,0 +1,518 @@
+"""An Axolotl configuration as a recipe. Nothing of it is dropped without a word.
+
+Every key with a value ends in one of four ways:
+
+1. *translated*: it is in the recipe, under the name it has there;
+2. *left out*: it changes no weight (paths, trackers, kernels), and the answer says so by name;
+3. *refused*: the recipe cannot say it, and training without it would be another training;
+4. *left out on demand*: a key of 3 that the caller names in ``without``.
+
+Where Axolotl's defaults differ from a recipe's, the recipe has Axolotl's. What it does without a
+key for it is in ``Imported.notes``. Owners, names of their datasets, what may leave and who gets
+the model are not in Axolotl's file; the caller says them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sealtrain.errors import RecipeInvalid
+
+__all__ = ["Imported", "Wanted", "import_axolotl"]
+
+_SAME: Final = (
+    "adam_beta1", "adam_beta2", "adam_epsilon", "early_stopping_patience", "eval_steps",
+    "gradient_accumulation_steps", "label_smoothing_factor", "learning_rate", "logging_steps",
+    "lr_scheduler_kwargs", "max_grad_norm", "max_steps", "metric_for_best_model",
+    "neftune_noise_alpha", "save_steps", "save_total_limit", "seed", "weight_decay",
+)  # fmt: skip
+_RENAMED: Final = {
+    "eval_batch_size": "per_device_eval_batch_size",
+    "lr_scheduler": "lr_scheduler_type",
+    "micro_batch_size": "per_device_train_batch_size",
+    "neftune_alpha": "neftune_noise_alpha",
+    "optimizer": "optim",
+    "sequence_len": "max_length",
+    "warmup_steps": "warmup_steps",
+    "warmup_ratio": "warmup_steps",
+}
+_ADAPTER: Final = {
+    "lora_alpha": "lora_alpha",
+    "lora_dropout": "lora_dropout",
+    "lora_modules_to_save": "modules_to_save",
+    "lora_r": "r",
+    "lora_target_modules": "target_modules",
+    "peft_init_lora_weights": "init_lora_weights",
+    "peft_layers_to_transform": "layers_to_transform",
+    "peft_use_dora": "use_dora",
+    "peft_use_rslora": "use_rslora",
+}
+_PREFERENCES: Final = {
+    "dpo_beta": "beta",
+    "dpo_label_smoothing": "label_smoothing",
+    "dpo_use_weighting": "use_weighting",
+    "kto_desirable_weight": "desirable_weight",
+    "kto_undesirable_weight": "undesirable_weight",
+    "orpo_alpha": "beta",
+    "rl_beta": "beta",
+}
+_DEFAULTS: Final[dict[str, Any]] = {
+    "per_device_train_batch_size": 1,
+    "max_length": 512,
+    "lr_scheduler_type": "cosine",
+    "optim": "adamw_torch_fused",
+}
+"""What Axolotl does without these keys, where a recipe's own defaults differ."""
+_LOSSES: Final = {"dpo": "sigmoid", "ipo": "ipo", "kto": "kto", "orpo": "orpo"}
+_NO_WEIGHT: Final = (
+    (r"(wandb|mlflow|comet|trackio|swanlab|use_wandb|use_mlflow|use_comet|use_trackio)(_\w+)?",
+     "a run reports released metrics only"),
+    (r"use_tensorboard", "monitoring.tensorboard of a recipe does it, for released metrics"),
+    (r"hub_\w+|hf_use_auth_token|push_dataset_to_hub", "a guest reaches no hub"),
+    (r"output_dir|dataset_prepared_path|logging_dir|save_safetensors|save_only_model",
+     "the run chooses where it writes; weights are safetensors"),
+    (r"save_strategy|saves_per_epoch|auto_resume_from_checkpoints",
+     "checkpoints are sealed every save_steps, and resumed by sealtrain resume"),
+    (r"eval_strategy|evals_per_epoch|eval_table_size|eval_max_new_tokens|eval_causal_lm_metrics"
+     r"|do_causal_lm_eval|eval_sample_packing|include_tokens_per_second|include_tkps",
+     "test data are measured at the end, and every eval_steps"),
+    (r"(flash|xformers|sdp|flex|eager)_attention|lora_(mlp|qkv|o|embedding)_kernel|unsloth_\w+"
+     r"|torch_compile(_\w+)?|liger_\w+|flash_attn_\w+|cut_cross_entropy",
+     "another way to compute the same numbers, up to rounding"),
+    (r"dataset_processes|dataset_num_proc|dataloader_\w+|dataset_keep_in_memory|low_cpu_mem_usage"
+     r"|pad_to_sequence_len|gradient_checkpointing_kwargs|ddp_\w+|local_rank|device_map"
+     r"|gpu_memory_limit|profiler_steps\w*|gc_steps|debug|strict|max_memory",
+     "changes speed or memory only"),
+    (r"tokenizer_type|is_\w+_derived_model",
+     "the model's own files say it"),
+)  # fmt: skip
+"""Keys that change no weight, with the reason."""
+_HARMLESS_FALSE: Final = (
+    "fp16", "tf32", "load_in_8bit", "load_in_4bit", "group_by_length", "val_set_size", "strict",
+    "trust_remote_code", "sample_packing", "lora_fan_in_fan_out", "load_best_model_at_end",
+    "lora_target_linear", "resize_token_embeddings_to_32x", "loss_watchdog_threshold",
+)  # fmt: skip
+"""Keys that mean nothing when they are false or 0."""
+_USUAL: Final = {
+    "attn_implementation": r"eager|sdpa|flash_attention_[23]|flex_attention",
+    "model_type": r"Auto\w*ForCausalLM|\w+ForCausalLM",
+    "plugins": r"\['axolotl\.integrations\.(liger|cut_cross_entropy)\.\w+'\]",
+    "tokenizer_legacy": "False",
+    "tokenizer_use_fast": "True",
+}
+"""Keys that change no weight with these values, and may with others."""
+_TYPES: Final = ("completion", "chat_template", "alpaca")
+_LONG: Final = (
+    "Axolotl leaves out records that are longer than sequence_len; this recipe cuts them at "
+    "trainer.max_length"
+)
+_ORDER: Final = "the order of records is sealtrain's own, by trainer.seed"
+_PACKED: Final = "records share rows as TRL packs them (bfd), not in Axolotl's batches"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What Axolotl's file does not say.
+
+    Attributes:
+        name: The recipe's.
+        train: ``OWNER.NAME`` of the datasets to train on.
+        test: ``OWNER.NAME`` of the datasets to measure on.
+        recipients: Owners that the model is sealed to; the owners of the data when empty.
+        records: Number of records to train on, which turns epochs into steps; ``None`` where
+            ``max_steps`` is written.
+        base: Path of the base model in place of ``base_model``.
+        prepared: Records hold prompts as Axolotl's strategies would make them.
+        without: Keys to leave out although training without them is another training.
+    """
+
+    name: str
+    train: Sequence[str]
+    test: Sequence[str] = ()
+    recipients: Sequence[str] = ()
+    records: int | None = None
+    base: str | None = None
+    prepared: bool = False
+    without: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """A recipe, and what became of each key.
+
+    Attributes:
+        recipe: To be written as YAML; ``parse_recipe`` accepts it.
+        translated: Key → field of the recipe.
+        left_out: Key → why it changes no weight, or that the caller wanted it.
+        notes: Differences that no key speaks of.
+    """
+
+    recipe: dict[str, Any]
+    translated: dict[str, str]
+    left_out: dict[str, str]
+    notes: tuple[str, ...]
+
+
+def import_axolotl(config: Mapping[str, Any], wanted: Wanted) -> Imported:
+    """Translate a configuration.
+
+    Args:
+        config: Axolotl's YAML, as read.
+        wanted: What it does not say.
+
+    Raises:
+        RecipeInvalid: Names every key that cannot be translated and changes the result.
+    """
+    return _Translation(config, wanted).done()
+
+
+@dataclass(slots=True)
+class _Translation:
+    """One translation under way; ``todo`` holds the keys that nothing has dealt with."""
+
+    config: Mapping[str, Any]
+    wanted: Wanted
+    todo: dict[str, Any] = field(default_factory=dict)
+    translated: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def done(self) -> Imported:
+        # A key without a value says nothing, in Axolotl as here.
+        self.todo = {key: value for key, value in self.config.items() if value is not None}
+        for key in sorted(set(self.wanted.without) & self.todo.keys()):
+            del self.todo[key]
+            self.left_out[key] = "left out on demand: training may differ"
+        rl = self.take("rl", "phase")
+        if rl is not None and (not isinstance(rl, str) or rl not in _LOSSES):
+            self.refuse("rl", f"{rl!r}; phase dpo has {', '.join(_LOSSES)}")
+            rl = next(iter(_LOSSES))
+        model = self._model()
+        columns = self._columns(rl)
+        trainer = self._trainer(rl, columns)
+        peft = self._adapter()
+        if rl is not None and peft is not None and peft.pop("lora_dropout", None) is not None:
+            del self.translated["lora_dropout"]
+            self.left_out["lora_dropout"] = "TRL switches dropout off where preferences are learned"
+        self._rest()
+        if self.refused:
+            raise RecipeInvalid(
+                "the Axolotl file asks for what a recipe cannot say",
+                check="axolotl",
+                got="; ".join(f"{key}: {why}" for key, why in sorted(self.refused.items())),
+                expected="keys that have a counterpart, or change no weight",
+                hint="change these keys, or leave them out knowingly with --without KEY",
+            )
+        owners = sorted({one.partition(".")[0] for one in self.wanted.train})
+        recipe = {
+            "version": 1,
+            "name": self.wanted.name,
+            "phase": "sft" if rl is None else "dpo",
+            "model": model,
+            "datasets": [*self._datasets("train"), *self._datasets("test")],
+            "columns": columns,
+            "trainer": trainer,
+            "peft": peft,
+            "privacy": {"dp": "none"},
+            "release_policy": {
+                "metrics": ["loss"],
+                "round_to": 3,
+                "model": {"recipients": list(self.wanted.recipients) or owners},
+            },
+            "hardware": {
+                "platforms": ["simulator"],
+                "image": None,
+                "key_provider": "none",
+                "key_provider_id": None,
+            },
+        }
+        return Imported(
+            recipe=recipe,
+            translated=self.translated,
+            left_out=self.left_out,
+            notes=(*self.notes, _LONG, _ORDER),
+        )
+
+    def take(self, key: str, place: str) -> Any:
+        """Value of a key that becomes a field; ``None`` without it."""
+        if key not in self.todo:
+            return None
+        self.translated[key] = place
+        return self.todo.pop(key)
+
+    def refuse(self, key: str, why: str) -> None:
+        """Note that a key cannot be translated."""
+        self.translated.pop(key, None)
+        self.todo.pop(key, None)
+        self.refused[key] = why
+
+    def _model(self) -> dict[str, Any]:
+        named = self.take("base_model", "model.path")
+        path = self.wanted.base or named
+        if not isinstance(path, str):
+            self.refuse("base_model", "missing; a recipe names a folder")
+            return {}
+        if self.wanted.base is None and not path.startswith("."):
+            self.refuse(
+                "base_model", f"{path!r} is no folder beside the recipe; --base PATH names one"
+            )
+        model: dict[str, Any] = {"path": path.removeprefix("./").rstrip("/")}
+        for key in ("base_model_config", "tokenizer_config"):
+            other = self.take(key, "model")
+            if other not in (None, named):
+                if key == "base_model_config":
+                    self.refuse(key, "the configuration lies in the model's folder")
+                else:
+                    model["tokenizer"] = {"path": str(other).removeprefix("./").rstrip("/")}
+        if self.config.get("bf16") is True:
+            model["dtype"] = "bfloat16"
+        return model
+
+    def _columns(self, rl: str | None) -> dict[str, str]:
+        datasets = self.take("datasets", "datasets, columns")
+        if not isinstance(datasets, list) or not datasets:
+            self.refuse("datasets", "missing, or no list")
+            return {}
+        if len(datasets) not in (1, len(self.wanted.train)):
+            self.refuse(
+                "datasets", f"{len(datasets)} of them; name as many with --dataset OWNER.NAME"
+            )
+            return {}
+        if not all(isinstance(one, dict) for one in datasets):
+            self.refuse("datasets", "each of them is a mapping with path and type")
+            return {}
+        kinds = [self._read_as(dict(one), rl) for one in datasets]
+        if any(kind != kinds[0] for kind in kinds):
+            self.refuse("datasets", "their records differ in form; a recipe reads one form")
+            return {}
+        return kinds[0]
+
+    def _read_as(self, dataset: dict[str, Any], rl: str | None) -> dict[str, str]:
+        """Columns of a dataset; keys of it that nothing translates are refused."""
+        for key in ("path", "ds_type", "data_files", "name", "split", "shards", "revision"):
+            dataset.pop(key, None)  # where Axolotl found it; owners seal it
+        kind = dataset.pop("type", None)
+        form: dict[str, str] = {}
+        if rl is not None:
+            form = self._preferences(kind, rl)
+        elif kind == "completion":
+            form = {"text": str(dataset.pop("field", "text"))}
+        elif kind == "chat_template":
+            form = {"messages": str(dataset.pop("field_messages", "messages"))}
+            self._turns(dataset)
+        elif self.wanted.prepared:
+            form = {"prompt": "prompt", "completion": "completion"}
+            for key in [key for key in dataset if key.startswith(("field", "format"))]:
+                del dataset[key]
+            self.notes.append(f"records hold Axolotl's prompts (type {kind!r}) in column prompt")
+        else:
+            self.refuse(
+                "datasets[].type",
+                f"{kind!r} writes a prompt around each record; have owners seal columns prompt and "
+                f"completion as it makes them, and say --prepared; without it: {_TYPES[0]}, "
+                f"{_TYPES[1]}",
+            )
+        for key in sorted(dataset):
+            if dataset[key] is not None:
+                self.refuse(f"datasets[].{key}", "has no counterpart")
+        return form
+
+    def _turns(self, dataset: dict[str, Any]) -> None:
+        usual: dict[str, Any] = {
+            "roles_to_train": ["assistant"],
+            "train_on_eos": "turn",
+            "message_property_mappings": {"role": "role", "content": "content"},
+            "chat_template": "tokenizer_default",
+        }
+        for key, value in usual.items():
+            if dataset.get(key) in (None, value):
+                dataset.pop(key, None)
+        template = self.take("chat_template", "model's tokenizer")
+        if template not in (None, "tokenizer_default"):
+            self.refuse("chat_template", f"{template!r}; the tokenizer's own template is used")
+
+    def _preferences(self, kind: Any, rl: str) -> dict[str, str]:
+        if isinstance(kind, dict):
+            names = {"prompt", "completion", "label"} if rl == "kto" else {
+                "prompt", "chosen", "rejected"
+            }  # fmt: skip
+            found = {name: str(kind.get(f"field_{name}") or name) for name in sorted(names)}
+            for key, value in kind.items():
+                name = key.removesuffix("_format").removeprefix("field_")
+                plain = key.startswith("field_") or value in (None, f"{{{name}}}")
+                if name not in names or not plain:
+                    self.refuse(f"datasets[].type.{key}", "has no counterpart")
+            return found
+        if not self.wanted.prepared:
+            self.refuse(
+                "datasets[].type",
+                f"{kind!r} rewrites each record; name the columns (type: {{field_prompt: …}}), or "
+                "have owners seal them rewritten, and say --prepared",
+            )
+        if rl == "kto":
+            return {"prompt": "prompt", "completion": "completion", "label": "label"}
+        return {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected"}
+
+    def _trainer(self, rl: str | None, columns: Mapping[str, str]) -> dict[str, Any]:
+        trainer: dict[str, Any] = {}
+        for key, place in {**dict(zip(_SAME, _SAME, strict=True)), **_RENAMED}.items():
+            value = self.take(key, f"trainer.{place}")
+            if value is not None:
+                trainer[place] = value
+        if rl is not None:
+            trainer["loss_type"] = _LOSSES.get(rl, rl)
+            for key, place in _PREFERENCES.items():
+                value = self.take(key, f"trainer.{place}")
+                if value is not None:
+                    trainer[place] = value
+        trainer = _DEFAULTS | trainer
+        self._flags(trainer)
+        self._losses_of_prompts(trainer, columns)
+        special = self.take("special_tokens", "trainer") or {}
+        if not isinstance(special, dict):
+            self.refuse("special_tokens", "is no mapping")
+            special = {}
+        for name, token in special.items():
+            if name not in ("pad_token", "eos_token") or rl is not None:
+                self.refuse("special_tokens", f"{name}; put it into the tokenizer")
+            else:
+                trainer[name] = token
+        self._steps(trainer)
+        if "warmup_steps" not in trainer and _is_count(trainer.get("max_steps")):
+            trainer["warmup_steps"] = min(int(0.03 * trainer["max_steps"]), 100)
+        return trainer
+
+    def _flags(self, trainer: dict[str, Any]) -> None:
+        for key, place in (
+            ("bf16", "bf16"),
+            ("gradient_checkpointing", "activation_checkpointing"),
+            ("sample_packing", "packing"),
+        ):
+            value = self.take(key, f"trainer.{place}")
+            if isinstance(value, bool):
+                trainer[place] = value
+            elif value is not None:
+                self.refuse(key, f"{value!r}; write true or false")
+        if trainer.get("packing"):
+            self.notes.append(_PACKED)
+        strategy = self.take("excess_length_strategy", "trainer.truncation_mode")
+        if strategy not in (None, "truncate"):
+            self.refuse("excess_length_strategy", f"{strategy!r}; long records are cut")
+
+    def _losses_of_prompts(self, trainer: dict[str, Any], columns: Mapping[str, str]) -> None:
+        learned = self.take("train_on_inputs", "trainer")
+        if "messages" in columns:
+            trainer["assistant_only_loss"] = learned is not True
+        elif "completion" in columns and "label" not in columns:
+            trainer["completion_only_loss"] = learned is not True
+        elif learned is not None:
+            self.translated.pop("train_on_inputs")
+            self.left_out["train_on_inputs"] = "records have no prompt to leave out of the loss"
+
+    def _steps(self, trainer: dict[str, Any]) -> None:
+        epochs = self.take("num_epochs", "trainer.max_steps")
+        if "max_steps" in trainer:
+            return
+        if trainer.get("packing"):
+            self.refuse("num_epochs", "packed rows are not known before training; write max_steps")
+        elif self.wanted.records is None:
+            self.refuse(
+                "num_epochs",
+                "a stream of several owners has no epochs; say --record-count N or write max_steps",
+            )
+        else:
+            batches = [
+                trainer.get(place, 1)
+                for place in ("per_device_train_batch_size", "gradient_accumulation_steps")
+            ]
+            epochs = 1 if epochs is None else epochs
+            if not all(_is_count(one) for one in (epochs, *batches)):
+                self.refuse("num_epochs", "epochs and sizes of batches are numbers above 0")
+                return
+            records = epochs * self.wanted.records
+            trainer["max_steps"] = max(1, math.ceil(records / math.prod(batches)))
+
+    def _adapter(self) -> dict[str, Any] | None:
+        kind = self.take("adapter", "peft.method")
+        if kind is None:
+            return None
+        if kind not in ("lora", "qlora"):
+            self.refuse("adapter", f"{kind!r}; lora or qlora")
+            return None
+        peft: dict[str, Any] = {"method": "lora"}
+        for key, place in _ADAPTER.items():
+            value = self.take(key, f"peft.{place}")
+            if value is not None:
+                peft[place] = value
+        if self.take("lora_target_linear", "peft.target_modules") is True:
+            if "target_modules" in peft:
+                self.refuse("lora_target_linear", "with lora_target_modules; keep one of them")
+            peft["target_modules"] = "all-linear"
+        if "target_modules" not in peft:
+            self.refuse("lora_target_modules", "missing; a recipe names them")
+        in_four_bits = self.take("load_in_4bit", "peft.quantization")
+        if (in_four_bits is True) != (kind == "qlora"):
+            self.refuse("load_in_4bit", f"{in_four_bits!r} with adapter {kind}")
+        if kind == "qlora":
+            peft["quantization"] = {
+                "bnb_4bit_quant_type": "nf4",
+                "bnb_4bit_use_double_quant": True,
+                "bnb_4bit_compute_dtype": "bfloat16" if self.config.get("bf16") else "float32",
+            }
+        return peft
+
+    def _datasets(self, role: str) -> list[dict[str, Any]]:
+        named = self.wanted.train if role == "train" else self.wanted.test
+        found = []
+        for one in named:
+            owner, dot, name = one.partition(".")
+            if not dot:
+                raise RecipeInvalid(
+                    "a dataset is named by owner and name",
+                    check="axolotl",
+                    got=one,
+                    expected="OWNER.NAME",
+                )
+            found.append({"owner": owner, "name": name, "role": role})
+        return found
+
+    def _rest(self) -> None:
+        if self.todo.get("test_datasets") and self.wanted.test:
+            self.take("test_datasets", "datasets")
+        for key, value in list(self.todo.items()):
+            why = next((why for names, why in _NO_WEIGHT if re.fullmatch(names, key)), None)
+            if key in _HARMLESS_FALSE and value in (False, 0):
+                why = "off, as in a recipe"
+            if key in _USUAL and re.fullmatch(_USUAL[key], str(value)):
+                why = "as usual: it changes no weight"
+            if why is None:
+                self.refuse(key, _WHY.get(key, _unknown)(value))
+            else:
+                self.left_out[key] = why
+                del self.todo[key]
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e9
+
+
+def _unknown(value: Any) -> str:
+    return f"{str(value)[:60]!r} is not known here"
+
+
+_WHY: Final[dict[str, Callable[[Any], str]]] = {
+    "val_set_size": lambda _: "a part held back; have an owner seal a test dataset (--test)",
+    "test_datasets": lambda _: "have their owners seal them, and name them with --test",
+    "trust_remote_code": lambda _: "code of the model's folder is never run",
+    "deepspeed": lambda _: "backend: {name: deepspeed, …} of a recipe says it",
+    "fsdp": lambda _: "backend: {name: fsdp, …} of a recipe says it",
+    "fsdp_config": lambda _: "backend: {name: fsdp, …} of a recipe says it",
+    "fp16": lambda _: "a recipe trains in float32, or with bf16",
+    "load_in_8bit": lambda _: "a frozen base is held in four bits, or whole",
+    "group_by_length": lambda _: "records come in the order of the seed",
+}

@@ -1,0 +1,197 @@
+"""Judge a recipe at the engineer's desk: what would fail only after keys, or after the training.
+
+A recipe may keep its schema and still be one that cannot end well. Here it is held against what the
+engineer has at hand: the names of the consortium's owners, and the files of the base model.
+
+1. Owners of datasets and recipients of the model are owners of the consortium.
+2. The metrics that may leave are ones that the phase measures.
+3. The adapter's modules and layers are the base model's.
+4. A record, with an adapter's virtual tokens, is no longer than the base model's positions.
+
+A script of the engineer's trains as it likes, so for recipes with scripts only the first is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sealtrain.base.canonical import JsonValue
+from sealtrain.errors import RecipeInvalid
+from sealtrain.recipe.basemodel import MADE, BaseFacts, base_facts
+from sealtrain.recipe.metricnames import known_metrics, nearest, unmeasured
+from sealtrain.recipe.recipe import Recipe
+
+__all__ = ["Misfit", "misfits", "require_fitness"]
+
+_NO_TOKENS: Final = ("image", "tabular")
+"""Kinds of columns of which a model reads no tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misfit:
+    """One thing in a recipe that could not work.
+
+    Attributes:
+        field: Of the recipe.
+        message: What is wrong with it.
+        got: What the recipe says.
+        expected: What would do.
+        hint: What the engineer can do.
+    """
+
+    field: str
+    message: str
+    got: str
+    expected: str
+    hint: str
+
+    def to_dict(self) -> dict[str, JsonValue]:
+        """JSON-ready form."""
+        return {
+            "field": self.field,
+            "message": self.message,
+            "got": self.got,
+            "expected": self.expected,
+            "hint": self.hint,
+        }
+
+
+def misfits(recipe: Recipe, base_dir: Path, members: Collection[str]) -> list[Misfit]:
+    """Everything about a recipe that could not work, in the order of the module's list.
+
+    Args:
+        recipe: Of any phase.
+        base_dir: Folder that its paths start from.
+        members: Names of the consortium's owners.
+
+    Raises:
+        ModelInvalid: The base model's folder is missing or damaged.
+    """
+    facts = base_facts(recipe.model, base_dir)
+    found = [*_outsiders(recipe, members)]  # (1)
+    if not recipe.scripts:
+        found += _silent_metrics(recipe)  # (2)
+        found += _foreign_modules(recipe, facts)  # (3)
+        found += _too_long(recipe, facts)  # (4)
+    return found
+
+
+def require_fitness(recipe: Recipe, base_dir: Path, members: Collection[str]) -> None:
+    """Refuse a recipe that could not work, with all its misfits at once.
+
+    Raises:
+        RecipeInvalid: There are misfits.
+        ModelInvalid: As ``misfits``.
+    """
+    found = misfits(recipe, base_dir, members)
+    if not found:
+        return
+    first = found[0]
+    if len(found) == 1:
+        raise RecipeInvalid(
+            first.message,
+            check=first.field,
+            field=first.field,
+            got=first.got,
+            expected=first.expected,
+            hint=first.hint,
+        )
+    named = "; ".join(
+        f"({number}) {misfit.message}: {misfit.got}, expected {misfit.expected}"
+        for number, misfit in enumerate(found, start=1)
+    )
+    raise RecipeInvalid(
+        f"{len(found)} things in the recipe cannot work: {named}",
+        check=", ".join(dict.fromkeys(misfit.field for misfit in found)),
+        field=first.field,
+        hint="; ".join(dict.fromkeys(misfit.hint for misfit in found)),
+    )
+
+
+def _outsiders(recipe: Recipe, members: Collection[str]) -> Iterator[Misfit]:
+    known = ", ".join(sorted(members))
+    for field, names, what in (
+        ("datasets", recipe.owners, "a dataset's owner is not in the consortium"),
+        (
+            "release_policy.model.recipients",
+            recipe.release_policy.model.recipients,
+            "a recipient of the model is not in the consortium",
+        ),
+    ):
+        outside = [name for name in names if name not in members]
+        if outside:
+            yield Misfit(
+                field=field,
+                message=what,
+                got=", ".join(outside),
+                expected=f"of {known}",
+                hint="correct the name, or have the owners take it in: "
+                "sealtrain consortium propose",
+            )
+
+
+def _silent_metrics(recipe: Recipe) -> Iterator[Misfit]:
+    known = known_metrics(recipe.phase)
+    for name in unmeasured(recipe):
+        meant = nearest(name, known)
+        yield Misfit(
+            field="release_policy.metrics",
+            message=f"phase {recipe.phase} measures no such metric",
+            got=name,
+            expected=meant or ", ".join(sorted(known)),
+            hint=f"did you mean {meant}?" if meant else "leave it out: it would release nothing",
+        )
+
+
+def _foreign_modules(recipe: Recipe, facts: BaseFacts) -> Iterator[Misfit]:
+    adapter = recipe.peft
+    if adapter is None or facts.modules is None:
+        return
+    targets = getattr(adapter, "target_modules", ())
+    lists = {
+        "peft.target_modules": () if targets == "all-linear" else targets,
+        "peft.modules_to_save": getattr(adapter, "modules_to_save", None) or (),
+    }
+    for field, names in lists.items():
+        foreign = [name for name in names if name.rpartition(".")[2] not in facts.modules]
+        if foreign:
+            yield Misfit(
+                field=field,
+                message="the base model has no such module",
+                got=", ".join(foreign),
+                expected=", ".join(sorted(facts.modules - MADE) or sorted(facts.modules)),
+                hint="name modules of the base model, or write target_modules: all-linear",
+            )
+    layers = getattr(adapter, "layers_to_transform", None) or ()
+    beyond = [layer for layer in layers if facts.layers is not None and layer >= facts.layers]
+    if beyond:
+        yield Misfit(
+            field="peft.layers_to_transform",
+            message="the base model has no such layer",
+            got=", ".join(map(str, beyond)),
+            expected=f"0 to {(facts.layers or 0) - 1}",
+            hint="layers are counted from 0",
+        )
+
+
+def _too_long(recipe: Recipe, facts: BaseFacts) -> Iterator[Misfit]:
+    field = "block_size" if recipe.phase == "cpt" else "max_length"
+    length = getattr(recipe.trainer, field, None)
+    if length is None or facts.positions is None or recipe.columns.kind in _NO_TOKENS:
+        return
+    virtual = getattr(recipe.peft, "num_virtual_tokens", 0)
+    if length + virtual <= facts.positions:
+        return
+    written = field in recipe.trainer.model_fields_set
+    more = f" and {virtual} virtual tokens" if virtual else ""
+    yield Misfit(
+        field=f"trainer.{field}",
+        message="records may be longer than the base model's positions",
+        got=f"{length}{more}{'' if written else ' (the default)'}",
+        expected=f"at most {facts.positions - virtual}",
+        hint=f"write trainer.{field}: {facts.positions - virtual}, or take a base model that "
+        "reads more",
+    )

@@ -1,0 +1,111 @@
+"""The names of the metrics that each phase measures, so that a misspelt one is refused early.
+
+A name in a release policy that nothing measures releases nothing: its owner would notice when the
+training has ended.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from sealtrain.recipe.recipe import Recipe
+
+__all__ = ["known_metrics", "nearest", "unmeasured"]
+
+_EVERY_PHASE: Final = (
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "epoch",
+    "eval_loss",
+    "train_loss",
+    "total_flos",
+    "tokens_per_second",
+    "samples_per_second",
+    "steps_per_second",
+    "train_runtime",
+    "train_tokens_per_second",
+    "train_samples_per_second",
+    "train_steps_per_second",
+    "num_input_tokens_seen",
+    "num_tokens",
+    "cpu_percent",
+    "memory_bytes",
+    "memory_percent",
+    "gpu_utilization_percent",
+    "gpu_memory_bytes",
+    "disk_read_bytes",
+    "disk_write_bytes",
+    "network_received_bytes",
+    "network_sent_bytes",
+)
+_CLASSIFIER: Final = ("accuracy", "majority", "f1", "auroc", "ece", "brier", "temperature")
+_AUDIT: Final = ("canary_exposure", "canary_exposure_max", "membership_auc")
+_TOKENS: Final = ("entropy", "mean_token_accuracy", "aux_loss")
+_PAIRS: Final = (
+    "rewards_chosen",
+    "rewards_rejected",
+    "rewards_margins",
+    "rewards_accuracies",
+    "logps_chosen",
+    "logps_rejected",
+    "logits_chosen",
+    "logits_rejected",
+    "reward_accuracy",
+    "reward_margin",
+)
+_OF_PHASE: Final[dict[str, tuple[str, ...]]] = {
+    "classify": (*_CLASSIFIER, *_AUDIT),
+    "cpt": ("perplexity", "bits_per_byte"),
+    "dpo": (*_TOKENS, *_PAIRS, "kl", "nll_loss", "log_odds_ratio", "log_odds_chosen"),
+    "embed": ("recall_at_1", "mrr_at_10", "cosine_margin"),
+    "evaluate": _CLASSIFIER,
+    "reward": (
+        *("accuracy", "margin", "max_reward", "mean_reward", "min_reward", "aux_loss"),
+        *("reward_accuracy", "reward_margin"),
+    ),
+    "rlhf": (
+        *("reward", "reward_std", "frac_reward_zero_std", "kl", "kl_coef", "entropy", "aux_loss"),
+        *(
+            "policy_loss",
+            "policy_kl",
+            "value_loss",
+            "clip_ratio",
+            "completion_length",
+            "step_time",
+            "cispo_clip_ratio",
+        ),
+        *("entropy_coef", "eval_reward", "eval_reward_before", "eval_kl", "eval_length"),
+    ),
+    "sft": ("accuracy", "majority", "f1", "auroc", *_TOKENS, *_AUDIT),
+    "vlm": ("accuracy", "majority"),
+}
+_GROUPS_OF_TRL: Final = re.compile(
+    r"(rewards|completions|clip_ratio|sampling|tools|vespo|objective)_.+"
+)
+"""What TRL's ``GRPOTrainer`` and ``RLOOTrainer`` log, a name for each reward among them."""
+
+
+def known_metrics(phase: str) -> frozenset[str]:
+    """Names of the metrics that a phase measures."""
+    return frozenset((*_EVERY_PHASE, *_OF_PHASE.get(phase, ())))
+
+
+def nearest(name: str, names: Sequence[str] | frozenset[str]) -> str | None:
+    """The one of some names that was probably meant; ``None`` where none is like it."""
+    return next(iter(difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.6)), None)
+
+
+def unmeasured(recipe: Recipe) -> list[str]:
+    """Metrics that the release policy names and that nothing in the run measures, in its order."""
+    known = known_metrics(recipe.phase)
+    return [
+        name
+        for name in recipe.release_policy.metrics
+        if name not in known
+        and name.removeprefix("eval_") not in known
+        and not (recipe.phase == "rlhf" and _GROUPS_OF_TRL.fullmatch(name))
+    ]

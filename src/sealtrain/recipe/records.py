@@ -1,0 +1,265 @@
+"""Hold an owner's records against the recipe before they are sealed: the guest would find the same.
+
+1. The recipe names a dataset of this owner and name.
+2. A dataset of role ``train`` or ``test`` is records; one of role ``model`` is files.
+3. Every column is there that the recipe reads, under the owner's name for it.
+4. Each has the type that the phase reads, unless a script of the engineer's reads them.
+5. No value in them is missing, and, unless a script reads it, each label is one of the recipe's.
+
+Errors name columns and positions, never a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from sealtrain.errors import DatasetUnknown, RecordInvalid, SchemaMismatch
+from sealtrain.recipe.metricnames import nearest
+from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.terms import Dataset
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    Opened = tuple[pa.Schema, Iterator[pa.RecordBatch]]
+
+__all__ = ["EITHER", "RecordCheck", "dataset_of", "kind_of"]
+
+EITHER: Final = "text, or a list of {role, content}"
+_Kind = Literal["text", "messages", "either", "number", "boolean", "label", "tokens", "image"]
+_EXPECTED: Final[dict[_Kind, str]] = {
+    "text": "text",
+    "messages": "a list of {role, content}",
+    "either": EITHER,
+    "number": "numbers",
+    "boolean": "true or false",
+    "label": "whole numbers",
+    "tokens": "a list of whole numbers",
+    "image": "the bytes of an encoded image",
+}
+_CONVERSATIONS: Final = ("dpo", "reward", "rlhf")
+"""Phases whose prompts and answers may also be lists of messages."""
+
+
+def dataset_of(recipe: Recipe, owner: str, name: str) -> Dataset:
+    """Check 1: the recipe's dataset of an owner.
+
+    Raises:
+        DatasetUnknown: The recipe names none of this name and owner.
+    """
+    found = next((one for one in recipe.datasets if (one.owner, one.name) == (owner, name)), None)
+    if found is not None:
+        return found
+    own = [one.name for one in recipe.datasets if one.owner == owner]
+    meant = nearest(name, own)
+    raise DatasetUnknown(
+        f"the recipe does not name this dataset of {owner}"
+        if own
+        else f"the recipe reads no data of {owner}",
+        check="dataset name",
+        owner=owner,
+        got=f"{owner}/{name}",
+        expected=", ".join(sorted(f"{one.owner}/{one.name}" for one in recipe.datasets)),
+        hint=f"write --name {meant}"
+        if meant
+        else "write the name that the recipe uses, with the identity of that owner",
+    )
+
+
+def kind_of(found: pa.DataType) -> Literal["text", "messages"] | None:
+    """What a column of this type holds; ``None`` for neither."""
+    import pyarrow as pa
+
+    if pa.types.is_string(found) or pa.types.is_large_string(found):
+        return "text"
+    if pa.types.is_list(found) or pa.types.is_large_list(found):
+        inner = found.value_type
+        if pa.types.is_struct(inner) and {"role", "content"} <= {field.name for field in inner}:
+            return "messages"
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    """A column that the recipe reads.
+
+    Attributes:
+        name: As the owner calls it.
+        called: As the recipe calls it.
+        kind: What it holds.
+    """
+
+    name: str
+    called: str
+    kind: _Kind
+
+    @property
+    def title(self) -> str:
+        """Its name, and the recipe's where that is another."""
+        return (
+            self.name if self.name == self.called else f"{self.name} (in the recipe {self.called})"
+        )
+
+
+class RecordCheck:
+    """The checks of one dataset's records, as they stream by."""
+
+    def __init__(self, recipe: Recipe, dataset: Dataset) -> None:
+        """Take what the recipe asks of a dataset of role ``train`` or ``test``."""
+        self._recipe = recipe
+        self._dataset = dataset
+        own = {called: name for name, called in dataset.columns.items()}
+        self._columns = [
+            _Column(name=own.get(called, called), called=called, kind=kind)
+            for called, kind in _kinds(recipe).items()
+        ]
+
+    def __call__(self, opened: Opened) -> Opened:
+        """The same records, with the checks 3 to 5.
+
+        Raises:
+            SchemaMismatch: Columns are missing, or have another type.
+            RecordInvalid: While the records are read: a value is missing, or is no label.
+        """
+        schema, batches = opened
+        self._has_columns(schema)
+        if not self._recipe.scripts:  # a script says for itself what it reads
+            self._has_types(schema)
+        return schema, self._checked(schema, batches)
+
+    def _has_columns(self, schema: pa.Schema) -> None:  # (3)
+        missing = [column for column in self._columns if column.name not in schema.names]
+        if not missing:
+            return
+        hints = []
+        for column in missing:
+            meant = nearest(column.name, [name for name in schema.names if name])
+            if meant:
+                hints.append(f"{meant}: {column.called}")
+        raise SchemaMismatch(
+            f"the data for {self._dataset.name} lack columns that the recipe reads",
+            check="columns",
+            owner=self._dataset.owner,
+            got=", ".join(schema.names),
+            expected=", ".join(column.title for column in missing),
+            hint="rename the columns; or have the engineer write in the recipe, at this dataset, "
+            + (f"columns: {{{', '.join(hints)}}}" if hints else "columns: {yours: the recipe's}"),
+        )
+
+    def _has_types(self, schema: pa.Schema) -> None:  # (4)
+        wrong = [
+            (column, schema.field(column.name).type)
+            for column in self._columns
+            if not _fits(schema.field(column.name).type, column.kind)
+        ]
+        if not wrong:
+            return
+        text_for_numbers = any(
+            kind_of(found) == "text" and column.kind in ("number", "label")
+            for column, found in wrong
+        )
+        raise SchemaMismatch(
+            f"columns of the data for {self._dataset.name} have types that the recipe cannot read",
+            check="columns",
+            owner=self._dataset.owner,
+            got=", ".join(f"{column.title}: {found}" for column, found in wrong),
+            expected=", ".join(f"{column.title}: {_EXPECTED[column.kind]}" for column, _ in wrong),
+            hint="write numbers with a decimal point, and without units or words in between"
+            if text_for_numbers
+            else "convert the columns before sealing",
+        )
+
+    def _checked(
+        self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:  # (5)
+        positions = [(column, schema.get_field_index(column.name)) for column in self._columns]
+        first = 0
+        for batch in batches:
+            for column, position in positions:
+                values = batch.column(position)
+                if values.null_count:
+                    raise self._refusal(column, values.is_null(), first, "has no value")
+                if not self._recipe.scripts and (column.kind == "label" or self._has_names(column)):
+                    self._known_labels(column, values, first)
+            first += batch.num_rows
+            yield batch
+
+    def _has_names(self, column: _Column) -> bool:
+        return column.called == getattr(self._recipe.columns, "label", None) and bool(
+            getattr(self._recipe, "labels", None)
+        )
+
+    def _known_labels(self, column: _Column, values: pa.Array, first: int) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        names = getattr(self._recipe, "labels", None) or range(
+            getattr(self._recipe, "num_labels", 0)
+        )
+        known = pa.array(list(names), type=values.type if self._has_names(column) else None)
+        if pa.types.is_boolean(values.type):
+            values = values.cast(pa.int64())
+        listed = pc.is_in(values, value_set=known.cast(values.type))
+        if not pc.all(listed).as_py():
+            raise self._refusal(column, pc.invert(listed), first, "has a label that the recipe "
+                                "does not list")  # fmt: skip
+
+    def _refusal(self, column: _Column, bad: pa.Array, first: int, why: str) -> RecordInvalid:
+        number = first + bad.index(True).as_py() + 1
+        return RecordInvalid(
+            f"record {number} of the data for {self._dataset.name} {why} in column {column.title}",
+            check="columns",
+            owner=self._dataset.owner,
+            hint="leave such records out, or complete them, before sealing"
+            if "value" in why
+            else "correct the record, or have the engineer list every label in the recipe",
+        )
+
+
+def _kinds(recipe: Recipe) -> dict[str, _Kind]:
+    """Recipe's name of each column that it reads → what it holds."""
+    found: dict[str, _Kind] = {}
+    for field in type(recipe.columns).model_fields:
+        value = getattr(recipe.columns, field)
+        names = (value,) if isinstance(value, str) else value or ()
+        found.update(dict.fromkeys(names, _kind(recipe, field)))
+    return found
+
+
+def _kind(recipe: Recipe, field: str) -> _Kind:
+    if field == "label":
+        if recipe.phase in _CONVERSATIONS:
+            return "boolean"
+        return "text" if getattr(recipe, "labels", None) else "label"
+    fixed: dict[str, _Kind] = {
+        "features": "number",
+        "image": "image",
+        "messages": "messages",
+        "tokens": "tokens",
+        "answer": "text",
+    }
+    return fixed.get(field) or ("either" if recipe.phase in _CONVERSATIONS else "text")
+
+
+def _fits(found: pa.DataType, kind: _Kind) -> bool:
+    import pyarrow as pa
+
+    whole: bool = pa.types.is_integer(found) or pa.types.is_boolean(found)
+    if kind in ("text", "messages"):
+        return kind_of(found) == kind
+    if kind == "either":
+        return kind_of(found) is not None
+    if kind == "number":
+        return whole or bool(pa.types.is_floating(found))
+    if kind == "boolean":
+        return bool(pa.types.is_boolean(found))
+    if kind == "label":
+        return whole
+    if kind == "tokens":
+        lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+        return any(is_list(found) for is_list in lists) and bool(
+            pa.types.is_integer(found.value_type)
+        )
+    return bool(pa.types.is_binary(found) or pa.types.is_large_binary(found))

@@ -1,0 +1,187 @@
+"""What a broker's ledger says about one recipe: the facts that a release would be decided on.
+
+``Standing`` takes a ledger's entries in order. Documents of owners count only where their signature
+verifies; of the broker's own acts, runs that it began and privacy that it reserved are its word.
+Whether the entries are the whole ledger is for ``ledger.audit`` to say, which reads the same ones.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
+from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
+from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.owned import verify_owned
+from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy
+from sealtrain.consortium.receipts import Anchor
+from sealtrain.consortium.succession import verify_succession
+from sealtrain.consortium.withdrawals import Withdrawal
+from sealtrain.errors import SealtrainError
+from sealtrain.release.facts import RunState
+from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.needs import Needs
+
+__all__ = ["AskedDataset", "Question", "Standing"]
+
+
+@dataclass(frozen=True, slots=True)
+class AskedDataset:
+    """A dataset that a guest would ask for."""
+
+    dataset_id: str
+    root: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a guest would ask for; ``release.decide.objections`` takes it like a request."""
+
+    target: Target
+    run_id: str
+    resume: bool
+    datasets: tuple[AskedDataset, ...]
+
+    @property
+    def app_id(self) -> str:
+        """Of the deployment."""
+        return self.target.app_id
+
+    @property
+    def compose_hash(self) -> str:
+        """Of the deployment document."""
+        return self.target.compose_hash
+
+    @property
+    def recipe_hash(self) -> str:
+        """Of the lock."""
+        return self.target.recipe_hash
+
+    @property
+    def data(self) -> frozenset[tuple[str, str]]:
+        """Id and root of all data of the run."""
+        return frozenset((dataset.dataset_id, dataset.root) for dataset in self.datasets)
+
+
+class Standing:
+    """See the module. Feed it every entry, in order.
+
+    Attributes:
+        policies: Of each owner, by name: the newest, verified.
+        withdrawn: Withdrawn datasets by id, with the name of their owner.
+        successor: Id of the consortium that took this one's place, if any did.
+        spent: Epsilon reserved, by (owner, dataset name): the broker's word.
+        runs: Runs that got keys, by id: the broker's word.
+    """
+
+    def __init__(self, consortium: Consortium) -> None:
+        self._consortium = consortium
+        self._decisions: list[SignedDecision] = []
+        self._manifests: dict[tuple[str, str, str], DatasetManifest] = {}
+        self.policies: dict[str, SignedPolicy] = {}
+        self.withdrawn: dict[str, str] = {}
+        self.successor: str | None = None
+        self.spent: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self.runs: dict[str, RunState] = {}
+
+    def entry(self, _index: int, entry: Any) -> None:
+        """Take the next entry; one that does not hold is left out, and an audit reports it."""
+        try:
+            self._take(entry["kind"], entry["body"])
+        except (SealtrainError, KeyError, TypeError, ValueError, AttributeError):
+            return
+
+    def tally(self, target: Target, now: int, *, needs: Needs) -> Tally:
+        """Where the approval of ``target`` stands, counted from the owners' signatures.
+
+        Args:
+            target: The recipe in question.
+            now: Seconds since the epoch.
+            needs: Of the recipe.
+        """
+        return tally(self._decisions, self._consortium, target, now, needs=needs)
+
+    def registered(
+        self, dataset_ids: Sequence[str], *, app_id: str, compose_hash: str
+    ) -> dict[str, DatasetManifest]:
+        """Manifests by dataset id, for this deployment where there is one, else for another."""
+        mine: dict[str, DatasetManifest] = {}
+        other: dict[str, DatasetManifest] = {}
+        for (dataset_id, *deployment), manifest in self._manifests.items():
+            if dataset_id in dataset_ids:
+                fits = deployment == [app_id, compose_hash]
+                (mine if fits else other)[dataset_id] = manifest
+        return other | mine
+
+    def named(self, owner: str, name: str, target: Target) -> DatasetManifest | None:
+        """The dataset of a name that a guest is likely to be given.
+
+        That is the one registered last, of those for this deployment and not withdrawn as far as
+        there are any.
+        """
+        known = [
+            manifest
+            for manifest in self._manifests.values()
+            if (manifest.owner, manifest.name) == (owner, name)
+        ]
+        fit = [
+            manifest
+            for manifest in known
+            if (manifest.app_id, manifest.compose_hash) == (target.app_id, target.compose_hash)
+        ]
+        present = [one for one in fit if one.dataset_id not in self.withdrawn]
+        return next(reversed(present or fit or known), None)
+
+    def _take(self, kind: str, body: Mapping[str, Any]) -> None:
+        if kind in ("approval", "revocation"):
+            signed = verify_decision(Envelope.from_dict(body["envelope"]), self._consortium)
+            self._decisions.append(signed)
+        elif kind == "dataset":
+            manifest = verify_dataset(Envelope.from_dict(body["envelope"]), self._consortium)
+            key = (manifest.dataset_id, manifest.app_id, manifest.compose_hash)
+            self._manifests.pop(key, None)  # what was registered last stands last
+            self._manifests[key] = manifest
+        elif kind == OwnerPolicy.entry_kind:
+            envelope = Envelope.from_dict(body["envelope"])
+            policy = verify_owned(OwnerPolicy, envelope, self._consortium)
+            self.policies[policy.owner.name] = policy
+        elif kind == Withdrawal.entry_kind:
+            envelope = Envelope.from_dict(body["envelope"])
+            withdrawal = verify_owned(Withdrawal, envelope, self._consortium)
+            for dataset_id in withdrawal.document.subjects():
+                self.withdrawn[dataset_id] = withdrawal.owner.name
+        elif kind == "succession":
+            self._succeeded(body)
+        elif kind in ("release", "renewal"):
+            self._granted(kind, body)
+
+    def _succeeded(self, body: Mapping[str, Any]) -> None:
+        predecessor = Consortium.from_dict(body["predecessor"])
+        if predecessor.consortium_id == self._consortium.consortium_id:
+            found = verify_succession(Envelope.from_dict(body["envelope"]), predecessor)
+            self.successor = found.successor.consortium_id
+
+    def _granted(self, kind: str, body: Mapping[str, Any]) -> None:
+        anchored = body["checkpoint"]
+        checkpoint = None if anchored is None else Anchor.model_validate(anchored)
+        run_id, before = body["run_id"], self.runs.get(body["run_id"])
+        if kind == "release":
+            for reserved in body.get("privacy", ()):
+                self.spent[reserved["owner"], reserved["name"]] += reserved["epsilon"]
+        data = (
+            before.data
+            if before is not None
+            else frozenset(
+                (one["dataset_id"], one["root"]) for one in (*body["datasets"], *body["elsewhere"])
+            )
+        )
+        self.runs[run_id] = RunState(
+            app_id=body["app_id"],
+            compose_hash=body["compose_hash"],
+            recipe_hash=body["recipe_hash"],
+            data=data,
+            checkpoint=checkpoint,
+        )

@@ -1,0 +1,109 @@
+"""``sealtrain init`` makes what the next commands need, and keeps every file that is there."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from sealtrain.cli import app
+from sealtrain.cli.project import load_project
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import DataInvalid, KeyFileInvalid, UsageError
+from sealtrain.keys.identity import Identity
+from sealtrain.recipe.schema import load_recipe
+
+
+def ran(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, ["init", *map(str, words)])
+
+
+SAMPLES = {
+    "sft": '{"prompt": "a", "completion": "b"}\n',
+    "dpo": '{"prompt": "a", "chosen": "b", "rejected": "c"}\n',
+    "embed": '{"anchor": "a", "positive": "b"}\n',
+    "cpt": '{"text": "a"}\n',
+    "classify": '{"x": 1, "label": "no"}\n{"x": 2, "label": "yes"}\n',
+}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("phase", SAMPLES)
+def test_a_sample_gives_a_recipe_that_parses(tmp_path: Path, phase: str) -> None:
+    (tmp_path / "My Records.jsonl").write_text(SAMPLES[phase])
+    result = ran("--owner-name", "clinic-a", "--sample", "My Records.jsonl", "--json")
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    assert (answer["phase"], answer["kept"]) == (phase, [])
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    assert recipe.phase == phase
+    assert [(one.owner, one.name) for one in recipe.datasets] == [("clinic-a", "my-records")]
+    private = tmp_path / "keys/clinic-a.identity.json"
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600
+    project = load_project(tmp_path / "sealtrain.toml")
+    assert project.value("identity") == private
+    assert project.value("brokers") == (tmp_path / "up/broker.yaml",)
+    assert project.value("lock") == tmp_path / "locked/recipe.lock.json"
+
+
+def test_again_it_keeps_every_file(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(SAMPLES["sft"])
+    words = ("--owner-name", "clinic-a", "--sample", "a.jsonl")
+    assert ran(*words).exit_code == 0
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    result = ran(*words, "--broker", "other.yaml", "--json")
+    assert json.loads(result.stdout)["written"] == []
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_without_a_sample_there_is_no_recipe(tmp_path: Path) -> None:
+    assert ran("new", "--owner-name", "clinic-a").exit_code == 0
+    assert Identity.load(tmp_path / "new/keys/clinic-a.identity.json").name == "clinic-a"
+    assert not (tmp_path / "new/recipe.yaml").exists()
+
+
+def test_with_other_owners_it_founds_their_consortium(tmp_path: Path) -> None:
+    """It knows the others by their public files alone, and writes no key for them."""
+    (tmp_path / "notes.jsonl").write_text(SAMPLES["sft"] * 64)
+    for owner in ("clinic-b", "clinic-c"):
+        public = Identity.generate(owner).public
+        (tmp_path / f"{owner}.public.json").write_bytes(public.to_bytes())
+    words = ("--owner-name", "clinic-a", "--sample", "notes.jsonl")
+    result = ran(*words, "--with", "clinic-b.public.json", "--with", "clinic-c.public.json")
+    assert result.exit_code == 0, result.output
+    owners = ["clinic-a", "clinic-b", "clinic-c"]
+    consortium = Consortium.load(tmp_path / "consortium.json")
+    assert [member.name for member in consortium.owners] == owners
+    assert consortium.thresholds.approve == 2
+    assert consortium.own_data_consent
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    assert [(one.owner, one.name) for one in recipe.datasets] == [(one, "notes") for one in owners]
+    assert recipe.release_policy.model.recipients == ("clinic-a",)
+    batch = recipe.trainer.per_device_train_batch_size * recipe.trainer.gradient_accumulation_steps
+    assert recipe.trainer.max_steps == 3 * 3 * 64 // batch
+    assert [path.name for path in tmp_path.rglob("*.identity.json")] == ["clinic-a.identity.json"]
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ((), UsageError),
+        (("--owner-name", "No Name"), KeyFileInvalid),
+        (("--owner-name", "a", "--sample", "none.csv"), DataInvalid),
+        (("--owner-name", "a", "--sample", "odd.csv"), UsageError),
+        (("--owner-name", "a", "--with", "none.json"), DataInvalid),
+    ],
+)
+def test_a_refusal_leaves_nothing(tmp_path: Path, words: tuple[str, ...], kind: type) -> None:
+    (tmp_path / "odd.csv").write_text("foo,bar\nx,y\n")
+    result = ran(*words)
+    assert isinstance(result.exception, kind)
+    assert [path.name for path in tmp_path.iterdir()] == ["odd.csv"]

@@ -1,0 +1,232 @@
+"""One name has one meaning in every command, old names work and say the new one, help is whole."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import typer
+from click.testing import CliRunner
+
+from sealtrain.cli import app
+from sealtrain.cli.commands import COMMANDS, SECTIONS
+from sealtrain.cli.durations import Duration
+from sealtrain.cli.renames import COMMANDS as OLD_COMMANDS
+from sealtrain.cli.renames import OPTIONS, WORDS, with_new_options
+
+ROOT = typer.main.get_command(app)
+
+MEANINGS = {
+    "--accelerator": "where the accelerator is",
+    "--amend-members": "threshold for changes of owners",
+    "--amend-thresholds": "threshold for changes of thresholds",
+    "--app-id": "id of an app on its platform",
+    "--approve": "threshold for approvals",
+    "--base": "folder that the recipe's paths start from",
+    "--base-model": "folder of the base model",
+    "--boot-auth": "with what dstack's KMS asks",
+    "--broker": "broker file",
+    "--broker-deployment": "document that a broker's guest measures",
+    "--chain": "chain file",
+    "--collateral": "collateral of TDX quotes",
+    "--consortium": "consortium file",
+    "--data": "sealed datasets",
+    "--database": "database of a broker, in PostgreSQL or a file",
+    "--deployment": "document that a guest measures",
+    "--device": "device that computes",
+    "--end": "end what the command otherwise allows",
+    "--export-model": "threshold for letting out a model",
+    "--format": "form of what is read or written",
+    "--former-root-secret": "root secret before a rotation",
+    "--gpu-collateral": "collateral of accelerators",
+    "--guest": "where the guest's evidence comes from",
+    "--holder": "where an owner's holder is",
+    "--identity": "private identity file",
+    "--image": "OCI layout of a container image",
+    "--lease-seconds": "how long released keys may be used",
+    "--listen": "where to listen",
+    "--manifest": "manifest file of a run",
+    "--memory": "file with the last tree head",
+    "--metrics-port": "port of the metrics page",
+    "--name": "name of what is made",
+    "--nonce": "nonce of evidence",
+    "--out": "what the command writes",
+    "--own-data-consent": "whether data needs its owner's approval",
+    "--party": "owner whose data a guest holds",
+    "--patience": "how long a peer may be silent",
+    "--platform": "what proves a guest",
+    "--policy": "appraisal policy",
+    "--port": "port to listen on",
+    "--proxy": "address of a broker's reverse proxy",
+    "--public-url": "URL of a broker for others",
+    "--quorum": "owners that cosigned a tree head",
+    "--raise-logging": "threshold for letting out logs",
+    "--records": "records of a recipe's datasets, by OWNER.NAME",
+    "--revoke": "threshold for revocations",
+    "--root-secret": "where a broker's root secret is",
+    "--run": "id of a run",
+    "--seal-as": "options of seal, by OWNER.NAME",
+    "--state": "folder of a broker's state",
+    "--states": "folder of sealed states",
+    "--threshold": "how many of several suffice",
+    "--ticket": "run ticket",
+    "--timeout": "how long a write may take, or its holder be silent",
+    "--token-file": "file with a token",
+    "--trust": "trust file",
+    "--wait": "how long to wait for others",
+    "--writes": "where holders' chunks go",
+}
+"""What an option means that is explained in other words by several commands."""
+
+
+def all_commands(
+    command: click.Command = ROOT, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            child = command.get_command(click.Context(command), name)
+            assert child is not None
+            yield from all_commands(child, (*path, name))
+
+
+BY_PATH = {" ".join(path): command for path, command in all_commands()}
+
+
+def test_an_option_of_several_commands_has_one_meaning() -> None:
+    helps: dict[str, set[str]] = defaultdict(set)
+    for command in BY_PATH.values():
+        for parameter in command.params:
+            for option in parameter.opts:
+                if option.startswith("-"):
+                    helps[option].add(getattr(parameter, "help", ""))
+    several = {option for option, texts in helps.items() if len(texts) > 1}
+    assert several - MEANINGS.keys() == set()
+
+
+def test_an_option_is_of_one_type_in_every_command() -> None:
+    kinds: dict[str, set[str]] = defaultdict(set)
+    same = {"IntParamType": "number", "IntRange": "number", "TyperPath": "place", "Path": "place"}
+    for command in BY_PATH.values():
+        for parameter in command.params:
+            for option in parameter.opts:
+                if option.startswith("-"):
+                    kind = type(parameter.type).__name__
+                    kinds[option].add(same.get(kind, kind))
+    # A place that may also be a URL, a preset or a socket is text.
+    or_more = {"--data", "--policy", "--ticket"}
+    wrong = {option: found for option, found in kinds.items() if len(found) > 1}
+    assert wrong.keys() == or_more
+    assert all(found == {"place", "StringParamType"} for found in wrong.values())
+
+
+def test_every_command_stands_in_one_section() -> None:
+    names = [name for names in SECTIONS.values() for name in names]
+    assert sorted(names) == sorted(COMMANDS)
+    assert list(SECTIONS)[-1] == "Training together, and on a chain"
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in BY_PATH if isinstance(BY_PATH[path], click.Group)]
+)
+def test_lists_of_commands_are_not_cut(path: str) -> None:
+    shown = CliRunner().invoke(ROOT, [*path.split(), "--help"]).stdout
+    assert "..." not in shown.replace("[ARGS]...", "")
+    assert all(len(line) <= 80 for line in shown.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [(name, old, new) for name, table in OPTIONS.items() for old, new in table.items()],
+)
+def test_an_old_option_works_and_says_its_new_name(name: str, old: str, new: str) -> None:
+    command = BY_PATH[name]
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert new in options
+    assert old not in options
+    result = CliRunner().invoke(ROOT, [*name.split(), old, "x"])
+    assert f"hint: {old} is now {new}" in result.stderr
+    assert f"No such option: {old}" not in result.stderr
+
+
+@pytest.mark.parametrize("old", OLD_COMMANDS)
+def test_an_old_command_works_and_says_its_new_name(old: str) -> None:
+    renamed = OLD_COMMANDS[old]
+    assert " ".join(renamed.to) in BY_PATH
+    assert old not in BY_PATH
+    result = CliRunner().invoke(ROOT, [*old.split(), "--help"])
+    assert result.exit_code == 0
+    assert f"hint: sealtrain {old} is now sealtrain {' '.join(renamed.to)}" in result.stderr
+    options = {one for parameter in BY_PATH[" ".join(renamed.to)].params for one in parameter.opts}
+    assert set(renamed.options.values()) <= options
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_the_first_word_of_old_becomes_an_option(name: str) -> None:
+    result = CliRunner().invoke(ROOT, [*name.split(), "--consortium=c", "app-compose.json"])
+    assert f"is now {WORDS[name]} app-compose.json" in result.stderr
+    assert "unexpected extra argument" not in result.stderr
+    typed = CliRunner().invoke(ROOT, [*name.split(), WORDS[name], "app-compose.json"])
+    assert "hint:" not in typed.stderr
+
+
+def test_the_old_policy_of_the_simulator_is_still_written(tmp_path: Path) -> None:
+    words = ["--state", str(tmp_path / "root"), "--out", str(tmp_path / "p.yaml")]
+    result = CliRunner().invoke(ROOT, ["simulator", "policy", *words])
+    assert result.exit_code == 0, result.stderr
+    assert (tmp_path / "p.yaml").exists()
+
+
+def test_words_after_two_dashes_are_left_alone() -> None:
+    words = ["--old=1", "--older", "--", "--old"]
+    assert with_new_options(words, {"--old": "--new"}) == (
+        ["--new=1", "--older", "--", "--old"],
+        {"--old": "--new"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("unit", "text", "value"),
+    [
+        ("s", "90", 90),
+        ("s", "90s", 90),
+        ("s", "15m", 900),
+        ("s", "2h", 7200),
+        ("s", "3d", 259_200),
+        ("s", "1.5m", 90),
+        ("d", "30", 30),
+        ("d", "48h", 2),
+    ],
+)
+def test_a_duration_has_a_unit_and_a_bare_number_the_options_own(
+    unit: str, text: str, value: int
+) -> None:
+    kind = Duration(unit, least=1)  # type: ignore[arg-type]
+    assert kind.convert(text, None, None) == value
+
+
+@pytest.mark.parametrize(
+    ("unit", "text"),
+    [
+        ("s", ""), ("s", "-1"), ("s", "1w"), ("s", "1e3"), ("s", "0"), ("s", "9d"), ("d", "90s"),
+        ("s", "٣"),
+    ],
+)  # fmt: skip
+def test_what_is_no_duration_or_out_of_bounds_is_a_usage_error(unit: str, text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Duration(unit, least=1, most=1000).convert(text, None, None)  # type: ignore[arg-type]
+
+
+def test_every_duration_is_one_of_these() -> None:
+    """An option whose name or help speaks of seconds or days takes units."""
+    plain = [
+        f"{name} {parameter.opts[0]}"
+        for name, command in BY_PATH.items()
+        for parameter in command.params
+        if ("seconds" in parameter.opts[0] or "days" in parameter.opts[0].split("-"))
+        and not isinstance(parameter.type, Duration)
+    ]
+    assert plain == []

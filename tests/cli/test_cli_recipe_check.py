@@ -1,0 +1,141 @@
+"""``recipe check`` and ``lock`` judge a recipe at the desk; ``lock`` remembers where it lies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+from world import OWNERS, RECIPE, founded, signer, simulated_policy
+
+from sealtrain.base.encoding import to_base64
+from sealtrain.cli import app
+from sealtrain.cli.basefolder import base_of, remember_base
+from sealtrain.client.pin import BrokerPin
+from sealtrain.errors import RecipeInvalid, UsageError
+
+ROWS = '{"prompt": "case", "completion": "benign"}\n' * 3
+
+
+def run(*words: str | Path) -> Any:
+    return CliRunner().invoke(app, [*map(str, words)])
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
+    (tmp_path / "recipe").mkdir()
+    write(tmp_path, RECIPE)
+    (tmp_path / "consortium.json").write_bytes(founded().to_bytes())
+    pin = BrokerPin(
+        url="http://127.0.0.1:9",
+        signing_key=to_base64(signer("broker").public),
+        compose_hash="ab" * 32,
+        appraisal=simulated_policy(),
+    )
+    (tmp_path / "broker.yaml").write_text(pin.to_yaml())
+    (tmp_path / "rows.jsonl").write_text(ROWS)
+    return tmp_path
+
+
+def write(desk: Path, recipe: dict[str, Any]) -> Path:
+    path = desk / "recipe" / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    return path
+
+
+def check(desk: Path, *words: str | Path) -> Any:
+    return run("recipe", "check", desk / "recipe" / "recipe.yaml", *words, "--json")
+
+
+def lock(desk: Path) -> Any:
+    return run(
+        "lock", desk / "recipe" / "recipe.yaml", "--consortium", desk / "consortium.json",
+        "--broker", desk / "broker.yaml", "--out", desk / "locked",
+    )  # fmt: skip
+
+
+def test_a_recipe_that_fits_says_what_was_checked_and_what_was_not(desk: Path) -> None:
+    data = [f"--records={owner}.biopsies={desk / 'rows.jsonl'}" for owner in OWNERS]
+    done = check(desk, "--consortium", desk / "consortium.json", *data)
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["fits"]
+    assert {"owners and recipients", "data hospital-a.biopsies"} <= set(told["checked"])
+    assert len(told["not_checked"]) == 1
+    assert told["not_checked"][0].startswith("data hospital-a.biopsies-test")
+
+
+def test_everything_that_is_wrong_is_listed_at_once(desk: Path) -> None:
+    policy = RECIPE["release_policy"] | {"metrics": ["los"], "model": {"recipients": ["clinic-z"]}}
+    datasets = [{"owner": "clinic-y", "name": "notes", "role": "train"}]
+    write(desk, RECIPE | {"release_policy": policy, "datasets": datasets, "scripts": []})
+    (desk / "book.xlsx").write_bytes(b"PK")
+    done = check(
+        desk, "--consortium", desk / "consortium.json",
+        f"--records=clinic-y.notes={desk / 'book.xlsx'}",
+    )  # fmt: skip
+    assert done.exit_code == RecipeInvalid.exit_code
+    wrong = {one["about"]: one for one in json.loads(done.stdout)["wrong"]}
+    assert set(wrong) == {
+        "datasets", "release_policy.model.recipients", "release_policy.metrics",
+        "data clinic-y.notes",
+    }  # fmt: skip
+    assert wrong["data clinic-y.notes"]["code"] == "format-unknown"
+    refused = lock(desk)
+    assert isinstance(refused.exception, RecipeInvalid)
+    for word in ("clinic-y", "clinic-z", "los"):
+        assert word in refused.exception.message
+    assert not (desk / "locked").exists()
+
+
+def test_data_alone_exits_as_data_does(desk: Path) -> None:
+    (desk / "rows.jsonl").write_text('{"prompt": "case"}\n')
+    done = check(desk, f"--records=hospital-a.biopsies={desk / 'rows.jsonl'}")
+    assert done.exit_code == 5
+    assert [one["code"] for one in json.loads(done.stdout)["wrong"]] == ["schema-mismatch"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--records", "hospital-a.biopsies"], ["--seal-as", "hospital-a.biopsies=--format file"]],
+    ids=["no path", "no data"],
+)
+def test_words_that_say_nothing_are_refused(desk: Path, words: list[str]) -> None:
+    assert isinstance(check(desk, *words).exception, UsageError)
+
+
+def test_a_lock_is_checked_from_where_its_recipe_lies(desk: Path) -> None:
+    done = lock(desk)
+    assert done.exit_code == 0, done.output
+    locked = desk / "locked" / "recipe.lock.json"
+    assert str(desk) not in locked.read_text() + (desk / "locked" / "app-compose.json").read_text()
+    assert base_of(locked) == desk / "recipe"
+    assert run("recipe", "check", locked).exit_code == 0
+    moved = desk.rename(desk.with_name("moved"))  # all of it, so the way is the same
+    assert base_of(moved / "locked" / "recipe.lock.json") == moved / "recipe"
+
+
+@pytest.mark.parametrize("spoilt", ["gone", "{}", "not json", "another lock", "no such folder"])
+def test_what_is_remembered_wrongly_counts_for_nothing(desk: Path, spoilt: str) -> None:
+    lock(desk)
+    locked = desk / "locked" / "recipe.lock.json"
+    (note,) = (path for path in locked.parent.iterdir() if path.name.startswith("."))
+    if spoilt == "gone":
+        note.unlink()
+    elif spoilt == "another lock":
+        locked.write_bytes(locked.read_bytes().replace(b"biopsy", b"tissue"))
+    elif spoilt == "no such folder":
+        (desk / "recipe").rename(desk / "elsewhere")
+    else:
+        note.write_text(spoilt)
+    assert base_of(locked) == locked.parent
+
+
+def test_a_recipe_beside_its_lock_needs_no_note(desk: Path) -> None:
+    lock(desk)
+    locked = desk / "locked" / "recipe.lock.json"
+    remember_base(locked, locked.parent)
+    assert not [path for path in locked.parent.iterdir() if path.name.startswith(".")]

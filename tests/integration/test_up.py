@@ -1,0 +1,126 @@
+"""``sealtrain up``: a broker and a guest to rehearse with by hand, and nothing left afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stage import DEADLINE_SECONDS
+
+from sealtrain.cli.programs import Part
+from sealtrain.client.pin import load_pin
+from sealtrain.consortium.members import Consortium
+from sealtrain.keys.identity import Identity
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def of_folder(folder: Path) -> list[int]:
+    """Processes whose working folder or command line is in a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().decode(errors="replace")
+            place = str((process / "cwd").readlink())
+        except OSError:
+            continue
+        if place.startswith(str(folder)) or str(folder) in words:
+            found.append(int(process.name))
+    return sorted(set(found) - {os.getpid()})
+
+
+def wait_for_none(folder: Path) -> list[int]:
+    until = time.monotonic() + 20
+    while (left := of_folder(folder)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return left
+
+
+@pytest.fixture
+def consortium(tmp_path: Path) -> Path:
+    owner = Identity.generate("clinic-a").public
+    founded = Consortium.found(name="rehearsal", owners=[owner])
+    (tmp_path / "consortium.json").write_bytes(founded.to_bytes())
+    return tmp_path / "consortium.json"
+
+
+@pytest.mark.slow
+@pytest.mark.claim("C148")
+def test_everything_ends_with_it_and_continues_with_the_next(
+    tmp_path: Path, consortium: Path
+) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    out = tmp_path / "up"
+    words: list[str | Path] = [
+        *("up", "--consortium", consortium, "--port", str(free_port()), "--out", out),
+        *("--deployment", out / "broker-compose.json"),
+    ]
+
+    def begun(name: str) -> Part:
+        part = Part(name, logs, words, answers=True)
+        assert "SIMULATED" in part.line("NOT ATTESTED", within=DEADLINE_SECONDS)
+        part.line("guest of", within=DEADLINE_SECONDS)
+        return part
+
+    first = begun("first")
+    answer: dict[str, Any] = json.loads(first.printed())
+    assert answer == {"brokers": [str(out / "broker.yaml")], "policy": str(out / "policy.yaml")}
+    pinned = load_pin(out / "broker.yaml")
+    assert (out / "guest.sock").is_socket()
+    assert len(of_folder(tmp_path)) >= 4  # itself, the broker, its guest, the recipe's guest
+    assert first.kill() == -signal.SIGKILL
+    assert wait_for_none(tmp_path) == []
+
+    second = begun("second")
+    assert load_pin(out / "broker.yaml") == pinned
+    second.send(signal.SIGINT)
+    assert second.wait(within=DEADLINE_SECONDS) == 0
+    assert wait_for_none(tmp_path) == []
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_starts(
+    tmp_path: Path, consortium: Path
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(
+            [sys.executable, "-m", "sealtrain", "up", "--port", port, "--json"],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+        )
+    assert done.returncode == 2
+    error = json.loads(done.stdout)["error"]
+    assert (error["code"], error["check"]) == ("usage", "--port")
+    assert not (tmp_path / "up").exists()
+
+
+def test_another_consortium_needs_another_folder(tmp_path: Path, consortium: Path) -> None:
+    out = tmp_path / "up"
+    out.mkdir()
+    (out / "policy.yaml").write_text("not read before the document is written\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "sealtrain", "up", "--out", str(out), "--json"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode in {2, 5}
+    assert "error" in json.loads(done.stdout)
+    assert not (out / "broker-compose.json").exists()

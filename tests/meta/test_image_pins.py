@@ -1,0 +1,58 @@
+"""The images' pins are of this source: no requirement of it is missing or of another version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from sealtrain.image.pins import IMAGES, load_image_recipe, load_pins
+from sealtrain.recipe.installation import normalised, requirements_in
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NAMES = sorted(path.parent.name for path in (REPOSITORY / IMAGES).glob("*/image.yaml"))
+
+
+def wanted_of(extras: tuple[str, ...]) -> list[Requirement]:
+    lines = [Requirement(line) for line in requirements_in(REPOSITORY / "pyproject.toml")]
+    wanted, pending, walked = [], ["", *extras], set()
+    while pending:
+        active = pending.pop()
+        if active in walked:
+            continue
+        walked.add(active)
+        for line in lines:
+            holds = line.marker.evaluate({"extra": active}) if line.marker else not active
+            if holds and line.name == "sealtrain":
+                pending += line.extras
+            elif holds:
+                wanted.append(line)
+    return wanted
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_pins_are_of_the_recipe_and_meet_every_requirement(name: str) -> None:
+    recipe, pins = load_image_recipe(REPOSITORY, name), load_pins(REPOSITORY, name)
+    assert set(pins.debian) == set(recipe.debian)
+    for line in wanted_of(recipe.extras):
+        pin = pins.wheels.get(normalised(line.name))
+        assert pin is not None, f"tools/images/pin.py {name}: {line.name} is not pinned"
+        assert line.specifier.contains(pin.version, prereleases=True), (line, pin.version)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_pins_are_the_versions_that_tests_run_with(name: str) -> None:
+    held = {}
+    for text in (REPOSITORY / "constraints.txt").read_text().splitlines():
+        bare = text.partition("#")[0].strip()
+        if bare:
+            line = Requirement(bare)
+            held[normalised(line.name)] = line.specifier
+    for package, pin in load_pins(REPOSITORY, name).wheels.items():
+        if package in held:
+            assert held[package].contains(pin.version, prereleases=True), (package, pin.version)
+
+
+def test_there_are_images() -> None:
+    assert NAMES == ["broker", "guest-cpu", "guest-cuda"]

@@ -1,0 +1,153 @@
+"""An owner's records are held against the recipe: columns, types, missing values, labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from carrying import carries
+
+from sealtrain.errors import DatasetUnknown, RecordInvalid, SchemaMismatch, SealtrainError
+from sealtrain.recipe.records import RecordCheck, dataset_of
+from sealtrain.recipe.schema import parse_recipe
+
+TEXTS = pa.array(["a", "b"])
+NUMBERS = pa.array([0, 1])
+TURNS = pa.array([[{"role": "user", "content": "a"}]] * 2)
+TOKENS = pa.array([[1, 2], [3]])
+IMAGES = pa.array([b"a", b"b"])
+FLAGS = pa.array([True, False])
+HALVES = pa.array([0.5, 1.5])
+
+LLAMA = {"config": {"model_type": "llama"}, "init_seed": 1, "tokenizer": {"kind": "bytes"}}
+PLAIN = {"config": {"model_type": "llama"}, "init_seed": 1}
+STEPS = {"max_steps": 1}
+CLASSES = {"phase": "classify", "labels": ["a", "b"]}
+WAYS: dict[str, tuple[dict[str, Any], dict[str, pa.Array]]] = {
+    "sft text": ({"columns": {"text": "t"}}, {"t": TEXTS}),
+    "sft messages": ({"columns": {"messages": "m"}}, {"m": TURNS}),
+    "cpt tokens": (
+        {"phase": "cpt", "columns": {"tokens": "ids"}, "model": PLAIN, "peft": None},
+        {"ids": TOKENS},
+    ),
+    "classify names": (
+        CLASSES | {"columns": {"text": "t", "label": "l"}},
+        {"t": TEXTS, "l": TEXTS},
+    ),
+    "classify numbers": (
+        {"phase": "classify", "num_labels": 2, "columns": {"text": "t", "label": "l"}},
+        {"t": TEXTS, "l": NUMBERS},
+    ),
+    "classify images": (
+        CLASSES
+        | {"columns": {"image": "i", "label": "l"}, "model": PLAIN, "preparation": {"size": 8}},
+        {"i": IMAGES, "l": TEXTS},
+    ),
+    "classify table": (
+        CLASSES | {"columns": {"features": ["x", "y"], "label": "l"}, "model": PLAIN, "peft": None},
+        {"x": HALVES, "y": NUMBERS, "l": TEXTS},
+    ),
+    "dpo": (
+        {"phase": "dpo", "columns": {"chosen": "c", "rejected": "r"}},
+        {"c": TURNS, "r": TURNS},
+    ),
+    "kto": (
+        {
+            "phase": "dpo",
+            "columns": {"prompt": "p", "completion": "c", "label": "l"},
+            "trainer": STEPS | {"loss_type": "kto"},
+        },
+        {"p": TEXTS, "c": TEXTS, "l": FLAGS},
+    ),
+}
+EVERY = {
+    "text": TEXTS, "number": NUMBERS, "turns": TURNS, "tokens": TOKENS, "image": IMAGES,
+    "flag": FLAGS, "half": HALVES,
+}  # fmt: skip
+ALSO = {("number", "flag"), ("half", "number"), ("half", "flag"), ("turns", "text")}
+"""What is read in a column of the first kind besides."""
+
+
+def recipe_of(sft: dict[str, Any], way: str, **more: Any) -> Any:
+    changes, _ = WAYS[way]
+    base = {"model": LLAMA, "trainer": STEPS, "peft": None}
+    data = [{"owner": "hospital-a", "name": "notes", "role": "train"} | more]
+    return parse_recipe(sft | base | {"datasets": data} | changes)
+
+
+def checked(recipe: Any, columns: dict[str, pa.Array]) -> list[pa.RecordBatch]:
+    batch = pa.record_batch(columns)
+    check = RecordCheck(recipe, recipe.datasets[0])
+    _, batches = check((batch.schema, iter([batch, batch])))
+    return list(batches)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_records_of_every_phase_pass_unchanged(sft: dict[str, Any], way: str) -> None:
+    recipe, columns = recipe_of(sft, way), WAYS[way][1]
+    batch = pa.record_batch(columns | {"further": TEXTS})
+    passed = checked(recipe, columns | {"further": TEXTS})
+    assert all(one.equals(batch) for one in passed)
+    assert len(passed) == 2
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_column_has_the_type_that_its_phase_reads(sft: dict[str, Any], way: str) -> None:
+    recipe, columns = recipe_of(sft, way), WAYS[way][1]
+    for name, values in columns.items():
+        fits = next(kind for kind, one in EVERY.items() if one is values)
+        for kind, other in EVERY.items():
+            if kind == fits or (fits, kind) in ALSO or (kind, fits) in ALSO:
+                continue
+            with pytest.raises(SchemaMismatch, check=carries(check="columns", owner="hospital-a")):
+                checked(recipe, columns | {name: other})
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_column_and_no_value_is_missing(sft: dict[str, Any], way: str) -> None:
+    recipe, columns = recipe_of(sft, way), WAYS[way][1]
+    for name, values in columns.items():
+        less = {other: one for other, one in columns.items() if other != name}
+        with pytest.raises(SchemaMismatch, check=carries(expected=name)):
+            checked(recipe, less | {"further": TEXTS})
+        holes = pa.array([values[0].as_py(), None], type=values.type)
+        with pytest.raises(RecordInvalid) as caught:
+            checked(recipe, columns | {name: holes})
+        assert caught.value.message.startswith("record 2 ")
+
+
+@pytest.mark.parametrize(
+    ("way", "labels"),
+    [("classify names", pa.array(["a", "z"])), ("classify numbers", pa.array([0, 2]))],
+)
+def test_a_label_is_one_that_the_recipe_lists(
+    sft: dict[str, Any], way: str, labels: pa.Array
+) -> None:
+    with pytest.raises(RecordInvalid) as caught:
+        checked(recipe_of(sft, way), WAYS[way][1] | {"l": labels})
+    assert caught.value.message.startswith("record 2 ")
+    assert "z" not in caught.value.message.replace("hospital", "").split("label")[1]
+
+
+def test_columns_are_found_under_the_owners_names(sft: dict[str, Any]) -> None:
+    recipe = recipe_of(sft, "sft text", columns={"Notiz": "t"})
+    assert checked(recipe, {"Notiz": TEXTS})
+    with pytest.raises(SchemaMismatch, check=carries(expected="Notiz (in the recipe t)")):
+        checked(recipe, {"t": TEXTS})
+
+
+def test_a_script_reads_other_types_but_no_other_columns(sft: dict[str, Any]) -> None:
+    recipe = parse_recipe(recipe_of(sft, "classify names").to_dict() | {"scripts": ["mine.py"]})
+    assert checked(recipe, {"t": NUMBERS, "l": HALVES})
+    with pytest.raises(SchemaMismatch):
+        checked(recipe, {"t": NUMBERS})
+
+
+@pytest.mark.parametrize(("owner", "name"), [("hospital-a", "other"), ("stranger", "notes")])
+def test_only_datasets_of_the_recipe_are_sealed(sft: dict[str, Any], owner: str, name: str) -> None:
+    recipe = recipe_of(sft, "sft text")
+    assert dataset_of(recipe, "hospital-a", "notes").role == "train"
+    with pytest.raises(DatasetUnknown, check=carries(expected="hospital-a/notes")) as caught:
+        dataset_of(recipe, owner, name)
+    assert isinstance(caught.value, SealtrainError)

@@ -1,0 +1,125 @@
+"""A sample's columns propose a phase; what does not fit is refused by the names of its columns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sealtrain.errors import DataInvalid, UsageError
+from sealtrain.recipe.sample import propose, read_sample
+
+
+def jsonl(folder: Path, *records: dict[str, Any]) -> Path:
+    path = folder / "sample.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("records", "phase", "columns", "labels"),
+    [
+        ([{"prompt": "a", "completion": "b"}], "sft", {"prompt": "prompt",
+          "completion": "completion"}, ()),
+        ([{"Question": "a", "Answer": "b"}], "sft",
+         {"prompt": "Question", "completion": "Answer"}, ()),
+        ([{"messages": [{"role": "user", "content": "x"}]}], "sft", {"messages": "messages"}, ()),
+        (
+            [{"prompt": "a", "chosen": "b", "rejected": "c"}],
+            "dpo",
+            {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected"},
+            (),
+        ),
+        (
+            [{"anchor": "a", "positive": "b"}],
+            "embed",
+            {"anchor": "anchor", "positive": "positive"},
+            (),
+        ),
+        ([{"text": "a"}], "cpt", {"text": "text"}, ()),
+        (
+            [{"letter": "x", "label": "soon"}, {"letter": "y", "label": "late"}],
+            "classify",
+            {"text": "letter", "label": "label"},
+            ("late", "soon"),
+        ),
+        (
+            [{"a": 1.5, "b": 2, "diagnosis": 0}, {"a": 2.5, "b": 3, "diagnosis": 1}],
+            "classify",
+            {"features": ("a", "b"), "label": "diagnosis"},
+            ("0", "1"),
+        ),
+    ],
+)  # fmt: skip
+def test_columns_propose_a_phase(
+    tmp_path: Path,
+    records: list[dict[str, Any]],
+    phase: str,
+    columns: dict[str, Any],
+    labels: tuple[str, ...],
+) -> None:
+    found = propose(read_sample(jsonl(tmp_path, *records)))
+    assert (found.phase, dict(found.columns), found.labels) == (phase, columns, labels)
+
+
+def test_csv_and_parquet_give_the_same_as_jsonl(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("\ufeffx,y\n1,0\n2.5,1\n")
+    pq.write_table(pa.table({"x": [1.0, 2.5], "y": [0, 1]}), tmp_path / "a.parquet")
+    of_csv, of_parquet = (
+        propose(read_sample(tmp_path / f"a.{kind}")) for kind in ("csv", "parquet")
+    )
+    assert of_csv == of_parquet
+    assert of_csv.labels == ("0", "1")
+
+
+def test_a_phase_that_was_asked_for_wins_or_is_refused(tmp_path: Path) -> None:
+    sample = read_sample(jsonl(tmp_path, {"text": "a", "prompt": "b", "completion": "c"}))
+    assert propose(sample).phase == "sft"
+    assert propose(sample, "cpt").phase == "cpt"
+    for phase in ("dpo", "rlhf", ""):
+        with pytest.raises(UsageError):
+            propose(sample, phase)
+
+
+def test_a_label_with_many_values_is_no_class(tmp_path: Path) -> None:
+    records = [{"a": n, "label": f"patient-{n}"} for n in range(30)]
+    with pytest.raises(UsageError) as caught:
+        propose(read_sample(jsonl(tmp_path, *records)))
+    assert "patient" not in str(caught.value)
+    assert caught.value.got == "a, label"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", ""),
+        ("a.csv", "x,y\n"),
+        ("a.csv", 'x,y\n"1,2\n'),
+        ("a.csv", "x,y\n1,2,3\n"),
+        ("a.csv", "x,y\n1\n"),
+        ("a.jsonl", "not json\n"),
+        ("a.jsonl", "[1]\n"),
+        ("a.jsonl", "[" * 100_000 + "\n"),
+        ("a.parquet", "not parquet"),
+        ("a.xlsx", "x"),
+        ("a", "x"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_without_its_content(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataInvalid) as caught:
+        read_sample(tmp_path / name)
+    assert "not json" not in str(caught.value)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    for name in ("none.csv", "folder.csv"):
+        with pytest.raises(DataInvalid):
+            read_sample(tmp_path / name)

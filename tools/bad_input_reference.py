@@ -1,0 +1,119 @@
+"""Write ``docs/reference/bad-inputs.md`` from the table of bad inputs that the tests play.
+
+Usage: ``python tools/bad_input_reference.py [--check]``
+
+``tests/cli/bad_inputs.txt`` has a row for each call: command, what was replaced, by what, exit code
+and error code. The page counts them. With ``--check`` nothing is written; a stale page exits 1.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["PAGE", "TABLE", "Row", "render", "rows"]
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+TABLE = REPOSITORY / "tests" / "cli" / "bad_inputs.txt"
+PAGE = REPOSITORY / "docs" / "reference" / "bad-inputs.md"
+
+_EXITS = ("0", "2", "3", "4", "5", "varies")
+_MEANS = {
+    "0": "taken: the text is a good one there, such as a long name",
+    "2": "the command line, a setting or a key file makes no sense",
+    "3": "refused",
+    "4": "nothing answers, or the system refuses",
+    "5": "data makes no sense",
+    "varies": "one byte of a good file was changed, and the answer depends on which",
+}
+_INTRO = """\
+# Bad input
+
+Each word of a call that would work is replaced by something that would not: a file that is missing,
+empty, cut, changed, endless, a pipe, a folder, one of another kind; a place that cannot be written,
+a full disk; text that is empty, too long, or climbs out of its folder. Here is how the commands
+answer {calls} such calls. No call ends with a traceback, in a bug or with a row of the data in its
+message, and a refused one leaves no file behind.
+
+Every single call, with its answer, is a row of [bad_inputs.txt](../../tests/cli/bad_inputs.txt); [a
+test](../../tests/cli/test_cli_bad_inputs.py) plays them all, against real servers. `make format`
+counts anew what this page says. What each code means: [errors](errors.md); exit codes: [exit
+codes](exit-codes.md).
+"""
+
+
+class Row(NamedTuple):
+    """A call of the table."""
+
+    command: str
+    given: str
+    bad: str
+    status: str
+    code: str
+
+
+def rows(table: str) -> list[Row]:
+    """The calls of a table."""
+    return [Row(*line.split(" | ")) for line in table.splitlines()]
+
+
+def render(table: str) -> str:
+    """The page for a table."""
+    calls = rows(table)
+    statuses = Counter(row.status for row in calls)
+    by_exit = [
+        f"| {status} | {_MEANS[status]} | {statuses[status]} | {_codes(calls, status)} |"
+        for status in _EXITS
+    ]
+    return "\n".join(
+        [
+            _INTRO.format(calls=f"{len(calls):,}"),
+            "## By exit code\n",
+            "| exit | means | calls | codes |\n|---:|---|---:|---|",
+            *by_exit,
+            "\n## By command\n",
+            *_counted(calls, "command", lambda row: row.command, code=True),
+            "\n## By input\n",
+            *_counted(calls, "in place of the good one", lambda row: row.bad, code=False),
+            "",
+        ]
+    )
+
+
+def _counted(
+    calls: Sequence[Row], head: str, key: Callable[[Row], str], *, code: bool
+) -> Iterable[str]:
+    exits = " | ".join(f"exit {status}" for status in _EXITS)
+    yield f"| {head} | calls | {exits} |"
+    yield "|---|---:|" + "---:|" * len(_EXITS)
+    for name in sorted({key(row) for row in calls}):
+        statuses = Counter(row.status for row in calls if key(row) == name)
+        cells = " | ".join(str(statuses[status] or "") for status in _EXITS)
+        yield f"| {f'`{name}`' if code else name} | {statuses.total()} | {cells} |"
+
+
+def _codes(calls: Iterable[Row], status: str) -> str:
+    codes = Counter(
+        row.code for row in calls if row.status == status and row.code not in ("-", "varies")
+    )
+    return ", ".join(
+        f"[{code}](errors.md#{code}) {count}"
+        for code, count in sorted(codes.items(), key=lambda one: (-one[1], one[0]))
+    )
+
+
+def main() -> None:
+    """Write the page, or with ``--check`` compare it."""
+    fresh = render(TABLE.read_text("utf-8"))
+    if PAGE.exists() and PAGE.read_text("utf-8") == fresh:
+        return
+    if "--check" in sys.argv[1:]:
+        raise SystemExit(f"{PAGE.name} is stale: run python tools/bad_input_reference.py")
+    PAGE.write_text(fresh, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

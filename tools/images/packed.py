@@ -1,0 +1,180 @@
+"""What an image takes out of a Debian package and out of a wheel (spec/images.md §3).
+
+No script of a package runs: an image is the files that were published, and nothing a machine made
+of them.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import re
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, cast
+
+from sealtrain.base.digests import sha256_hex
+from sealtrain.image.layer import Entry
+from sealtrain.image.own import PACKAGES_FOLDER, STATUS_FOLDER
+from sealtrain.image.pins import files_digest
+from sealtrain.recipe.installation import as_recorded, recorded
+
+__all__ = ["Content", "Debian", "debian_content", "read_debian", "wheel_content"]
+
+LEFT_OUT = re.compile(r"usr/share/(doc|info|lintian|locale|man)/(?!.*/copyright$).*")
+_AR_MAGIC = b"!<arch>\n"
+_AR_HEADER = 60
+
+Content = dict[str, tuple[Entry, Callable[[], BinaryIO]]]
+"""Name in the image → entry, and what opens a file's bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Debian:
+    """A Debian package: name and version, and what it puts into an image, its list included."""
+
+    name: str
+    version: str
+    content: Content
+
+    def files_sha256(self) -> str:
+        """Digest of its files for the pins, its list left out."""
+        listed = f"{STATUS_FOLDER}/{self.name}.list"
+        return files_digest(
+            {name: entry for name, (entry, _) in self.content.items() if name != listed}
+        )
+
+
+def file_entry(
+    name: str, data: bytes, *, runs: bool = False
+) -> tuple[Entry, Callable[[], BinaryIO]]:
+    """A file of an image whose bytes are in memory."""
+    mode = 0o755 if runs else 0o644
+    entry = Entry(name=name, kind="file", mode=mode, size=len(data), sha256=sha256_hex(data))
+    return entry, partial(io.BytesIO, data)
+
+
+def read_debian(deb: Path) -> Debian:
+    """Read a ``.deb`` (deb(5), format 2.0).
+
+    Raises:
+        SystemExit: It is none, or has an entry that images do not have.
+    """
+    parts = dict(_members(deb.read_bytes()))
+    control = _tar(parts, "control.tar")
+    told = control.extractfile("./control")
+    if told is None:
+        raise SystemExit(f"{deb.name} has no control file")
+    paragraph = told.read()
+    fields = dict(
+        line.split(": ", 1) for line in paragraph.decode().splitlines() if ": " in line[1:]
+    )
+    content = debian_content(_tar(parts, "data.tar"), fields["Package"], paragraph)
+    return Debian(name=fields["Package"], version=fields["Version"], content=content)
+
+
+def debian_content(data: tarfile.TarFile, package: str, control: bytes) -> Content:
+    """What the image has of a package: its files and links, its control paragraph, its list."""
+    found: Content = {}
+    for member in data:
+        name = member.name.removeprefix("./").rstrip("/")
+        if member.isdir() or LEFT_OUT.fullmatch(name):
+            continue
+        if member.issym():
+            link = Entry(name=name, kind="link", mode=0o777, target=member.linkname)
+            found[name] = link, io.BytesIO
+        elif member.isreg() or member.islnk():
+            source = data.extractfile(member)
+            assert source is not None
+            found[name] = file_entry(name, source.read(), runs=bool(member.mode & 0o111))
+        else:
+            raise SystemExit(f"{package} has an entry that images do not have: {name}")
+    names = "".join(f"{name}\n" for name in sorted(found)).encode()
+    status = f"{STATUS_FOLDER}/{package}"
+    found[status] = file_entry(status, control)
+    found[f"{status}.list"] = file_entry(f"{status}.list", names)
+    return found
+
+
+def wheel_content(wheel: Path) -> tuple[Content, str]:
+    """What the image has of a wheel, and the text of its ``RECORD``.
+
+    The wheel stays open: its files are read from it when a layer is written.
+
+    Raises:
+        SystemExit: A file is not the one that ``RECORD`` names.
+    """
+    found: Content = {}
+    rows: list[str] = []
+    archive = zipfile.ZipFile(wheel)
+    (record,) = (
+        name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/RECORD", name)
+    )
+    text = archive.read(record).decode()
+    wanted = dict(recorded(text))
+    for path, hash_, size in csv.reader(io.StringIO(text)):
+        place = _place(path)
+        if path not in wanted or place is None:
+            continue
+        info = archive.getinfo(path)
+        with archive.open(info) as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+        if as_recorded(digest) != hash_:
+            raise SystemExit(f"{wheel.name}: {path} is not the file that RECORD names")
+        entry = Entry(
+            name=f"{PACKAGES_FOLDER}/{place}",
+            kind="file",
+            mode=0o755 if info.external_attr >> 16 & 0o111 else 0o644,
+            size=info.file_size,
+            sha256=digest,
+        )
+        found[entry.name] = entry, partial(_opened, archive, info)
+        rows.append(_row(place, hash_, size))
+    listed = "".join([*rows, _row(record, "", "")])
+    name = f"{PACKAGES_FOLDER}/{record}"
+    found[name] = file_entry(name, listed.encode())
+    return found, listed
+
+
+def _opened(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> BinaryIO:
+    return cast("BinaryIO", archive.open(info))
+
+
+def _place(path: str) -> str | None:
+    """Where a file of a wheel goes below the packages' folder; ``None`` for one left out."""
+    first, _, rest = path.partition("/")
+    if not first.endswith(".data"):
+        return path
+    scheme, _, rest = rest.partition("/")
+    return rest if scheme in ("purelib", "platlib") else None
+
+
+def _row(path: str, hash_: str, size: str) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow((path, hash_, size))
+    return line.getvalue()
+
+
+def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """The parts of an ``ar`` archive, by name."""
+    if not data.startswith(_AR_MAGIC):
+        raise SystemExit("not a Debian package")
+    at = len(_AR_MAGIC)
+    while at + _AR_HEADER <= len(data):
+        head = data[at : at + _AR_HEADER]
+        name, size = head[:16].decode().strip().rstrip("/"), int(head[48:58])
+        at += _AR_HEADER
+        yield name, data[at : at + size]
+        at += size + size % 2
+
+
+def _tar(parts: dict[str, bytes], begin: str) -> tarfile.TarFile:
+    for name, data in parts.items():
+        if PurePosixPath(name).name.startswith(begin):
+            return tarfile.open(fileobj=io.BytesIO(data), mode="r:*")
+    raise SystemExit(f"the package has no {begin}")
