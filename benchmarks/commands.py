@@ -2,14 +2,17 @@
 
     python benchmarks/commands.py [--json] [--rounds 3]
 
-Each command is a process of its own, started warm; a figure is the median of its rounds. Commands
-that ask a broker, or train, are in ``release.py`` and ``start.py``.
+Each command is a process of its own, started warm; a figure is the median of its rounds. The walk
+of ``docs/guides/first_hour.md`` is played first, with its broker and its simulated hardware beside;
+then the commands that its readers type again and again are measured there. How long training takes
+is in ``start.py``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -19,6 +22,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from measured_on import machine
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "first_hour"))
+from record import PAGE, play, steps_of
+
 from sealtrain.cli.commands import COMMANDS
 from sealtrain.cli.lazy import Entries, Noun
 
@@ -37,6 +44,32 @@ TYPED = {
     "broker openapi": ["broker", "openapi"],
 }  # fmt: skip
 
+WALKED = {
+    "status": ["status"],
+    "approvals": ["approvals", "status"],
+    "log": ["log"],
+    "verify": ["verify", "run/manifest.json", "--trust", "up/trust.yaml"],
+    "report": ["report", "run/manifest.json", "--trust", "up/trust.yaml", "--out", "{new}.html"],
+    "open a model": ["open", "run", "--trust", "up/trust.yaml", "--out", "{new}"],
+    "open a dataset": ["open", "sealed/clinic-a.sealed", "--out", "{new}"],
+    "inspect": ["inspect", "sealed/clinic-a.sealed"],
+    "checkpoints": ["checkpoints", "run"],
+    "recipe check": ["recipe", "check", "recipe.yaml"],
+    "recipe show": ["recipe", "show", "locked/recipe.lock.json"],
+    "lock": ["lock", "recipe.yaml", "--out", "{new}"],
+    "validate": ["validate", "recipe.yaml", "--records", "clinic-a.letters=clinic-a/letters.csv"],
+    "seal": [
+        "seal", "clinic-a/letters.csv", "--name", "letters", "--no-register",
+        "--out", "{new}.sealed",
+    ],
+    "register": ["register", "sealed/clinic-a.sealed"],
+    "approve": ["approve", "--data", "sealed/clinic-a.sealed", "--yes"],
+    "trust new": [
+        "trust", "new", "--consortium", "consortium.json", "--broker", "up/broker.yaml",
+        "--out", "{new}.yaml",
+    ],
+}  # fmt: skip
+
 
 def helps(entries: Entries = COMMANDS, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Words of every command and group."""
@@ -50,17 +83,41 @@ def seconds(words: list[str], rounds: int, folder: Path) -> float:
     """Median seconds of a command, after one start that fills the caches."""
     taken = []
     for turn in range(rounds + 1):
-        typed = [word.format(new=folder / f"new-{time.monotonic_ns()}") for word in words]
+        typed = [word.format(new=f"new-{time.monotonic_ns()}") for word in words]
         began = time.perf_counter()
         subprocess.run(
             [sys.executable, "-m", "sealtrain", *typed],
             cwd=folder,
+            env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
             capture_output=True,
             check=True,
         )
         if turn:
             taken.append(time.perf_counter() - began)
     return statistics.median(taken)
+
+
+def all_of(commands: dict[str, list[str]], rounds: int, folder: Path) -> dict[str, float]:
+    """Seconds of each command, as it is typed in a folder."""
+    found = {}
+    for name, words in commands.items():
+        print(f"  {name}", file=sys.stderr)
+        found[name] = seconds(words, rounds, folder)
+    return found
+
+
+def walked(rounds: int, folder: Path) -> dict[str, float]:
+    """Seconds of the commands that ask the broker of the first hour, or read what it left."""
+    steps = steps_of(PAGE.read_text("utf-8"))
+    walk = play(steps, folder, port=0)
+    try:
+        for step, played in zip(steps, walk, strict=False):
+            print(f"  $ {' '.join(step.words[:2])}: {played.seconds:.2f} s", file=sys.stderr)
+            if played.status != step.exits:
+                raise SystemExit(played.said)
+        return all_of(WALKED, rounds, folder)  # its servers go on until the walk is closed
+    finally:
+        walk.close()
 
 
 def main() -> None:
@@ -71,7 +128,8 @@ def main() -> None:
     given = parser.parse_args()
     wanted = {" ".join((*words, "--help")): [*words, "--help"] for words in [(), *helps()]} | TYPED
     with tempfile.TemporaryDirectory() as folder:
-        found = {name: seconds(words, given.rounds, Path(folder)) for name, words in wanted.items()}
+        (walk := Path(folder, "walk")).mkdir()
+        found = walked(given.rounds, walk) | all_of(wanted, given.rounds, Path(folder))
     slowest = sorted(found.items(), key=lambda pair: -pair[1])
     if given.json:
         print(json.dumps({"machine": machine("typer", "pydantic"), "seconds": found}, indent=2))

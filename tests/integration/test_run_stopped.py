@@ -19,7 +19,7 @@ def test_it_is_told_to_end_and_goes_on(tmp_path: Path) -> None:
     recipe["trainer"]["max_steps"] = 120
     with stage(tmp_path) as world:
         folder = world.propose("job", recipe)
-        status = ["status", folder / "app-compose.json", "--broker", world.broker]
+        status = ["status", "--deployment", folder / "app-compose.json", "--broker", world.broker]
         answer = world.try_run(*status)
         assert (answer.code, answer.data["code"]) == (3, "approvals-missing")
         obstacle = next(iter(answer.data["brokers"].values()))["obstacles"][0]

@@ -280,13 +280,16 @@ def wide(name: str) -> dict[str, Any]:
     }
 
 
-def test_a_script_reads_datasets_by_role_and_owner_and_trains_for_epochs(world: Stage) -> None:
-    other = world.folder / "answers.jsonl"
+def proposed(world: Stage, name: str, script: str) -> Path:
+    """The folder of that recipe with a script, and the data of its owners."""
+    other = world.folder / f"{name}.jsonl"
     rows = [{"question": f"clinic-b {at}:", "answer": f" {at % 2}"} for at in range(24)]
     other.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    folder = world.propose(
-        "wide", wide("wide"), {"train.py": WIDE}, sources={"clinic-b.notes": other}
-    )
+    return world.propose(name, wide(name), {"train.py": script}, sources={"clinic-b.notes": other})
+
+
+def test_a_script_reads_datasets_by_role_and_owner_and_trains_for_epochs(world: Stage) -> None:
+    folder = proposed(world, "wide", WIDE)
     world.approve(folder, *OWNERS[:2])
     outcome = world.run(*world.train_words(folder, "wide-run"))
     counted = {
@@ -320,7 +323,7 @@ loop = sealtrain.SealedLoop(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
 @pytest.mark.claim("C143")
 def test_a_model_that_could_not_be_opened_is_refused_before_it_trains(world: Stage) -> None:
-    folder = world.propose("lying", wide("lying"), {"train.py": LYING})
+    folder = proposed(world, "lying", LYING)
     world.approve(folder, *OWNERS[:2])
     answer = world.try_run(*world.train_words(folder, "lying-run"))
     assert (answer.code, answer.error) == (3, "model-not-reloaded")

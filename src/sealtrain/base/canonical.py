@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from typing import Any, NoReturn
 
 import rfc8785
@@ -18,10 +19,12 @@ import rfc8785
 from sealtrain.errors import DataInvalid, LimitExceeded
 
 __all__ = [
+    "MAX_FOREIGN_DEPTH",
     "MAX_JSON_VALUES",
     "JsonValue",
     "canonical_json",
     "parse_canonical",
+    "parse_foreign",
     "parse_json",
     "require_bounded",
 ]
@@ -35,6 +38,7 @@ _PLAIN = json.JSONEncoder(
 _MAX_INTEGER = 2**53 - 1
 MAX_JSON_BYTES = 16 << 20
 MAX_JSON_DEPTH = 64
+MAX_FOREIGN_DEPTH = 256
 MAX_JSON_VALUES = 1 << 20
 """Values in a document, arrays and objects included; each takes about a hundred bytes of memory."""
 
@@ -134,6 +138,25 @@ def require_bounded(
             )
         if depth < 0:
             return  # the next character may be escaped too
+
+
+def parse_foreign(data: bytes) -> Any:
+    """Parse JSON that others write by the lenient rules of Python: records, headers, settings.
+
+    The nesting is looked at first: some libraries raise Python's limit of recursion for the whole
+    process, and a parser that recurses so deep ends it.
+
+    Args:
+        data: The text, UTF-8; its length is the caller's to bound.
+
+    Raises:
+        ValueError: Not JSON, or nested deeper than any record is.
+    """
+    try:
+        require_bounded(data, max_depth=MAX_FOREIGN_DEPTH, max_values=sys.maxsize)
+        return json.loads(data.decode("utf-8-sig"))
+    except (LimitExceeded, RecursionError) as error:
+        raise ValueError("nested too deeply") from error
 
 
 def parse_canonical(

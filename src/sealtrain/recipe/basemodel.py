@@ -6,7 +6,6 @@ models. What these files do not say is ``None``, and nothing is judged by it.
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sealtrain.base.canonical import JsonValue, parse_json
+from sealtrain.base.canonical import JsonValue, parse_foreign, parse_json
 from sealtrain.base.files import open_regular, read_bounded
 from sealtrain.errors import DataInvalid, LimitExceeded, ModelInvalid
 from sealtrain.recipe.fields import resolve_inside
@@ -155,8 +154,8 @@ def _tensors_in(path: Path) -> list[str]:
             (length,) = struct.unpack("<Q", file.read(8))
             if length > _MAX_HEADER_BYTES:
                 raise ModelInvalid(f"{path.name} is not a safetensors file", got="a huge header")
-            header = json.loads(file.read(length))
-    except (OSError, DataInvalid, ValueError, struct.error, RecursionError) as error:
+            header = parse_foreign(file.read(length))
+    except (OSError, DataInvalid, ValueError, struct.error) as error:
         raise ModelInvalid(f"{path.name} is not a safetensors file") from error
     if not isinstance(header, dict):
         raise ModelInvalid(f"{path.name} is not a safetensors file")

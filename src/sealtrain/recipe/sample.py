@@ -7,7 +7,6 @@ kept: these stand in the recipe, which every owner reads.
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -15,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from sealtrain.base.canonical import parse_foreign
 from sealtrain.errors import DataInvalid, UsageError
 
 __all__ = ["PHASES", "Proposal", "Sample", "propose", "read_sample"]
@@ -107,7 +107,7 @@ def read_sample(path: Path) -> Sample:
         return _seen(path, islice(reader(path), _MAX_ROWS))
     except OSError as error:
         raise DataInvalid(f"cannot read {path}: {error.strerror}", hint="check the path") from None
-    except (ValueError, csv.Error, RecursionError) as error:
+    except (ValueError, csv.Error) as error:
         raise DataInvalid(
             f"{path} is not what its suffix says", got=type(error).__name__, expected=path.suffix
         ) from None
@@ -228,11 +228,11 @@ def _csv(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         while line := file.readline(_MAX_LINE):
             if not line.strip():
                 continue
-            record = json.loads(line)
+            record = parse_foreign(line)
             if not isinstance(record, dict):
                 raise ValueError("a line that is no object")  # noqa: TRY004  # of the file, not of ours
             yield record

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from sealtrain.base.canonical import parse_foreign
 from sealtrain.base.filenames import is_vocabulary, may_carry_code, portable_name
 from sealtrain.errors import ModelNotReloaded, SealtrainError
 from sealtrain.recipe.modelspec import refuse_foreign_code
@@ -352,8 +353,8 @@ def _names_in(folder: Path) -> list[str]:
 def _foreign_code(path: Path) -> str | None:
     """What settings name that a library would fetch and run; recipients refuse to open these."""
     try:
-        refuse_foreign_code(json.loads(_content(path)))
-    except (ValueError, RecursionError) as error:
+        refuse_foreign_code(parse_foreign(_content(path)))
+    except ValueError as error:
         return f"is not plain settings: {str(error)[:100]}"
     return None
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -187,6 +189,20 @@ def test_half_of_a_character_is_refused() -> None:
 def test_a_megabyte_of_opening_brackets_ends_in_a_refusal_and_not_in_a_crash() -> None:
     with pytest.raises(LimitExceeded):
         parse_json(b"[" * (1 << 20))
+
+
+def test_what_others_wrote_ends_no_process_whose_limit_of_recursion_a_library_raised() -> None:
+    program = (
+        "import sys; sys.setrecursionlimit(100_000)\n"
+        "from sealtrain.base.canonical import parse_foreign\n"
+        "assert parse_foreign(b'[' * 250 + b']' * 250)\n"
+        "try: parse_foreign(b'[' * 90_000)\n"
+        "except ValueError: print('refused')\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert told.stdout == "refused\n"
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from sealtrain.base.canonical import MAX_FOREIGN_DEPTH, parse_foreign, require_bounded
 from sealtrain.errors import LimitExceeded, RecordInvalid
 from sealtrain.sealing.tabular import jsonl
 from sealtrain.sealing.tabular.plainfile import opened
@@ -64,8 +66,8 @@ def _is_array(path: Path) -> bool:
         return True
     line = start.split(b"\n", 1)[0]
     try:
-        json.loads(line)
-    except (ValueError, RecursionError):
+        parse_foreign(line)
+    except ValueError:
         if start.startswith(b"{") and len(line) < jsonl.BLOCK_BYTES // 2:
             raise RecordInvalid(
                 f"{path.name} is one JSON object, not an array of records",
@@ -105,6 +107,11 @@ def _records(path: Path) -> Iterator[str]:
             except UnicodeDecodeError:
                 raise _refusal(path, number + 1, "is not UTF-8") from None
             rest, at = rest[at:] + read, 0
+            try:
+                # Both stand outside of strings, and below what was parsed.
+                require_bounded(rest.encode(), max_depth=MAX_FOREIGN_DEPTH, max_values=sys.maxsize)
+            except LimitExceeded:
+                raise _refusal(path, number + 1, "is nested too deeply") from None
             if len(rest) > jsonl.MAX_LINE_BYTES:
                 raise LimitExceeded(
                     f"{path.name}: a record is too long",
@@ -135,8 +142,6 @@ def _records(path: Path) -> Iterator[str]:
                     try:
                         _, end = decoder.raw_decode(rest, at)
                         break
-                    except RecursionError:
-                        raise _refusal(path, number + 1, "is nested too deep") from None
                     except ValueError:
                         if not more():
                             raise _refusal(path, number + 1, "is not a JSON object") from None

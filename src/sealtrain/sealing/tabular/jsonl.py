@@ -7,12 +7,12 @@ strings (nothing is guessed to be a time), so a record comes back as it went in.
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from sealtrain.base.canonical import parse_foreign
 from sealtrain.errors import LimitExceeded, RecordInvalid, SchemaMismatch
 from sealtrain.sealing.tabular.plainfile import opened
 
@@ -154,8 +154,8 @@ def _refuse(path: Path, first: int, block: bytes) -> NoReturn:
             continue
         number += 1
         try:
-            good = isinstance(json.loads(line), dict)
-        except (ValueError, RecursionError):
+            good = isinstance(parse_foreign(line), dict)
+        except ValueError:
             good = False
         if not good:
             raise RecordInvalid(
@@ -179,8 +179,8 @@ def _refuse_long_integers(path: Path, first: int, block: bytes) -> None:
         if not _LONG_INTEGER.search(line):
             continue
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
+            value = parse_foreign(line)
+        except ValueError:
             continue  # the parser names this record
         pending = [value]
         while pending:

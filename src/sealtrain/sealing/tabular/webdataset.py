@@ -15,12 +15,12 @@ Two passes: the first settles columns and types over every record, the second co
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from sealtrain.base.canonical import parse_foreign
 from sealtrain.errors import LimitExceeded, RecordInvalid, SchemaMismatch
 from sealtrain.sealing.tabular import jsonl
 from sealtrain.sealing.tabular.archive import Member, members
@@ -214,8 +214,8 @@ def _number(text: str, where: str) -> int:
 
 def _line(text: str, where: str) -> bytes:
     try:
-        good = isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
+        good = isinstance(parse_foreign(text.encode()), dict)
+    except ValueError:
         good = False
     if not good:
         raise RecordInvalid(f"{where} is not a JSON object", check="record") from None
