@@ -23,7 +23,7 @@ def test_it_is_told_to_end_and_goes_on(tmp_path: Path) -> None:
         answer = world.try_run(*status)
         assert (answer.code, answer.data["code"]) == (3, "approvals-missing")
         obstacle = next(iter(answer.data["brokers"].values()))["obstacles"][0]
-        assert [command.split()[4] for command in obstacle["commands"]] == [
+        assert [command.split()[5] for command in obstacle["commands"]] == [
             f"{owner}.identity.json" for owner in OWNERS
         ]
         world.approve(folder, *OWNERS)
