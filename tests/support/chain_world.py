@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import json
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -33,9 +32,6 @@ from sealtrain_chain.account import address
 from sealtrain_chain.chainfile import ChainFile
 from sealtrain_chain.contracts import Payer, connected, deploy, owners_app_auth
 from sealtrain_chain.node import Node
-
-# The chain in this process raises it a hundredfold; what users run does not load that chain.
-sys.setrecursionlimit(1000)
 
 OWNERS = ("hospital-a", "hospital-b", "hospital-c")
 OS_IMAGE = "22" * 32
