@@ -24,7 +24,20 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 _MANY_MODULES = 300
 _frozen = 0
 
+_RECURSION_LIMIT = sys.getrecursionlimit()
+
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Give every test the interpreter's recursion limit, as a process of sealtrain has it.
+
+    py-evm's libraries raise it to 100,000 where they are imported, that is in every worker that
+    collects the chain's tests. Nested JSON overflows the stack there before the limit is reached,
+    and the worker dies instead of seeing ``RecursionError``.
+    """
+    sys.setrecursionlimit(_RECURSION_LIMIT)
 
 
 @pytest.hookimpl(trylast=True)
