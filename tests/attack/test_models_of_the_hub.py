@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support.carrying import carries
-from tests.support.hub import FakeHub, serving_hub
+from carrying import carries
+from hub import FakeHub, serving_hub
 
 from sealtrain.base.canonical import canonical_json
+from sealtrain.base.digests import sha256_hex
 from sealtrain.client.hub import Hub, bring_models
 from sealtrain.errors import HubUnreachable, LockInvalid, ModelInvalid
 from sealtrain.recipe.installation import CodePin, EnvironmentPin, Installation, PackagePin
@@ -158,8 +159,9 @@ def test_a_revision_that_moves_changes_nothing_that_was_locked(
     locked = hub.commit
     hub.commit = "c2" * 20
     hub.files["model.safetensors"] = b"\x09\0\0\0\0\0\0\0{}       "
-    with pytest.raises(ModelInvalid, match=hub.commit):
+    with pytest.raises(ModelInvalid) as refused:
         lock()
+    assert hub.commit in str(refused.value.expected)
     assert (site / PLACE / "model.safetensors").read_bytes() == FILES["model.safetensors"]
     # The engineer keeps what was locked by naming its commit.
     hub.files["model.safetensors"] = FILES["model.safetensors"]
@@ -229,7 +231,7 @@ def test_what_another_program_left_in_the_cache_is_not_taken(
     lock(path="models/again")
     assert not (site / "models/again/modeling_evil.py").exists()
     (snapshot / "planted.json").write_text("{}")
-    with pytest.raises(ModelInvalid, match=r"planted\.json"):
+    with pytest.raises(ModelInvalid):
         lock(path="models/third")
     assert not (site / "models/third").exists()
 
@@ -238,15 +240,17 @@ def test_a_changed_cache_is_not_taken(hub: FakeHub, lock: Lock, site: Path, tmp_
     lock()
     snapshot = tmp_path / "cache" / "models--org--tiny" / "snapshots" / hub.commit
     weights = (snapshot / "model.safetensors").resolve()
-    weights.write_bytes(FILES["model.safetensors"][:-1] + b"X")
-    with pytest.raises(ModelInvalid, match=r"model\.safetensors"):
+    changed = FILES["model.safetensors"][:-1] + b"X"
+    weights.write_bytes(changed)
+    hashes = {"got": sha256_hex(changed), "expected": sha256_hex(FILES["model.safetensors"])}
+    with pytest.raises(ModelInvalid, check=carries(**hashes)):
         lock(path="models/again")
     assert not (site / "models/again").exists()
 
 
 def test_a_configuration_that_names_code_is_refused(hub: FakeHub, lock: Lock, site: Path) -> None:
     hub.files["config.json"] = b'{"model_type": "x", "auto_map": {"AutoModel": "modeling.X"}}'
-    with pytest.raises(ModelInvalid, match="auto_map"):
+    with pytest.raises(ModelInvalid):
         lock()
     assert _left_in(site) == []
 
@@ -277,7 +281,7 @@ def test_a_hub_that_is_not_there_is_unreachable(hub: FakeHub, lock: Lock, site: 
 
 @pytest.mark.parametrize("model", [{"id": "org/absent"}, {"revision": "absent"}])
 def test_a_model_that_the_hub_lacks_is_named(lock: Lock, site: Path, model: dict[str, str]) -> None:
-    with pytest.raises(ModelInvalid, match="absent"):
+    with pytest.raises(ModelInvalid, check=carries(got="HTTP 404")):
         lock(**model)
     assert _left_in(site) == []
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
-import typer
-from tests.support.carrying import carries
+from carrying import carries
+from cli_tree import all_commands
 from typer.testing import CliRunner
 
 from sealtrain.cli import app
@@ -19,7 +18,6 @@ from sealtrain.errors import DataInvalid, LimitExceeded, ProjectInvalid
 pytestmark = pytest.mark.claim("C146")
 
 GOOD = 'version = 1\nconsortium = "consortium.json"\n'
-ROOT = typer.main.get_command(app)
 MEASURED = [
     ("guest",),
     ("broker", "serve"),
@@ -47,17 +45,6 @@ def written(folder: Path, text: str) -> Path:
     path.write_text(text)
     path.chmod(0o644)
     return path
-
-
-def all_commands(
-    command: click.Command = ROOT, path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    yield path, command
-    if isinstance(command, click.Group):
-        for name in command.list_commands(click.Context(command)):
-            child = command.get_command(click.Context(command), name)
-            assert child is not None
-            yield from all_commands(child, (*path, name))
 
 
 @pytest.mark.parametrize(
@@ -247,7 +234,7 @@ def test_a_folder_chooses_no_memory_for_an_identity_of_mine(
     monkeypatch.chdir(tmp_path)
     context, said = took(tmp_path, path, *words)
     assert str(context.params["state"]) == (str(tmp_path / "memory.json") if taken else "None")
-    assert ("memory" in said) == taken
+    assert ("memory.json" in said) == taken
 
 
 def test_each_place_that_was_not_typed_is_shown(
@@ -256,8 +243,9 @@ def test_each_place_that_was_not_typed_is_shown(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SEALTRAIN_BROKERS", "evil\x1b[2K.yaml")
     _, said = took(tmp_path, ("log", "witness"))
-    assert f"from {tmp_path / NAME}: identity theirs.json" in said
-    assert "from SEALTRAIN_BROKERS: broker evil?[2K.yaml" in said
+    lines = said.splitlines()
+    assert any(str(tmp_path / NAME) in line and "theirs.json" in line for line in lines)
+    assert any("SEALTRAIN_BROKERS" in line and "evil?[2K.yaml" in line for line in lines)
 
 
 def test_help_reads_no_project_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

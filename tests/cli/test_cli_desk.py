@@ -131,7 +131,7 @@ def test_a_folder_of_tables_is_one_dataset(
     assert json.loads(done.stdout)["records"] == 3
     (folder / "notes.xlsx").write_bytes(b"PK")
     error = refused(seal(site, folder, tmp_path / "two", "--no-register"), FormatUnknown)
-    assert "notes.xlsx" in error.message
+    assert (error.check, error.got) == ("format", ".xlsx")
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,6 @@ def test_all_missing_columns_are_named_with_what_they_may_be_called(
     error = refused(seal(site, tmp_path / "a.csv", tmp_path / "out"), SchemaMismatch)
     assert (error.owner, error.got) == (A, "Prompts, answer")
     assert error.expected == "prompt, completion"
-    assert "Prompts: prompt" in str(error.hint)
 
 
 def test_columns_go_by_the_owners_names(
@@ -203,18 +202,15 @@ def test_columns_go_by_the_owners_names(
     assert error.expected == "Frage (in the recipe prompt)"
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "meant"),
-    [(A, "biopsy", "biopsies"), (A, "notes", None), (B, "biopsies-test", "biopsies")],
-)
+@pytest.mark.parametrize(("owner", "name"), [(A, "biopsy"), (A, "notes"), (B, "biopsies-test")])
 def test_a_dataset_that_the_recipe_does_not_name_is_not_sealed(
-    site: BrokerSite, tmp_path: Path, owner: str, name: str, meant: str | None
+    site: BrokerSite, tmp_path: Path, owner: str, name: str
 ) -> None:
     (tmp_path / "a.jsonl").write_text(LINES)
     # No broker is asked: its file need not even exist.
     done = seal(site, tmp_path / "a.jsonl", tmp_path / "out", owner=owner, name=name, broker="no")
     error = refused(done, DatasetUnknown)
-    assert (meant is None) or str(error.hint).endswith(meant)
+    assert (error.check, error.owner, error.got) == ("dataset name", owner, f"{owner}/{name}")
 
 
 def test_a_refused_registration_is_made_up_for(
@@ -232,11 +228,10 @@ def test_a_refused_registration_is_made_up_for(
         run("register", sealed, "--deployment", site.deployment, *owner_words(site)),
         DatasetMismatch,
     )
-    assert "rewrap" in str(error.hint)
+    assert error.check == "dataset binding"
     pin = site.pin.model_copy(update={"url": "http://127.0.0.1:9"})
     (site.folder / "gone.yaml").write_text(pin.to_yaml())
-    error = refused(run(*words, *owner_words(site, A, "gone.yaml")), BrokerUnreachable)
-    assert "sealtrain register" in str(error.hint)
+    refused(run(*words, *owner_words(site, A, "gone.yaml")), BrokerUnreachable)
     assert entries(broker) == before
     for _ in range(2):
         done = run(*words, *owner_words(site))
@@ -262,10 +257,8 @@ def test_an_approval_pins_what_its_owner_registered_and_says_it_on_one_page(
     assert len(page) <= 30
     text = " ".join(" ".join(page).split())
     for told in (
-        "by LoRA, rank 8", "hospital-a/biopsies (train, 7 records)", "not registered yet",
-        "prompt, completion of each, and no other", "no differential privacy",
-        "goes, sealed, to hospital-a", "loss, accuracy", "NOT ATTESTED",
-        "you pin biopsies: 7 records, sealed 20", sealed["root"][:16],
+        "LoRA, rank 8", "hospital-a/biopsies", "train, 7 records", "prompt, completion",
+        "loss, accuracy", "NOT ATTESTED", sealed["root"][:16],
     ):  # fmt: skip
         assert told in text, (told, text)
     told = json.loads(approve(site, "--json", deployment=deployment).stdout)

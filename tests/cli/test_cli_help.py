@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 import pytest
-import typer
+from cli_tree import all_commands
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from typer.testing import CliRunner
@@ -23,23 +23,6 @@ from sealtrain.cli import app
 from sealtrain.cli.commands import COMMANDS
 from sealtrain.cli.lazy import Entries, Noun, load
 from sealtrain.recipe.installation import measure_code
-
-ROOT = typer.main.get_command(app)
-
-
-def all_commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command and group with its path, the root first."""
-    pending: list[tuple[tuple[str, ...], click.Command]] = [((), ROOT)]
-    while pending:
-        path, command = pending.pop(0)
-        yield path, command
-        if isinstance(command, click.Group):
-            context = click.Context(command)
-            for name in command.list_commands(context):
-                child = command.get_command(context, name)
-                assert child is not None
-                pending.append(((*path, name), child))
-
 
 BY_PATH = dict(all_commands())
 PATHS = list(BY_PATH)

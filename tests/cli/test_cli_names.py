@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
-import typer
+from cli_tree import ROOT, all_commands
 from click.testing import CliRunner
 
-from sealtrain.cli import app
 from sealtrain.cli.commands import COMMANDS, SECTIONS
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.renames import COMMANDS as OLD_COMMANDS
 from sealtrain.cli.renames import OPTIONS, WORDS, with_new_options
-
-ROOT = typer.main.get_command(app)
 
 MEANINGS = {
     "--accelerator": "where the accelerator is",
@@ -80,17 +76,6 @@ MEANINGS = {
     "--writes": "where holders' chunks go",
 }
 """What an option means that is explained in other words by several commands."""
-
-
-def all_commands(
-    command: click.Command = ROOT, path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    yield path, command
-    if isinstance(command, click.Group):
-        for name in command.list_commands(click.Context(command)):
-            child = command.get_command(click.Context(command), name)
-            assert child is not None
-            yield from all_commands(child, (*path, name))
 
 
 BY_PATH = {" ".join(path): command for path, command in all_commands()}

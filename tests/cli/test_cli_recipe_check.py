@@ -86,8 +86,7 @@ def test_everything_that_is_wrong_is_listed_at_once(desk: Path) -> None:
     assert wrong["data clinic-y.notes"]["code"] == "format-unknown"
     refused = lock(desk)
     assert isinstance(refused.exception, RecipeInvalid)
-    for word in ("clinic-y", "clinic-z", "los"):
-        assert word in refused.exception.message
+    assert set(str(refused.exception.check).split(", ")) == set(wrong) - {"data clinic-y.notes"}
     assert not (desk / "locked").exists()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support.hub import FakeHub, serving_hub
+from hub import FakeHub, serving_hub
 from transformers import LlamaConfig, LlamaForCausalLM
 from world import RECIPE, founded, signer, simulated_policy
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import shlex
-import socket
 import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SPEC = importlib.util.spec_from_file_location(
@@ -25,13 +25,6 @@ SPEC.loader.exec_module(WALK)
 
 PAGE = WALK.PAGE.read_text("utf-8")
 STEPS = WALK.steps_of(PAGE)
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 def test_a_person_types_twelve_commands_and_each_owner_acts_with_its_own_key() -> None:

@@ -13,19 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_port
 from stage import DEADLINE_SECONDS
 
 from sealtrain.cli.programs import Part
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.members import Consortium
 from sealtrain.keys.identity import Identity
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 def of_folder(folder: Path) -> list[int]:

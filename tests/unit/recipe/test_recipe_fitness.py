@@ -48,8 +48,11 @@ def test_everything_that_is_wrong_is_named_at_once(sft: dict[str, Any], tmp_path
     recipe = changed(sft, release_policy=sft["release_policy"] | {"metrics": ["acuracy", "lss"]})
     with pytest.raises(RecipeInvalid) as caught:
         require_fitness(recipe, tmp_path, [])
-    for word in ("acuracy", "lss", *recipe.owners):
-        assert word in caught.value.message
+    assert str(caught.value.check).split(", ") == [
+        "datasets",
+        "release_policy.model.recipients",
+        "release_policy.metrics",
+    ]
     assert caught.value.field == "datasets"
 
 
@@ -152,15 +155,14 @@ def test_records_are_no_longer_than_the_models_positions(
 @pytest.mark.parametrize(
     "header", [b"", b"\xff" * 8, struct.pack("<Q", 4) + b"nope", struct.pack("<Q", 2) + b"[]"]
 )
-def test_a_damaged_weights_file_is_refused_by_name(
+def test_a_damaged_weights_file_is_refused(
     sft: dict[str, Any], tmp_path: Path, header: bytes
 ) -> None:
     folder = saved(tmp_path / "base", {"model_type": "llama"})
     (folder / "model.safetensors").write_bytes(header)
     recipe = changed(sft, model={"path": "base"})
-    with pytest.raises(ModelInvalid) as caught:
+    with pytest.raises(ModelInvalid):
         misfits(recipe, tmp_path, members(recipe))
-    assert "model.safetensors" in caught.value.message
 
 
 def test_a_pipe_among_the_weights_is_not_waited_for(sft: dict[str, Any], tmp_path: Path) -> None:
@@ -170,17 +172,16 @@ def test_a_pipe_among_the_weights_is_not_waited_for(sft: dict[str, Any], tmp_pat
         misfits(changed(sft, model={"path": "base"}), tmp_path, [])
 
 
-def test_missing_fields_are_named_all_at_once(sft: dict[str, Any]) -> None:
+def test_a_missing_field_is_named(sft: dict[str, Any]) -> None:
     less = {name: part for name, part in sft.items() if name not in ("privacy", "hardware")}
-    with pytest.raises(RecipeInvalid) as caught:
+    with pytest.raises(RecipeInvalid, check=carries(check="recipe", field="privacy")):
         parse_recipe(less)
-    assert "'hardware'" in caught.value.message
-    assert "'privacy'" in caught.value.message
+    with pytest.raises(RecipeInvalid, check=carries(check="recipe", field="hardware")):
+        parse_recipe(less | {"privacy": sft["privacy"]})
 
 
 def test_hardware_needs_no_more_than_its_platforms(sft: dict[str, Any]) -> None:
     found = changed(sft, hardware={"platforms": ["simulator"]}).hardware
     assert (found.image, found.key_provider, found.key_provider_id) == (None, "none", None)
-    with pytest.raises(RecipeInvalid) as caught:
+    with pytest.raises(RecipeInvalid, check=carries(check="recipe", field="hardware")):
         changed(sft, hardware={"platforms": ["tdx"]})
-    assert "name@sha256" in caught.value.message
