@@ -241,7 +241,7 @@ class PpoLoop:
         elif saver is not None and kept["best_kept"] is not None:
             saver.best = CheckpointRef(**kept["best_kept"])
         states = own_states(kept["random"])
-        if states is not None:  # another number of ranks was approved for no such run
+        if states is not None:  # always: rlhf continues on its own number
             restore_random_states(states)
 
 
