@@ -122,3 +122,32 @@ def test_a_model_shared_out_stopped_and_resumed_is_one_rank(
     same_as_one(second, alone)
     assert set(first["listening"]) == {"0100007F"}
     only_sealed_files(world / name)
+
+
+@pytest.mark.claim("C160")
+@pytest.mark.parametrize("name", ["trl", "fsdp"])
+def test_two_ranks_then_one_then_two_are_one_rank(
+    world: Path, alone: dict[str, Any], name: str
+) -> None:
+    folder = world / f"resized-{name}"
+    folder.mkdir()
+
+    def on(number: int, job: str = "", **backend: Any) -> dict[str, Any]:
+        given = {"name": name, "ranks": 2, "resume_ranks": [1]} | backend
+        changes = {"phase": "cpt", "trainer": TRAINER, "backend": given, "on": number}
+        done = ended(
+            "ranks_victim", folder, json.dumps(changes), job, timeout=200, OMP_NUM_THREADS="1"
+        )
+        assert done.returncode == 0, done.stderr
+        said: dict[str, Any] = json.loads(done.stdout)
+        return said
+
+    two = on(2, "stops")
+    refused = on(1, ranks=1, resume_ranks=[])
+    one = on(1, "stops6")
+    again = on(2)
+    assert refused["error"] == "checkpoint-refused"
+    assert [said["checkpoints"] for said in (two, one, again)] == [[3], [6], [8]]
+    assert two["history"] + one["history"] + again["history"] == alone["history"]
+    same_as_one(again, alone)
+    only_sealed_files(folder)

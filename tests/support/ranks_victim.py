@@ -2,8 +2,9 @@
 
 ``guest.run`` without evidence and broker: hushed, confined, ranks forked, locked down. Prints one
 JSON line: digests of the files, history, checkpoints, or the code of the error. JOB ``stops`` at
-the first checkpoint at or after step 3, ``lapses`` after step 3 for its lease; the jobs of
-``ATTACKS`` are what the other rank does in place of training.
+the first checkpoint at or after step 3 (``stops6``: step 6), ``lapses`` after step 3 for its lease;
+the jobs of ``ATTACKS`` are what the other rank does in place of training. Change ``on`` is the
+number of ranks that trains, where it is not the recipe's.
 """
 
 from __future__ import annotations
@@ -76,14 +77,16 @@ def main() -> None:
     from sealtrain.guest.leasekeeper import Follower
     from sealtrain.guest.sandbox.border import Ways, enclosed
     from sealtrain.guest.sandbox.output import Tally
-    from sealtrain.recipe.backends import needs_group
+    from sealtrain.recipe.backends import divided_among, needs_group, numbers_of
     from sealtrain.training.checkpoints.checkpoint import newest
     from sealtrain.training.distributed.chosen import connected
     from sealtrain.training.distributed.ranks import gathered
     from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
 
-    recipe = {"sft": sft, "cpt": cpt}[CHANGES.pop("phase", "sft")](**CHANGES)
-    backend = recipe.backend
+    number = CHANGES.pop("on", None)
+    approved = {"sft": sft, "cpt": cpt}[CHANGES.pop("phase", "sft")](**CHANGES)
+    recipe = divided_among(approved, number)
+    backend, numbers = recipe.backend, numbers_of(approved.backend)
     sealed = FOLDER.parent / "sealed"
     if not sealed.exists():
         sealed.mkdir()
@@ -106,7 +109,7 @@ def main() -> None:
     def other(resume: Any) -> None:
         misbehaves()
         keeper = Follower() if JOB == "lapses" else None
-        checkpoints = Checkpoints(store=store, resume=resume, keeper=keeper)
+        checkpoints = Checkpoints(store=store, resume=resume, keeper=keeper, approved_ranks=numbers)
         train(recipe, run_id=RUN_ID, inputs=inputs, checkpoints=checkpoints)
 
     told = mmap.mmap(-1, mmap.PAGESIZE)
@@ -131,7 +134,7 @@ def main() -> None:
 
         def checkpointed(ref: Any) -> None:
             steps.append(ref.step)
-            if JOB == "stops" and ref.step >= 3:
+            if JOB.startswith("stops") and ref.step >= int(JOB[5:] or 3):
                 raise Interrupted
 
         try:
@@ -148,6 +151,7 @@ def main() -> None:
                         on_checkpoint=checkpointed,
                         resume=resume,
                         keeper=Lapses(3) if JOB == "lapses" else None,
+                        approved_ranks=numbers,
                     ),
                     reporting=Reporting(
                         on_metrics=lambda step, values: history.append((step, values))

@@ -111,6 +111,12 @@ def resume(
         list[Path] | None,
         typer.Option("--broker", help="Ask these brokers instead of the run's; repeat for each."),
     ] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=64, help="Continue on this number of ranks, which the recipe must name."
+        ),
+    ] = None,
     helpers: HelperOptions,
     waiting: WaitOptions,
     as_json: Json = False,
@@ -126,16 +132,19 @@ def resume(
         name_helpers(out, accelerator=helpers.accelerator, dealer=helpers.dealer)
     show_outcome(
         _done(
-            _resumption(out, waiting.metrics_port),
+            _resumption(out, waiting.metrics_port, ranks),
             out,
             waiting.metrics_port,
             waiting.wait_for_lease,
+            ranks,
         ),
         as_json,
     )
 
 
-def _resumption(out: Path, metrics_port: int | None) -> Callable[[], Outcome]:
+def _resumption(
+    out: Path, metrics_port: int | None, ranks: int | None = None
+) -> Callable[[], Outcome]:
     from sealtrain.guest.run import resume as resume_run
 
     return lambda: resume_run(
@@ -145,11 +154,16 @@ def _resumption(out: Path, metrics_port: int | None) -> Callable[[], Outcome]:
         on_stage=say_stages(say),
         metrics_port=metrics_port,
         alone=True,
+        ranks=ranks,
     )
 
 
 def _done(
-    begin: Callable[[], Outcome], out: Path, metrics_port: int | None, wait: int | None
+    begin: Callable[[], Outcome],
+    out: Path,
+    metrics_port: int | None,
+    wait: int | None,
+    ranks: int | None = None,
 ) -> Outcome:
     """Run here, or where the lease is waited for in a process of its own."""
     if wait is None:
@@ -160,7 +174,7 @@ def _done(
         def waits(self, error: SealtrainError, seconds: float) -> None:
             say_waiting(error, seconds)
 
-    again = _resumption(out, metrics_port)
+    again = _resumption(out, metrics_port, ranks)
     outcome = supervised(
         lambda _: begin(),
         lambda _: again(),

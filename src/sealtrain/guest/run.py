@@ -29,7 +29,7 @@ from sealtrain.guest.sandbox.events import Named, told
 from sealtrain.guest.sandbox.rehearsed import insecure_shown
 from sealtrain.guest.settings import RunSettings, load_run
 from sealtrain.guest.validating import validate_data
-from sealtrain.recipe.backends import needs_group
+from sealtrain.recipe.backends import divided_among, needs_group, numbers_of
 from sealtrain.training.distributed.chosen import connected
 from sealtrain.training.distributed.ranks import gathered
 
@@ -85,7 +85,7 @@ def start(
     return _Work(run, resuming=False, progress=progress).done(metrics_port, alone=alone)
 
 
-def resume(
+def resume(  # noqa: PLR0913  # as start
     out: Path,
     *,
     progress: bool,
@@ -94,21 +94,29 @@ def resume(
     metrics_port: int | None = None,
     alone: bool = False,
     stored: Stored | None = None,
+    ranks: int | None = None,
     clock: Clock = system_clock,
 ) -> Outcome:
-    """Continue an interrupted run from its newest sealed checkpoint. As ``start``."""
+    """Continue an interrupted run from its newest sealed checkpoint. As ``start``.
+
+    With ``ranks`` on another number of ranks, which ``backend.resume_ranks`` of the recipe names;
+    any other number raises ``RecipeInvalid``.
+    """
     expect_helpers(load_run(out)[0])
     run = GuestRun.again(
         out, on_failure=on_failure, on_stage=on_stage, alone=alone, stored=stored, clock=clock
     )
-    return _Work(run, resuming=True, progress=progress).done(metrics_port, alone=alone)
+    return _Work(run, resuming=True, progress=progress, ranks=ranks).done(metrics_port, alone=alone)
 
 
 class _Work:
     """The work of the run while the process holds keys."""
 
-    def __init__(self, run: GuestRun, *, resuming: bool, progress: bool) -> None:
+    def __init__(
+        self, run: GuestRun, *, resuming: bool, progress: bool, ranks: int | None = None
+    ) -> None:
         self._run = run
+        self._recipe = divided_among(run.recipe, ranks)  # as its ranks train it
         self._resuming = resuming
         self._progress = progress
         self._rest_of_life = ExitStack()
@@ -145,7 +153,7 @@ class _Work:
 
     def _in_ranks(self, monitor: Monitor, room: Room, ways: Ways) -> Outcome:
         """Train as rank 0; the sandbox closes around each rank once it is connected."""
-        run, backend = self._run, self._run.recipe.backend
+        run, backend = self._run, self._recipe.backend
         with gathered(
             backend.ranks,
             group=needs_group(backend),
@@ -172,7 +180,7 @@ class _Work:
 
         run = self._run
         train(
-            run.recipe,
+            self._recipe,
             run_id=run.run_id,
             inputs=Inputs(
                 base_dir=run.base,
@@ -184,6 +192,7 @@ class _Work:
                 store=run.store,
                 resume=checkpoint,
                 keeper=Follower(),
+                approved_ranks=numbers_of(run.recipe.backend),
             ),
         )
 
@@ -203,7 +212,7 @@ class _Work:
                 return run_script(run, checkpoint, monitor, room.scratch.folder)
         with ranks.lead(checkpoint), stand_ins(run) as standins:
             trained = train(
-                run.recipe,
+                self._recipe,
                 run_id=run.run_id,
                 inputs=Inputs(
                     base_dir=run.base,
@@ -216,6 +225,7 @@ class _Work:
                     on_checkpoint=run.checkpointed if standins is None else standins.checkpointed,
                     resume=checkpoint,
                     keeper=run.keeper,
+                    approved_ranks=numbers_of(run.recipe.backend),
                 ),
                 reporting=Reporting(
                     on_metrics=run.released_metrics,

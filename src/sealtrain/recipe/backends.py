@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from sealtrain.base.models import StrictModel
+from sealtrain.errors import RecipeInvalid
 
 __all__ = [
     "DEFAULT",
@@ -25,8 +26,10 @@ __all__ = [
     "Fsdp",
     "Trl",
     "Unsloth",
+    "divided_among",
     "is_default",
     "needs_group",
+    "numbers_of",
     "unfit",
     "unfit_for_tuner",
 ]
@@ -51,13 +54,31 @@ class _AnyBackend(StrictModel):
     )
 
 
-class Trl(_AnyBackend):
+class _Resizable(_AnyBackend):
+    """A backend whose checkpoints another number of ranks can continue from."""
+
+    resume_ranks: tuple[Annotated[int, Field(ge=1, le=64)], ...] = Field(
+        default=(),
+        max_length=8,
+        exclude_if=lambda numbers: not numbers,
+        description="Other numbers of ranks that may continue a run; a step keeps its records.",
+    )
+
+    @field_validator("resume_ranks")
+    @classmethod
+    def _ascending(cls, numbers: tuple[int, ...]) -> tuple[int, ...]:
+        if list(numbers) != sorted(set(numbers)):
+            raise ValueError("resume_ranks names each number once, in ascending order")
+        return numbers
+
+
+class Trl(_Resizable):
     """TRL's and Transformers' trainers; several ranks keep whole copies of the model (DDP)."""
 
     name: Literal["trl"]
 
 
-class Fsdp(_AnyBackend):
+class Fsdp(_Resizable):
     """The same trainers over ``torch.distributed.fsdp.fully_shard``: ranks share the model out."""
 
     name: Literal["fsdp"]
@@ -109,10 +130,81 @@ def unfit(recipe: Any) -> str | None:
         return f"{what} does not reach into a script of your own"
     if recipe.privacy.dp == "sgd":
         return f"{what} is not known to keep privacy dp: sgd"
+    problem = _unfit_to_resize(recipe)
+    if problem is not None:
+        return problem
     packs = [name for name in ("packing", "padding_free") if getattr(trainer, name, False)]
     if packs:
         return f"{what} does not go together with trainer.{packs[0]}"
     return None if backend.name == "trl" else _unfit_to_share_out(recipe)
+
+
+_ONE_NUMBER: Final = {
+    "evaluate": "it keeps no checkpoints",
+    "rlhf": "a step's answers are divided among ranks",
+    "embed": "the negatives of a batch come from all ranks",
+}
+"""Phases that continue with the recipe's number of ranks only, and why."""
+
+
+def _unfit_to_resize(recipe: Any) -> str | None:
+    """Why another number of ranks cannot continue the run."""
+    backend, trainer = recipe.backend, recipe.trainer
+    if not getattr(backend, "resume_ranks", ()):
+        return None
+    if recipe.phase in _ONE_NUMBER:
+        why = _ONE_NUMBER[recipe.phase]
+        return f"backend.resume_ranks is not for phase {recipe.phase}: {why}"
+    if getattr(trainer, "loss_type", None) == "kto":
+        return "backend.resume_ranks does not go together with loss_type kto: it compares a batch"
+    if backend.ranks in backend.resume_ranks:
+        return f"backend.resume_ranks names other numbers than ranks: leave {backend.ranks} out"
+    parts = trainer.gradient_accumulation_steps * backend.ranks
+    uneven = [number for number in backend.resume_ranks if parts % number]
+    if uneven:
+        return (
+            f"backend.resume_ranks {uneven[0]} does not divide the {parts} parts of a step "
+            "(gradient_accumulation_steps times ranks)"
+        )
+    return None
+
+
+def numbers_of(backend: Any) -> frozenset[int]:
+    """Numbers of ranks that may train: the recipe's own and those that may continue its run."""
+    return frozenset({backend.ranks, *getattr(backend, "resume_ranks", ())})
+
+
+def divided_among(recipe: Any, ranks: int | None) -> Any:
+    """The ``Recipe`` as another number of ranks trains it: the same records in every step.
+
+    Args:
+        recipe: The approved recipe.
+        ranks: Number of ranks; ``None`` for the recipe's own.
+
+    Raises:
+        RecipeInvalid: The recipe does not name this number.
+    """
+    backend = recipe.backend
+    if ranks is None or ranks == backend.ranks:
+        return recipe
+    approved = numbers_of(backend)
+    if ranks not in approved:
+        raise RecipeInvalid(
+            "the recipe does not let this number of ranks continue the run",
+            check="backend.resume_ranks",
+            got=ranks,
+            expected=", ".join(map(str, sorted(approved))),
+            hint="resume with one of these, or lock a recipe whose backend.resume_ranks names it",
+        )
+    parts = recipe.trainer.gradient_accumulation_steps * backend.ranks
+    return recipe.model_copy(
+        update={
+            "backend": backend.model_copy(update={"ranks": ranks}),
+            "trainer": recipe.trainer.model_copy(
+                update={"gradient_accumulation_steps": parts // ranks}
+            ),
+        }
+    )
 
 
 def _unfit_to_share_out(recipe: Any) -> str | None:

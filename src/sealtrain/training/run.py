@@ -6,7 +6,7 @@ import gc
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from importlib import import_module
@@ -64,12 +64,14 @@ class Checkpoints:
         on_checkpoint: Called with every sealed checkpoint, from another thread; may raise to stop.
         resume: Checkpoint to continue from.
         keeper: Says when to stop for the sake of the lease on the keys.
+        approved_ranks: Numbers of ranks whose checkpoints may be continued from besides this one.
     """
 
     store: BlobStore | None = None
     on_checkpoint: Callable[[CheckpointRef], None] = _ignore
     resume: CheckpointRef | None = None
     keeper: LeaseKeeping | None = None
+    approved_ranks: Collection[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +168,7 @@ def train(
             on_step=(bar.step, watch.step),
             machinery=machinery_of(recipe),
             keeper=checkpoints.keeper,
+            approved_ranks=checkpoints.approved_ranks,
         )
         work = TrainingContext(
             recipe=recipe,

@@ -10,7 +10,7 @@ from carrying import carries
 
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.errors import LockInvalid, RecipeInvalid
-from sealtrain.recipe.backends import DEFAULT
+from sealtrain.recipe.backends import DEFAULT, divided_among
 from sealtrain.recipe.diff import diff
 from sealtrain.recipe.lock import LockedRecipe, parse_lock
 from sealtrain.recipe.schema import parse_recipe
@@ -181,3 +181,61 @@ def test_a_reference_that_lies_beside_the_model_is_not_shared_out(sft: dict[str,
     parse_recipe(dpo | whole | {"trainer": {"max_steps": 2, "loss_type": "orpo"}})
     with pytest.raises(RecipeInvalid, check=carries(check="recipe")):
         parse_recipe(dpo | whole)
+
+
+def parts(accumulated: int) -> dict[str, Any]:
+    return {"trainer": {"max_steps": 2, "gradient_accumulation_steps": accumulated}}
+
+
+@pytest.mark.parametrize("name", ["trl", "fsdp"])
+def test_other_numbers_of_ranks_are_approved_and_keep_the_records_of_a_step(
+    sft: dict[str, Any], lock_of: Locks, name: str
+) -> None:
+    backend = {"name": name, "ranks": 2, "resume_ranks": [1, 4]}
+    locked = lock_of(sft | parts(2) | {"backend": backend}).lock
+    assert locked.to_dict()["recipe"]["backend"]["resume_ranks"] == [1, 4]
+    recipe = locked.recipe
+    assert divided_among(recipe, None) is recipe
+    assert divided_among(recipe, 2) is recipe
+    for ranks, accumulated in ((1, 4), (4, 1)):
+        divided = divided_among(recipe, ranks)
+        assert divided.backend.ranks == ranks
+        assert divided.trainer.gradient_accumulation_steps == accumulated
+    with pytest.raises(RecipeInvalid, check=carries(check="backend.resume_ranks", got="3")):
+        divided_among(recipe, 3)
+
+
+def test_no_number_of_ranks_is_approved_unless_named(sft: dict[str, Any]) -> None:
+    for backend in ({"name": "trl"}, {"name": "deepspeed", "zero_stage": 2, "ranks": 2}):
+        with pytest.raises(RecipeInvalid, check=carries(check="backend.resume_ranks")):
+            divided_among(parse_recipe(sft | {"backend": backend}), 4)
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        {"name": "trl", "ranks": 2, "resume_ranks": [3]},
+        {"name": "trl", "ranks": 2, "resume_ranks": [2]},
+        {"name": "trl", "ranks": 2, "resume_ranks": [4, 1]},
+        {"name": "trl", "ranks": 2, "resume_ranks": [1, 1]},
+        {"name": "trl", "ranks": 2, "resume_ranks": [0]},
+        {"name": "deepspeed", "zero_stage": 1, "ranks": 2, "resume_ranks": [1]},
+        {"name": "unsloth", "resume_ranks": [2]},
+    ],
+    ids=str,
+)
+def test_numbers_that_cannot_continue_a_run_are_refused(sft: dict[str, Any], backend: Any) -> None:
+    with pytest.raises(RecipeInvalid):
+        parse_recipe(sft | parts(2) | {"backend": backend})
+
+
+def test_a_phase_whose_batch_spans_ranks_continues_with_its_own_number(sft: dict[str, Any]) -> None:
+    encoder = {
+        "phase": "embed",
+        "columns": {"anchor": "question", "positive": "passage"},
+        "peft": None,
+    }
+    backend = {"name": "trl", "ranks": 2}
+    parse_recipe(sft | encoder | parts(2) | {"backend": backend})
+    with pytest.raises(RecipeInvalid, match="embed"):
+        parse_recipe(sft | encoder | parts(2) | {"backend": backend | {"resume_ranks": [1]}})

@@ -24,7 +24,7 @@ which the callback corrects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from math import lcm
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,7 @@ from sealtrain.training.checkpoints.position import DataPosition
 from sealtrain.training.checkpoints.randomness import (
     random_states,
     restore_random_states,
+    seed_again,
     undisturbed,
 )
 from sealtrain.training.checkpoints.saver import CheckpointSaver
@@ -89,6 +90,7 @@ class RunContext:
         saver: Seals the checkpoints; made when training begins, by rank 0 only.
         machinery: Knows where the recipe's backend keeps weights and optimizer.
         keeper: Says when to stop for the sake of the lease; ``None`` where nothing is leased.
+        approved_ranks: Numbers of ranks whose checkpoints may be continued from.
     """
 
     run_id: str
@@ -103,6 +105,7 @@ class RunContext:
     saver: CheckpointSaver | None = None
     machinery: Machinery = field(default_factory=Copies)
     keeper: LeaseKeeping | None = None
+    approved_ranks: Collection[int] = ()
 
     @property
     def blobs(self) -> BlobStore:
@@ -152,6 +155,7 @@ class SealedRun(TrainerCallback):
         self._tokens_before = 0.0
         self._due = False
         self._random_states: dict[str, Any] | None = None
+        self._seeds_again: str | None = None
         self._position: DataPosition | None = None
         self._save_steps = 0
         self._best = None if context.arguments is None else BestSoFar(context.arguments)
@@ -211,6 +215,9 @@ class SealedRun(TrainerCallback):
         if self._random_states is not None:
             restore_random_states(self._random_states)
             self._random_states = None
+        elif self._seeds_again is not None:
+            seed_again(self._seeds_again)
+        self._seeds_again = None
         if self._context.saver is not None:
             self._context.saver.check()
         self._save_if_due(state, objects)
@@ -402,6 +409,12 @@ class SealedRun(TrainerCallback):
         elif saver is not None and kept["best_kept"] is not None:
             saver.best = checkpoint.CheckpointRef(**kept["best_kept"])
         self._resumed_at = self._unlogged_since = ref.step
-        self._random_states = own_states(kept["random"])
+        self._random_states = own_states(kept["random"], self._context.approved_ranks)
+        if self._random_states is None:
+            mine = place()
+            self._seeds_again = (
+                f"sealtrain resumed ranks/{self._context.run_id}/{ref.step}"
+                f"/{mine.world}/{mine.rank}"
+            )
         if self._position is not None:
             self._position.resume(step=ref.step, mark=self.mark)

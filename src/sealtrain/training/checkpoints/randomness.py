@@ -15,6 +15,7 @@ __all__ = [
     "deterministic",
     "random_states",
     "restore_random_states",
+    "seed_again",
     "seed_of",
     "seeded",
     "undisturbed",
@@ -59,6 +60,17 @@ def restore_random_states(states: dict[str, Any]) -> None:
     torch.set_rng_state(states["torch"])
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(states["cuda"])
+
+
+def seed_again(label: str) -> None:
+    """Seed every random generator that training draws from by ``label``."""
+    import numpy as np
+    import torch
+
+    seed = seed_of(label)
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)  # of accelerators too
 
 
 @contextmanager

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sealtrain.errors import CheckpointRefused
 from sealtrain.training.distributed.ranks import place
@@ -22,6 +22,8 @@ __all__ = [
 
 Told = TypeVar("Told")
 Piece = TypeVar("Piece")
+
+_GENERATORS: Final = frozenset({"python", "numpy", "torch"})
 
 
 def to_first(own: Told) -> list[Told]:
@@ -125,21 +127,41 @@ def gathered_states(own: dict[str, Any]) -> Any:
     return own if place().world == 1 else to_first(own)
 
 
-def own_states(kept: Any) -> dict[str, Any]:
+def own_states(kept: Any, approved: Collection[int] = ()) -> dict[str, Any] | None:
     """This rank's part of ``gathered_states``.
 
+    Args:
+        kept: What ``gathered_states`` returned on rank 0.
+        approved: Numbers of ranks whose checkpoints may be continued besides this number.
+
+    Returns:
+        The part, or ``None`` where another number of ranks made the checkpoint: then the random
+        states of no rank have a counterpart here.
+
     Raises:
-        CheckpointRefused: The checkpoint is of another number of ranks.
+        CheckpointRefused: The checkpoint is of a number of ranks that is not approved, or the state
+            of a rank is missing or malformed.
     """
     mine = place()
-    parts = kept if isinstance(kept, list) else [kept]
-    if len(parts) != mine.world:
+    parts = kept if isinstance(kept, list) and len(kept) != 1 else [kept]
+    if len(parts) != mine.world and len(parts) not in approved:
         raise CheckpointRefused(
             "the checkpoint is of another number of ranks",
             check="ranks",
             got=len(parts),
             expected=mine.world,
-            hint="resume with the recipe that began the run",
+            hint="resume with the number of ranks that the recipe names",
         )
-    part: dict[str, Any] = parts[mine.rank]
-    return part
+    for rank, part in enumerate(parts):
+        if not isinstance(part, dict) or not part.keys() >= _GENERATORS:
+            raise CheckpointRefused(
+                "the checkpoint has no random states for one of its ranks",
+                check="random",
+                got=f"rank {rank}",
+                expected=", ".join(sorted(_GENERATORS)),
+                hint="resume from an earlier checkpoint",
+            )
+    if len(parts) != mine.world:
+        return None
+    own: dict[str, Any] = parts[mine.rank]
+    return own

@@ -240,7 +240,9 @@ class PpoLoop:
             saver.best = ref
         elif saver is not None and kept["best_kept"] is not None:
             saver.best = CheckpointRef(**kept["best_kept"])
-        restore_random_states(own_states(kept["random"]))
+        states = own_states(kept["random"])
+        if states is not None:  # always: rlhf continues on its own number
+            restore_random_states(states)
 
 
 def minibatch_size(arguments: Any) -> int:

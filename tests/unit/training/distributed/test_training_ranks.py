@@ -49,7 +49,7 @@ def test_ranks_are_not_forked_once_pytorch_runs_threads() -> None:
 
 
 def test_alone_everything_is_ones_own() -> None:
-    states = {"torch": 1}
+    states = {"python": 1, "numpy": 1, "torch": 1}
     assert gathered_states(states) is states
     assert own_states(states) is states
     assert to_first("x") == ["x"]
@@ -60,6 +60,31 @@ def test_alone_everything_is_ones_own() -> None:
     assert one.tolist() == [1.0, 1.0]
 
 
-def test_a_checkpoint_of_two_ranks_does_not_fit_one() -> None:
+STATES = {"python": 1, "numpy": 1, "torch": 1}
+
+
+def test_a_checkpoint_of_two_ranks_fits_one_only_where_that_was_approved() -> None:
+    two = [STATES, STATES]
     with pytest.raises(CheckpointRefused, check=carries(check="ranks", got="2")):
-        own_states([{"torch": 1}, {"torch": 2}])
+        own_states(two)
+    with pytest.raises(CheckpointRefused, check=carries(check="ranks", got="2")):
+        own_states(two, {1, 4})
+    assert own_states(two, {1, 2}) is None
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        [STATES, {}],
+        [STATES, None],
+        [STATES, {"python": 1, "numpy": 1}],
+        [STATES],
+        [],
+        {},
+        None,
+    ],
+    ids=str,
+)
+def test_a_checkpoint_without_the_states_of_a_rank_is_refused(kept: object) -> None:
+    with pytest.raises(CheckpointRefused):
+        own_states(kept, {1, 2})
