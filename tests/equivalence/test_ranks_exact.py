@@ -124,7 +124,7 @@ def test_a_model_shared_out_stopped_and_resumed_is_one_rank(
     only_sealed_files(world / name)
 
 
-@pytest.mark.claim("C160")
+@pytest.mark.claim("C153")
 @pytest.mark.parametrize("name", ["trl", "fsdp"])
 def test_two_ranks_then_one_then_two_are_one_rank(
     world: Path, alone: dict[str, Any], name: str

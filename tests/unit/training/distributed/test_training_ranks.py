@@ -72,6 +72,7 @@ def test_a_checkpoint_of_two_ranks_fits_one_only_where_that_was_approved() -> No
     assert own_states(two, {1, 2}) is None
 
 
+@pytest.mark.claim("C153")
 @pytest.mark.parametrize(
     "kept",
     [
