@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from carrying import carries
 from channel_world import COMPOSE, NOW, guest
+from http_server import running
 from storage_world import serving
 from world import simulated_policy
 
@@ -54,14 +54,8 @@ def lender(now: int = NOW, credentials: dict[str, str] | None = None) -> Lender:
 
 @contextmanager
 def served(one: Any) -> Iterator[str]:
-    with lending(one, "127.0.0.1:0") as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with lending(one, "127.0.0.1:0") as server, running(server):
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 def request(one: Lender, **changed: Any) -> tuple[bytes, HpkePrivateKey]:

@@ -7,13 +7,13 @@ import http.server
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
+from http_server import Server, running
 
 from sealtrain.cli.programs import Part
 from sealtrain.image.layout import describe_image
@@ -80,15 +80,9 @@ def run(folder: Path, *words: str | Path) -> dict[str, Any]:
 def served(folder: Path) -> Iterator[str]:
     """The files of a folder over HTTP: a container sees no file of the host."""
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    server = Server(("127.0.0.1", 0), handler)
+    with running(server):
         yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def named(layout: Path) -> str:

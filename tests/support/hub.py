@@ -8,8 +8,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
+
+from http_server import Handler, http_served
 
 __all__ = ["FakeHub", "serving_hub"]
 
@@ -49,11 +50,8 @@ def serving_hub(hub: FakeHub) -> Iterator[FakeHub]:
     """Serve a hub on a free port until the block ends."""
     gone = threading.Event()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Answering(Handler):
         protocol_version = "HTTP/1.1"
-
-        def log_message(self, *_: object) -> None:
-            """Stay silent."""
 
         def do_HEAD(self) -> None:
             self._answer()
@@ -122,15 +120,8 @@ def serving_hub(hub: FakeHub) -> Iterator[FakeHub]:
             if self.command == "GET":
                 self.wfile.write(data)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
-        yield hub
-    finally:
-        gone.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http_served(Answering) as hub.url:
+        try:
+            yield hub
+        finally:
+            gone.set()

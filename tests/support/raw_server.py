@@ -78,7 +78,10 @@ def head_of(connection: socket.socket) -> bytes:
         if line.lower().startswith(b"content-length")
     ]
     while lengths and len(body) < lengths[0]:
-        body += connection.recv(65536)
+        more = connection.recv(65536)
+        if not more:
+            return b""
+        body += more
     return head + b"\r\n\r\n" + body
 
 

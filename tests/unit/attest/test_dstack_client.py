@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import socketserver
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from carrying import carries
 from guests import verify_log
+from http_server import running as served
 
 from sealtrain.attest.dstack.client import GPU_FORMAT, MAX_EVENTS, DstackClient
 from sealtrain.attest.dstack.parse import parse_event_log
@@ -57,14 +57,8 @@ def agent(path: Path, answer: Callable[[str, dict[str, Any]], Answer]) -> Iterat
         def log_message(self, *_: object) -> None:
             pass
 
-    with _Server(str(path), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield DstackClient(str(path), timeout=5.0)
-        finally:
-            server.shutdown()
-            thread.join()
+    with served(_Server(str(path), Handler)):
+        yield DstackClient(str(path), timeout=5.0)
 
 
 def said(value: Any, status: int = 200) -> Answer:

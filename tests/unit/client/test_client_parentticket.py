@@ -30,7 +30,9 @@ def sending(listener: socket.socket, *acts: Callable[[socket.socket], None]) -> 
 
     def run() -> None:
         for act in acts:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+            # The receiver may close a refused connection before it was sent to.
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line, suppress(OSError):
+                line.settimeout(30)
                 line.connect(listener.getsockname())
                 with suppress(BrokenPipeError):  # whoever is no sender is hung up on
                     act(line)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from channel_world import COMPOSE, NOW, guest
+from http_server import running
 from storage_world import Server, serving
 from world import simulated_policy
 
@@ -323,11 +323,9 @@ def test_credentials_are_asked_for_first_and_reach_the_runs_process(
     lender = Lender(lent, compose_hash=sha256_hex(COMPOSE), policy=policy, clock=lambda: NOW)
     with pytest.raises(StorageUnreachable):
         machine.run(ticket(store=f"{server.url}/run"))
-    with lending(lender, "127.0.0.1:0") as served:
-        threading.Thread(target=served.serve_forever, args=(0.05,)).start()
-        url = f"http://127.0.0.1:{served.server_port}"
+    with lending(lender, "127.0.0.1:0") as lent_by, running(lent_by):
+        url = f"http://127.0.0.1:{lent_by.server_port}"
         done = machine.run(ticket(store=f"{server.url}/run", credentials=url))
-        served.shutdown()
     assert done is not None
     everything = b"".join(one.read_bytes() for one in server.root.rglob("*") if one.is_file())
     assert b"lent-5521" not in everything

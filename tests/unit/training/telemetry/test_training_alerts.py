@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import http.server
 import json
 import math
 import random
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from http_server import Handler, http_served
 from training_world import checkpoint_store, classify, run, seal_records, sources_of, write_records
 
 from sealtrain.errors import RecipeInvalid
@@ -136,20 +136,14 @@ def hook() -> Iterator[tuple[str, list[bytes], threading.Event]]:
     got: list[bytes] = []
     there = threading.Event()
 
-    class Keeping(http.server.BaseHTTPRequestHandler):
+    class Keeping(Handler):
         def do_POST(self) -> None:
-            got.append(self.rfile.read(int(self.headers["content-length"])))
-            self.send_response(204)
-            self.end_headers()
+            got.append(self.body())
+            self.answer(204)
             there.set()
 
-        def log_message(self, *_: Any) -> None:
-            return
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Keeping) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/alerts", got, there
-        server.shutdown()
+    with http_served(Keeping) as url:
+        yield f"{url}/alerts", got, there
 
 
 def test_a_webhook_gets_name_step_and_threshold_only(
