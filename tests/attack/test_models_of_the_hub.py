@@ -322,9 +322,15 @@ def test_the_licence_is_what_the_card_says(
 def test_a_model_without_a_card_names_no_licence(hub: FakeHub, lock: Lock) -> None:
     del hub.files["README.md"]
     made = lock().lock
-    assert made.origins == {
-        "model": f"org/tiny at commit {hub.commit}; its card names no licence",
-    }
+    assert made.hub is not None
+    assert made.hub["model"].licence is None
+
+
+def test_a_model_of_the_hub_is_shown_with_the_digest_that_pins_it(hub: FakeHub, lock: Lock) -> None:
+    made = lock().lock
+    assert made.origins.keys() == {"model"}
+    for said in ("org/tiny", hub.commit, str(made.model.sha256)):
+        assert said in made.origins["model"]
 
 
 def test_a_lock_that_does_not_fit_its_recipe_is_refused(hub: FakeHub, lock: Lock) -> None:

@@ -108,7 +108,7 @@ def adopt(
 def _for_this_owner_and_recipe(owner: Owner, made: DatasetDescription, deployment: Path) -> None:
     lock, target = deployment_of(deployment)
     me = owner.keys.public
-    wanted = next((one for one in lock.recipe.datasets if one.role == "model"), None)
+    wanted = lock.recipe.sealed_model
     facts = {
         "owner": (made.owner_id, me.owner_id),
         "app id": (made.binding.app_id, target.app_id),

@@ -229,10 +229,9 @@ def written(
 
 def _base_name(lock: Lock) -> str:
     """The recipe's base model as an opened adapter names it: never by a path of the guest."""
-    model = lock.recipe.model
-    if model.kind == "sealed":
-        owner = next(one.owner for one in lock.recipe.datasets if one.role == "model")
-        return f"{owner}/{model.sealed}"
+    model, sealed = lock.recipe.model, lock.recipe.sealed_model
+    if sealed is not None:
+        return f"{sealed.owner}/{sealed.name}"
     name = PurePosixPath(model.path).name if model.kind == "folder" else "config"
     return f"{name}@sha256:{lock.model.sha256}"
 

@@ -170,7 +170,7 @@ def _read_hand_on(
         return None
     compose = read_bounded(resolve_inside(base_dir, named.deployment), MAX_DEPLOYMENT_BYTES)
     lock = parse_lock(extract_lock(compose))
-    model = next((one for one in lock.recipe.datasets if one.role == "model"), None)
+    model = lock.recipe.sealed_model
     if model is None:
         raise RecipeInvalid(
             "the recipe that the model is handed on to has no sealed model",

@@ -103,10 +103,12 @@ class HandOnPin(StrictModel):
 
 
 class HubPin(StrictModel):
-    """Where a model of the hub was taken from, and under which licence.
+    """Where the engineer took a model of the hub from, and under which licence.
+
+    Readers of a lock ask no hub, so they cannot compare either: the model's digest pins it.
 
     Attributes:
-        commit: To which locking resolved the recipe's revision.
+        commit: To which locking resolved the recipe's revision, by the engineer's word.
         licence: As the model's card names it; ``None`` where it names none.
     """
 
@@ -152,9 +154,15 @@ class Lock(StrictModel):
 
     @property
     def origins(self) -> dict[str, str]:
-        """Id, commit and licence of each model of the hub, in a few words, by the model's name."""
+        """Where each model of the hub is from, in a few words, by the model's name.
+
+        The commit is the engineer's word, so the words say so and name the digest that counts.
+        """
+        further = {name: pins.model for name, pins in self.models.items()}
+        pinned = {"model": self.model, **further}
         return {
-            name: f"{model.id} at commit {pin.commit}; {pin.licence_words}"
+            name: f"{model.id} at commit {pin.commit} by the engineer's word; what counts is "
+            f"SHA-256 {pinned[name].sha256}; {pin.licence_words}"
             for name, model in self.recipe.hub_models.items()
             for pin in [(self.hub or {})[name]]
         }

@@ -178,7 +178,7 @@ class Recipe(StrictModel):
 
     @property
     def exports_model(self) -> bool:
-        """Whether a trained model leaves the guest, sealed to its recipients."""
+        """Whether a trained model leaves the guest, sealed."""
         return True
 
     @property
@@ -190,6 +190,11 @@ class Recipe(StrictModel):
     def further_models(self) -> dict[str, ModelFromFolder]:
         """Models that training reads besides the base model, by their purpose."""
         return {}
+
+    @property
+    def sealed_model(self) -> Dataset | None:
+        """The dataset that is the base model, where that is sealed."""
+        return next((dataset for dataset in self.datasets if dataset.role == "model"), None)
 
     @property
     def hub_models(self) -> dict[str, ModelFromHub]:

@@ -60,6 +60,7 @@ def dataset_of(recipe: Recipe, owner: str, name: str) -> Dataset:
         else f"the recipe reads no data of {owner}",
         check="dataset name",
         owner=owner,
+        dataset=name,
         got=f"{owner}/{name}",
         expected=", ".join(sorted(f"{one.owner}/{one.name}" for one in recipe.datasets)),
         hint=f"write --name {meant}"
@@ -142,6 +143,7 @@ class RecordCheck:
             f"the data for {self._dataset.name} lack columns that the recipe reads",
             check="columns",
             owner=self._dataset.owner,
+            dataset=self._dataset.name,
             got=", ".join(schema.names),
             expected=", ".join(column.title for column in missing),
             hint="rename the columns; or have the engineer write in the recipe, at this dataset, "
@@ -164,6 +166,7 @@ class RecordCheck:
             f"columns of the data for {self._dataset.name} have types that the recipe cannot read",
             check="columns",
             owner=self._dataset.owner,
+            dataset=self._dataset.name,
             got=", ".join(f"{column.title}: {found}" for column, found in wrong),
             expected=", ".join(f"{column.title}: {_EXPECTED[column.kind]}" for column, _ in wrong),
             hint="write numbers with a decimal point, and without units or words in between"
@@ -180,7 +183,11 @@ class RecordCheck:
             for column, position in positions:
                 values = batch.column(position)
                 if values.null_count:
-                    raise self._refusal(column, values.is_null(), first, "has no value")
+                    raise self._refusal(
+                        column, values.is_null(), first,
+                        why="has no value", expected="a value in every record",
+                        hint="leave such records out, or complete them, before sealing",
+                    )  # fmt: skip
                 if not self._recipe.scripts and (column.kind == "label" or self._has_names(column)):
                     self._known_labels(column, values, first)
             first += batch.num_rows
@@ -203,18 +210,27 @@ class RecordCheck:
             values = values.cast(pa.int64())
         listed = pc.is_in(values, value_set=known.cast(values.type))
         if not pc.all(listed).as_py():
-            raise self._refusal(column, pc.invert(listed), first, "has a label that the recipe "
-                                "does not list")  # fmt: skip
+            raise self._refusal(
+                column, pc.invert(listed), first,
+                why="has a label that the recipe does not list",
+                expected=f"one of {len(known)} labels",
+                hint="correct the record, or have the engineer list every label in the recipe",
+            )  # fmt: skip
 
-    def _refusal(self, column: _Column, bad: pa.Array, first: int, why: str) -> RecordInvalid:
+    def _refusal(
+        self, column: _Column, bad: pa.Array, first: int, *, why: str, expected: str, hint: str
+    ) -> RecordInvalid:
+        """The refusal of the first bad record of a batch, which begins behind ``first`` records."""
         number = first + bad.index(True).as_py() + 1
         return RecordInvalid(
             f"record {number} of the data for {self._dataset.name} {why} in column {column.title}",
             check="columns",
             owner=self._dataset.owner,
-            hint="leave such records out, or complete them, before sealing"
-            if "value" in why
-            else "correct the record, or have the engineer list every label in the recipe",
+            dataset=self._dataset.name,
+            column=column.name,
+            got=f"record {number}",
+            expected=expected,
+            hint=hint,
         )
 
 

@@ -7,6 +7,7 @@ kept: these stand in the recipe, which every owner reads.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -16,6 +17,8 @@ from typing import Any, Final
 
 from sealtrain.base.canonical import parse_foreign
 from sealtrain.errors import DataInvalid, UsageError
+from sealtrain.sealing.tabular.delimited import header
+from sealtrain.sealing.tabular.plainfile import format_of, opened
 
 __all__ = ["PHASES", "Proposal", "Sample", "propose", "read_sample"]
 
@@ -89,14 +92,19 @@ class Proposal:
 
 
 def read_sample(path: Path) -> Sample:
-    """Read the first records of a CSV, JSONL or Parquet file.
+    """Read the first records of a CSV, JSONL or Parquet file, packed or not, as sealing reads it.
 
     Raises:
-        DataInvalid: It cannot be read, or its form is none of these.
+        DataInvalid: It cannot be read, or is of another form.
         ExtraMissing: Parquet without the extra ``seal``.
     """
-    readers = {".csv": _csv, ".jsonl": _jsonl, ".ndjson": _jsonl, ".parquet": _parquet}
-    reader = readers.get(path.suffix.lower())
+    readers = {
+        **dict.fromkeys((".csv", ".tsv"), _csv),
+        **dict.fromkeys((".jsonl", ".ndjson"), _jsonl),
+        ".parquet": _parquet,
+    }
+    form = format_of(path)
+    reader = readers.get(form)
     if reader is None:
         raise DataInvalid(
             f"{path} is of a form that no columns are read of",
@@ -109,7 +117,7 @@ def read_sample(path: Path) -> Sample:
         raise DataInvalid(f"cannot read {path}: {error.strerror}", hint="check the path") from None
     except (ValueError, csv.Error) as error:
         raise DataInvalid(
-            f"{path} is not what its suffix says", got=type(error).__name__, expected=path.suffix
+            f"{path} is not what its suffix says", got=type(error).__name__, expected=form
         ) from None
 
 
@@ -219,8 +227,9 @@ def _as_class(value: Any) -> str:
 
 
 def _csv(path: Path) -> Iterator[Mapping[str, Any]]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.DictReader(file, strict=True)
+    _, delimiter = header(path)
+    with opened(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+        rows = csv.DictReader(text, strict=True, delimiter=delimiter)
         for row in rows:
             if None in row or None in row.values():
                 raise ValueError("a row of another length")
@@ -228,7 +237,7 @@ def _csv(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
-    with path.open("rb") as file:
+    with opened(path) as file:
         while line := file.readline(_MAX_LINE):
             if not line.strip():
                 continue

@@ -34,8 +34,7 @@ def sending(listener: socket.socket, *acts: Callable[[socket.socket], None]) -> 
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line, suppress(OSError):
                 line.settimeout(30)
                 line.connect(listener.getsockname())
-                with suppress(BrokenPipeError):  # whoever is no sender is hung up on
-                    act(line)
+                act(line)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()

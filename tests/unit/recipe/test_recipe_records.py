@@ -113,7 +113,8 @@ def test_no_column_and_no_value_is_missing(sft: dict[str, Any], way: str) -> Non
         with pytest.raises(SchemaMismatch, check=carries(expected=name)):
             checked(recipe, less | {"further": TEXTS})
         holes = pa.array([values[0].as_py(), None], type=values.type)
-        with pytest.raises(RecordInvalid, check=carries(check="columns", owner="hospital-a")):
+        where = carries(owner="hospital-a", dataset="notes", column=name, got="record 2")
+        with pytest.raises(RecordInvalid, check=where):
             checked(recipe, columns | {name: holes})
 
 
@@ -127,7 +128,8 @@ def test_no_column_and_no_value_is_missing(sft: dict[str, Any], way: str) -> Non
 def test_a_label_is_one_that_the_recipe_lists(
     sft: dict[str, Any], way: str, labels: pa.Array
 ) -> None:
-    with pytest.raises(RecordInvalid, check=carries(check="columns")) as caught:
+    where = carries(dataset="notes", column="l", got="record 2", expected="one of 2 labels")
+    with pytest.raises(RecordInvalid, check=where) as caught:
         checked(recipe_of(sft, way), WAYS[way][1] | {"l": labels})
     assert CANARY not in str(caught.value.to_dict())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,18 @@ def test_csv_and_parquet_give_the_same_as_jsonl(tmp_path: Path) -> None:
     )
     assert of_csv == of_parquet
     assert of_csv.labels == ("0", "1")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.csv", "x;y\n1;0\n2.5;1\n"), ("a.tsv", "x\ty\n1\t0\n2.5\t1\n")],
+)
+def test_fields_are_separated_as_in_sealing(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
+    for sample in (read_sample(tmp_path / name), read_sample(tmp_path / f"{name}.gz")):
+        assert sample.columns == ("x", "y")
+        assert propose(sample).labels == ("0", "1")
 
 
 def test_a_phase_that_was_asked_for_wins_or_is_refused(tmp_path: Path) -> None:

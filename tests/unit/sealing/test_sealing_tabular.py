@@ -293,6 +293,10 @@ def test_one_column_and_names_with_other_marks_stay_as_they_are(tmp_path: Path) 
     assert read(write(tmp_path, "a.csv", "text\na;b\n")).to_pylist() == [{"text": "a;b"}]
     both = read(write(tmp_path, "b.csv", "a;b,c\n1;2,3\n"))
     assert both.to_pylist() == [{"a;b": "1;2", "c": 3}]
+    quoted = read(write(tmp_path, "d.csv", 'z;"x,y"\n1;2\n'))
+    assert quoted.to_pylist() == [{"z": 1, "x,y": 2}]
+    doubled = read(write(tmp_path, "e.csv", '"say ""a""",b\n1,2\n'))
+    assert doubled.to_pylist() == [{'say "a"': 1, "b": 2}]
     header = read(write(tmp_path, "c.csv", '"a;\nb",c\n1,2\n'))
     assert header.column_names == ["a;\nb", "c"]
 

@@ -94,8 +94,8 @@ def model_facts_of(report: Report) -> ModelFacts:
     elif isinstance(model, SealedModel):
         base = f"the sealed model {model.sealed}"
     else:
-        named = facts.lock.origins.get("model", model.path)
-        base = f"{named}, SHA-256 {facts.lock.model.sha256}"
+        folder = f"{model.path}, SHA-256 {facts.lock.model.sha256}"
+        base = facts.lock.origins.get("model", folder)
     return ModelFacts(
         digest=report.digest,
         marker=SIMULATED_MARKER if report.simulated else None,

@@ -4,7 +4,7 @@ Two passes: the first settles each column's type over every row (integer, then f
 boolean, else text), the second converts. A column is an integer only if its text comes back
 unchanged, so ``007`` stays text. Fields are quoted by ``"``; the first row names the columns.
 Commas separate fields, or tabs in a ``.tsv``; or semicolons or tabs where the first row has these
-and no comma.
+and no comma outside its quotes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sealtrain.sealing.tabular.plainfile import format_of, opened
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["infer_schema", "read_batches"]
+__all__ = ["header", "infer_schema", "read_batches"]
 
 BLOCK_BYTES = 4 << 20
 Progress = Callable[[int], None]
@@ -88,7 +88,7 @@ def _text_batches(path: Path) -> Iterator[tuple[pa.RecordBatch, int]]:
         return "error"
 
     with opened(path) as file, _without_content(path, bad_row):
-        names, delimiter = _header(path)
+        names, delimiter = header(path)
         reader = csv.open_csv(
             file,
             read_options=csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
@@ -106,11 +106,15 @@ def _text_batches(path: Path) -> Iterator[tuple[pa.RecordBatch, int]]:
             before = position
 
 
-def _header(path: Path) -> tuple[list[str], str]:
-    """Column names, read by themselves: types must be named before the reader opens.
+def header(path: Path) -> tuple[list[str], str]:
+    """The first row, read by itself: types must be named before the reader opens.
 
     Returns:
-        The names, and what separates fields.
+        Names of the columns, and the character between fields.
+
+    Raises:
+        SchemaMismatch: The row does not name every column, or is not UTF-8.
+        RecordInvalid: A packed file is damaged.
     """
     import csv
 
@@ -125,8 +129,11 @@ def _header(path: Path) -> tuple[list[str], str]:
                 rows[delimiter] = next(csv.reader(start, delimiter=delimiter, strict=True), [])
             except csv.Error:
                 rows[delimiter] = []
-    # A comma comes first: a name that holds a semicolon is rarer than a file that has commas.
-    separates = next((mark for mark, row in rows.items() if len(row) > 1), next(iter(rows)))
+    # A comma comes first: a name that holds a semicolon is rarer than a file that has commas. But
+    # a quote inside a name means that the row was cut within quotes, by the wrong mark.
+    several = [mark for mark, row in rows.items() if len(row) > 1]
+    whole = [mark for mark in several if not any('"' in name for name in rows[mark])]
+    separates = next(iter((*whole, *several, *rows)))
     names = rows[separates]
     if not names or not all(names) or any("\ufffd" in name for name in names):
         raise SchemaMismatch(
