@@ -17,6 +17,7 @@ from sealtrain.cli.brokers import BrokerFiles, policy_of_document
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.log import given
 from sealtrain.cli.output import Json, emit, near, progress_items
+from sealtrain.cli.runoptions import Collateral, GpuCollateral
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.connection import deployment_of
 from sealtrain.client.grants import Wanted
@@ -66,7 +67,7 @@ _COMMANDS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class RunAsked:
     """What is known of the run besides its recipe."""
 
     data: Annotated[
@@ -86,12 +87,8 @@ class RunOptions:
         str | None,
         typer.Option(help="In the guest: where its evidence comes from, as for train; with it."),
     ] = None
-    collateral: Annotated[
-        str | None, typer.Option(help="Collateral of TDX, dstack's too: file:… or https://…")
-    ] = None
-    gpu_collateral: Annotated[
-        str | None, typer.Option(help="Collateral of the accelerators' reports: file:…")
-    ] = None
+    collateral: Collateral = None
+    gpu_collateral: GpuCollateral = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +117,7 @@ class BeliefOptions:
 def status(
     deployment: Annotated[Path, typer.Option(help="app-compose.json of the recipe.")],
     brokers: BrokerFiles,
-    about: RunOptions,
+    about: RunAsked,
     belief: BeliefOptions,
     as_json: Json = False,
 ) -> None:
@@ -162,7 +159,7 @@ def status(
         raise typer.Exit(worst.error.exit_code)
 
 
-def _run(deployment: Path, about: RunOptions, documents: Sequence[Path]) -> Run:
+def _run(deployment: Path, about: RunAsked, documents: Sequence[Path]) -> Run:
     lock, target = deployment_of(deployment)
     platforms = lock.recipe.hardware.platforms
     run_id = None
@@ -180,7 +177,7 @@ def _run(deployment: Path, about: RunOptions, documents: Sequence[Path]) -> Run:
     )
 
 
-def _guest(about: RunOptions, documents: Sequence[Path]) -> GuestHere | None:
+def _guest(about: RunAsked, documents: Sequence[Path]) -> GuestHere | None:
     """The guest that this runs in, where one is named."""
     if about.guest is None:
         return None
@@ -235,7 +232,7 @@ def _within(seconds: int, *, shown: bool) -> Progress:
                         "the broker's ledger was not read to its end in time",
                         check="ledger",
                         expected=f"{size} entries within {seconds} s",
-                        hint="ask again with more --seconds",
+                        hint="ask again with a longer --patience",
                     )
 
             yield told
