@@ -161,6 +161,7 @@ def asked(
         quiet=quiet and yes,  # nobody is asked about what is not shown
         detail=detail,
         intent=intent,
+        days=terms.days,
     )
     confirm("APPROVE", yes)
     answers = approving.give(me, intent, days=terms.days)
