@@ -142,8 +142,8 @@ def by_hand(stage: Any, folder: Path, given: dict[str, Any]) -> None:
     story, socket = given["story"], Path(tempfile.mkdtemp(), "guest.sock")
     folder.mkdir()
     agent, _ = stage.server(
-        "guest API", "simulator", "serve", story.deployment, "--socket", socket,
-        "--state", story.root,
+        "guest API", "simulator", "serve", "--deployment", story.deployment,
+        "--socket", socket, "--simulator", story.root,
     )  # fmt: skip
     stage.run(
         "train", story.lock_folder / "recipe.lock.json", "--platform", "simulator",

@@ -242,8 +242,8 @@ class Story:
             folders = sorted((self.out / "sealed").glob(f"{owner}.*.sealed"))
             pins = [item for folder in folders for item in ("--data", folder)]
         tally = self.stage.run(
-            word, self.deployment, "--identity", self.identity(owner), *self.brokers(),
-            "--consortium", self.consortium, *pins, *more, "--yes",
+            word, "--deployment", self.deployment, "--identity", self.identity(owner),
+            *self.brokers(), "--consortium", self.consortium, *pins, *more, "--yes",
         )  # fmt: skip
         print(f"  progress {tally['progress']}/{tally['threshold']}, sealed: {tally['sealed']}")
 

@@ -70,7 +70,7 @@ class Watched(Rehearsal):
         # Not from the document: the program that watches is another one than was measured.
         guest = self._sockets / "guest.sock"
         self.serve(
-            "guest API", "simulator", "serve", self._deployment,
+            "guest API", "simulator", "serve", "--deployment", self._deployment,
             "--socket", guest, "--simulator", self._root, *self._machine,
         )  # fmt: skip
         words = [

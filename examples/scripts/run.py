@@ -144,7 +144,7 @@ def main() -> None:
         words = [str(out / "engineer" / "before.py")]
     else:
         words = ["-m", "sealtrain", "rehearse", str(out / "engineer" / "recipe.yaml")]
-        words += [word for key, path in data.items() for word in ("--data", f"{key}={path}")]
+        words += [word for key, path in data.items() for word in ("--records", f"{key}={path}")]
         words += ["--out", str(out / "rehearsal")]
     done = subprocess.run([sys.executable, *words], cwd=out)  # noqa: S603
     sys.exit(done.returncode)

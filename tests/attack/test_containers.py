@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -228,6 +229,13 @@ def test_what_was_unpacked_runs_again(site: Path, toy: tuple[Path, str]) -> None
         assert ran(site, toy[0]).returncode == ENDS_WITH
     finally:
         away.rename(layer)
+
+
+def test_two_first_starts_unpack_one_image(tmp_path: Path, toy: tuple[Path, str]) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        starts = [threads.submit(unpacked, *toy, tmp_path / "image") for _ in range(2)]
+    assert {start.result()[0] for start in starts} == {tmp_path / "image/root"}
+    assert [path.name for path in tmp_path.iterdir()] == ["image"]
 
 
 def test_a_document_for_hardware_is_never_started_with_simulated_evidence(

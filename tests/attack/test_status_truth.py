@@ -21,13 +21,27 @@ from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.base.canonical import JsonValue
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.grants import Wanted
-from sealtrain.client.readiness import AtHand, GuestHere, Readiness, Run, ask
+from sealtrain.client.readiness import (
+    AtHand,
+    GuestHere,
+    Obstacle,
+    Readiness,
+    Run,
+    Together,
+    ask,
+)
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.succession import propose, with_signature
 from sealtrain.consortium.withdrawals import Withdrawal
-from sealtrain.errors import SealtrainError
+from sealtrain.errors import (
+    ApprovalsMissing,
+    BrokerUnreachable,
+    DatasetUnknown,
+    DatasetWithdrawn,
+    SealtrainError,
+)
 from sealtrain.sealing.stanza import Stanza
 
 pytestmark = pytest.mark.claim("C139")
@@ -312,6 +326,52 @@ def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
 def test_a_broker_that_the_lock_does_not_name(tmp_path: Path) -> None:
     with served_world(tmp_path, brokers=(b"\x07" * 32,)) as (world, url):
         assert code(status(world, url)) == released(world) == "broker-not-approved"
+
+
+def together(needed: int, *brokers: Readiness) -> Together:
+    return Together(
+        brokers={f"http://{place}": one for place, one in enumerate(brokers)},
+        datasets=((A, "biopsies"), (B, "biopsies")),
+        needed=needed,
+    )
+
+
+def stops(error: SealtrainError, dataset: str | None = None) -> Readiness:
+    return Readiness(obstacles=(Obstacle(error=error, dataset=dataset),))
+
+
+READY = Readiness(obstacles=())
+PROVEN = Readiness(obstacles=(), guest=True, brokers_policy=True)
+REFUSES = stops(ApprovalsMissing("missing", owner=C))
+AWAY = stops(BrokerUnreachable("away"))
+OF_A = stops(DatasetUnknown("of another broker", owner=B), "biopsies")
+OF_B = stops(DatasetUnknown("of another broker", owner=A), "biopsies")
+WITHDRAWN = stops(DatasetWithdrawn("withdrawn", owner=B), "biopsies")
+
+
+@pytest.mark.parametrize(
+    ("needed", "brokers", "verdict", "code"),
+    [
+        (2, (PROVEN, PROVEN, REFUSES), "released", None),
+        (2, (PROVEN, READY, REFUSES), "guest-unproven", None),
+        (2, (READY, AWAY, READY), "guest-unproven", None),
+        (3, (PROVEN, PROVEN, REFUSES), "refused", "approvals-missing"),
+        (2, (PROVEN, AWAY, REFUSES), "refused", "approvals-missing"),
+        (2, (PROVEN, AWAY, AWAY), "refused", "broker-unreachable"),
+        # Each owner has a broker of its own, which knows no other owner's data.
+        (1, (OF_A, OF_B), "guest-unproven", None),
+        (1, (OF_A, OF_A), "refused", "dataset-unknown"),
+        (2, (OF_A, OF_B), "refused", "dataset-unknown"),
+        # A guest asks a broker for all that is registered there, and gets all or nothing.
+        (1, (WITHDRAWN, OF_B), "refused", "dataset-withdrawn"),
+    ],
+)  # fmt: skip
+def test_of_several_brokers_as_many_as_a_dataset_needs_must_release(
+    needed: int, brokers: tuple[Readiness, ...], verdict: str, code: str | None
+) -> None:
+    found = together(needed, *brokers)
+    assert found.verdict == verdict
+    assert (None if found.obstacle is None else found.obstacle.error.code) == code
 
 
 def test_a_broker_that_takes_the_request_and_says_nothing(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -10,6 +13,7 @@ import pytest
 from cli_tree import ROOT, all_commands
 from click.testing import CliRunner
 
+import sealtrain
 from sealtrain.cli.commands import COMMANDS, SECTIONS
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.renames import COMMANDS as OLD_COMMANDS
@@ -79,6 +83,53 @@ MEANINGS = {
 
 
 BY_PATH = {" ".join(path): command for path, command in all_commands()}
+
+OTHERS = {
+    "--editable": "pip",
+    "--key-type": "pkcs11-tool",
+    "--keygen": "pkcs11-tool",
+    "--local-dir": "huggingface-cli",
+    "--sensitive": "pkcs11-tool",
+}
+"""Options of other programs that sentences of this one name."""
+SOURCE = Path(sealtrain.__file__).parents[1]
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
+CALL = re.compile(r"sealtrain ((?:[a-z][a-z-]* ?)+)([^;`]*)")
+
+
+def options_of(command: click.Command) -> set[str]:
+    return {
+        "--help",
+        *(name for one in command.params for name in (*one.opts, *one.secondary_opts)),
+    }
+
+
+def sentences() -> Iterator[tuple[str, str]]:
+    """Place and text of every string with a space in it; what is filled in is ``X``."""
+    for path in sorted(SOURCE.glob("sealtrain*/**/*.py")):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            said = [part.value if isinstance(part, ast.Constant) else "X" for part in parts]
+            if isinstance(node, ast.JoinedStr | ast.Constant) and isinstance(said[0], str):
+                text = "".join(map(str, said))
+                if " " in text:
+                    yield f"{path.relative_to(SOURCE)}:{node.lineno}", text
+
+
+def test_hints_and_docstrings_name_options_that_there_are() -> None:
+    known = OTHERS.keys() | {name for one in BY_PATH.values() for name in options_of(one)}
+    wrong = []
+    for place, text in sentences():
+        wrong += [f"{place} {name}" for name in OPTION.findall(text) if name not in known]
+        for words, rest in CALL.findall(text):
+            path = words.split()
+            while path and " ".join(path) not in BY_PATH:
+                path.pop()
+            if path:
+                there = options_of(BY_PATH[" ".join(path)])
+                named = [name for name in OPTION.findall(rest) if name not in OTHERS]
+                wrong += [f"{place} {' '.join(path)} {name}" for name in named if name not in there]
+    assert wrong == []
 
 
 def test_an_option_of_several_commands_has_one_meaning() -> None:

@@ -21,6 +21,7 @@ from sealtrain.errors import UsageError
 from sealtrain.recipe.needs import needs_of
 
 if TYPE_CHECKING:
+    from sealtrain.client.connection import Reviewed
     from sealtrain.client.owner import AtEach
     from sealtrain.consortium.approvals import Tally
 
@@ -111,7 +112,7 @@ def approve(
 
 def asked(
     me: Owner,
-    deployment: Path,
+    deployment: Path | Reviewed,
     consortium: Consortium,
     terms: ApprovalOptions,
     *,
@@ -123,7 +124,7 @@ def asked(
 
     Args:
         me: The owner.
-        deployment: Of the recipe.
+        deployment: Of the recipe; or what was read of it already.
         consortium: Of the owner.
         terms: What the approval says besides.
         detail: Show every setting.
@@ -161,6 +162,7 @@ def asked(
         quiet=quiet and yes,  # nobody is asked about what is not shown
         detail=detail,
         intent=intent,
+        days=terms.days,
     )
     confirm("APPROVE", yes)
     answers = approving.give(me, intent, days=terms.days)

@@ -15,6 +15,7 @@ from sealtrain.cli.brokers import BrokerFiles, Threshold, exit_for, failures
 from sealtrain.cli.log import StateFile
 from sealtrain.cli.opening import ManifestOptions, say_doubts
 from sealtrain.cli.output import Json, emit, progress_bytes, say
+from sealtrain.client.connection import deployment_of
 from sealtrain.client.handover import hand_over
 from sealtrain.client.opening import model_of_run
 from sealtrain.client.owner import Owner
@@ -150,6 +151,7 @@ def seal(
     """
     me = owner.at(state)
     consortium = owner.approving(registering=sealing.register_)
+    deployment = deployment_of(owner.deployment)
     model = model_of_run(source, me.keys, manifest.of_run())
     with progress_bytes(f"sealing {name}", _size_of(source), shown=not as_json) as advance:
         sealed = seal_for(
@@ -157,7 +159,7 @@ def seal(
             source if model is None else model.files,
             out or Path(f"{name}.sealed"),
             name=name,
-            deployment=owner.deployment,
+            deployment=deployment,
             options=SealOptions(
                 layout=sealing.layout,
                 form=sealing.form,
@@ -184,9 +186,7 @@ def seal(
         if not as_json:
             emit(as_json, {}, lines)
         try:
-            approved, signed = asked(
-                me, owner.deployment, consortium, ApprovalOptions(), quiet=as_json
-            )
+            approved, signed = asked(me, deployment, consortium, ApprovalOptions(), quiet=as_json)
         except SealtrainError:
             say(f"{sealed.folder} is sealed, and not approved; that is: sealtrain approve")
             raise

@@ -60,9 +60,8 @@ def run(
             expected="--simulator FOLDER",
             hint="name a folder; one that is not there is made: --simulator FOLDER",
         )
-    words = ("--tee", machine.tee, "--gpus", str(machine.gpus), "--switches", str(machine.switches))
     lie = () if fault is None else ("--fault", fault)
-    guest = Simulated(root=simulator.absolute(), words=(*words, *lie))
+    guest = Simulated(root=simulator.absolute(), words=(*machine.words, *lie))
     execute(document, folder, ticket, image, guest)
 
 

@@ -100,7 +100,7 @@ def _signature(
 ) -> bytes:
     if model is None or identity is None or key is None:
         raise UsageError(
-            "signing a model needs --model, --identity and --key",
+            "signing a model needs --model, --identity and --pem-key",
             hint="open the outputs first: sealtrain open run/model --identity … --out opened",
         )
     signing = load_signing_key(key)

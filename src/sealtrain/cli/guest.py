@@ -7,6 +7,7 @@ that the output store holds.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -57,6 +58,7 @@ def guest(
 ) -> None:
     """Play the role of a run ticket in a guest; a measured deployment document starts this."""
     alone()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave as with Ctrl-C
     from sealtrain.client.ticket import load_ticket
     from sealtrain.recipe.lockfile import load_lock
 

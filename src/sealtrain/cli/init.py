@@ -7,7 +7,6 @@ that is there stays as it is.
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import typer
 from sealtrain.base.files import atomic_write
 from sealtrain.base.shipped import shipped
 from sealtrain.base.yamltext import parse_yaml, yaml_text
-from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.output import Json, emit, say, slug
 from sealtrain.cli.project import NAME
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import RecipeInvalid, UsageError
@@ -113,7 +112,7 @@ def init(
     recipe = None
     if proposal is not None and sample is not None and seen is not None:
         owners = (owner, *(public.name for public in publics))
-        recipe = _recipe(owners, _slug(sample.stem), proposal, model, seen.records)
+        recipe = _recipe(owners, slug(sample.stem, "records"), proposal, model, seen.records)
     written: list[str] = []
     kept: list[str] = []
 
@@ -182,11 +181,6 @@ def _sample(given: Path | None, ask: bool) -> Path | None:
         return given
     typed = typer.prompt("Some records of yours (CSV, JSONL, Parquet), or nothing", "", err=True)
     return Path(typed) if typed else None
-
-
-def _slug(stem: str) -> str:
-    """A dataset's name made of a file's."""
-    return re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:63] or "records"
 
 
 def _recipe(
@@ -261,7 +255,7 @@ def _project(owner: str, broker: str) -> bytes:
 
 def _next(folder: Path, owner: str, sample: Path | None, *, founded: bool) -> list[str]:
     data = sample or Path("FILE")
-    name = _slug(data.stem)
+    name = slug(data.stem, "records")
     found = f"  sealtrain consortium create NAME --owner keys/{owner}.public.json --owner OTHER"
     return [
         f"next, in {folder.absolute()}:",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 import traceback
@@ -36,6 +37,7 @@ __all__ = [
     "report_system",
     "report_usage",
     "say",
+    "slug",
     "table",
 ]
 
@@ -69,6 +71,11 @@ def near(path: Path) -> Path:
     """A path as a person types it here: from the working folder where it lies inside."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def slug(stem: str, otherwise: str) -> str:
+    """A name for a recipe or a dataset from a file's name, which may hold nothing that fits."""
+    return re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:63] or otherwise
 
 
 def table(rows: Sequence[Sequence[str]], *, header: Sequence[str]) -> list[str]:

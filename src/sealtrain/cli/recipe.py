@@ -17,7 +17,7 @@ from sealtrain.client.pin import load_pin
 from sealtrain.consortium.members import Consortium
 from sealtrain.recipe.diff import diff
 from sealtrain.recipe.fitness import require_fitness
-from sealtrain.recipe.lock import load_lock, lock_recipe
+from sealtrain.recipe.lock import LOCK_NAME, load_lock, lock_recipe
 from sealtrain.recipe.schema import json_schema, load_recipe
 
 if TYPE_CHECKING:
@@ -59,12 +59,12 @@ def lock(
         recipe,
         consortium_id=members.consortium_id,
         brokers=[load_pin(path).broker_id for path in brokers],
-        installation=None if image is None else _installed_in(image, recipe),
+        installation=None if image is None else _installed_in(image, wanted),
         hub=hub,
     )
     out.mkdir(parents=True, exist_ok=True)
     locked.write(out)
-    remember_base(out / "recipe.lock.json", recipe.parent)
+    remember_base(out / LOCK_NAME, recipe.parent)
     emit(
         as_json,
         {
@@ -72,7 +72,7 @@ def lock(
             "compose_hash": locked.compose_hash,
             "app_id": locked.app_id,
             "brokers": list(locked.lock.brokers),
-            "lock": str(out / "recipe.lock.json"),
+            "lock": str(out / LOCK_NAME),
             "deployment": str(out / "app-compose.json"),
             **_hub_facts(locked.lock),
         },
@@ -102,11 +102,11 @@ def _hub_facts(lock: Lock) -> dict[str, Any]:
     return {"hub": {name: ids[name] | pin for name, pin in pins.items()}} if pins else {}
 
 
-def _installed_in(image: Path, recipe: Path) -> Installation:
+def _installed_in(image: Path, recipe: Recipe) -> Installation:
     from sealtrain.cli.image import opened
     from sealtrain.image.packages import measure_image
 
-    return measure_image(opened(image), load_recipe(recipe))
+    return measure_image(opened(image), recipe)
 
 
 def schema() -> None:

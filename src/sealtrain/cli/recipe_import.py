@@ -12,7 +12,7 @@ import typer
 
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.yamltext import MAX_YAML_BYTES, parse_yaml, yaml_text
-from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.output import Json, emit, say, slug
 from sealtrain.errors import AlreadyExists, RecipeInvalid
 from sealtrain.recipe.axolotl import Imported, Wanted, import_axolotl
 from sealtrain.recipe.schema import parse_recipe
@@ -74,7 +74,7 @@ def import_recipe(
     imported = import_axolotl(
         config,
         Wanted(
-            name=choices.name or _plain(source.stem),
+            name=choices.name or slug(source.stem, "imported"),
             train=choices.dataset,
             test=choices.test or (),
             recipients=choices.recipient or (),
@@ -119,8 +119,3 @@ def _text(imported: Imported, source: str) -> str:
 def _line(text: str) -> str:
     """Text of a file that stays in one comment."""
     return re.sub(r"[^\x20-\x7e]", "?", text)[:200]
-
-
-def _plain(stem: str) -> str:
-    """A recipe's name from a file's."""
-    return re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:63] or "imported"

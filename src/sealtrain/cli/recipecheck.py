@@ -110,7 +110,7 @@ def check(
                 wanted, owner, name, Path(path), layout_words(shlex.split(ways.get(key, "")))
             ),
         )
-    left += [f"data {key}: give --data {key}=PATH" for key in _data(wanted) if key not in given]
+    left += [f"data {key}: give --records {key}=PATH" for key in _data(wanted) if key not in given]
     lines = [f"checked      {what}" for what in done]
     lines += [f"not checked  {what}" for what in left]
     for one in found:

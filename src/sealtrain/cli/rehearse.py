@@ -49,13 +49,8 @@ def rehearse(
 
     say("SIMULATED — NOT ATTESTED")
     wanted = load_recipe(recipe)
-    words = (
-        *("--tee", machine.tee),
-        *("--gpus", str(machine.gpus)),
-        *("--switches", str(machine.switches)),
-    )
     with Rehearsal(
-        out, say, words, brokers=brokers, threshold=threshold, insecure_shown=True
+        out, say, machine.words, brokers=brokers, threshold=threshold, insecure_shown=True
     ) as stage:
         done = stage.play(recipe, wanted, pairs(data), pairs(seal_as))
     emit(as_json, done, [*metric_lines(done["trained"]["metrics"]), *result_lines(done)])

@@ -49,6 +49,7 @@ def review(
     quiet: bool,
     detail: bool = False,
     intent: Intent | None = None,
+    days: int | None = None,
 ) -> None:
     """Show an owner what a signature would allow, unless ``quiet``.
 
@@ -60,6 +61,7 @@ def review(
         quiet: Show nothing.
         detail: Show every setting besides.
         intent: The approval, where one is to be signed.
+        days: How long it would hold.
     """
     if quiet:
         return
@@ -82,6 +84,8 @@ def review(
     if intent is not None:
         for line in _approval(intent):
             say(line)
+    if days is not None:
+        say(f"  your approval holds for {days} day{'' if days == 1 else 's'}")
     say(f"  recipe hash {lock.recipe_hash}")
     say(f"  it needs: {needs.to_text()}")
     for broker_id in lock.brokers:

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 __all__ = [
     "ANYWHERE",
     "BrokerFiles",
+    "Collateral",
     "Data",
     "FileOptions",
+    "GpuCollateral",
     "GuestOptions",
     "HelperOptions",
     "InputOptions",
@@ -41,6 +43,12 @@ BrokerFiles = Annotated[
 Data = Annotated[
     list[str],
     typer.Option(help="Sealed dataset, a folder of them, or a URL of one (https, s3); repeat."),
+]
+Collateral = Annotated[
+    str | None, typer.Option(help="Collateral of TDX, dstack's too: file:… or https://…")
+]
+GpuCollateral = Annotated[
+    str | None, typer.Option(help="Collateral of the accelerators' reports: file:…")
 ]
 Listen = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 for any.")]
 ANYWHERE = "127.0.0.1:0"
@@ -62,12 +70,8 @@ class GuestOptions:
 class FileOptions:
     """Files beside the guest's own: what its evidence is verified with, and the recipe's."""
 
-    collateral: Annotated[
-        str | None, typer.Option(help="Collateral of TDX, dstack's too: file:… or https://…")
-    ] = None
-    gpu_collateral: Annotated[
-        str | None, typer.Option(help="Collateral of the accelerators' reports: file:…")
-    ] = None
+    collateral: Collateral = None
+    gpu_collateral: GpuCollateral = None
     base: Annotated[
         Path | None,
         typer.Option(help="Folder the recipe's paths start from [where it was locked]."),

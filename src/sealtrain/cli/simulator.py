@@ -36,6 +36,15 @@ class MachineOptions:
     gpus: Gpus = 0
     switches: Switches = 0
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The options as ``sealtrain simulator serve`` and ``deploy run`` take them."""
+        return (
+            *("--tee", self.tee),
+            *("--gpus", str(self.gpus)),
+            *("--switches", str(self.switches)),
+        )
+
     def make(self, *, fault: str | None = None, emit_events: bool = False) -> Machine:
         """Make the machine, with a fault if it has one.
 

@@ -17,13 +17,14 @@ from sealtrain.cli.brokers import BrokerFiles, policy_of_document
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.log import given
 from sealtrain.cli.output import Json, emit, near, progress_items
+from sealtrain.cli.runoptions import Collateral, GpuCollateral
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.connection import deployment_of
 from sealtrain.client.grants import Wanted
 from sealtrain.client.owner import one_memory
 from sealtrain.client.pin import load_pin
-from sealtrain.client.readiness import GuestHere, Obstacle, Readiness, Run, ask
-from sealtrain.errors import BrokerUnreachable, Unreachable, UsageError
+from sealtrain.client.readiness import GuestHere, Obstacle, Readiness, Run, Together, ask
+from sealtrain.errors import BrokerUnreachable, UsageError
 
 if TYPE_CHECKING:
     from sealtrain.client.auditing import Progress
@@ -40,8 +41,6 @@ _SAID: Final = {
     "guest-unproven": "yes, if the guest proves itself",
     "released": "yes",
 }
-_VERDICTS: Final = tuple(_SAID)
-"""Of several brokers the worst counts: how many a dataset needs, only its owner knows."""
 _APPROVE: Final = (
     "sealtrain approve --deployment {deployment} --identity {owner}.identity.json --broker {broker}"
 )
@@ -66,7 +65,7 @@ _COMMANDS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class RunAsked:
     """What is known of the run besides its recipe."""
 
     data: Annotated[
@@ -79,6 +78,13 @@ class RunOptions:
             "--interrupted", help="Folder of an interrupted run: would it be released to go on?"
         ),
     ] = None
+    threshold: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="So many of several brokers open each dataset, as its owner sealed it [all].",
+        ),
+    ] = None
     platform: Annotated[
         str | None, typer.Option(help="What will prove the guest, to see that the lock allows it.")
     ] = None
@@ -86,12 +92,8 @@ class RunOptions:
         str | None,
         typer.Option(help="In the guest: where its evidence comes from, as for train; with it."),
     ] = None
-    collateral: Annotated[
-        str | None, typer.Option(help="Collateral of TDX, dstack's too: file:… or https://…")
-    ] = None
-    gpu_collateral: Annotated[
-        str | None, typer.Option(help="Collateral of the accelerators' reports: file:…")
-    ] = None
+    collateral: Collateral = None
+    gpu_collateral: GpuCollateral = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +122,7 @@ class BeliefOptions:
 def status(
     deployment: Annotated[Path, typer.Option(help="app-compose.json of the recipe.")],
     brokers: BrokerFiles,
-    about: RunOptions,
+    about: RunAsked,
     belief: BeliefOptions,
     as_json: Json = False,
 ) -> None:
@@ -129,9 +131,18 @@ def status(
     Each broker proves itself, its whole ledger is verified, and what owners signed in it is judged
     by the function that the broker decides with. Exits 0 where keys would be released to a guest
     that proves itself, otherwise as train would; --guest proves this one. What is only the broker's
-    word is named.
+    word is named. Of several brokers all must release, or as many as --threshold says.
     """
     one_memory(belief.state, len(brokers))
+    needed = about.threshold or len(brokers)
+    if needed > len(brokers):
+        raise UsageError(
+            "fewer brokers are asked than open a dataset",
+            check="--threshold",
+            got=f"{len(brokers)} with --broker",
+            expected=f"at least {needed}",
+            hint="give --broker once for each broker file",
+        )
     run = _run(deployment, about, belief.broker_document or [])
     _key, notes = given(belief.state, None, [])
     found: dict[str, Readiness] = {}
@@ -146,23 +157,24 @@ def status(
                 notes=notes,
             )
     files = dict(zip(found, brokers, strict=True))
-    verdicts = {one.verdict for one in found.values()}
-    verdict = next(word for word in _VERDICTS if word in verdicts)
-    worst = _worst(found)
+    datasets = tuple((dataset.owner, dataset.name) for dataset in run.lock.recipe.datasets)
+    together = Together(brokers=found, datasets=datasets, needed=needed)
+    obstacle = together.obstacle
     emit(
         as_json,
         {
-            "verdict": verdict,
-            "code": None if worst is None else worst.error.code,
+            "verdict": together.verdict,
+            "code": None if obstacle is None else obstacle.error.code,
+            "needed": needed,
             "brokers": {url: _as_json(one, deployment, files[url]) for url, one in found.items()},
         },
-        _lines(found, deployment, files, verdict),
+        _lines(together, deployment, files),
     )
-    if worst is not None:
-        raise typer.Exit(worst.error.exit_code)
+    if obstacle is not None:
+        raise typer.Exit(obstacle.error.exit_code)
 
 
-def _run(deployment: Path, about: RunOptions, documents: Sequence[Path]) -> Run:
+def _run(deployment: Path, about: RunAsked, documents: Sequence[Path]) -> Run:
     lock, target = deployment_of(deployment)
     platforms = lock.recipe.hardware.platforms
     run_id = None
@@ -180,7 +192,7 @@ def _run(deployment: Path, about: RunOptions, documents: Sequence[Path]) -> Run:
     )
 
 
-def _guest(about: RunOptions, documents: Sequence[Path]) -> GuestHere | None:
+def _guest(about: RunAsked, documents: Sequence[Path]) -> GuestHere | None:
     """The guest that this runs in, where one is named."""
     if about.guest is None:
         return None
@@ -235,19 +247,12 @@ def _within(seconds: int, *, shown: bool) -> Progress:
                         "the broker's ledger was not read to its end in time",
                         check="ledger",
                         expected=f"{size} entries within {seconds} s",
-                        hint="ask again with more --seconds",
+                        hint="ask again with a longer --patience",
                     )
 
             yield told
 
     return progress
-
-
-def _worst(found: Mapping[str, Readiness]) -> Obstacle | None:
-    """What train would say: a refusal says more than silence. ``None`` where nothing is missing."""
-    firsts = [one.obstacles[0] for one in found.values() if one.obstacles]
-    refused = (one for one in firsts if not isinstance(one.error, Unreachable))
-    return next(refused, None) or next(iter(firsts), None)
 
 
 def _commands(obstacle: Obstacle, deployment: Path, broker: Path) -> list[str]:
@@ -273,11 +278,14 @@ def _as_json(one: Readiness, deployment: Path, broker: Path) -> dict[str, Any]:
     return told
 
 
-def _lines(
-    found: Mapping[str, Readiness], deployment: Path, files: Mapping[str, Path], verdict: str
-) -> list[str]:
-    lines = [f"train would get keys  {_SAID[verdict]}"]
-    for url, one in found.items():
+def _lines(together: Together, deployment: Path, files: Mapping[str, Path]) -> list[str]:
+    lines = [f"train would get keys  {_SAID[together.verdict]}"]
+    if len(files) > 1:
+        lines.append(
+            f"brokers         {len(together.lenders)} of {len(files)} would release, "
+            f"{together.needed} needed for each dataset"
+        )
+    for url, one in together.brokers.items():
         lines.append(f"broker          {url}")
         for obstacle in one.obstacles:
             error = obstacle.error

@@ -14,7 +14,7 @@ from sealtrain.base.files import atomic_write
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.brokers import BrokerFiles, policy_of_document
 from sealtrain.cli.output import Json, emit, say
-from sealtrain.client.connection import attested_brokers, target_of
+from sealtrain.client.connection import attested_brokers, deployment_of
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import UsageError
@@ -61,8 +61,9 @@ def new(
             expected="as many as the data was sealed for; 1 where each owner has an own broker",
         )
     appraisal = _measured(brokers, documents or ()) if policy is None else load_policy(policy)
-    target = target_of(deployment)
-    attested = attested_brokers(brokers, deployment)
+    read = deployment_of(deployment)
+    _, target = read
+    attested = attested_brokers(brokers, read)
     document = {
         "version": 1,
         "consortium_id": Consortium.load(consortium).consortium_id,

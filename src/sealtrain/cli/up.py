@@ -64,8 +64,7 @@ def up(
     """
     require_extras("a rehearsal", "broker", "simulator")
     say("SIMULATED — NOT ATTESTED: use data you may show")
-    words = ("--tee", machine.tee, "--gpus", str(machine.gpus), "--switches", str(machine.switches))
-    site = Site(out=out, words=words, brokers=brokers, port=port)
+    site = Site(out=out, words=machine.words, brokers=brokers, port=port)
     # A shell has what it starts in the background ignore Ctrl-C; this one ends by it anyway.
     before = {
         number: signal.signal(number, signal.default_int_handler)

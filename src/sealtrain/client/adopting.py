@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.base.files import atomic_folder, atomic_write, open_regular, read_bounded
-from sealtrain.client.connection import deployment_of
+from sealtrain.client.connection import Reviewed, deployment_of
 from sealtrain.client.owner import AtEach, Owner
 from sealtrain.client.sealing import MAX_DATASET_BYTES, register_at
 from sealtrain.consortium.datasets import load_dataset_manifest, sign_dataset
@@ -86,7 +86,8 @@ def adopt(
             got=", ".join(verified.predicate.outputs.recipients),
             hint="a recipient seals it for the next recipe: sealtrain seal RUN/model",
         )
-    _for_this_owner_and_recipe(owner, description, deployment)
+    read = deployment_of(deployment)
+    _for_this_owner_and_recipe(owner, description, read)
     out = out or Path(f"{description.name}.sealed")
     if out.exists():
         _require_adopted(owner, out, description)
@@ -95,7 +96,7 @@ def adopt(
     registered: AtEach[None] = AtEach()
     if register:
         envelope = read_bounded(out / MANIFEST_NAME, MAX_DATASET_BYTES)
-        registered = register_at(owner, envelope, deployment)
+        registered = register_at(owner, envelope, read)
     return Adopted(
         folder=out,
         description=description,
@@ -105,8 +106,8 @@ def adopt(
     )
 
 
-def _for_this_owner_and_recipe(owner: Owner, made: DatasetDescription, deployment: Path) -> None:
-    lock, target = deployment_of(deployment)
+def _for_this_owner_and_recipe(owner: Owner, made: DatasetDescription, read: Reviewed) -> None:
+    lock, target = read
     me = owner.keys.public
     wanted = lock.recipe.sealed_model
     facts = {

@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING
 
 from sealtrain.base.clock import system_clock
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.connection import brokers_of_lock, deployment_of, watched_ledger
+from sealtrain.client.connection import (
+    Reviewed,
+    brokers_of_lock,
+    deployment_of,
+    watched_ledger,
+)
 from sealtrain.client.owner import AtEach, Owner, at_each
 from sealtrain.client.pin import load_pin
 from sealtrain.client.registered import merged, registered_at
@@ -46,11 +51,9 @@ if TYPE_CHECKING:
     from sealtrain.signing.identity import PublicIdentity
     from sealtrain.signing.needs import Needs
 
-__all__ = ["Intent", "Reviewed", "approve", "give", "prepare", "revoke", "tallies"]
+__all__ = ["Intent", "approve", "give", "prepare", "revoke", "tallies"]
 
 _DAY_SECONDS = 86_400
-Reviewed = tuple["Lock", Target]
-"""What an owner read of a deployment document, and what is approved then (``deployment_of``)."""
 
 
 def approve(
@@ -155,7 +158,7 @@ def prepare(
             two datasets of one name are registered and none is named.
         SealtrainError: No broker answered: the worst failure.
     """
-    lock, target = deployment if isinstance(deployment, tuple) else deployment_of(deployment)
+    lock, target = deployment_of(deployment)
     me = owner.keys.public
     _require_membership(me, lock, consortium)
     folders = list(datasets)
@@ -259,7 +262,7 @@ def revoke(owner: Owner, deployment: Path | Reviewed, consortium: Consortium) ->
     Raises:
         SealtrainError: No broker took it: the worst failure.
     """
-    lock, target = deployment if isinstance(deployment, tuple) else deployment_of(deployment)
+    lock, target = deployment_of(deployment)
     decision = Decision.revoke(
         consortium_id=consortium.consortium_id, target=target, signed_at=system_clock()
     )

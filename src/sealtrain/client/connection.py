@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sealtrain.signing.tree_head import TreeHead
 
 __all__ = [
+    "Reviewed",
     "Watch",
     "attested_brokers",
     "brokers_of_lock",
@@ -41,18 +42,24 @@ __all__ = [
 ]
 
 
-def lock_of(deployment: Path) -> Lock:
+Reviewed = tuple[Lock, Target]
+"""What was read of a deployment document: what is shown is what is sealed for and approved."""
+
+
+def lock_of(deployment: Path | Reviewed) -> Lock:
     """The lock inside a deployment document."""
     return deployment_of(deployment)[0]
 
 
-def target_of(deployment: Path) -> Target:
+def target_of(deployment: Path | Reviewed) -> Target:
     """The target of an approval of a deployment document."""
     return deployment_of(deployment)[1]
 
 
-def deployment_of(deployment: Path) -> tuple[Lock, Target]:
-    """Lock and target, from a single read of the file: what is shown is what is approved."""
+def deployment_of(deployment: Path | Reviewed) -> Reviewed:
+    """Lock and target, from a single read of the file; what was read before is not read again."""
+    if isinstance(deployment, tuple):
+        return deployment
     compose = read_bounded(deployment, MAX_DEPLOYMENT_BYTES)
     lock = parse_lock(extract_lock(compose))
     target = Target(
@@ -63,7 +70,9 @@ def deployment_of(deployment: Path) -> tuple[Lock, Target]:
     return lock, target
 
 
-def attested_brokers(broker_files: Sequence[Path], deployment: Path) -> list[AttestedBroker]:
+def attested_brokers(
+    broker_files: Sequence[Path], deployment: Path | Reviewed
+) -> list[AttestedBroker]:
     """Verify the evidence of every broker, before the owner encrypts anything to it.
 
     Raises:

@@ -16,6 +16,9 @@ What owners signed is verified here. An answer names what is not: that the ledge
 newest one, unless the asker remembers a tree head; the budgets that runs reserved; and the guest's
 evidence, where there is none yet or the broker's policy is not at hand. As long as the guest is not
 proven the answer is no *yes*.
+
+Of several brokers, as many as a dataset needs must lend their part of its key (``Together``), as a
+guest asks them (``client.quorum``).
 """
 
 from __future__ import annotations
@@ -39,17 +42,26 @@ from sealtrain.client.grants import Wanted
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.decisions import Target
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import LedgerInconsistent, NoStanza, SealtrainError
+from sealtrain.errors import (
+    DatasetUnknown,
+    LedgerInconsistent,
+    NoStanza,
+    SealtrainError,
+    Unreachable,
+)
 from sealtrain.recipe.lock import Lock
 from sealtrain.release.decide import in_force, objections
 from sealtrain.release.facts import Known, Limits, Measured
 from sealtrain.release.standing import AskedDataset, Question, Standing
 
-__all__ = ["AtHand", "GuestHere", "Obstacle", "Readiness", "Run", "ask"]
+__all__ = ["AtHand", "GuestHere", "Obstacle", "Readiness", "Run", "Together", "Verdict", "ask"]
 
 _PURPOSE: Final = "status"
 """Evidence for it answers no broker."""
 AtHand = Mapping[tuple[str, str], Wanted]
+Verdict = Literal["refused", "guest-unproven", "released"]
+_OF_ONE_DATASET: Final = (DatasetUnknown, NoStanza)
+"""A guest asks a broker of which one of these is known for the other datasets only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,11 +143,24 @@ class Readiness:
     brokers_policy: bool = False
 
     @property
-    def verdict(self) -> Literal["refused", "guest-unproven", "released"]:
+    def verdict(self) -> Verdict:
         """Whether keys would be released; not known before the guest is proven."""
         if self.obstacles:
             return "refused"
-        return "released" if self.guest and self.brokers_policy else "guest-unproven"
+        return "released" if self.proven else "guest-unproven"
+
+    @property
+    def proven(self) -> bool:
+        """The guest was judged under every policy."""
+        return self.guest and self.brokers_policy
+
+    def obstacle_to(self, owner: str, dataset: str) -> Obstacle | None:
+        """The first reason why the broker would not lend its part of a dataset's key."""
+        for obstacle in self.obstacles:
+            elsewhere = (obstacle.error.owner, obstacle.dataset) != (owner, dataset)
+            if not (elsewhere and isinstance(obstacle.error, _OF_ONE_DATASET)):
+                return obstacle
+        return None
 
     @property
     def unproven(self) -> list[str]:
@@ -163,6 +188,60 @@ class Readiness:
             "owner_policies": list(self.policies),
             "unproven": self.unproven,
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Together:
+    """How several brokers would decide about one run.
+
+    Attributes:
+        brokers: By URL.
+        datasets: (owner, name) of each dataset of the recipe.
+        needed: How many of the brokers must lend their part of each dataset's key.
+    """
+
+    brokers: Mapping[str, Readiness]
+    datasets: tuple[tuple[str, str], ...]
+    needed: int
+
+    @property
+    def lenders(self) -> tuple[str, ...]:
+        """URLs of the brokers that would lend their part of some dataset's key."""
+        return tuple(
+            url
+            for url, one in self.brokers.items()
+            if any(one.obstacle_to(*dataset) is None for dataset in self.datasets)
+        )
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether enough brokers would release; not known before the guest is proven."""
+        if self.obstacle is not None:
+            return "refused"
+        proven = [one for one in self.brokers.values() if one.proven]
+        return "released" if self._short(proven) is None else "guest-unproven"
+
+    @property
+    def obstacle(self) -> Obstacle | None:
+        """What a guest would be told; ``None`` where enough brokers would release.
+
+        A refusal says more than silence.
+        """
+        short = self._short(list(self.brokers.values()))
+        if short is None:
+            return None
+        found = [one.obstacle_to(*short) for one in self.brokers.values()]
+        known = [obstacle for obstacle in found if obstacle is not None]
+        refused = [one for one in known if not isinstance(one.error, Unreachable)]
+        return (refused or known)[0]
+
+    def _short(self, brokers: Sequence[Readiness]) -> tuple[str, str] | None:
+        """The first dataset of whose key too few of these brokers would lend a part."""
+        for dataset in self.datasets:
+            lent = sum(one.obstacle_to(*dataset) is None for one in brokers)
+            if lent < self.needed:
+                return dataset
+        return None
 
 
 def ask(

@@ -18,6 +18,7 @@ from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.connection import (
+    Reviewed,
     attested_brokers,
     brokers_of_lock,
     deployment_of,
@@ -121,7 +122,7 @@ def seal(
     out: Path,
     *,
     name: str,
-    deployment: Path,
+    deployment: Path | Reviewed,
     options: SealOptions | None = None,
     publication: Publication = Publication(),
     progress: Callable[[int], None] | None = None,
@@ -133,7 +134,7 @@ def seal(
         source: File or folder with the data, or files by name that are opened in memory.
         out: Folder to make, by convention ``X.sealed``.
         name: Name of the dataset, as the recipe calls it.
-        deployment: ``app-compose.json`` of the locked recipe.
+        deployment: ``app-compose.json`` of the locked recipe; or what was read of it already.
         options: How the records are read and laid out; the defaults when ``None``.
         publication: What others learn of it.
         progress: Called with the number of source bytes read.
@@ -153,15 +154,16 @@ def seal(
             got=str(out.parent),
             hint="make it first, or name another --out",
         )
-    recipe = lock_of(deployment).recipe
+    read = deployment_of(deployment)
+    recipe = read[0].recipe
     chosen = fitting(recipe, owner.keys.public.name, name, source, options or SealOptions())
-    attested = attested_brokers(owner.brokers, deployment)
+    attested = attested_brokers(owner.brokers, read)
     check_brokers(attested, owner.threshold)
     new = _new_dataset(owner, name, attested, counts=publication.counts)
     description = seal_dataset(source, out, new, chosen, progress=progress)
     registered: AtEach[None] = AtEach()
     if publication.register:
-        registered = _register(owner, out, deployment)
+        registered = _register(owner, out, read)
     return Sealed(
         folder=out,
         description=description,
@@ -175,7 +177,7 @@ def rewrap(
     folder: Path,
     *,
     drop: Iterable[str] = (),
-    deployment: Path | None = None,
+    deployment: Path | Reviewed | None = None,
 ) -> Rewrapped:
     """Change which recipients may unwrap a data key; the sealed records stay as they are.
 
@@ -204,16 +206,17 @@ def rewrap(
     envelope = read_dataset_envelope(folder)
     manifest = verify_dataset(envelope, me.public)  # only the owner's own data is rewrapped
     key = own_key(folder, me)
-    if deployment is not None:
-        dataset_of(lock_of(deployment).recipe, manifest.owner, manifest.name)
+    read = None if deployment is None else deployment_of(deployment)
+    if read is not None:
+        dataset_of(read[0].recipe, manifest.owner, manifest.name)
     dataset_id, stanzas = read_stanzas(folder)
     dropped = [stanza for stanza in stanzas if stanza.kind in kinds]
     added: tuple[Stanza, ...] = ()
     registered: AtEach[None] = AtEach()
-    if deployment is None:
+    if read is None:
         rewrap_dataset(folder, data_key=key, drop=dropped)
     else:
-        attested = attested_brokers(owner.brokers, deployment)
+        attested = attested_brokers(owner.brokers, read)
         added = wrap_for_brokers(
             key,
             dataset_id=dataset_id,
@@ -230,13 +233,13 @@ def rewrap(
             sealed_at=to_rfc3339(system_clock()),
         ).to_bytes()
         atomic_write(folder / MANIFEST_NAME, signed, overwrite=True)
-        registered = _register(owner, folder, deployment)
+        registered = _register(owner, folder, read)
     return Rewrapped(
         dataset_id=dataset_id, added=len(added), dropped=len(dropped), registered=registered
     )
 
 
-def register(owner: Owner, folder: Path, deployment: Path) -> AtEach[None]:
+def register(owner: Owner, folder: Path, deployment: Path | Reviewed) -> AtEach[None]:
     """Register a sealed dataset, where that was left out, refused or missed by a broker.
 
     Args:
@@ -251,12 +254,13 @@ def register(owner: Owner, folder: Path, deployment: Path) -> AtEach[None]:
         BrokerNotApproved: The lock does not name a broker.
         SealtrainError: No broker took it: the worst failure.
     """
-    lock, target = deployment_of(deployment)
+    read = deployment_of(deployment)
+    lock, target = read
     manifest = load_dataset_manifest(folder, owner.keys.public)
     dataset_of(lock.recipe, manifest.owner, manifest.name)
     require_target(manifest, target)
     brokers_of_lock(owner.brokers, lock)
-    return _register(owner, folder, deployment)
+    return _register(owner, folder, read)
 
 
 def require_target(manifest: DatasetManifest, target: Target) -> None:
@@ -276,7 +280,7 @@ def require_target(manifest: DatasetManifest, target: Target) -> None:
         )
 
 
-def _register(owner: Owner, folder: Path, deployment: Path) -> AtEach[None]:
+def _register(owner: Owner, folder: Path, deployment: Reviewed) -> AtEach[None]:
     """Register a dataset whose folder is complete; a refusal says how to go on from there."""
     try:
         envelope = read_bounded(folder / MANIFEST_NAME, MAX_DATASET_BYTES)
@@ -334,7 +338,7 @@ def _new_dataset(
     )
 
 
-def register_at(owner: Owner, envelope: bytes, deployment: Path) -> AtEach[None]:
+def register_at(owner: Owner, envelope: bytes, deployment: Path | Reviewed) -> AtEach[None]:
     """Register a dataset at brokers whose ledgers extend those seen last. Errors as ``at_each``."""
     consortium_id = lock_of(deployment).consortium_id
 

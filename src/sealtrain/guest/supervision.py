@@ -20,6 +20,9 @@ anything else                         raises it
 ====================================  ==========================================================
 
 Both limits count anew once the run has sealed a newer checkpoint.
+
+SIGTERM ends the run, whatever the process then says: the supervisor passes it on, so that the
+process seals a checkpoint, and starts no other one. A second SIGTERM kills the process.
 """
 
 from __future__ import annotations
@@ -27,10 +30,13 @@ from __future__ import annotations
 import contextlib
 import json
 import multiprocessing
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -143,33 +149,73 @@ def supervised(
     Raises:
         SealtrainError: The run's last error, if starting again does not help or took too long.
         RankLost: The run's process was lost more often than ``endures.restarts``.
+        KeyboardInterrupt: SIGTERM came while no process ran, or one had not begun to train.
     """
-    work, until, reached, pause = begin, 0.0, "", endures.first_pause
-    attempt = lost = 0
-    while True:
-        attempt += 1
-        beside.starts(attempt)
+    with _Ending().heeded() as ending:
+        work, until, reached, pause = begin, 0.0, "", endures.first_pause
+        attempt = lost = 0
+        while True:
+            attempt += 1
+            beside.starts(attempt)
+            try:
+                return _apart(work, out, beside, ending)
+            except SealtrainError as error:
+                if ending.asked:
+                    raise
+                got_to, now = _newest(out), monotonic()
+                if not until or got_to > reached:
+                    until, reached = now + endures.seconds, got_to
+                    pause, lost = endures.first_pause, 0
+                if isinstance(error, RankLost):
+                    lost += 1
+                    if lost > endures.restarts:
+                        raise
+                    rest = pause
+                else:
+                    waitable = error.retry != "never" and (endures.before_run or holds_run(out))
+                    if not waitable or now >= until:
+                        raise
+                    rest = min(pause, until - now)
+                beside.waits(error, rest)
+            sleep(rest)
+            pause = min(2 * pause, LONGEST_PAUSE)
+            if holds_run(out):
+                work = again
+
+
+class _Ending:
+    """What SIGTERM to the supervisor does."""
+
+    def __init__(self) -> None:
+        self.process: BaseProcess | None = None
+        self.asked = False
+
+    @contextlib.contextmanager
+    def heeded(self) -> Iterator[_Ending]:
+        """Handle the signal while inside; a thread other than the main one cannot."""
+        if threading.current_thread() is not threading.main_thread():
+            yield self
+            return
+        before = signal.signal(signal.SIGTERM, self._pass_on)
         try:
-            return _apart(work, out, beside)
-        except SealtrainError as error:
-            got_to, now = _newest(out), monotonic()
-            if not until or got_to > reached:
-                until, reached, pause, lost = now + endures.seconds, got_to, endures.first_pause, 0
-            if isinstance(error, RankLost):
-                lost += 1
-                if lost > endures.restarts:
-                    raise
-                rest = pause
-            else:
-                waitable = error.retry != "never" and (endures.before_run or holds_run(out))
-                if not waitable or now >= until:
-                    raise
-                rest = min(pause, until - now)
-            beside.waits(error, rest)
-        sleep(rest)
-        pause = min(2 * pause, LONGEST_PAUSE)
-        if holds_run(out):
-            work = again
+            yield self
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def start(self, process: BaseProcess) -> None:
+        """Start a process that the signal is passed on to, once it can heed it."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            process.start()
+            self.process = process
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+    def _pass_on(self, _number: int, _frame: object) -> None:
+        self.asked = True
+        if self.process is None:
+            raise KeyboardInterrupt
+        self.process.terminate()
 
 
 def _newest(out: Path) -> str:
@@ -177,7 +223,7 @@ def _newest(out: Path) -> str:
     return max((one.name for one in (out / "checkpoints").glob("checkpoint-*")), default="")
 
 
-def _apart(work: Work, out: Path, beside: Beside) -> Outcome | None:
+def _apart(work: Work, out: Path, beside: Beside, ending: _Ending) -> Outcome | None:
     """Do ``work`` in a forked process; returns its result or raises its error."""
     here, there = multiprocessing.Pipe(duplex=False)
     asked, asks = multiprocessing.Pipe()
@@ -186,7 +232,7 @@ def _apart(work: Work, out: Path, beside: Beside) -> Outcome | None:
         args=(work, (there, asks), (here, asked), beside.stores),
         name="sealtrain-run",
     )
-    process.start()
+    ending.start(process)
     there.close()
     asks.close()
     told: bytes | None = None
@@ -194,6 +240,7 @@ def _apart(work: Work, out: Path, beside: Beside) -> Outcome | None:
         told = _last_words(here, asked, beside)
         process.join()
     finally:
+        ending.process = None
         if process.is_alive():  # interrupted here; a terminal interrupts both processes
             process.join(_GRACE_SECONDS)
         if process.is_alive():
@@ -269,10 +316,12 @@ def _serve(
     answers, asks = mine
     for end in others:
         end.close()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the run heeds it
     if not end_with_parent():
         return
     answer: dict[str, Any]
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         outcome = work(_asking(asks) if stores else None)
         if outcome is None:
             answer = {"played": True}

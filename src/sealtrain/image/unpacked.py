@@ -6,9 +6,12 @@ each layer again, whose SHA-256 the image's config names. A later start needs no
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final
@@ -60,15 +63,30 @@ def unpacked(
             got=said.digest,
             expected=digest,
         )
-    if not folder.exists():
-        _unpack(layout, said, folder, progress)
+    with _one_at_a_time(folder.parent):
+        if not folder.exists():
+            _unpack(layout, said, folder, progress)
     root = folder / _ROOT
     _require_same(root, _names(folder), said)
     return root, said
 
 
+@contextmanager
+def _one_at_a_time(place: Path) -> Iterator[None]:
+    """Hold a lock on a folder: of two first starts, the second finds what the first unpacked."""
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _unpack(layout: Path, said: Described, folder: Path, progress: Progress) -> None:
-    """Fill a hidden folder beside ``folder``, and rename it once every digest was right."""
+    """Fill a hidden folder beside ``folder``, and rename it once every digest was right.
+
+    A hidden folder that is there was left by a start that was killed: its lock is free.
+    """
     filling = folder.with_name(f".{folder.name}.filling")
     shutil.rmtree(filling, ignore_errors=True)
     root = filling / _ROOT

@@ -71,7 +71,7 @@ def expect_data(datasets: Sequence[Dataset], given: Iterable[str]) -> list[str]:
             "the data given are not the datasets of the recipe",
             got=", ".join(sorted(given)) or "none",
             expected=", ".join(sorted(wanted)),
-            hint="give --data OWNER.NAME=PATH once for each",
+            hint="give --records OWNER.NAME=PATH once for each",
         )
     return wanted
 

@@ -77,14 +77,21 @@ def source_files(
     if isinstance(source, Mapping):
         return sorted(source.items())
     if isinstance(source, Path) and source.is_dir():
-        found = sorted(path for path in source.rglob("*") if not path.is_dir())
+        below = source.rglob("*")
+        found = sorted(path for path in below if path.is_symlink() or not path.is_dir())
         named = [(path.relative_to(source).as_posix(), path) for path in found]
     else:
         paths = [source] if isinstance(source, Path) else list(source)
         named = [(path.name, path) for path in paths]
     for name, path in named:
         if path.is_symlink() and not (isinstance(source, Path) and source == path):
-            raise DataInvalid(f"{name} is a symbolic link", hint="seal the file it points to")
+            raise DataInvalid(
+                f"{name} is a symbolic link",
+                check="source",
+                got=name,
+                expected="files and folders",
+                hint="put what it points to in its place",
+            )
         if not path.is_file():
             raise DataInvalid(f"no such file: {path}", hint="check the path")
     if not named:

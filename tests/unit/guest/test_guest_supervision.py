@@ -22,6 +22,7 @@ from sealtrain.errors import (
     DatasetWithdrawn,
     RankLost,
     RecordInvalid,
+    RunStopped,
     SealtrainError,
 )
 from sealtrain.guest.closing import Outcome
@@ -103,6 +104,48 @@ def test_nothing_of_the_run_is_left_in_the_process_that_waits(tmp_path: Path) ->
     story = Story(tmp_path, lambda: held.append("key") or done(len(held)))
     assert story.told().steps == 1
     assert held == []
+
+
+def told_to_end() -> Any:
+    """Tells the supervisor to end, and does what the run does then."""
+
+    def softly(_number: int, _frame: object) -> None:
+        raise RunStopped("told to end", check="signal")
+
+    signal.signal(signal.SIGTERM, softly)
+    os.kill(os.getppid(), signal.SIGTERM)
+    time.sleep(20)
+    raise AssertionError("the signal was not passed on")
+
+
+def test_it_passes_on_that_it_is_told_to_end_and_starts_no_other_process(tmp_path: Path) -> None:
+    story = Story(tmp_path, told_to_end, done(1))
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(RunStopped) as caught:
+        story.told(restarts=3)
+    assert caught.value.check == "signal"
+    assert len(story.processes) == 1
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_process_that_does_not_heed_the_signal_is_not_started_again(tmp_path: Path) -> None:
+    def dies() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getppid(), signal.SIGTERM)
+        time.sleep(20)
+
+    story = Story(tmp_path, dies, done(1))
+    with pytest.raises(RankLost):
+        story.told(restarts=3)
+    assert len(story.processes) == 1
+
+
+def test_it_ends_when_told_so_in_a_pause(tmp_path: Path) -> None:
+    story = Story(tmp_path, MISSING)
+    story.sleep = lambda _seconds: os.kill(os.getpid(), signal.SIGTERM)  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        story.told()
+    assert len(story.processes) == 1
 
 
 def test_it_gives_up_with_the_last_refusal(tmp_path: Path) -> None:

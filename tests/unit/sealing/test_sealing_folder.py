@@ -304,6 +304,12 @@ def test_what_cannot_be_sealed_is_refused_and_leaves_nothing(tmp_path: Path) -> 
     (folder / "link").symlink_to(empty)
     with pytest.raises(DataInvalid, match=r"^link "):
         sealed_folder(folder, tmp_path / "d.sealed")
+    (folder / "link").unlink()
+    (folder / "kept.txt").write_text("kept")
+    (folder / "years").symlink_to(tmp_path, target_is_directory=True)
+    with pytest.raises(DataInvalid) as caught:
+        sealed_folder(folder, tmp_path / "d.sealed")
+    assert (caught.value.check, caught.value.got) == ("source", "years")
     sealed_folder(data, tmp_path / "d.sealed")
     with pytest.raises(AlreadyExists):
         sealed_folder(data, tmp_path / "d.sealed")
