@@ -24,7 +24,7 @@ PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do 
 	&& echo $$candidate && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deployed test check fuzz images newest service tables format changelog clean learning nightly vm-test
+.PHONY: help demo deployed test check fuzz images newest service tables docs shots format changelog clean learning nightly vm-test walk
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -32,8 +32,9 @@ help: ## list the targets
 demo: $(STAMP) ## three hospitals train one model on records none of them shows (about 3 minutes)
 	@$(BIN)/python examples/three_hospitals/demo.py
 
-deployed: $(STAMP) ## guests come and go, data and results in a store (2 minutes; Linux with namespaces)
+deployed: $(STAMP) ## guests that come and go, and four that train one model (4 minutes; Linux with namespaces)
 	@$(BIN)/python examples/deployed/run.py
+	@$(BIN)/python examples/several_nodes/run.py
 
 test: $(STAMP) ## run the tests (10 minutes on two cores); TEST_FLAGS="tests/unit -x" narrows them
 	$(BIN)/python -m pytest $(TEST_FLAGS)
@@ -50,6 +51,9 @@ check: $(STAMP) ## formatting, lint, types, layers: what must hold before a chan
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+walk: $(STAMP) ## play every switch of the walk, and write the table of its guide (2 minutes)
+	$(BIN)/python tools/walk_page.py
 
 fuzz: $(STAMP) ## fuzz every parser of attestation, FUZZ_SECONDS each (20); FUZZ_TARGETS narrows it
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install -q \
@@ -71,6 +75,12 @@ tables: $(STAMP) ## measure what docs/reference/benchmarks says; without medical
 	$(BIN)/python benchmarks/travelling.py --write
 	$(BIN)/python benchmarks/medical.py --workers 2 --write --cells $(TABLES)/medical-cells.json
 
+docs: $(STAMP) ## the site, into dist/site; its links are checked (1 minute)
+	$(BIN)/python tools/site/pages.py
+
+shots: $(STAMP) ## pictures of every page of the console, into dist/shots (1 minute; Chromium and Node)
+	$(BIN)/python tests/support/console_shots.py --out dist/shots
+
 format: $(STAMP) ## format the code and the generated reference pages
 	$(BIN)/ruff check --fix --exit-zero .
 	$(BIN)/ruff format .
@@ -78,9 +88,14 @@ format: $(STAMP) ## format the code and the generated reference pages
 	$(BIN)/python tools/cli_reference.py
 	$(BIN)/python tools/negative_cases.py
 	$(BIN)/python tools/bad_input_reference.py
+	$(BIN)/python tests/support/ranks_matrix.py
 	$(BIN)/python tools/guide_pictures.py
+	$(BIN)/python tools/notebook.py
 	$(BIN)/python tools/recipe_schema.py
 	$(BIN)/python tools/architecture.py
+	$(BIN)/python tools/openapi_documents.py
+	$(BIN)/python tools/grafana_dashboard.py
+	$(BIN)/python tools/verifier_page.py
 
 changelog: $(STAMP) ## collect changes/ into CHANGELOG.md: make changelog VERSION=1.2.3
 	@$(BIN)/python -c 'import towncrier' 2>/dev/null || $(BIN)/python -m pip install -q \
@@ -90,7 +105,7 @@ changelog: $(STAMP) ## collect changes/ into CHANGELOG.md: make changelog VERSIO
 nightly: learning fuzz service deployed vm-test ## what is too long for each change: learning, fuzzing, OpenAPI, a deployed run, other kernels (40 minutes)
 
 clean: ## remove the environment, caches and the demo's output
-	rm -rf $(VENV) $(VENV)-newest $(VENV)-service $(VENV)-vm .images dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out
+	rm -rf $(VENV) $(VENV)-newest $(VENV)-service $(VENV)-vm .images dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out deployed-out nodes-out story-out walk-out
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt

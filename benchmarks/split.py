@@ -1,22 +1,28 @@
 """What fine-tuning costs when an untrusted machine multiplies under one-time pads.
 
-    python benchmarks/split.py [--json] [--rounds 3] [--hidden 512] [--layers 2] [--device cpu]
+    python benchmarks/split.py [--json] [--rounds 3] [--hidden 512 2048] [--ways plain pads]
 
 LoRA on a Llama of random weights, the same texts and the same chance in every way to train it:
 
-==============  ====================================================================================
-``plain``       everything in this process in float32, nothing hidden
-``int8``        the same with the int8 base that pads are exact to, in float32
-``inside``      everything in the guest, in the exact arithmetic that pads need
-``pads``        products on the accelerator, pads from a pool that was filled before the clock ran
-``dealer``      the same, pads from a dealer while training runs
-``own pads``    the same, the guest makes its pads itself: nothing saved, everything paid
-==============  ====================================================================================
+==================  ================================================================================
+``plain``           everything in this process in float32, nothing hidden: what pads have to beat
+``int8``            the same with the int8 base that pads are exact to, in float32
+``inside``          everything in the guest, in the exact arithmetic that pads need
+``pads``            products on the accelerator, pads from a pool that was filled before
+``pads in step``    the same, each pad made ready when its product is asked for
+``pads, 1 check``   as ``pads``, checked with one secret vector in place of two
+``dealer``          as ``pads``, pads from a dealer while training runs
+``dealer in step``  the same, each pad asked for with its product
+``own pads``        the guest makes its pads itself: nothing saved, everything paid
+==================  ================================================================================
 
 Accelerator and dealer are other processes, over loopback, on the same processors: what they compute
 is not free here as it is where they are other machines. So two ratios are printed. ``guest`` is
 processor time of the guest alone (what has to be paid inside the TEE), ``wall`` is by the clock.
 Nothing is emulated: no TEE, no link. Losses of all but ``plain`` and ``int8`` are the same bits.
+
+With ``--fillings N`` also the time to fill a pool N times, beside making the streams from their
+beginning each time.
 """
 
 from __future__ import annotations
@@ -47,8 +53,11 @@ from sealtrain_collab.pads.accelerator import RemoteAccelerator
 from sealtrain_collab.pads.dealer import Dealer, RemoteDealer, conversation
 from sealtrain_collab.pads.engine import Spent
 from sealtrain_collab.pads.exact import backend
+from sealtrain_collab.pads.freivalds import CHECKS
+from sealtrain_collab.pads.matrix import DIRECTIONS, PublicMatrix
 from sealtrain_collab.pads.multiplying import Device, Limits
-from sealtrain_collab.pads.pool import OwnPool
+from sealtrain_collab.pads.pool import OwnPool, write_pool
+from sealtrain_collab.pads.prefetch import PREFETCH_BYTES
 from sealtrain_collab.pads.protect import protect, quantise, restore
 from sealtrain_collab.pads.serving import Served, served
 
@@ -118,29 +127,52 @@ def ways(given: argparse.Namespace) -> Iterator[dict[str, Training]]:
     exact = backend("fastest", "cpu")
     with ExitStack() as around:
         there = around.enter_context(served(device=given.device))
-        dealer = around.enter_context(_dealer())
         folder = Path(around.enter_context(tempfile.TemporaryDirectory()))
-        pool = OwnPool(folder / "pool", exact=exact)
-        around.callback(pool.close)
+        pools: list[OwnPool] = []
 
-        def elsewhere(supplier: Any) -> Callable[[Any], Any]:
-            return lambda model: protect(
-                model, _accelerator(around, there), supplier=supplier, checks=given.checks
-            )
+        def elsewhere(
+            supplier: Any, *, checks: int = CHECKS, prefetch: int = PREFETCH_BYTES
+        ) -> Callable[[Any], Any]:
+            def change(model: Any) -> Any:
+                made = protect(
+                    model,
+                    _accelerator(around, there),
+                    supplier=supplier(),
+                    checks=checks,
+                    prefetch=prefetch,
+                )
+                around.callback(made.engine.close)
+                return made
+
+            return change
+
+        def pool() -> OwnPool:
+            pools.append(OwnPool(folder / str(len(pools)), exact=exact))
+            around.callback(pools[-1].close)
+            return pools[-1]
+
+        def dealer() -> RemoteDealer:
+            return around.enter_context(_dealer())
 
         def int8(model: Any) -> Any:
             quantise(model)
             return restore(model)
 
-        trainings = {
-            "plain": Training(given, lambda model: model),
-            "int8": Training(given, int8),
-            "inside": Training(given, quantise),
-            "pads": Training(given, elsewhere(pool)),
-            "dealer": Training(given, elsewhere(dealer)),
-            "own pads": Training(given, elsewhere(None)),
+        changes: dict[str, Callable[[Any], Any]] = {
+            "plain": lambda model: model,
+            "int8": int8,
+            "inside": quantise,
+            "pads": elsewhere(pool),
+            "pads in step": elsewhere(pool, prefetch=0),
+            "pads, 1 check": elsewhere(pool, checks=1),
+            "dealer": elsewhere(dealer),
+            "dealer in step": elsewhere(dealer, prefetch=0),
+            "own pads": elsewhere(lambda: None),
         }
-        pool.fill((given.rounds + 1) * given.batch * given.length)
+        trainings = {name: Training(given, changes[name]) for name in given.ways}
+        for one in pools:
+            # One step more than is trained: what is made ahead for it is there.
+            one.fill((given.rounds + 2) * given.batch * given.length)
         yield trainings
 
 
@@ -192,17 +224,22 @@ def measured(given: argparse.Namespace) -> dict[str, Any]:
         for number in range(given.rounds + 1):
             for training in trainings.values():
                 training.step(number)
-        exact = ("inside", "pads", "dealer", "own pads")
-        if len({tuple(trainings[name].losses) for name in exact}) != 1:
+        exact = [name for name in given.ways if name not in ("plain", "int8")]
+        if len({tuple(trainings[name].losses) for name in exact}) > 1:
             raise SystemExit("losses under pads differ from those without")
-        off = [abs(a - b) for a, b in _pairs(trainings, "pads", "int8")]
+        both = "int8" in trainings and exact
+        off = [abs(a - b) for a, b in _pairs(trainings, exact[0], "int8")] if both else []
         figures = {name: _figures(training, trainings) for name, training in trainings.items()}
         tokens = given.batch * given.length
         return {
             "tokens_a_step": tokens,
             "figures": figures,
-            "loss_off_int8_model": max(off),
-            "parts": {name: _parts(trainings[name], tokens) for name in exact[1:]},
+            "loss_off_int8_model": max(off, default=None),
+            "parts": {
+                name: _parts(training, tokens)
+                for name, training in trainings.items()
+                if training.spent is not None
+            },
         }
 
 
@@ -216,6 +253,8 @@ def _figures(training: Training, trainings: dict[str, Training]) -> Told:
         middle = statistics.median(getattr(training, clock)[1:])
         told[f"{clock}_ms"] = round(1000 * middle, 1)
         for other in ("plain", "inside"):
+            if other not in trainings:
+                continue
             base = statistics.median(getattr(trainings[other], clock)[1:])
             told[f"{clock}_to_{other}"] = round(middle / base, 3)
     return told
@@ -235,46 +274,112 @@ def _parts(training: Training, tokens: int) -> Told:
     return told
 
 
+def fillings(count: int, hidden: int, rows: int) -> dict[str, list[float]]:
+    """Milliseconds of each filling of a pool: taken up, and with the streams from their beginning.
+
+    Args:
+        count: Fillings; between two of them all rows are used.
+        hidden: Both sides of the matrix.
+        rows: Of a filling.
+    """
+    exact = backend("fastest", "cpu")
+    generator = torch.Generator().manual_seed(0)
+    matrix, _ = PublicMatrix.stacked([torch.randn(hidden, hidden, generator=generator)])
+    told: dict[str, list[float]] = {"taken up": [], "from the beginning": []}
+    with tempfile.TemporaryDirectory() as folder:
+        pool = OwnPool(Path(folder) / "pool", exact=exact)
+        secret = pool.begin()
+        pool.admit(matrix)
+        for number in range(count):
+            began = time.perf_counter()
+            pool.fill(rows)
+            told["taken up"].append(1000 * (time.perf_counter() - began))
+            for direction in DIRECTIONS:
+                empty = torch.empty(rows, 0)
+                pool.product(matrix, direction, number * rows, empty)
+            began = time.perf_counter()
+            write_pool(
+                Path(folder) / "anew",
+                secret=secret,
+                matrices=[matrix],
+                rows=rows,
+                exact=exact,
+                first={(matrix.digest, direction): number * rows for direction in DIRECTIONS},
+                overwrite=True,
+            )
+            told["from the beginning"].append(1000 * (time.perf_counter() - began))
+        pool.close()
+    return {name: [round(one, 1) for one in each] for name, each in told.items()}
+
+
+WAYS = (
+    "plain",
+    "int8",
+    "inside",
+    "pads",
+    "pads in step",
+    "pads, 1 check",
+    "dealer",
+    "dealer in step",
+    "own pads",
+)
+
+
 def main() -> None:
     """Measure everything and print it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--hidden", type=int, nargs="+", default=[512])
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--checks", type=int, default=1)
     parser.add_argument("--device", default="cpu", help="of the accelerator")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--fillings", type=int, default=0, help="fill a pool so often, too")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    results = {
+    results: dict[str, Any] = {
         "machine": machine("torch", "transformers", "peft", "cryptography"),
         "given": vars(given),
         "back_end": {
             "guest": backend("fastest", "cpu").name,
             "int8_hardware": bool(torch.cpu._is_vnni_supported()),
         },
-        **measured(given),
+        "widths": {
+            hidden: measured(argparse.Namespace(**vars(given) | {"hidden": hidden}))
+            for hidden in given.hidden
+        },
     }
+    if given.fillings:
+        results["fillings"] = fillings(given.fillings, given.hidden[0], given.batch * given.length)
     if given.json:
         print(json.dumps(results, indent=2))
         return
     print(f"{results['machine']}\n{results['back_end']}")
-    print(f"{results['tokens_a_step']} tokens a step, {given.rounds} rounds\n")
-    print(f"{'':10}{'guest ms':>10}{'÷ plain':>9}{'÷ inside':>9}", end="")
+    for hidden, result in results["widths"].items():
+        _show(hidden, result, given.rounds)
+    for name, each in results.get("fillings", {}).items():
+        print(f"{name:20}" + "".join(f"{one:>9}" for one in each) + "  ms a filling")
+
+
+def _show(hidden: int, result: dict[str, Any], rounds: int) -> None:
+    print(f"\nwidth {hidden}, {result['tokens_a_step']} tokens a step, {rounds} rounds\n")
+    print(f"{'':16}{'guest ms':>10}{'÷ plain':>9}{'÷ inside':>9}", end="")
     print(f"{'wall ms':>10}{'÷ plain':>9}{'÷ inside':>9}")
-    for name, told in results["figures"].items():
-        print(f"{name:10}", end="")
+    for name, told in result["figures"].items():
+        print(f"{name:16}", end="")
         for clock in ("guest", "wall"):
             print(f"{told[f'{clock}_ms']:>10}", end="")
-            print(f"{told[f'{clock}_to_plain']:>9}{told[f'{clock}_to_inside']:>9}", end="")
+            for other in ("plain", "inside"):
+                print(f"{told.get(f'{clock}_to_{other}', ''):>9}", end="")
         print()
     print()
-    for name, told in results["parts"].items():
-        print(f"{name:10}" + "  ".join(f"{part} {value}" for part, value in told.items()))
-    off = results["loss_off_int8_model"]
-    print(f"\nlosses under pads are off those of the int8 model by {off:.1e}")
+    for name, told in result["parts"].items():
+        print(f"{name:16}" + "  ".join(f"{part} {value}" for part, value in told.items()))
+    off = result["loss_off_int8_model"]
+    if off is not None:
+        print(f"losses under pads are off those of the int8 model by {off:.1e}")
 
 
 if __name__ == "__main__":

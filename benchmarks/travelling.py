@@ -1,11 +1,14 @@
 """What it costs to train on data of several holders: an accelerator travels, or something else.
 
     python benchmarks/travelling.py [--quick] [--json] [--write] [--kilobytes 2048]
+    python benchmarks/travelling.py --part real --write
 
-GPT-2 in small on shards of llm.c, two holders, one thread, the same batches in the same order:
+GPT-2 on shards of llm.c, two holders, one thread, the same batches in the same order:
 
 ==============  ====================================================================================
 ``travelling``  holders write into the accelerator's buffer under one-shot capabilities
+``own``         data sharing over the attested channel alone, with the records of travelling
+``own+bus``     the same in two hops, through a guest
 ``tls``         data sharing: persistent TLS 1.3 sessions that end in the accelerator's own memory
 ``tls+bus``     data sharing as on hardware: the sessions end in a guest, and each chunk crosses an
                 encrypted bus to the accelerator from there, as it does for ``travelling``
@@ -14,10 +17,12 @@ GPT-2 in small on shards of llm.c, two holders, one thread, the same batches in 
 ==============  ====================================================================================
 
 All ways keep their sessions open; where data come to the model one half of the buffer is filled
-while the other is trained on, and TLS requests are sent one chunk ahead. Two questions, two tables.
+while the other is trained on, and requests are sent one chunk ahead. Three questions, three parts.
 *Trained* trains for real, with caps in the proportion to the data that the paper's have to its
 512 MiB, so that there are as many trips. *Trips* moves chunks of the paper's own sizes and trains
 on nothing, so that what a trip costs by itself is seen, and split into latency and bandwidth.
+*Real* trains GPT-2 of 124 million parameters, whose state has 1.5 GB, with chunks of one step and
+of two; a chunk of the paper's smallest cap has 1024 steps of that size.
 
 Emulated: one process stands for the accelerator, loopback for link and bus. Every party is a
 process of its own; all share this machine's processors. Proofs are by Ed25519 keys, not by
@@ -48,11 +53,18 @@ PAPER_BYTES = 512 * MEBIBYTE
 """What work (B) trained on."""
 CAPS = {"4M": 4, "20M": 20, "100M": 100, "500M": 500, "uncapped": None}
 """Caps of the buffer, MiB."""
-FED = ("travelling", "tls", "tls+bus")
+FED = ("travelling", "own", "own+bus", "tls", "tls+bus")
 PROGRAM = ProgramSettings(
     n_layer=1, n_head=2, n_embd=32, vocab_size=256, seq_len=128, batch_size=4,
     learning_rate=1e-3, seed=0,
 )  # fmt: skip
+REAL = ProgramSettings(
+    n_layer=12, n_head=12, n_embd=768, vocab_size=50257, seq_len=1024, batch_size=1,
+    learning_rate=3e-4, seed=0,
+)  # fmt: skip
+REAL_STEPS = (1, 2)
+"""Steps of a chunk."""
+PARTS = ("trained", "trips", "real")
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks"
 
 
@@ -102,6 +114,23 @@ def trained(stage: Stage, size: int, caps: dict[str, int | None], ways: tuple[st
         told["gradient"] = shares(run) | {"steps": run["trips"]}
         told["gradient"].pop("model")
     return told
+
+
+def real(stage: Stage, steps: tuple[int, ...]) -> Told:
+    """Train GPT-2 of its real size, four steps for each cap."""
+    rows = []
+    told = {"program": REAL.to_dict()}
+    told["measured"] = stage.measured(plan_of(REAL, 4 * REAL.step_bytes, None), times=5)
+    for many in steps:
+        cap = 2 * many * REAL.step_bytes
+        plan = plan_of(REAL, 4 * REAL.step_bytes, cap)
+        row: Told = {"steps": many, "buffer_bytes": plan.buffer_bytes, "ways": {}}
+        for way in ("travelling", "own") if many == 1 else ("travelling",):
+            row["ways"][way] = shares(stage.run(way, plan))
+        if len({one.pop("model") for one in row["ways"].values()}) != 1:
+            raise SystemExit(f"the ways end with different models at {many} steps")
+        rows.append(row)
+    return told | {"rows": rows}
 
 
 def shares(run: Told) -> Told:
@@ -156,22 +185,27 @@ def fitted(rows: list[Told], way: str) -> Told:
 
 
 def measured(given: argparse.Namespace) -> Told:
-    """Everything."""
+    """The parts that are asked for."""
     caps: dict[str, Any] = {"4M": 4, "uncapped": None} if given.quick else CAPS
     size = (256 if given.quick else given.kilobytes) << 10
     largest = 200 * MEBIBYTE if given.quick else PAPER_BYTES
+    told: Told = {
+        "given": {"quick": given.quick, "holders": len(HOLDERS)},
+        "program": PROGRAM.to_dict(),
+    }
+    parts = PARTS if given.part is None else (given.part,)
     with tempfile.TemporaryDirectory() as folder:
         for seed, name in enumerate(HOLDERS):
             path = Path(folder) / f"{name}.bin"
             write_shard(path, largest // 4, vocabulary=PROGRAM.vocab_size, seed=seed)
-        with Stage(Path(folder), WAYS) as stage:
-            told = {
-                "given": {"quick": given.quick, "holders": len(HOLDERS)},
-                "program": PROGRAM.to_dict(),
-                "trained": trained(stage, size, caps, WAYS),
-            }
-            quick = {"4M": 4, "20M": 20}
-            told["trips"] = trips(stage, quick if given.quick else caps, 200 * MEBIBYTE)
+        with Stage(Path(folder), WAYS if "trained" in parts else FED) as stage:
+            if "trained" in parts:
+                told["trained"] = trained(stage, size, caps, WAYS)
+            if "trips" in parts:
+                quick = {"4M": 4, "20M": 20}
+                told["trips"] = trips(stage, quick if given.quick else caps, 200 * MEBIBYTE)
+            if "real" in parts and not given.quick:
+                told["real"] = real(stage, REAL_STEPS)
     return told
 
 
@@ -182,15 +216,22 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}/travelling.*")
     parser.add_argument("--quick", action="store_true", help="two caps, little data: does it run")
     parser.add_argument("--kilobytes", type=int, default=2048, help="data of all holders, KiB")
+    parser.add_argument(
+        "--part", choices=PARTS, help="measure one part, keep what is written of others"
+    )
     given = parser.parse_args()
     load = round(os.getloadavg()[0], 1)  # of others: on a busy machine no figure is worth much
-    results = {
-        "machine": machine("torch", "transformers", "cryptography", load=load),
-        **measured(given),
-    }
+    found = machine("torch", "transformers", "cryptography", load=load)
+    results = {"machine": found, **measured(given)}
+    for part in PARTS:
+        if part in results:
+            results[part]["load"] = load
+    written = PAGE / "travelling.json"
     if given.write:
+        if given.part is not None:
+            results = json.loads(written.read_text()) | results
         PAGE.mkdir(parents=True, exist_ok=True)
-        (PAGE / "travelling.json").write_text(json.dumps(results, indent=2) + "\n")
+        written.write_text(json.dumps(results, indent=2) + "\n")
         (PAGE / "travelling.md").write_text(page(results))
     print(json.dumps(results, indent=2) if given.json else printed(results))
 

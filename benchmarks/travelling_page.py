@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 Told = dict[str, Any]
-SHORT = {"travelling": "travelling", "tls": "TLS", "tls+bus": "TLS + bus", "model": "model"}
-TIMERS = ("grab", "import_key", "open", "buffer_write", "export_key", "scrub", "measure")
+SHORT = {
+    "travelling": "travelling", "own": "own channel", "own+bus": "own channel, two hops",
+    "tls": "TLS", "tls+bus": "TLS + bus", "model": "model",
+}  # fmt: skip
+TIMERS = ("grab", "import_key", "open", "buffer_write", "scrub", "measure")
 
 
 def page(told: Told) -> str:
@@ -18,6 +21,7 @@ def page(told: Told) -> str:
         "timers": _timers(trained["rows"]),
         "trips": _trips(told["trips"]),
         "fit": _fit(fit),
+        "real": _real(told["real"]),
     }
     fields = {
         **told["machine"],
@@ -34,13 +38,13 @@ def page(told: Told) -> str:
 
 def printed(told: Told) -> str:
     """The tables alone."""
-    parts = [
-        [str(told["machine"])],
-        _trained(told["trained"]),
-        _timers(told["trained"]["rows"]),
-        _trips(told["trips"]),
-        _fit(told["trips"]["fit"]),
-    ]
+    parts = [[str(told["machine"])]]
+    if "trained" in told:
+        parts += [_trained(told["trained"]), _timers(told["trained"]["rows"])]
+    if "trips" in told:
+        parts += [_trips(told["trips"]), _fit(told["trips"]["fit"])]
+    if "real" in told:
+        parts.append(_real(told["real"]))
     return "\n\n".join("\n".join(part) for part in parts)
 
 
@@ -85,19 +89,19 @@ def _trips(told: Told) -> list[str]:
     ways = list(told["rows"][0]["ways"])
     lines = [
         "| cap | chunk MiB | " + " | ".join(f"{SHORT[way]} ms (processor)" for way in ways)
-        + " | travelling ÷ TLS + bus | ÷ TLS |",
-        "|---|---:|" + "---:|" * len(ways) + "---:|---:|",
+        + " | travelling ÷ own channel | ÷ two hops | ÷ TLS |",
+        "|---|---:|" + "---:|" * len(ways) + "---:|---:|---:|",
     ]  # fmt: skip
     for row in told["rows"]:
         cells = [
             f"{one['ms_a_trip']:.1f} ({one['processor_ms_a_trip']:.1f})"
             for one in row["ways"].values()
         ]
-        ratios = [_ratio(row["ways"], way) for way in ("tls+bus", "tls")]
+        ratios = [_ratio(row["ways"], way) for way in ("own", "own+bus", "tls")]
         lines.append(
             f"| {row['cap']} | {row['chunk_bytes'] / (1 << 20):.0f} | "
             + " | ".join(cells)
-            + f" | {ratios[0]} | {ratios[1]} |"
+            + f" | {' | '.join(ratios)} |"
         )
     return lines
 
@@ -117,6 +121,27 @@ def _fit(fit: Told) -> list[str]:
         lines.append(
             f"| {SHORT[way]} | {one['latency_ms']:.1f} | {one['megabytes_a_second']:.0f} |"
         )
+    return lines
+
+
+def _real(told: Told) -> list[str]:
+    spent = told["measured"]
+    lines = [
+        f"A state of {spent['bytes'] / 1e9:.2f} GB, milliseconds, best of five: SHA-256 "
+        f"{1e3 * spent['sha256']:.0f}, fingerprint under a fresh key "
+        f"{1e3 * spent['fingerprint']:.0f}, reading again after a wait "
+        f"{1e3 * spent['read again']:.0f}, code {1e3 * spent['code']:.1f}.",
+        "",
+        "| steps of a chunk | way | trips | training s | measuring ms a trip | not training |",
+        "|---:|---|---:|---:|---:|---:|",
+    ]
+    for row in told["rows"]:
+        for way, one in row["ways"].items():
+            measuring = one["timers_ms_a_trip"].get("measure", 0.0)
+            lines.append(
+                f"| {row['steps']} | {SHORT[way]} | {one['trips']} | {one['training']:.1f} | "
+                f"{measuring:.0f} | {_percent(one['beside_training_share'])} |"
+            )
     return lines
 
 

@@ -33,9 +33,11 @@ from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
 from sealtrain_collab.travelling import accelerator as accelerators
 from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
 from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, GivingBounds, Holder
+from sealtrain_collab.travelling.mapped_code import MappedCode
+from sealtrain_collab.travelling.measurement import StateMeter
 from sealtrain_collab.travelling.program import Program
 from sealtrain_collab.travelling.schedule import Plan
-from sharing.data import BusFeed, TlsFeed, relay, serve_data
+from sharing.data import BusFeed, ChannelFeed, TlsFeed, relay, serve_channel, serve_data
 from sharing.gradient import GRADIENT_PURPOSE, GradientHolder
 from sharing.model import MODEL_PURPOSE, ModelHolder, Routes
 from sharing.tls import Identity, client_context, server_context
@@ -43,6 +45,7 @@ from sharing.training import train_fed
 
 PATIENCE = 300.0
 BUS_PURPOSE = "share-bus"
+OWN_PURPOSE = "share-own"
 LOOPBACK = ("127.0.0.1", 0)
 MAGIC, VERSION, HEADER_BYTES = 20240520, 1, 1024
 
@@ -92,6 +95,18 @@ def conversation(purpose: str, me: str, *others: str, context: Any = None) -> Co
     )
 
 
+def channels_to(addresses: dict[str, tuple[str, int]], me: str) -> ChannelFeed:
+    """A channel to each holder."""
+    return ChannelFeed(
+        {
+            name: connect(
+                address, conversation(OWN_PURPOSE, me, name, context={}), timeout=PATIENCE
+            )
+            for name, address in addresses.items()
+        }
+    )
+
+
 def plan_of(fields: dict[str, Any]) -> Plan:
     """A plan of a line."""
     return Plan.from_dict(fields)
@@ -116,8 +131,14 @@ class Holders:
             )
             holder.serve(sock, conversation(HOLDER_PURPOSE, self.name, "lead"))
 
+        def shares(sock: socket.socket) -> None:
+            agreed = conversation(OWN_PURPOSE, self.name, "device", "gateway")
+            with accept(sock, agreed, timeout=PATIENCE) as channel:
+                serve_channel(channel, source)
+
         self.ports = {
             "travel": stack.enter_context(listening(LOOPBACK, travels, what="travel"))[1],
+            "own": stack.enter_context(listening(LOOPBACK, shares, what="own"))[1],
             "data": stack.enter_context(
                 listening(
                     LOOPBACK,
@@ -187,7 +208,16 @@ class Gateways:
 
     def __init__(self, given: dict[str, Any], stack: ExitStack) -> None:
         context = client_context(Identity(**_octets(given["me"])), _certificates(given["others"]))
-        addresses = _addresses(given["holders"])
+        addresses, own = _addresses(given["holders"]), _addresses(given["own"])
+
+        def hops(sock: socket.socket) -> None:
+            agreed = conversation(BUS_PURPOSE, "gateway", "device")
+            with accept(sock, agreed, timeout=PATIENCE) as channel:
+                feed = channels_to(own, "gateway")
+                try:
+                    relay(channel, feed)
+                finally:
+                    feed.close()
 
         def serve(sock: socket.socket) -> None:
             agreed = conversation(BUS_PURPOSE, "gateway", "device")
@@ -198,7 +228,10 @@ class Gateways:
                 finally:
                     feed.close()
 
-        self.ports = {"bus": stack.enter_context(listening(LOOPBACK, serve, what="bus"))[1]}
+        self.ports = {
+            "bus": stack.enter_context(listening(LOOPBACK, serve, what="bus"))[1],
+            "hop": stack.enter_context(listening(LOOPBACK, hops, what="hop"))[1],
+        }
 
 
 class Devices:
@@ -212,7 +245,9 @@ class Devices:
             Identity(**_octets(given["me"])), _certificates(given["others"])
         )
         self.holders = _addresses(given["holders"])
+        self.own = _addresses(given["own"])
         self.bus = ("127.0.0.1", given["bus"])
+        self.hop = ("127.0.0.1", given["hop"])
         self.ports: dict[str, int] = {}
         self.travelling = ExitStack()
         stack.enter_context(self.travelling)
@@ -226,7 +261,7 @@ class Devices:
         def control(sock: socket.socket) -> None:
             device.serve_control(sock, conversation(CONTROL_PURPOSE, "device", "lead"))
 
-        writes = partial(device.gate.serve_one, timeout=PATIENCE)
+        writes = partial(device.gate.serve_one, timeout=PATIENCE, idle=PATIENCE)
         with ExitStack() as stack:
             ports = {
                 name: stack.enter_context(listening(LOOPBACK, handle, what=name))[1]
@@ -240,14 +275,17 @@ class Devices:
         plan = plan_of(asked["plan"])
         program = (Idle if asked["idle"] else Program)(plan.program)
         began = time.perf_counter()
-        feed: TlsFeed | BusFeed
-        if asked["bus"]:
+        feed: TlsFeed | BusFeed | ChannelFeed
+        if asked["way"] in ("tls+bus", "own+bus"):
             channel = connect(
-                self.bus,
+                self.bus if asked["way"] == "tls+bus" else self.hop,
                 conversation(BUS_PURPOSE, "device", "gateway", context={}),
                 timeout=PATIENCE,
             )
             feed, close = BusFeed(channel), channel.close
+        elif asked["way"] == "own":
+            feed = channels_to(self.own, "device")
+            close = feed.close
         else:
             feed = TlsFeed(self.holders, self.context, timeout=PATIENCE)
             close = feed.close
@@ -263,6 +301,30 @@ class Devices:
             "timers": progress.timers,
             "trips": len(progress.losses),
             "model": program.digest(),
+        }
+
+    def measured(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Seconds of each way to measure a state after one step of training, best of so many."""
+        program = Program(plan_of(asked["plan"]).program)
+        program.train(memoryview(bytes(program.settings.step_bytes)))
+        meter = StateMeter(program)
+        code = MappedCode({}, program.code())
+        code.digest()
+
+        def best(do: Callable[[], object]) -> float:
+            spent = []
+            for _ in range(asked["times"]):
+                began = time.perf_counter()
+                do()
+                spent.append(time.perf_counter() - began)
+            return min(spent)
+
+        return {
+            "bytes": sum(one.numel() * one.element_size() for _, one in program.tensors()),
+            "sha256": best(program.digest),
+            "fingerprint": best(lambda: meter.take(os.urandom(32))),
+            "read again": best(meter.unchanged),
+            "code": best(code.digest),
         }
 
     def pooled(self, asked: dict[str, Any]) -> dict[str, Any]:

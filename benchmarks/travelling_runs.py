@@ -41,7 +41,7 @@ from travelling_roles import (
 )
 
 HOLDERS = ("north", "south")
-WAYS = ("travelling", "tls", "tls+bus", "model", "gradient")
+WAYS = ("travelling", "own", "own+bus", "tls", "tls+bus", "model", "gradient")
 START_SECONDS = 180.0
 Told = dict[str, Any]
 
@@ -128,9 +128,13 @@ class Stage:
                 for name in HOLDERS
             }  # fmt: skip
             ports = {name: one.ports["data"] for name, one in self.holders.items()}
-            common = {"me": shown("guest"), "others": certificates(*HOLDERS), "holders": ports}
+            own = {name: one.ports["own"] for name, one in self.holders.items()}
+            common = {
+                "me": shown("guest"), "others": certificates(*HOLDERS), "holders": ports,
+                "own": own,
+            }  # fmt: skip
             self.gateway = process("gateway", **common)
-            self.device = process("device", bus=self.gateway.ports["bus"], **common)
+            self.device = process("device", **self.gateway.ports, **common)
             self.learners = {
                 name: process("learner", name=name, shard=str(self.shard(name)))
                 for name in HOLDERS
@@ -170,12 +174,16 @@ class Stage:
             return self._model(plan)
         if way == "gradient":
             return self._gradient(plan)
-        return self.device.ask("fed", plan=plan.to_dict(), bus=way == "tls+bus", idle=idle)
+        return self.device.ask("fed", plan=plan.to_dict(), way=way, idle=idle)
 
     def _spent(self) -> float:
         """Seconds of processor time so far, of all parties."""
         parties = (*self.holders.values(), *self.learners.values(), self.gateway, self.device)
         return time.process_time() + sum(one.ask("spent")["seconds"] for one in parties)
+
+    def measured(self, plan: Plan, times: int) -> Told:
+        """Seconds of each way to measure the state of a plan's program."""
+        return self.device.ask("measured", plan=plan.to_dict(), times=times)
 
     def pooled(self, plan: Plan) -> Told:
         """Train where all data are there already: ``training`` and ``model``."""
@@ -208,11 +216,10 @@ class Stage:
         with Orchestrator(
             plan, parties, TravelLog(run_id, log=log, record=record), holders=lanes
         ) as orchestrator:
-            orchestrator.run()
+            state = orchestrator.run()
         # The program is loaded when the run is set up; at the end the last chunk is wiped.
         ready, over = moments["travel.setup"], moments["trip.scrubbed"]
         progress = orchestrator.progress
-        finished = log.entries[-1]["fields"]
         return {
             "setup": ready - began,
             "total": over - ready,
@@ -220,7 +227,7 @@ class Stage:
             "training": progress.training,
             "timers": progress.timers,
             "trips": len(progress.losses),
-            "model": finished["model"],
+            "model": Program(plan.program, state).digest(),
         }
 
     def _model(self, plan: Plan) -> Told:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 import pyarrow as pa
 
@@ -127,7 +127,11 @@ def seal(source: Path, out: Path, *, owner: str, name: str, **options: Any) -> S
 
 
 def run(
-    recipe: Recipe, base_dir: Path, datasets: Mapping[str, Any], store: Any
+    recipe: Recipe,
+    base_dir: Path,
+    datasets: Mapping[str, Any],
+    store: Any,
+    progress: TextIO | None = None,
 ) -> tuple[Any, list[tuple[int, dict[str, Any]]]]:
     """Train a recipe on opened datasets, by ``owner.name``; what came out, and the metrics."""
     history: list[tuple[int, dict[str, Any]]] = []
@@ -153,6 +157,7 @@ def run(
         ),
         reporting=Reporting(
             on_metrics=lambda step, values: history.append((step, values)),
+            progress=progress,
         ),
     )
     return trained, history

@@ -1,4 +1,4 @@
-"""Data sharing: holders send their tokens through TLS 1.3 to where the model is.
+"""Data sharing: holders send their tokens through TLS 1.3, or an attested channel, to the model.
 
 One session for each holder for the whole run. A request is ``offset ‖ size`` (8 bytes each, big
 endian), the answer the bytes and nothing else; requests may be sent ahead, answers come in their
@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from sealtrain_collab.travelling.holder import TokenSource
     from sealtrain_collab.travelling.schedule import Trip
 
-__all__ = ["BusFeed", "TlsFeed", "relay", "serve_data"]
+__all__ = ["BusFeed", "ChannelFeed", "TlsFeed", "relay", "serve_channel", "serve_data"]
 
 _ASKED = struct.Struct(">QQ")
 _PART = 1 << 20
+_MESSAGE = 1 << 18
 _MAX_ASKED_BYTES = 256
 
 
@@ -118,6 +119,61 @@ class TlsFeed:
             stream.close()
 
 
+def serve_channel(channel: AttestedChannel, source: TokenSource) -> None:
+    """Holder: answer a channel to its end, in the messages of a travelling write.
+
+    Args:
+        channel: To where the chunks are wanted.
+        source: Its tokens.
+
+    Raises:
+        DataInvalid: There are no such tokens.
+        SealtrainError: The channel broke off.
+    """
+    part = memoryview(bytearray(_MESSAGE))
+    while (message := channel.receive(max_bytes=_MAX_ASKED_BYTES)) is not None:
+        offset, size = _ASKED.unpack(message)
+        for start in range(0, size, _MESSAGE):
+            view = part[: min(_MESSAGE, size - start)]
+            if source.read_into(offset + start, view) != len(view):
+                raise DataInvalid("the holder has no such tokens", got=offset + start)
+            channel.send(view)
+
+
+class ChannelFeed:
+    """Chunks over an attested channel to each holder: the records of travelling, nothing else.
+
+    Args:
+        channels: To each holder, by name.
+    """
+
+    def __init__(self, channels: Mapping[str, AttestedChannel]) -> None:
+        self._channels = channels
+
+    def ask(self, trip: Trip) -> None:
+        """As ``Feed``."""
+        self.ask_for(trip.holder, trip.offset, trip.size)
+
+    def take(self, trip: Trip, into: memoryview) -> None:
+        """As ``Feed``. Raises ``ChannelBroken``, ``LimitExceeded``, ``PeerUnreachable``."""
+        self.take_from(trip.holder, into)
+
+    def ask_for(self, holder: str, offset: int, size: int) -> None:
+        """Send for bytes of a holder's."""
+        self._channels[holder].send(_ASKED.pack(offset, size))
+
+    def take_from(self, holder: str, into: memoryview) -> None:
+        """Receive the next bytes of a holder's."""
+        done = 0
+        while done < len(into):
+            done += self._channels[holder].receive_into(into[done:])
+
+    def close(self) -> None:
+        """End the channels."""
+        for channel in self._channels.values():
+            channel.close()
+
+
 class BusFeed:
     """Chunks over a channel from the machine that holders' sessions end in (``relay``)."""
 
@@ -135,7 +191,7 @@ class BusFeed:
             done += self._channel.receive_into(into[done:])
 
 
-def relay(channel: AttestedChannel, feed: TlsFeed) -> None:
+def relay(channel: AttestedChannel, feed: TlsFeed | ChannelFeed) -> None:
     """Between holders' sessions and the bus: carry what is asked for until the channel ends.
 
     A part is on the bus while the next one is still on its way from the holder.

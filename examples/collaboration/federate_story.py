@@ -18,7 +18,7 @@ from sealtrain.cli.programs import Part
 from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
 from sealtrain.errors import Unreachable
 
-__all__ = ["play"]
+__all__ = ["HOSPITALS", "RECIPE", "Stage", "play", "records"]
 
 HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")
 _ROUNDS = 5
@@ -100,8 +100,8 @@ def play(out: Path, say: Callable[[str], None]) -> tuple[dict[str, Any], list[st
     # Four trainings share this machine: threads of one would only wait for another's.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     say("SIMULATED — NOT ATTESTED")
-    with _Stage(out, lambda text: say(f"  {text}")) as stage:
-        done = stage.play_recipe(RECIPE, _records(stage.out / "records"))
+    with Stage(out, lambda text: say(f"  {text}")) as stage:
+        done = stage.play_recipe(RECIPE, records(stage.out / "records"))
     merged = [one["fields"] for one in run_log(done) if one["event"] == "round.merged"]
     lines = [
         *(f"round {one['round']}      merged of {', '.join(one['parties'])}" for one in merged),
@@ -111,7 +111,7 @@ def play(out: Path, say: Callable[[str], None]) -> tuple[dict[str, Any], list[st
     return {**done, "rounds": merged}, lines
 
 
-class _Stage(Rehearsal):
+class Stage(Rehearsal):
     """A rehearsal whose training is a federation."""
 
     def _train(self, path: Path) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class _Stage(Rehearsal):
         raise Unreachable("the rounds did not come to an end", hint=f"see {lead.log}")
 
 
-def _records(folder: Path) -> dict[str, Path]:
+def records(folder: Path) -> dict[str, Path]:
     """Biopsies by ``owner.name``: of each hospital every fourth is held out."""
     import numpy as np
     from sklearn.datasets import load_breast_cancer

@@ -20,6 +20,8 @@ __all__ = ["BROKERS", "ELSEWHERE", "STORES", "Guest", "inside"]
 
 BROKERS, STORES, ELSEWHERE = "10.77.1.1", "10.77.2.1", "10.77.3.1"
 """Addresses of the world outside of guests; guests have no route to the last."""
+_GUESTS = "10.77.9.0/24"
+_FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 _INSIDE = "SEALTRAIN_STORY_NETWORK"
 _ALL_PROTOCOLS = 0x0003
 
@@ -45,16 +47,23 @@ def inside() -> None:
 class Guest:
     """A namespace with a way to brokers and stores, and to nothing else. Use as a context."""
 
-    def __init__(self, number: int, traffic: Path) -> None:
+    def __init__(self, number: int, traffic: Path, *, fellows: bool = False) -> None:
         """Make nothing yet.
 
         Args:
             number: Of the guest, from 1.
             traffic: File for every byte on its line.
+            fellows: It also has a way to the other guests.
         """
         self._number = number
         self._traffic = traffic
+        self._fellows = fellows
         self._stack = ExitStack()
+
+    @property
+    def address(self) -> str:
+        """At which the other guests reach it."""
+        return self._addresses()[1]
 
     def __enter__(self) -> Guest:
         try:
@@ -91,8 +100,11 @@ class Guest:
             ("link", "set", "eth0", "up"),
             ("route", "add", f"{BROKERS}/32", "via", ours),
             ("route", "add", f"{STORES}/32", "via", ours),
+            *((("route", "add", _GUESTS, "via", ours),) if self._fellows else ()),
         ):
             subprocess.run(self.words(["ip", *command]), check=True)  # noqa: S603
+        if self._fellows:
+            _FORWARDING.write_text("1")
         self._record(line)
 
     def _addresses(self) -> tuple[str, str]:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 Drawn = Callable[[random.Random, int], dict[str, Any]]
+PICTURES = dict.fromkeys(
+    ("archive-a.pictures", "archive-b.pictures", "archive-b.pictures-test"), "--format images"
+)
+"""How the archives' pictures are sealed."""
+_PROMPTS = ("What is this?\n", "Name what you see.\n")
+_ANSWERS = ("temple", "flower")
 
 
 def lines(folder: Path, shares: Mapping[str, Iterable[dict[str, Any]]]) -> dict[str, Path]:
@@ -58,6 +64,38 @@ def tables(
             writer.writerow(header)
             writer.writerows(rows)
     return paths
+
+
+def pictures(folder: Path, shapes: Sequence[tuple[int, int]] = ((96, 96),)) -> dict[str, Path]:
+    """Pieces of two photographs in three folders, each with a question and its answer.
+
+    Args:
+        folder: Where they go.
+        shapes: Widths and heights of the pieces, in turns.
+    """
+    counts = {"archive-a.pictures": 150, "archive-b.pictures": 150, "archive-b.pictures-test": 60}
+    return {key: _pieces(folder / key, count, shapes) for key, count in counts.items()}
+
+
+def _pieces(folder: Path, count: int, shapes: Sequence[tuple[int, int]]) -> Path:
+    from PIL import Image
+    from sklearn.datasets import load_sample_images
+
+    source = random.Random(folder.name)  # noqa: S311 - example records
+    photographs = [Image.fromarray(one) for one in load_sample_images().images]
+    folder.mkdir()
+    rows = []
+    for number in range(count):
+        photograph, answer = photographs[number % 2], _ANSWERS[number % 2]
+        wide, high = shapes[number // 2 % len(shapes)]
+        left = source.randrange(photograph.width - wide)
+        top = source.randrange(photograph.height - high)
+        name = f"{number:04}.jpg"
+        photograph.crop((left, top, left + wide, top + high)).save(folder / name, quality=90)
+        rows.append({"file_name": name, "prompt": source.choice(_PROMPTS), "completion": answer})
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "metadata.jsonl").write_text(lines, "utf-8")
+    return folder
 
 
 def byte_llama(

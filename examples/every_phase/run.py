@@ -43,7 +43,8 @@ def story_of(recipe: str) -> ModuleType:
     """The module that makes a recipe's data.
 
     It has ``prepare(folder) -> {"owner.name": path}`` and may have ``TRAINER`` (settings that make
-    the run short) and ``SEAL_AS`` (``owner.name`` → further options of ``sealtrain seal``).
+    the run short), ``RECIPE`` (other fields that its small model needs) and ``SEAL_AS``
+    (``owner.name`` → further options of ``sealtrain seal``).
     """
     path = HERE / "stories" / f"{recipe.replace('-', '_')}.py"
     if not path.exists():
@@ -79,6 +80,7 @@ def prepare(recipe: str, folder: Path) -> tuple[Path, dict[str, Path], dict[str,
     story = story_of(recipe)
     data: dict[str, Path] = story.prepare(folder)
     text = parse_yaml((RECIPES / f"{recipe}.yaml").read_bytes(), error=RecipeInvalid, what="recipe")
+    text |= getattr(story, "RECIPE", {})
     text["hardware"] = SIMULATED
     text["trainer"] = text.get("trainer", {}) | getattr(story, "TRAINER", {})
     written = folder / "recipes" / f"{recipe}.yaml"

@@ -1,11 +1,11 @@
-"""Play the walk of ``docs/guides/first_hour.md`` for real, and write what its commands say into it.
+"""Play the walks of ``docs/guides/first_hour*.md`` for real, and write what is said into them.
 
-Usage: ``python examples/first_hour/record.py [--out FOLDER]``
+Usage: ``python examples/first_hour/record.py [PAGE…] [--out FOLDER]``
 
-The commands stand in the page, in blocks of ``console``: a person edits them there, and this script
-writes the lines below each. A block after ``<!-- exit 3 -->`` ends so, every other one with 0. What
-differs from play to play (digests, times, versions) stays as it was when the page was recorded;
-``likeness`` hides it, so a test can play the page again and compare.
+The commands stand in the pages, in blocks of ``console``: a person edits them there, and this
+script writes the lines below each. A block after ``<!-- exit 3 -->`` ends so, every other one with
+0. What differs from play to play (digests, times, versions) stays as it was when the page was
+recorded; ``likeness`` hides it, so a test can play the page again and compare.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-__all__ = ["PAGE", "Played", "Step", "Terminal", "likeness", "play", "recorded", "steps_of"]
+__all__ = ["PAGES", "Played", "Step", "Terminal", "likeness", "play", "recorded", "steps_of"]
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
-PAGE: Final = REPOSITORY / "docs" / "guides" / "first_hour.md"
+PAGES: Final = sorted((REPOSITORY / "docs" / "guides").glob("first_hour*.md"))
 
 _BLOCK: Final = re.compile(
     r"(?:^<!-- exit (?P<exit>\d) -->\n)?^```console\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
@@ -40,6 +40,8 @@ _FLEETING: Final = re.compile(r"^(still |guest of |its runs verify )|^step (?!(\
 _VARIES: Final = (
     (re.compile(r"\b[0-9a-f]{16,}"), "DIGEST"),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"), "TIME"),
+    (re.compile(r"\b[0-9A-Za-z+/]{43,}="), "DIGEST"),
+    (re.compile(r"\b\d+ bytes|\b\d+,\d{3}\b"), "N bytes"),
     (re.compile(r"127\.0\.0\.1:\d+"), "ADDRESS"),
     (re.compile(r"sealtrain \d\S*, \d+ packages, Python [\d.]+"), "CODE"),
     (re.compile(r"(?<=^loss         )[\d.]+"), "LOSS"),
@@ -209,25 +211,30 @@ def _end(program: subprocess.Popen[str]) -> None:
 
 
 def main() -> None:
-    """Play the page and write it anew."""
+    """Play the pages and write them anew."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--out", type=Path, help="Where to play; it must be empty.")
-    out = parser.parse_args().out
-    page = PAGE.read_text("utf-8")
-    steps = steps_of(page)
-    played = []
+    parser.add_argument("pages", type=Path, nargs="*", default=PAGES, help="Pages [all].")
+    parser.add_argument("--out", type=Path, help="Where to play; each page in a folder of its own.")
+    asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="first-hour-") as temporary:
-        folder = Path(out or temporary).resolve()
-        folder.mkdir(parents=True, exist_ok=True)
-        for step, one in zip(steps, play(steps, folder), strict=True):
-            print(f"[{one.seconds:5.1f} s] {shlex.join(step.words)}", flush=True)
-            if one.status != step.exits:
-                raise SystemExit(f"exit code {one.status}, expected {step.exits}\n{one.said}")
-            played.append(one)
-    PAGE.write_text(recorded(page, played), "utf-8")
-    print(f"{len(steps)} commands, {sum(one.seconds for one in played):.0f} s: {PAGE.name}")
+        for page in asked.pages:
+            _record(page, Path(asked.out or temporary).resolve() / page.stem)
+
+
+def _record(page: Path, folder: Path) -> None:
+    text = page.read_text("utf-8")
+    steps = steps_of(text)
+    played = []
+    folder.mkdir(parents=True)
+    for step, one in zip(steps, play(steps, folder), strict=True):
+        print(f"[{one.seconds:5.1f} s] {shlex.join(step.words)}", flush=True)
+        if one.status != step.exits:
+            raise SystemExit(f"exit code {one.status}, expected {step.exits}\n{one.said}")
+        played.append(one)
+    page.write_text(recorded(text, played), "utf-8")
+    print(f"{len(steps)} commands, {sum(one.seconds for one in played):.0f} s: {page.name}")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
 """sealtrain: train on data you are not allowed to see.
 
-At home, an owner, a recipient or an auditor uses
+At home, an owner, an engineer, a recipient or an auditor uses the objects of the command line:
 
-- ``Owner``: an owner's keys and the brokers that the owner deals with;
-- ``seal``: seal an owner's data for one locked recipe;
-- ``approve``: approve exactly what a deployment document says;
-- ``open``: decrypt a model for its recipient, or a dataset for its owner;
-- ``verify``: return the contents of a run's manifest once every check holds;
+- ``Identity``: an owner's keys, made, saved and loaded;
+- ``Consortium``: owners and thresholds, founded, saved and loaded;
+- ``Owner``: seals, approves, revokes, withdraws, watches ledgers, opens what it receives;
+- ``Recipe`` and ``LockedRecipe``: what is trained, as the engineer writes it and as owners read it;
+- ``Run``: a run's folder, where it stands and whether it verifies;
+- ``SubmittedRun``: a run that a broker was asked for, awaited, stopped and fetched from anywhere;
+- ``pin_trust``, ``verify_manifest``, ``examine_manifest``, ``report``, ``audit_ledger``: auditors;
+- ``rehearsal``: brokers and guests on the simulator, to play all of it on one machine;
 - ``errors``: what these raise.
 
 Inside a run (``sealtrain train``), a training script uses
@@ -21,54 +24,99 @@ Inside a run (``sealtrain train``), a training script uses
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
-from sealtrain.base.version import VERSION
+TYPE_CHECKING = False  # not typing's: until the entry point runs, Ctrl-C shows a traceback
 
 if TYPE_CHECKING:
     from sealtrain import errors
-    from sealtrain.client.approving import approve
-    from sealtrain.client.opening import open_sealed as open
-    from sealtrain.client.owner import Owner
-    from sealtrain.client.sealing import seal
+    from sealtrain.api.auditing import (
+        audit_ledger,
+        examine_manifest,
+        pin_trust,
+        report,
+        verify_manifest,
+    )
+    from sealtrain.api.owner import Owner
+    from sealtrain.api.recipe import Recipe
+    from sealtrain.api.run import Run
+    from sealtrain.api.submitted import SubmittedRun
+    from sealtrain.cli.simulation import rehearsal
+    from sealtrain.client.owner import AtEach
+    from sealtrain.client.sealing import Publication
+    from sealtrain.consortium.members import Consortium
     from sealtrain.guest.lightning import SealedLightning
     from sealtrain.guest.script import SealedLoop, SealedRun, sign_manifest, unwrap_dataset
-    from sealtrain.manifest.files import verify_file as verify
+    from sealtrain.keys.identity import Identity
+    from sealtrain.manifest.trust import Trust
+    from sealtrain.manifest.verify import Report, VerifiedManifest
+    from sealtrain.recipe.lock import LockedRecipe
+    from sealtrain.sealing.sealer import SealOptions
+
+    __version__: str
 
 __all__ = [
+    "AtEach",
+    "Consortium",
+    "Identity",
+    "LockedRecipe",
     "Owner",
+    "Publication",
+    "Recipe",
+    "Report",
+    "Run",
+    "SealOptions",
     "SealedLightning",
     "SealedLoop",
     "SealedRun",
-    "approve",
+    "SubmittedRun",
+    "Trust",
+    "VerifiedManifest",
+    "audit_ledger",
     "errors",
-    "open",
-    "seal",
+    "examine_manifest",
+    "pin_trust",
+    "rehearsal",
+    "report",
     "sign_manifest",
     "unwrap_dataset",
-    "verify",
+    "verify_manifest",
 ]
-__version__ = VERSION
 
 _PLACES = {
-    "Owner": "sealtrain.client.owner:Owner",
+    "__version__": "sealtrain.base.version:VERSION",
+    "AtEach": "sealtrain.client.owner:AtEach",
+    "Consortium": "sealtrain.consortium.members:Consortium",
+    "Identity": "sealtrain.keys.identity:Identity",
+    "LockedRecipe": "sealtrain.recipe.lock:LockedRecipe",
+    "Owner": "sealtrain.api.owner:Owner",
+    "Publication": "sealtrain.client.sealing:Publication",
+    "Recipe": "sealtrain.api.recipe:Recipe",
+    "Report": "sealtrain.manifest.verify:Report",
+    "Run": "sealtrain.api.run:Run",
+    "SealOptions": "sealtrain.sealing.sealer:SealOptions",
     "SealedLightning": "sealtrain.guest.lightning:SealedLightning",
     "SealedLoop": "sealtrain.guest.script:SealedLoop",
     "SealedRun": "sealtrain.guest.script:SealedRun",
-    "approve": "sealtrain.client.approving:approve",
+    "SubmittedRun": "sealtrain.api.submitted:SubmittedRun",
+    "Trust": "sealtrain.manifest.trust:Trust",
+    "VerifiedManifest": "sealtrain.manifest.verify:VerifiedManifest",
+    "audit_ledger": "sealtrain.api.auditing:audit_ledger",
     "errors": "sealtrain.errors:",
-    "open": "sealtrain.client.opening:open_sealed",
-    "seal": "sealtrain.client.sealing:seal",
+    "examine_manifest": "sealtrain.api.auditing:examine_manifest",
+    "pin_trust": "sealtrain.api.auditing:pin_trust",
+    "rehearsal": "sealtrain.cli.simulation:rehearsal",
+    "report": "sealtrain.api.auditing:report",
     "sign_manifest": "sealtrain.guest.script:sign_manifest",
     "unwrap_dataset": "sealtrain.guest.script:unwrap_dataset",
-    "verify": "sealtrain.manifest.files:verify_file",
+    "verify_manifest": "sealtrain.api.auditing:verify_manifest",
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Load a name on its first use: importing sealtrain stays light."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, attribute = _PLACES[name].partition(":")
     found = import_module(module)
-    return getattr(found, attribute) if attribute else found
+    loaded: object = getattr(found, attribute) if attribute else found
+    return loaded

@@ -331,6 +331,12 @@ class ApprovalExpired(ReleaseRefused):
     retry = "later"
 
 
+class ApprovalSpent(ReleaseRefused):
+    """As many runs as standing approvals allow have begun."""
+
+    retry = "later"
+
+
 class ApprovalRevoked(ReleaseRefused):
     """An owner revoked the recipe."""
 
@@ -371,8 +377,20 @@ class DatasetMismatch(ReleaseRefused):
     """The dataset is not the one that its owner signed."""
 
 
+class SeriesMismatch(ReleaseRefused):
+    """The members of a series are not the whole and newest series that its owner signed."""
+
+
 class DatasetWithdrawn(ReleaseRefused):
     """The owner withdrew the dataset for good."""
+
+
+class RetentionEnded(ReleaseRefused):
+    """The time until which the owner lets the dataset be used has passed."""
+
+
+class PurposeMismatch(ReleaseRefused):
+    """The recipe's purpose is none of those to which the owner binds the dataset."""
 
 
 class BudgetSpent(ReleaseRefused):
@@ -439,6 +457,34 @@ class RequestStale(Refused):
     """A request was signed too long ago, or ahead of the broker's clock."""
 
 
+class SignerUnknown(Refused):
+    """No submitter or runner that the broker knows signed the document."""
+
+
+class SubmissionConflict(Refused):
+    """Another submission has this name."""
+
+
+class SubmissionEnded(Refused):
+    """The submission has ended: it was run, stopped, skipped, or never claimed in time."""
+
+
+class ClaimTaken(Refused):
+    """Another runner holds the submission."""
+
+    retry = "later"
+
+
+class RunEventRefused(Refused):
+    """The run event does not follow the last one of its submission."""
+
+
+class RunUnconfirmed(Refused):
+    """A runner says that a run completed, and the broker has recorded no manifest of it."""
+
+    retry = "later"
+
+
 class TokenRefused(Refused):
     """An operator's token is missing or unknown, or its scope does not cover the request."""
 
@@ -467,6 +513,16 @@ class ChannelCut(ChannelBroken):
 
 class ChannelRefused(Refused):
     """The peer on a channel is not the expected party, or speaks another protocol."""
+
+
+class NodeRefused(Refused):
+    """A node is not one that the run expects, or says otherwise than the recipe."""
+
+
+class NodeTaken(NodeRefused):
+    """Another guest has joined under this node's number."""
+
+    retry = "later"
 
 
 class TripBroken(Refused):
@@ -537,6 +593,22 @@ class ClaimContradicted(ManifestRefused):
     """Two statements inside a manifest contradict each other."""
 
 
+class RunChainBroken(ManifestRefused):
+    """Run manifests, each valid by itself, are not one whole chain of runs."""
+
+
+class CrossSiteRefused(Refused):
+    """A page of another site, or a foreign host name, asked the console."""
+
+
+class PasskeyInvalid(Refused):
+    """A passkey did not sign this decision for this console, or was not enrolled with the agent."""
+
+
+class AgentDeclined(Refused):
+    """An owner's agent signed nothing: its owner did not confirm, or it was asked for another."""
+
+
 class Unreachable(SealtrainError):
     """A service, a party or a process did not answer in time."""
 
@@ -544,6 +616,12 @@ class Unreachable(SealtrainError):
     exit_code = 4
     http_status = 503
     retry: ClassVar[Retry] = "again"
+
+
+class AgentUnreachable(Unreachable):
+    """The owner's agent does not run, is busy asking, or did not answer in time."""
+
+    retry = "again"
 
 
 class AcceleratorUnreachable(Unreachable):
@@ -598,6 +676,18 @@ class RankLost(Unreachable):
     retry = "never"
 
 
+class NodeLost(Unreachable):
+    """A node of the run ended, or is about to."""
+
+    retry = "later"
+
+
+class NodeMissing(Unreachable):
+    """Not all nodes of the run joined in time."""
+
+    retry = "later"
+
+
 class RequestLate(Unreachable):
     """A request did not arrive within the broker's time limit."""
 
@@ -636,6 +726,18 @@ class DataInvalid(SealtrainError):
 
 class EntryUnknown(DataInvalid):
     """The ledger has no such entry, or is shorter than the request says."""
+
+    http_status = 404
+
+
+class PageUnknown(DataInvalid):
+    """The console has no page at this address."""
+
+    http_status = 404
+
+
+class SubmissionUnknown(DataInvalid):
+    """The broker's ledger has no such submission."""
 
     http_status = 404
 
@@ -689,6 +791,22 @@ class RunStopped(SealtrainError):
 
     exit_code = 143
     retry = "later"
+
+
+class RunNotCompleted(SealtrainError):
+    """A submitted run has no model: it failed, was stopped or skipped, never began, or goes on."""
+
+
+class ProtectionMissing(SealtrainError):
+    """A step of a walk passed without its protection, or was refused with it."""
+
+
+class WaitOver(SealtrainError):
+    """A submitted run has not ended in the time given; it goes on."""
+
+    exit_code = 124
+    http_status = 503
+    retry = "again"
 
 
 class ScriptFailed(ConfigError):

@@ -100,7 +100,7 @@ def test_a_lease_that_a_resume_ended_stays_ended_when_the_clock_goes_back(
 def test_refusals_and_failures_give_their_place_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_asked: object) -> bytes:
+    def broken(*_asked: object, **_named: object) -> bytes:
         raise ZeroDivisionError
 
     with release_world(tmp_path, limits=BrokerLimits(deciding=2)) as world:

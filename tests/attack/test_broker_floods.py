@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 import pytest
 from broker_site import ProcessSite, process_site
 from owner_acts import ACTS, HTTP, Asking, approval, post, revocation, signed
-from release_world import served_world
+from release_world import release_world, served_world
+from world import OWNERS
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.secret import Secret
@@ -29,11 +30,14 @@ from sealtrain.client.api import BrokerClient
 from sealtrain.consortium.approvals import Target
 from sealtrain.errors import (
     ApprovalRevoked,
+    ApprovalUnknown,
     RunMismatch,
     TooManyRequests,
 )
+from sealtrain.keys.derive import recipe_key
 from sealtrain.release.lease_code import LEASE_HEADER, show_lease
 from sealtrain.release.messages import RenewalRequest
+from sealtrain.sealing.hpke import HpkePrivateKey
 
 pytestmark = [pytest.mark.claim("C96"), pytest.mark.claim("C46"), pytest.mark.claim("C44")]
 
@@ -292,6 +296,38 @@ def test_a_lease_key_of_the_root_secret_before_still_shows_the_lease(tmp_path: P
     assert not Keyring(new).granted(shown)
     for text in ("", "x", "ab " * 3, show_lease("ab" * 32, key, b"{}")[LEASE_HEADER].upper()):
         assert lease_shown(text) is None
+
+
+def test_a_stranger_who_asks_for_one_owners_key_has_one_key_derived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a large consortium every other owner's key would be derived for nothing."""
+    derived: list[tuple[str, str]] = []
+
+    def counted(root: Secret, *, app_id: str, compose_hash: str, owner_id: str) -> HpkePrivateKey:
+        derived.append((app_id, owner_id))
+        return recipe_key(root, app_id=app_id, compose_hash=compose_hash, owner_id=owner_id)
+
+    monkeypatch.setattr("sealtrain.broker.service.keyring.recipe_key", counted)
+    names = (*OWNERS, *(f"hospital-{number}" for number in range(60)))
+    with release_world(tmp_path, owners=names) as world:
+        owners = world.consortium.owners
+        assert len(owners) == 63
+        derived.clear()
+        for number in range(5):
+            for nonce in ("1", "2"):
+                world.broker.sealing_key(
+                    app_id=f"{number:040x}",
+                    compose_hash="0" * 64,
+                    owner_id=owners[-1].owner_id,
+                    nonce=nonce * 64,
+                )
+        assert derived == [(f"{number:040x}", owners[-1].owner_id) for number in range(5)]
+        with pytest.raises(ApprovalUnknown):
+            world.broker.sealing_key(
+                app_id="9" * 40, compose_hash="0" * 64, owner_id="0" * 64, nonce="0" * 64
+            )
+        assert len(derived) == 5
 
 
 def test_one_run_is_handed_in_so_often_and_a_strangers_never(tmp_path: Path) -> None:

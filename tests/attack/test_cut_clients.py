@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -225,3 +226,24 @@ def test_a_server_gets_no_records_that_were_not_consented_to(recipe: Any, expect
             client.serve(mine)
         assert receive_message(server, Joined).owner == A
         assert client.sent == 0
+
+
+@pytest.mark.claim("C226")
+def test_an_owner_that_dies_is_named_with_its_dataset_and_message(
+    recipe: Any, expected: Any
+) -> None:
+    with site(recipe, patience=1.0) as at, at.channel(A) as channel:
+        receive_message(channel, Begin)
+        own = [own_dataset(one).envelope for one in recipe.datasets if one.owner == A]
+        envelope = consent(at, A)
+        send_message(channel, Joined(owner=A, consent=envelope.to_dict(), datasets=tuple(own)))
+        until = time.monotonic() + 10
+        while A not in at.clients.present and time.monotonic() < until:
+            time.sleep(0.01)
+        channel.close()
+        dataset = next(own_dataset(one) for one in recipe.datasets if one.owner == A)
+        with pytest.raises(PeerUnreachable) as gone:
+            at.clients.message(A, dataset.manifest.dataset_id, 0, 4)
+    assert gone.value.owner == A
+    assert f"{dataset.manifest.dataset_id}, message 0" in str(gone.value.got)
+    assert "channel-broken" not in str(gone.value.got)

@@ -173,12 +173,15 @@ def test_a_guest_whose_chance_comes_back_still_has_other_pads() -> None:
 def test_a_session_ends_where_another_of_its_run_begins() -> None:
     """A guest that came again: what the one before held is free, and deals no more."""
     room = MATRIX.values.numel()
-    with dealing(matrix_bytes=room) as address, at(address) as before, at(address) as after:
-        after.multiply()
-        with pytest.raises(DealerUnreachable):
-            before.multiply()
-        after.multiply()
-        assert after.masks.isdisjoint(before.masks)
+    with dealing(matrix_bytes=room) as address, at(address) as before:
+        before.multiply()
+        with at(address) as after:
+            after.multiply()
+            with pytest.raises(DealerUnreachable):
+                before.multiply()
+            after.multiply()
+            assert before.masks
+            assert after.masks.isdisjoint(before.masks)
 
 
 @once

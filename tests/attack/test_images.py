@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tarfile
+import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -327,6 +330,80 @@ def test_what_is_no_layout_is_refused(tmp_path: Path) -> None:
     for name in ("empty", "text", "hollow.tar", "absent"):
         with pytest.raises(DataInvalid):
             read_image(tmp_path / name, keeps)
+
+
+def packed_layout(layout: Path, form: int, **said: str) -> bytes:
+    """A tar of a layout; ``said`` is in a PAX header before each file."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=form) as tar:
+        for path in sorted(one for one in layout.rglob("*") if one.is_file()):
+            head = tar.gettarinfo(path, path.relative_to(layout).as_posix())
+            head.pax_headers = said
+            with path.open("rb") as content:
+                tar.addfile(head, content)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_a_tar_of_the_layout_by_other_programs_is_read(
+    world: ImageWorld, tmp_path: Path, form: int
+) -> None:
+    packed = tmp_path / "image.tar"
+    packed.write_bytes(packed_layout(world.layout, form, comment="by bsdtar", mtime="1.5"))
+    verify_image(read_image(packed, keeps), world.source)
+
+
+@pytest.mark.parametrize("kind", [b"x", b"g", b"X", b"L", b"K"])
+def test_a_header_before_the_layout_asks_for_no_memory(
+    world: ImageWorld, tmp_path: Path, kind: bytes
+) -> None:
+    """The tar holds, as a hole of the file system, all that its header says."""
+    packed = tmp_path / "image.tar"
+    size = 1 << 30
+    with packed.open("wb") as file:
+        file.write(claiming(kind, size))
+        file.seek(size, os.SEEK_CUR)
+        file.write(packed_layout(world.layout, tarfile.GNU_FORMAT))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataInvalid):
+            read_image(packed, keeps)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", [b"x", b"g", b"L", b"K", b"5"])
+@pytest.mark.parametrize("size", [0, 512])
+def test_headers_without_end_are_refused(tmp_path: Path, kind: bytes, size: int) -> None:
+    block = claiming(kind, size) + b"12 a=bcdefg\n".ljust(size, b"\0")[:size]
+    packed = tmp_path / "image.tar"
+    packed.write_bytes(20_000 * block)
+    with pytest.raises(DataInvalid):
+        read_image(packed, keeps)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"9999 size=1\n",
+        b"0 size=1\n",
+        b"size=1\n",
+        b"10 size=x\n",
+        b"11 size=-1\n",
+        b"25 size=1000000000000000\n",
+        b"9" * 400,
+        b"\xff" * 40,
+    ],
+)
+def test_a_header_that_contradicts_itself_ends_in_the_image_or_a_refusal(
+    world: ImageWorld, tmp_path: Path, header: bytes
+) -> None:
+    packed = tmp_path / "image.tar"
+    layout = packed_layout(world.layout, tarfile.GNU_FORMAT)
+    packed.write_bytes(claiming(b"x", len(header)) + header.ljust(512, b"\0") + layout)
+    with suppress(DataInvalid, ImageRefused):
+        verify_image(read_image(packed, keeps), world.source)
 
 
 def test_the_same_source_gives_the_same_digest_at_another_place_and_time(

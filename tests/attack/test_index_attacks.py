@@ -28,7 +28,7 @@ from training_world import source_of
 from sealtrain.errors import DataInvalid, FileTruncated, LimitExceeded, RecordInvalid
 from sealtrain.sealing.description import ShardInfo
 from sealtrain.sealing.hashtree import Suite
-from sealtrain.sealing.index import MAX_BATCH_ROWS, Batch, Index, IndexedShard
+from sealtrain.sealing.index import MAX_BATCH_ROWS, Batch, BatchTable, Index, IndexedShard
 from sealtrain.sealing.opened import SealedDataset
 from sealtrain.sealing.recordbatch import parse_record_batch
 from sealtrain.training.data.stream import RecordStream
@@ -52,7 +52,7 @@ def first_batch(change: Callable[[Batch], Batch]) -> Callable[[Index], Index]:
     def changed(index: Index) -> Index:
         shard = index.shards[0]
         batch = change(shard.batches[0])
-        shards = (replace(shard, batches=(batch,)),)
+        shards = (replace(shard, batches=BatchTable.of([batch])),)
         return replace(index, shards=shards, records=batch.rows)
 
     return changed
@@ -77,7 +77,7 @@ def behind_the_content(index: Index) -> Index:
     shard = index.shards[0]
     *kept, last = shard.batches
     far = replace(last, offset=(shard.info.size - last.length) // 8 * 8)
-    return replace(index, shards=(replace(shard, batches=(*kept, far)),))
+    return replace(index, shards=(replace(shard, batches=BatchTable.of([*kept, far])),))
 
 
 @pytest.mark.parametrize("where", ["disk", "store"])
@@ -124,14 +124,14 @@ SHARD = IndexedShard(
     info=ShardInfo(name="shard-00000.sealed", size=5000, root="ab" * 32),
     kind="arrow",
     file="shard-00000.sealed",
-    batches=(BATCH,),
+    batches=BatchTable.of([BATCH]),
 )
 COMMITMENTS = IndexedShard(
     info=ShardInfo(name="commitments.sealed", size=900, root="cd" * 32),
     kind="commitments",
     file="commitments.sealed",
 )
-RAW = replace(SHARD, kind="raw", batches=())
+RAW = replace(SHARD, kind="raw", batches=BatchTable())
 INDEX = Index(
     dataset_id=DATASET_ID,
     name="records",
@@ -156,7 +156,9 @@ def test_an_index_without_contradiction_is_read(index: Index) -> None:
 
 def one_batch(**changes: int) -> Index:
     batch = replace(BATCH, **changes)
-    return replace(INDEX, shards=(replace(SHARD, batches=(batch,)),), records=batch.rows)
+    return replace(
+        INDEX, shards=(replace(SHARD, batches=BatchTable.of([batch])),), records=batch.rows
+    )
 
 
 def shards(*found: IndexedShard) -> Index:
@@ -176,18 +178,20 @@ CONTRADICTIONS: dict[str, Index] = {
     "only commitments": replace(shards(COMMITMENTS), records=0),
     "commitments first": shards(COMMITMENTS, SHARD),
     "commitments with batches": shards(
-        replace(SHARD, batches=()), replace(COMMITMENTS, batches=(BATCH,))
+        replace(SHARD, batches=BatchTable()), replace(COMMITMENTS, batches=BatchTable.of([BATCH]))
     ),
     "raw among records": shards(SHARD, replace(RAW, info=replace(RAW.info, name="b.sealed"))),
     "of no known kind": shards(replace(SHARD, kind="index")),
-    "of no known layout": replace(shards(replace(SHARD, kind="blob", batches=())), layout="blob"),
+    "of no known layout": replace(
+        shards(replace(SHARD, kind="blob", batches=BatchTable())), layout="blob"
+    ),
     "one record more": replace(INDEX, records=11),
     "records not counted": replace(INDEX, records=None),
     "no schema": replace(INDEX, schema=None),
     "files with records": replace(FILES, records=10),
     "files with tokens": replace(FILES, tokens=10),
     "files with a schema": replace(FILES, schema=INDEX.schema),
-    "files with batches": replace(FILES, shards=(replace(RAW, batches=(BATCH,)),)),
+    "files with batches": replace(FILES, shards=(replace(RAW, batches=BatchTable.of([BATCH])),)),
 }  # fmt: skip
 
 

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from release_world import ReleaseWorld, release_world
+from release_world import ReleaseWorld, document_of, release_world
 from sealing_world import SealedFolder, json_lines, sealed_folder
+from world import signed_dataset
 
+from sealtrain.base.clock import to_rfc3339
 from sealtrain.client.grant import renew
 from sealtrain.errors import (
     ApprovalExpired,
@@ -22,6 +24,7 @@ from sealtrain.errors import (
     BrokerUnreachable,
     LeaseStale,
     ProofInvalid,
+    RetentionEnded,
     SealtrainError,
     SignatureInvalid,
 )
@@ -29,6 +32,7 @@ from sealtrain.guest.lease import Lease
 from sealtrain.guest.leasekeeper import LeaseKeeper
 from sealtrain.sealing.opened import SealedDataset
 from sealtrain.sealing.store import SealedStore
+from sealtrain.signing.datause import DataUse
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
 pytestmark = pytest.mark.claim("C64")
@@ -269,6 +273,55 @@ def test_what_an_owner_approved_ends_when_the_owner_said(
         world.clock.advance(120)
         with pytest.raises(ApprovalExpired):
             world.obtain(run_id=running.grant.run_id, resume=True)
+
+
+@pytest.mark.claim("C175")
+def test_a_guest_seals_and_stops_before_the_retention_of_its_data_ends(
+    tmp_path: Path, sealed: SealedFolder
+) -> None:
+    (tmp_path / "broker").mkdir()
+    with release_world(tmp_path / "broker", lease_seconds=LEASE) as world:
+        last = world.clock() + 900
+        state_retention(world, last)
+        running = Running(world, sealed, tmp_path / "checkpoints")
+        running.seal(1)
+        assert running.train(200)
+        assert world.clock() <= last
+        running.seal(2)
+        running.stopped(LeaseStale)
+        world.clock.advance(120)
+        with pytest.raises(RetentionEnded):
+            world.obtain(run_id=running.grant.run_id, resume=True)
+
+
+@pytest.mark.claim("C175")
+def test_a_retention_that_its_owner_ends_early_stops_a_running_guest(running: Running) -> None:
+    running.seal(1)
+    assert not running.train(5)
+    state_retention(running.world, running.world.clock())
+    assert running.train(60)
+    assert running.lease.left() > LEASE / 3
+    running.seal(2)
+    error = running.stopped(RetentionEnded)
+    assert (error.exit_code, error.owner) == (3, "hospital-c")
+    refusals = running.world.refusals()
+    assert [(one["action"], one["code"]) for one in refusals] == [("renewal", "retention-ended")]
+
+
+def state_retention(world: ReleaseWorld, last: int) -> None:
+    """An owner states anew until when its registered data may be used."""
+    owner = "hospital-c"
+    before = world.sealed[owner]
+    envelope = signed_dataset(
+        world.locked,
+        owner,
+        sealed_at=world.clock(),
+        previous=before.envelope.digest,
+        data_use=DataUse(retention_until=to_rfc3339(last)),
+        dataset_id=before.dataset_id,
+        root=before.root,
+    )
+    world.broker.registry.register_dataset(document_of(envelope))
 
 
 def test_what_a_lapsed_guest_sealed_last_is_what_the_next_one_goes_on_from(

@@ -54,7 +54,7 @@ pytestmark = [pytest.mark.claim("C95"), pytest.mark.claim("C43")]
 
 STATED = (
     "decisions", "datasets", "owner_documents", "document_subjects", "successions", "runs",
-    "run_datasets", "reservations", "manifests",
+    "run_datasets", "reservations", "manifests", "entry_index",
 )  # fmt: skip
 BETWEEN = """
 import os, signal
@@ -122,9 +122,9 @@ def failing_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     failed: list[int] = []
     advance = Following.advance
 
-    def noted(self: Following, connection: Any, before: int, after: int, last: bytes) -> None:
-        advance(self, connection, before, after, last)
-        reached.append(after)
+    def noted(self: Following, connection: Any, before: int, entries: Any) -> None:
+        advance(self, connection, before, entries)
+        reached.append(before + len(entries))
 
     def full(connection: Any) -> None:
         if reached and not failed:

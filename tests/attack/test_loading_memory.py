@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sealing_world import json_lines, sealed_folder, with_index
 
-from sealtrain.sealing.index import Index
+from sealtrain.sealing.index import BatchTable, Index
 
 READ = """
 import gc, random, sys
@@ -60,7 +60,9 @@ def test_a_hundred_gigabytes_leave_memory_flat(tmp_path: Path) -> None:
         """The same batches listed many times: to a reader, as many batches of their own."""
         once = sum(batch.length for shard in index.shards for batch in shard.batches)
         times = (100 << 30) // once + 1
-        shards = tuple(replace(one, batches=one.batches * times) for one in index.shards)
+        shards = tuple(
+            replace(one, batches=BatchTable(one.batches.packed * times)) for one in index.shards
+        )
         return replace(index, shards=shards, records=24_000 * times)
 
     made = with_index(made, many)

@@ -12,11 +12,13 @@ import hashlib
 import json
 import shutil
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from carrying import carries
 from manifest_world import FINISHED, NOW, World, make_world
 from world import OWNERS, RECIPE, signer, simulated_pki
 
@@ -24,12 +26,10 @@ from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
-from sealtrain.base.files import read_bounded
 from sealtrain.base.limits import MAX_MANIFEST_BYTES
 from sealtrain.errors import (
     ClaimContradicted,
     CollateralExpired,
-    LimitExceeded,
     ManifestMalformed,
     Refused,
     ReportDataMismatch,
@@ -39,6 +39,7 @@ from sealtrain.errors import (
     SubjectMismatch,
 )
 from sealtrain.manifest import form
+from sealtrain.manifest.files import examine_file, manifest_bytes, verify_file
 from sealtrain.manifest.verify import examine, verify_manifest
 from sealtrain.signing import dsse, statement
 from sealtrain.signing.runlog import RunLog
@@ -46,7 +47,6 @@ from sealtrain.signing.runlog import RunLog
 pytestmark = pytest.mark.claim("C25")
 
 DAY = 24 * 3600
-_MAX_MANIFEST_FILE = 64 << 20
 
 
 @pytest.fixture(scope="module")
@@ -420,12 +420,20 @@ def test_another_spelling_of_the_payload_is_refused(world: World, honest: bytes)
 
 @pytest.mark.negative(70)
 def test_a_gigabyte_is_refused_without_being_read(world: World, tmp_path: Path) -> None:
-    path = tmp_path / "manifest.json"
+    path, trust = tmp_path / "manifest.json", tmp_path / "trust.yaml"
     with path.open("wb") as file:
         file.truncate(1 << 30)
     began = time.monotonic()
-    with pytest.raises(LimitExceeded):
-        read_bounded(path, _MAX_MANIFEST_FILE)
+    for act in (verify_file, examine_file):
+        with pytest.raises(ManifestMalformed, check=carries(check="form")):
+            act(path, trust)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ManifestMalformed):
+            manifest_bytes(path)
+        assert tracemalloc.get_traced_memory()[1] < 3 * MAX_MANIFEST_BYTES
+    finally:
+        tracemalloc.stop()
     big = b'{"bundle":"' + b"A" * (MAX_MANIFEST_BYTES) + b'"}'
     refusal(world, big, ManifestMalformed)
     assert time.monotonic() - began < 5

@@ -188,7 +188,7 @@ def test_what_runs_is_the_measured_script_without_the_executors_environment(site
             int(path.name)
             for path in Path("/proc").glob("[0-9]*")
             if (path / "cmdline").exists()
-            and b"--until\0" + str(process.pid).encode() in (path / "cmdline").read_bytes()
+            and b"--until-exit\0" + str(process.pid).encode() in (path / "cmdline").read_bytes()
         ]
         assert len(agents) == 1
         process.kill()

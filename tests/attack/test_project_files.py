@@ -83,6 +83,7 @@ def test_no_key_stands_for_a_decision_or_a_secret() -> None:
         "lock",
         "--memory",
         "--base",
+        "--ticket",
     }
 
 

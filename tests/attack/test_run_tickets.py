@@ -73,9 +73,13 @@ ALTERED: dict[str, dict[str, Any]] = {
     "peer's name": {"peers": {"../x": "10.0.0.7:1"}},
     "party of a run of one": {"party": "hospital-a"},
     "run of a run of one": {"run": "ab" * 16},
-    "listening": {"listen": "0.0.0.0:80"},
+    "listening for writes": {"listen_writes": "0.0.0.0:80"},
+    "node of a run that it leads": {"node": 1},
     "root secret": {"root_secret": "file:mine"},
     "proxies": {"proxies": ["10.0.0.1"]},
+    "ranks": {"ranks": "2"},
+    "no ranks": {"ranks": 0},
+    "too many ranks": {"ranks": 65},
 }
 
 

@@ -19,6 +19,7 @@ from world import DAY, booted, identity, simulated_pki, simulated_policy
 
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.base.canonical import JsonValue
+from sealtrain.base.clock import to_rfc3339
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.grants import Wanted
 from sealtrain.client.readiness import (
@@ -43,6 +44,7 @@ from sealtrain.errors import (
     SealtrainError,
 )
 from sealtrain.sealing.stanza import Stanza
+from sealtrain.signing.datause import DataUse
 
 pytestmark = pytest.mark.claim("C139")
 
@@ -152,6 +154,21 @@ def withdrawn(world: ReleaseWorld) -> None:
     world.broker.registry.hand_in(Withdrawal.entry_kind, document_of(envelope))
 
 
+def sealed_with(world: ReleaseWorld, data_use: DataUse) -> None:
+    changed_recipe(world)
+    world.sealed[B] = world.seal(B, data_use=data_use)
+    world.register(world.sealed[B])
+    approve_all(world)
+
+
+def kept_too_long(world: ReleaseWorld) -> None:
+    sealed_with(world, DataUse(retention_until=to_rfc3339(world.clock() - 1)))
+
+
+def for_another_purpose(world: ReleaseWorld) -> None:
+    sealed_with(world, DataUse(purposes=("early detection",), purposes_bind=True))
+
+
 def private(recipe: dict[str, Any]) -> None:
     recipe["privacy"] = {
         "dp": "sgd", "target_epsilon": 3.0, "delta": 1e-5, "budgets": {"hospital-a": 5.0},
@@ -203,6 +220,8 @@ SITUATIONS: dict[str, Arrange] = {
     "sealed anew, another one pinned": sealed_anew,
     "revoked": revoked,
     "withdrawn": withdrawn,
+    "retention ended": kept_too_long,
+    "another purpose": for_another_purpose,
     "budget spent": overspent,
     "consortium succeeded": succeeded,
     "an unknown run goes on": partial(again, resume=False),
@@ -214,7 +233,7 @@ SITUATIONS: dict[str, Arrange] = {
 def test_it_says_what_a_guest_is_then_told(tmp_path: Path, situation: str) -> None:
     with served_world(tmp_path) as (world, url):
         asked = SITUATIONS[situation](world) or {}
-        at_hand = {(owner, "biopsies"): wanted(world, owner) for owner in (A, B, C)}
+        at_hand = {(owner, "biopsies"): (wanted(world, owner),) for owner in (A, B, C)}
         found = status(world, url, run_id=asked.get("run_id"), at_hand=at_hand)
         without = status(world, url, run_id=asked.get("run_id"))
         told = released(world, **asked)
@@ -222,6 +241,19 @@ def test_it_says_what_a_guest_is_then_told(tmp_path: Path, situation: str) -> No
         assert (situation == "nothing is missing") == (not found.obstacles)
         # What was sealed anew and not registered shows only where it is at hand.
         assert code(without) == ("released" if situation == "one dataset unregistered" else told)
+
+
+@pytest.mark.claim("C175")
+@pytest.mark.parametrize(("days", "reminds"), [(29, True), (30, False), (31, False)])
+def test_it_reminds_of_a_retention_that_ends_soon(tmp_path: Path, days: int, reminds: bool) -> None:
+    with served_world(tmp_path) as (world, url):
+        until = world.clock() + days * DAY
+        sealed_with(world, DataUse(retention_until=to_rfc3339(until)))
+        found = status(world, url)
+        assert code(found) == released(world) == "released"
+        (kept,) = found.retention
+        assert (kept.owner, kept.dataset, kept.until) == (B, "biopsies", until)
+        assert (kept.days_left, kept.ending) == (days, reminds)
 
 
 @pytest.mark.parametrize("approved", [(), (A,)], ids=["nobody", "one"])
@@ -254,10 +286,10 @@ def test_every_obstacle_is_named_with_owner_and_dataset(tmp_path: Path) -> None:
 
 def test_a_sealing_without_a_key_for_the_broker(tmp_path: Path) -> None:
     with served_world(tmp_path) as (world, url):
-        at_hand = {(owner, "biopsies"): wanted(world, owner) for owner in (A, B, C)}
+        at_hand = {(owner, "biopsies"): (wanted(world, owner),) for owner in (A, B, C)}
         assert code(status(world, url, at_hand=at_hand)) == "released"
         other = replace(world.sealed[A].stanza, recipient="00" * 32)
-        at_hand[A, "biopsies"] = wanted(world, A, other)
+        at_hand[A, "biopsies"] = (wanted(world, A, other),)
         datasets = [(one.dataset_id, one.root, one.stanza) for one in world.sealed.values()]
         datasets[0] = (*datasets[0][:2], other)
         found = status(world, url, at_hand=at_hand)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import hashlib
+import mmap
 import os
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from carrying import carries
 from travel_world import (
     HOLDERS,
@@ -46,16 +49,25 @@ from sealtrain.errors import (
 )
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.signing.runlog import RunLog
-from sealtrain_collab.channel.frames import FrameWriter
+from sealtrain_collab.channel.frames import FrameReader, FrameWriter
 from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
 from sealtrain_collab.travelling import accelerator as accelerators
 from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE
-from sealtrain_collab.travelling.capability import Gate, WriteCapability, Written, write_chunk
+from sealtrain_collab.travelling.capability import (
+    Gate,
+    WriteCapability,
+    WriteConnection,
+    Written,
+    write_chunk,
+)
 from sealtrain_collab.travelling.check import Terms, Travelled, travelled
-from sealtrain_collab.travelling.control import AcceleratorLane
+from sealtrain_collab.travelling.control import AcceleratorLane, Challenge, Trained, Turn
 from sealtrain_collab.travelling.holder import GivingBounds, Holder, Provision
+from sealtrain_collab.travelling.mapped_code import MappedCode, mapped_files
+from sealtrain_collab.travelling.measurement import StateMeter, fingerprint_of_bytes
 from sealtrain_collab.travelling.parties import joined
 from sealtrain_collab.travelling.program import Program
+from sealtrain_collab.travelling.scrub import fingerprint_of, overwrite, proof_of
 from sealtrain_collab.travelling.standby import Standby
 
 pytestmark = pytest.mark.claim("C71", "C72")
@@ -72,6 +84,7 @@ class Port:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._listener.getsockname()
         self._over = threading.Event()
+        self.accepted = 0
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
@@ -80,6 +93,7 @@ class Port:
                 sock, _ = self._listener.accept()
             except OSError:
                 return
+            self.accepted += 1
             threading.Thread(
                 target=self.gate.serve_one, args=(sock,), kwargs={"timeout": 3.0}, daemon=True
             ).start()
@@ -263,7 +277,7 @@ def test_a_holder_that_names_other_bytes_than_it_sent_loses_its_turn() -> None:
         assert set(came.refused.values()) == {"clinic-b"}
         assert set(came.tokens) == {"clinic-a", "clinic-c"}
         assert came.tokens["clinic-a"] == 512
-        assert not any(world.accelerator.buffer)
+        assert not world.lies_there()
 
 
 def small_holder(most: int, *, forgives: int = 8) -> Holder:
@@ -310,9 +324,43 @@ def test_the_plan_holds_a_holder_to_its_limit() -> None:
         assert came.tokens == {"clinic-a": 512, "clinic-b": 512, "clinic-c": 192}
 
 
-def test_a_state_that_changed_between_two_trips_is_not_trained_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+class Driver:
+    """An orchestrator of one holder, step by step."""
+
+    def __init__(self, world: TravelWorld, stack: ExitStack, session: str = "01" * 16) -> None:
+        self.world = world
+        self.work = stack.enter_context(lane_to(world, session, "work"))
+        self.loaded = self.work.load(PROGRAM, os.urandom(32))
+        self.loans = stack.enter_context(lane_to(world, session, "loans"))
+
+    def filled(self, trip: int, challenge: Challenge | None = None) -> Turn:
+        """A chunk of one step, written to the half of a trip; what is asked for then."""
+        start = trip % 2 * 256
+        size = PROGRAM.step_bytes
+        capability = WriteCapability.make(trip, start, start + size, os.urandom)
+        self.loans.lend(capability, challenge)
+        data = Tokens("clinic-a", 512).data[:size]
+        written = write_chunk(self.world.writes, capability, size, filling(data), timeout=PATIENCE)
+        return Turn(
+            start=start, end=start + size, id=capability.id, written=written,
+            nonce=os.urandom(32), seed=os.urandom(32),
+        )  # fmt: skip
+
+    def trained(self, turn: Turn) -> Trained:
+        self.work.turn(turn)
+        return self.work.trained()
+
+
+def lane_to(world: TravelWorld, session: str, name: str) -> Any:
+    context: dict[str, JsonValue] = {"run_id": RUN_ID, "session": session, "lane": name}
+    parties = world.parties()
+    talk = parties.conversation(CONTROL_PURPOSE, context, parties.accept_accelerator, os.urandom)
+    return closing(AcceleratorLane.open(world.control, talk, timeout=PATIENCE))
+
+
+@contextmanager
+def driven(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Driver, Program]]:
+    """An accelerator that trained on one chunk and waits, and its program."""
     programs: list[Program] = []
 
     def built(*given: Any) -> Program:
@@ -320,29 +368,349 @@ def test_a_state_that_changed_between_two_trips_is_not_trained_on(
         return programs[-1]
 
     monkeypatch.setattr(accelerators, "Program", built)
+    with travel_world() as world, ExitStack() as stack:
+        driver = Driver(world, stack)
+        driver.trained(driver.filled(0))
+        yield driver, programs[0]
+
+
+def _a_weight(program: Program) -> None:
+    next(program.model.parameters()).data.view(-1)[0] += 1e-3
+
+
+def _one_bit_of_a_moment(program: Program) -> None:
+    *_, (name, moment) = (one for one in program.tensors() if one[0].endswith("exp_avg_sq"))
+    moment.view(-1).view(torch.uint8)[-4] ^= 1
+    assert name.startswith("optimizer.")
+
+
+def _a_step_of_the_optimizer(program: Program) -> None:
+    state = next(iter(program.optimizer.state.values()))
+    state["step"] += 1
+
+
+def _a_tensor_more(program: Program) -> None:
+    kept = next(iter(program.optimizer.state.values()))
+    kept["spare"] = torch.ones(3)
+
+
+def _a_buffer(program: Program) -> None:
+    program.model.register_buffer("hidden", torch.zeros(2))
+
+
+CHANGED_STATES: dict[str, Callable[[Program], None]] = {
+    "a weight": _a_weight,
+    "one bit of a moment": _one_bit_of_a_moment,
+    "a step of the optimizer": _a_step_of_the_optimizer,
+    "a tensor more": _a_tensor_more,
+    "a buffer more": _a_buffer,
+}
+
+
+@pytest.mark.claim("C216")
+@pytest.mark.parametrize("name", CHANGED_STATES)
+def test_a_state_that_changed_between_two_trips_is_not_trained_on(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    with driven(monkeypatch) as (driver, program):
+        turn = driver.filled(1)
+        CHANGED_STATES[name](program)
+        steps = program.steps
+        with pytest.raises(TripBroken, check=carries(check="model")):
+            driver.trained(turn)
+        assert program.steps == steps
+
+
+@pytest.mark.claim("C216")
+def test_an_unchanged_state_is_trained_on_after_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    with driven(monkeypatch) as (driver, program):
+        after = driver.trained(driver.filled(1)).after
+        assert program.steps == 2
+        assert after["code"] == driver.loaded["code"]
+        assert after["model"] != driver.loaded["model"]
+
+
+@pytest.mark.claim("C216")
+@pytest.mark.parametrize("kind", ["frozen weight", "buffer"])
+def test_a_block_that_training_never_changes_is_compared_at_every_boundary(kind: str) -> None:
+    """It is altered while training runs, when no wait would show it, and no list marks it."""
+    program = Program(PROGRAM)
+    frozen = program.model.transformer.wpe.weight.requires_grad_(requires_grad=False)
+    program.model.register_buffer("mask", torch.zeros(1 << 17))  # two blocks of 2**18 bytes
+    meter = StateMeter(program)
+    first = meter.take(os.urandom(32))
+    program.train(memoryview(bytes(PROGRAM.step_bytes)))
+    assert meter.take(os.urandom(32)) != first
+    program.train(memoryview(bytes(PROGRAM.step_bytes)))
+    if kind == "buffer":
+        program.model.mask[-1] = 1.0
+    else:
+        frozen.data.view(-1)[5] += 1.0
+    with pytest.raises(TripBroken) as caught:
+        meter.take(os.urandom(32))
+    assert caught.value.check == "model"
+    expected = "buffer.mask" if kind == "buffer" else "model.transformer.wpe.weight"
+    assert caught.value.got == expected
+
+
+@pytest.mark.claim("C216")
+def test_a_fingerprint_of_another_moment_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An accelerator that answers with what it answered before."""
+    answers: list[str] = []
+    take = StateMeter.take
+
+    def replayed(meter: StateMeter, key: bytes) -> str:
+        answers.append(take(meter, key))
+        return answers[-2] if len(answers) > 2 else answers[-1]
+
     with travel_world() as world:
-
-        def tamper(trip: Any, _loss: float) -> None:
-            if trip.number == 1:
-                [program] = programs
-                next(program.model.parameters()).data.view(-1)[0] += 1e-3
-
-        with (
-            world.orchestrator(on_trip=tamper) as orchestrator,
-            pytest.raises(TripBroken) as caught,
-        ):
+        monkeypatch.setattr(StateMeter, "take", replayed)
+        sealed: list[bytes] = []
+        plan = world.plan(seal_every=1)
+        orchestrator = world.orchestrator(plan, sealed=sealed.append)
+        with orchestrator, pytest.raises(TripBroken) as caught:
             orchestrator.run()
         assert caught.value.check == "model"
-        trained = [one for one in orchestrator.log.entries if one["event"] == "trip.trained"]
-        assert [one["fields"]["trip"] for one in trained] == [0, 1]
+        assert len(sealed) == 0
+        assert not any(one["event"] == "travel.finished" for one in orchestrator.log.entries)
 
 
-def test_a_chunk_that_was_not_wiped_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.claim("C216")
+def test_a_measurement_follows_the_bytes_and_the_key_alone() -> None:
+    program, key = Program(PROGRAM), os.urandom(32)
+    meter = StateMeter(program)
+    found = meter.take(key)
+    assert fingerprint_of_bytes(program.state(), key) == found == meter.take(key)
+    assert meter.take(os.urandom(32)) != found
+    meter.unchanged()
+
+
+@pytest.mark.claim("C217")
+def test_a_function_that_was_replaced_in_memory_stops_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with driven(monkeypatch) as (driver, program):
+        turn = driver.filled(1)
+        kept = torch.optim.AdamW.step
+        monkeypatch.setattr(torch.optim.AdamW, "step", lambda self, closure=None: kept(self))
+        with pytest.raises(TripBroken, check=carries(check="code")):
+            driver.trained(turn)
+        assert program.steps == 1
+
+
+def _library(folder: Path, name: str) -> Path:
+    """A library of another inode than any that is loaded."""
+    source = next(path for path in mapped_files() if "libz" in path or "libffi" in path)
+    copy = folder / name
+    copy.write_bytes(Path(source).read_bytes())
+    return copy
+
+
+def _load(library: Path) -> Callable[[], None]:
+    """Map a library; the answer unmaps it."""
+    loader = ctypes.CDLL(None)
+    loader.dlopen.restype = ctypes.c_void_p
+    handle = loader.dlopen(os.fsencode(library), os.RTLD_NOW)
+    assert handle
+    return lambda: loader.dlclose(ctypes.c_void_p(handle))
+
+
+def _swapped(library: Path) -> None:
+    other = library.with_name("other")
+    other.write_bytes(library.read_bytes() + b"x")
+    other.replace(library)
+
+
+def _rewritten_in_place(library: Path) -> None:
+    with library.open("r+b") as file:
+        file.seek(0, os.SEEK_END)
+        file.write(b"x")
+
+
+def _patched_in_memory(library: Path) -> None:
+    line = next(
+        one for one in Path("/proc/self/maps").read_text().splitlines()
+        if one.endswith(str(library)) and "r-xp" in one
+    )  # fmt: skip
+    start = int(line.split("-")[0], 16)
+    libc = ctypes.CDLL(None, use_errno=True)
+    page = mmap.PAGESIZE
+    assert libc.mprotect(ctypes.c_void_p(start), page, mmap.PROT_READ | mmap.PROT_WRITE) == 0
+    kept = ctypes.string_at(start, 1)
+    ctypes.memmove(start, bytes([kept[0] ^ 1]), 1)
+    assert libc.mprotect(ctypes.c_void_p(start), page, mmap.PROT_READ | mmap.PROT_EXEC) == 0
+
+
+CODE_ATTACKS: dict[str, Callable[[Path], None]] = {
+    "swapped": _swapped,
+    "removed": Path.unlink,
+    "rewritten in place": _rewritten_in_place,
+    "patched in memory": _patched_in_memory,
+}
+
+
+@pytest.mark.claim("C217")
+@pytest.mark.parametrize("name", CODE_ATTACKS)
+def test_a_mapped_file_that_was_changed_has_another_digest(tmp_path: Path, name: str) -> None:
+    library = _library(tmp_path, f"lib{os.getpid()}.so")
+    unload = _load(library)
+    code = MappedCode({}, ())
+    before, files = code.digest(), mapped_files()
+    assert files[str(library)] == hashlib.sha256(library.read_bytes()).hexdigest()
+    assert code.digest() == before
+    CODE_ATTACKS[name](library)
+    assert code.digest() != before
+    unload()
+
+
+@pytest.mark.claim("C217")
+def test_a_library_that_is_loaded_after_the_program_stops_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with driven(monkeypatch) as (driver, program):
+        turn = driver.filled(1)
+        unload = _load(_library(tmp_path, f"injected{os.getpid()}.so"))
+        with pytest.raises(TripBroken, check=carries(check="code")):
+            driver.trained(turn)
+        assert program.steps == 1
+        unload()
+
+
+def _not_at_all(view: memoryview, seed: bytes) -> None:
+    """A wipe that does nothing."""
+
+
+def _with_zeros(view: memoryview, seed: bytes) -> None:
+    """A wipe with what everybody knows."""
+    view[:] = bytes(len(view))
+
+
+def _all_but_the_last_byte(view: memoryview, seed: bytes) -> None:
+    kept = view[-1]
+    overwrite(view, seed)
+    view[-1] = kept ^ 1
+
+
+def _with_another_seed(view: memoryview, seed: bytes) -> None:
+    overwrite(view, bytes(32))
+
+
+@pytest.mark.claim("C218")
+@pytest.mark.parametrize(
+    "wiping", [_not_at_all, _with_zeros, _all_but_the_last_byte, _with_another_seed]
+)
+def test_a_chunk_that_was_not_wiped_stops_the_run(
+    monkeypatch: pytest.MonkeyPatch, wiping: Callable[[memoryview, bytes], None]
+) -> None:
     with travel_world() as world:
-        monkeypatch.setattr(accelerators, "wipe", lambda view: None)
+        monkeypatch.setattr(accelerators, "overwrite", wiping)
         with world.orchestrator() as orchestrator, pytest.raises(TripBroken) as caught:
             orchestrator.run()
         assert caught.value.check == "scrub"
+        # The half of a chunk whose wipe is not proven is lent to no other holder.
+        lent = [one["fields"] for one in orchestrator.log.entries if one["event"] == "trip.lent"]
+        assert len(lent) == 2
+        assert not any(one["event"] == "trip.scrubbed" for one in orchestrator.log.entries)
+
+
+@pytest.mark.claim("C218")
+@pytest.mark.parametrize("answer", ["of zeros", "of the last challenge", "of another seed"])
+def test_what_is_known_beforehand_is_no_proof_of_a_wipe(
+    monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    """The accelerator leaves the chunk in place and answers without a look at it."""
+    size, known = PROGRAM.step_bytes, list[str]()
+
+    def answered(view: memoryview, nonce: bytes) -> str:
+        if answer == "of zeros":
+            return fingerprint_of(memoryview(bytes(size)), nonce)
+        if answer == "of another seed":
+            return proof_of("00" * 32, nonce.hex(), size)
+        return known[0]
+
+    with driven(monkeypatch) as (driver, _program), monkeypatch.context() as patch:
+        turn = driver.filled(1)
+        driver.trained(turn)
+
+        def challenge() -> Challenge:
+            nonce = os.urandom(32).hex()
+            expected = proof_of(turn.seed.hex(), nonce, size)
+            return Challenge(start=turn.start, end=turn.end, nonce=nonce, expected=expected)
+
+        first = challenge()
+        driver.loans.prove(first)
+        known.append(first.expected)
+        patch.setattr(accelerators, "fingerprint_of", answered)
+        with pytest.raises(TripBroken, check=carries(check="scrub")):
+            driver.loans.prove(challenge())
+        with pytest.raises(TripBroken, check=carries(check="scrub")):
+            driver.filled(3, challenge())
+
+
+@pytest.mark.claim("C218")
+def test_nothing_of_a_chunk_is_left_where_it_lay(monkeypatch: pytest.MonkeyPatch) -> None:
+    with driven(monkeypatch) as (driver, _program):
+        turn = driver.filled(1)
+        chunk = bytes(driver.world.accelerator.buffer[turn.start : turn.end])
+        assert chunk == Tokens("clinic-a", 512).data[: len(chunk)]
+        driver.trained(turn)
+        driver.loans.wipe(turn.start, turn.end, os.urandom(32), turn.id)
+        there = bytes(driver.world.accelerator.buffer[turn.start : turn.end])
+        assert not any(chunk[at : at + 8] in there for at in range(0, len(chunk), 8))
+
+
+@pytest.mark.claim("C219")
+def test_one_connection_carries_the_writes_of_a_holder(port: Port) -> None:
+    with closing(WriteConnection(port.address, timeout=3.0)) as connection:
+        for part in (CHUNK, CHUNK[::-1], CHUNK):
+            capability = port.lend()
+            written = connection.write(capability, len(part), filling(part))
+            assert port.gate.take_back(capability.id) == written
+            assert bytes(port.buffer[100:200]) == part
+    assert port.accepted == 1
+
+
+@pytest.mark.claim("C219")
+@pytest.mark.parametrize("second", ["the same again", "taken back", "unknown", "another's key"])
+def test_a_kept_connection_opens_nothing_by_itself(port: Port, second: str) -> None:
+    first = port.lend()
+    sock, writer = raw_writer(port, first)
+    with sock:
+        writer.send(at(100, CHUNK))
+        writer.control(0)
+        reader = FrameReader(sock, first.key("receipt"))
+        assert reader.receive(max_bytes=32)
+        port.gate.take_back(first.id)
+        capability, key = first, first.key("write")
+        if second == "taken back":
+            capability = port.lend()
+            key = capability.key("write")
+            with pytest.raises(CapabilityRefused):
+                port.gate.take_back(capability.id)
+        elif second == "unknown":
+            capability = WriteCapability.make(0, 100, 200, os.urandom)
+            key = capability.key("write")
+        elif second == "another's key":
+            capability = port.lend()
+        sock.sendall(bytes.fromhex(capability.id))
+        with suppress(PeerUnreachable):
+            FrameWriter(sock, key).send(at(100, bytes(100)))
+        assert hung_up(sock)
+    assert bytes(port.buffer[100:200]) == CHUNK
+
+
+@pytest.mark.claim("C219")
+def test_a_turn_that_names_another_chunk_than_arrived_is_not_trained_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with driven(monkeypatch) as (driver, program):
+        turn = driver.filled(1)
+        other = Written(size=turn.written.size, fingerprint="00" * 32)
+        with pytest.raises(TripBroken, check=carries(check="chunk")):
+            driver.trained(dataclasses.replace(turn, written=other))
+        with pytest.raises(CapabilityRefused):  # it was taken back all the same
+            driver.trained(turn)
+        assert program.steps == 1
 
 
 def test_a_stranger_is_no_orchestrator_and_no_accelerator() -> None:
@@ -356,36 +724,29 @@ def test_a_stranger_is_no_orchestrator_and_no_accelerator() -> None:
 
 
 def test_a_new_session_wipes_what_the_last_one_left() -> None:
-    def lane(world: TravelWorld, session: str, name: str) -> Any:
-        context: dict[str, JsonValue] = {"run_id": RUN_ID, "session": session, "lane": name}
-        parties = world.parties()
-        talk = parties.conversation(
-            CONTROL_PURPOSE, context, parties.accept_accelerator, os.urandom
-        )
-        return closing(AcceleratorLane.open(world.control, talk, timeout=PATIENCE))
-
-    with travel_world() as world, lane(world, "01" * 16, "work") as first:
-        first.load(PROGRAM)
-        with lane(world, "01" * 16, "loans") as loans:
+    with travel_world() as world, lane_to(world, "01" * 16, "work") as first:
+        first.load(PROGRAM, os.urandom(32))
+        with lane_to(world, "01" * 16, "loans") as loans:
             capability = WriteCapability.make(0, 0, 100, os.urandom)
-            loans.lend(capability)()
+            loans.lend(capability)
             write_chunk(world.writes, capability, 100, filling(CHUNK), timeout=PATIENCE)
         assert any(world.accelerator.buffer)
-        assert first.measure()
-        with lane(world, "02" * 16, "work") as second:
+        assert first.export()
+        with lane_to(world, "02" * 16, "work") as second:
             with pytest.raises(
                 TripBroken, check=carries(check="program")
             ):  # answered once it is served
-                second.measure()
+                second.export()
             assert not any(world.accelerator.buffer)
         with pytest.raises(TripBroken, check=carries(check="session")):
-            first.measure()
+            first.export()
 
 
 def test_another_orchestrator_takes_over_and_ends_with_the_same_model(tmp_path: Path) -> None:
     key = DataKey.generate()
-    with travel_world() as world:
-        whole, _log = run(world)
+    with travel_world() as world, world.orchestrator() as undisturbed:
+        model = undisturbed.run()
+    whole = travelled(undisturbed.log.entries, TERMS)
     # Holders give what they have once: what was lost with the orchestrator does not count.
     with travel_world(max_bytes=1024) as world:
         standby = Standby(tmp_path, key, RUN_ID)
@@ -404,11 +765,11 @@ def test_another_orchestrator_takes_over_and_ends_with_the_same_model(tmp_path: 
         assert taken.journal["kept"] == [1]
         log = RunLog.restore(RUN_ID, taken.journal["log"])
         with world.orchestrator(plan=taken.plan, log=log) as second:
-            second.run(taken.state)
+            ended = second.run(taken.state)
         came = travelled(second.log.entries, TERMS)
         assert came.tokens == whole.tokens
         assert came.takeovers == 1
-        assert came.model == whole.model
+        assert ended == model
         with pytest.raises(SealRefused):
             Standby(tmp_path, DataKey.generate(), RUN_ID).newest()
         with pytest.raises(SealRefused):
@@ -534,9 +895,20 @@ CHANGES: dict[str, Callable[[list[dict[str, Any]]], Any]] = {
     ),
     "more written than lent": lambda entries: _first(entries, "trip.written").update(size=9999),
     "more tokens than written": lambda entries: _first(entries, "trip.trained").update(tokens=999),
-    "another model before": lambda entries: _first(entries, "trip.trained", 2)["before"].update(
-        model="00" * 32
+    "another seed": lambda entries: _first(entries, "trip.scrubbed").update(seed="00" * 32),
+    "another nonce of a scrub": lambda entries: _first(entries, "trip.scrubbed").update(
+        nonce="00" * 32
     ),
+    "a measurement under a nonce that was used": lambda entries: _first(
+        entries, "trip.trained", 2
+    ).update(nonce=_first(entries, "trip.trained", 1)["nonce"]),
+    "a measurement under the nonce of the setup": lambda entries: _first(
+        entries, "trip.trained", 2
+    ).update(nonce=entries[0]["fields"]["nonce"]),
+    "a scrub of an earlier trip": lambda entries: _first(entries, "trip.scrubbed", 2).update(
+        {name: _first(entries, "trip.scrubbed", 0)[name] for name in ("seed", "nonce", "proof")}
+    ),
+    "no nonce": lambda entries: _first(entries, "trip.trained").pop("nonce"),
     "another code after": lambda entries: _first(entries, "trip.trained")["after"].update(
         code="00" * 32
     ),

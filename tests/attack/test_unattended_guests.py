@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stage import CANARY, OWNERS, RECIPE, Stage, stage, wait_for
+from stage import CANARY, DEADLINE_SECONDS, OWNERS, RECIPE, Stage, stage, wait_for
 from storage_world import Server, serving
 
 from sealtrain.base.digests import sha256_hex
@@ -150,6 +150,25 @@ def test_a_run_waits_for_its_owners_outlives_a_kill_and_ends_on_another_guest(
     # A guest that comes later finds the run finished.
     late = world.run(*words(world, proposed, "late", "--store", url))
     assert late["manifest"].endswith("late/out/manifest.json")
+
+
+def test_a_run_of_two_ranks_outlives_a_kill_unattended(world: Stage) -> None:
+    """Ranks are forked before PyTorch is loaded, also from a process that starts them again."""
+    recipe = LONG | {"name": "ranks", "backend": {"name": "trl", "ranks": 2}}
+    proposed = world.propose("ranks", recipe)
+    world.approve(proposed, *OWNERS)
+    lasting = ("--wait", "120", "--restarts", "2")
+    out = world.folder / "in-ranks" / "out"
+    with world.part(*words(world, proposed, "in-ranks", *lasting)) as guest:
+        # A checkpoint counts once its journal is there.
+        wait_for(lambda: any((out / "journal").glob("*.sealed")) or guest.gone)
+        assert not guest.gone, guest.said()
+        os.kill(run_process(guest.pid), signal.SIGKILL)
+        done = guest.ended(within=DEADLINE_SECONDS)
+    assert done["steps"] == 60
+    proved = form.read((out / "manifest.json").read_bytes())
+    assert proved.predicate.run.environment["world_size"] == "2"
+    assert len(proved.predicate.run.resumes) == 1
 
 
 def test_a_store_that_is_away_for_a_while_costs_nothing(

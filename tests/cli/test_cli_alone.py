@@ -66,3 +66,18 @@ def test_the_command_runs_there(tmp_path: Path, evil: Path) -> None:
     told = begun_anew(BEGIN, tmp_path, "--version", PYTHONPATH=str(evil), PYTHONHASHSEED="1")
     assert told.splitlines()[0] == sealtrain.__version__
     assert (tmp_path / "mark").read_text() == "x"
+
+
+@pytest.mark.parametrize("module", ["sealtrain.cli.train", "sealtrain.cli.runoptions"])
+def test_a_process_that_begins_anew_loads_nothing_for_a_run(tmp_path: Path, module: str) -> None:
+    shown = subprocess.run(
+        [sys.executable, "-c", f"import sys, {module}\nprint(*sys.modules, sep='\\n')"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=60,
+        check=True,
+    )
+    loaded = {name.partition(".")[0] for name in shown.stdout.split()}
+    assert "typer" in loaded
+    assert not loaded & {"cryptography", "httpx", "numpy", "pyarrow", "pydantic", "torch"}

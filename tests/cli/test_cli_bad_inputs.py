@@ -20,8 +20,8 @@ from stage import CANARY, OWNERS, RECIPE, Stage, stage
 TABLE = Path(__file__).with_name("bad_inputs.txt")
 WRITE = "SEALTRAIN_WRITE_TABLE" in os.environ
 VARIES = "varies | varies"
-RESUMED = ("deploy run", "rehearse")
-"""Commands whose folder stays after a failure: the next start goes on in it, or a person looks."""
+RESUMED = ("deploy run", "rehearse", "report")
+"""Commands whose output stays after a failure: the next start goes on in it, or a person looks."""
 
 pytestmark = pytest.mark.nightly  # more than a thousand calls
 
@@ -33,10 +33,9 @@ SERVERS = (
     "part-",
     "engineer.sock",
     "bad",
-    "out\udcff",
     "status.json",
 )
-"""Where servers, supervisors and libraries write, where the bad files lie, and a good name."""
+"""Where servers, supervisors and libraries write, and where the bad files lie."""
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +65,7 @@ def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         made.run("broker", "backup", "--state", "broker/state", "--out", "backup")
         made.run("broker", "restore", "backup", "--state", "broker-copy")
         (folder / "axolotl.yaml").write_text("base_model: base\nadapter: lora\n")
+        (folder / "data-use.yaml").write_text("purposes: [care]\nphi: limited\n")
         (folder / "token").write_text("x" * 40 + "\n")
         yield made
 

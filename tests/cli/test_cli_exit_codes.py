@@ -167,6 +167,49 @@ def test_a_missing_extra_is_named(
     assert f"sealtrain[{extra}]" in error["hint"]
 
 
+def test_ctrl_c_in_a_command_ends_it_and_says_how_to_go_on(tmp_path: Path) -> None:
+    """As it is typed: between the signal and the exit code, typer has handlers of its own."""
+    program = (
+        "import os, signal, sys\n"
+        # Whoever started the tests in the background has it ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from sealtrain.keys.identity import Identity\n"
+        "Identity.generate = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.argv = ['sealtrain', 'keygen', 'a', '--out', 'new']\n"
+        "from sealtrain.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert "sealtrain resume" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "loading", ["sealtrain.cli", "click.core", "typer", "sealtrain.errors", "sealtrain.cli.keys"]
+)
+def test_ctrl_c_while_a_command_is_loaded_shows_no_traceback(loading: str, tmp_path: Path) -> None:
+    program = (
+        "import os, runpy, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "class Hasty:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {loading!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Hasty())\n"
+        "sys.argv = ['sealtrain', 'keygen', 'a', '--out', 'new']\n"
+        "runpy.run_module('sealtrain', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 PLACES = {
     "under a file": "file/out",
     "over a file": "file",

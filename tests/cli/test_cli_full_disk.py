@@ -84,6 +84,21 @@ def test_it_says_so_and_leaves_nothing(name: str, made: Path, unwritable: Path) 
     assert [path.name for path in unwritable.iterdir() if path.name != "fill"] == []
 
 
+@pytest.mark.parametrize("pages", [1, 2, 3])
+def test_a_folder_to_begin_in_is_made_whole_or_not_at_all(
+    made: Path, unwritable: Path, pages: int
+) -> None:
+    fill = unwritable / "fill"
+    if not fill.exists():
+        pytest.skip("nothing is written there at all")
+    with fill.open("r+b") as file:
+        file.truncate(fill.stat().st_size - pages * 4 * KB)
+    words = ("init", unwritable / "begin", "--owner-name", "a", "--broker", "up.yaml")
+    done = sealtrain(made, *map(str, words))
+    assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (4, "storage-failed")
+    assert not (unwritable / "begin").exists()
+
+
 def test_a_file_where_a_folder_should_be(made: Path) -> None:
     done = sealtrain(made, "keygen", "clinic-x", "--out", "lab.json")
     assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (4, "storage-failed")

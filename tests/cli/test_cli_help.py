@@ -79,6 +79,7 @@ def test_every_command_that_answers_offers_json() -> None:
         "schema",
         "serve",
         "accelerate",
+        "agent",
         "accelerator",
         "credentials",
         "dealer",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import stat
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 from sealtrain.cli import app
 from sealtrain.cli.project import load_project
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import DataInvalid, KeyFileInvalid, UsageError
+from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.schema import load_recipe
 
@@ -52,6 +53,34 @@ def test_a_sample_gives_a_recipe_that_parses(tmp_path: Path, phase: str) -> None
     assert project.value("identity") == private
     assert project.value("brokers") == (tmp_path / "up/broker.yaml",)
     assert project.value("lock") == tmp_path / "locked/recipe.lock.json"
+
+
+def test_the_commands_that_come_next_are_typed_as_a_shell_reads_them(tmp_path: Path) -> None:
+    (tmp_path / "Ärzte daten").mkdir()
+    sample = "Ärzte daten/brief é $(x).jsonl"
+    (tmp_path / sample).write_text(SAMPLES["sft"])
+    result = ran("--owner-name", "clinic-a", "--sample", sample)
+    [seal] = [line for line in result.stdout.splitlines() if "sealtrain seal " in line]
+    assert shlex.split(seal)[:4] == ["sealtrain", "seal", sample, "--name"]
+
+
+@pytest.mark.parametrize("name", ["Dr. No", "ä", "", "-a", "a" * 64, "a/b", "a\n"])
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["init", "--owner-name", "{}"], "--owner-name"),
+        (["keygen", "--out", "new", "--", "{}"], "NAME"),
+        (["consortium", "create", "--owner", "nobody.json", "--", "{}"], "NAME"),
+    ],
+)
+def test_what_is_no_name_is_refused_before_anything_is_made(
+    tmp_path: Path, words: list[str], option: str, name: str
+) -> None:
+    (tmp_path / "nobody.json").write_bytes(Identity.generate("nobody").public.to_bytes())
+    result = CliRunner().invoke(app, [word.format(name) for word in words])
+    assert isinstance(result.exception, UsageError)
+    assert result.exception.check == option
+    assert [path.name for path in tmp_path.iterdir()] == ["nobody.json"]
 
 
 def test_again_it_keeps_every_file(tmp_path: Path) -> None:
@@ -96,7 +125,7 @@ def test_with_other_owners_it_founds_their_consortium(tmp_path: Path) -> None:
     ("words", "kind"),
     [
         ((), UsageError),
-        (("--owner-name", "No Name"), KeyFileInvalid),
+        (("--owner-name", "No Name"), UsageError),
         (("--owner-name", "a", "--sample", "none.csv"), DataInvalid),
         (("--owner-name", "a", "--sample", "odd.csv"), UsageError),
         (("--owner-name", "a", "--with", "none.json"), DataInvalid),

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 import yaml
+from carrying import carries
 from typer.testing import CliRunner
 from world import OWNERS, RECIPE, founded, signer, simulated_policy
 
 from sealtrain.base.encoding import to_base64
 from sealtrain.cli import app
-from sealtrain.cli.basefolder import base_of, remember_base
+from sealtrain.client.fitting import layout_words, seal_words
 from sealtrain.client.pin import BrokerPin
 from sealtrain.errors import RecipeInvalid, UsageError
+from sealtrain.recipe.basefolder import base_of, remember_base
 
 ROWS = '{"prompt": "case", "completion": "benign"}\n' * 3
 
@@ -104,6 +106,42 @@ def test_data_alone_exits_as_data_does(desk: Path) -> None:
 )
 def test_words_that_say_nothing_are_refused(desk: Path, words: list[str]) -> None:
     assert isinstance(check(desk, *words).exception, UsageError)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("--row-tokens abc", "--row-tokens"),
+        ("--row-tokens=", "--row-tokens"),
+        ("--row-tokens -5", "--row-tokens"),
+        ("--row-tokens ²", "--row-tokens"),
+        (f"--row-tokens {'9' * 5000}", "--row-tokens"),
+        ("--row-tokens", "--seal-as"),
+        ("--format 'tokens", "--seal-as"),
+        ("--formt tokens", "--seal-as"),
+        ("tokens", "--seal-as"),
+        ("--name other", "--seal-as"),
+    ],
+)
+def test_options_of_seal_that_make_no_sense_are_refused_by_name(
+    desk: Path, words: str, named: str
+) -> None:
+    done = check(
+        desk, f"--records=hospital-a.biopsies={desk / 'rows.jsonl'}",
+        f"--seal-as=hospital-a.biopsies={words}",
+    )  # fmt: skip
+    assert isinstance(done.exception, UsageError)
+    assert done.exception.check == named
+    with pytest.raises(UsageError, check=carries(check=named)):
+        layout_words(seal_words(words))
+
+
+def test_options_of_seal_are_read_as_a_shell_separates_them(desk: Path) -> None:
+    words = seal_words("--format tokens --row-tokens=8 --dtype 'uint16' --no-publish-counts")
+    chosen = layout_words(words)
+    assert (chosen.form, chosen.token_shards.row_tokens, chosen.token_shards.dtype) == (
+        "tokens", 8, "uint16",
+    )  # fmt: skip
 
 
 def test_a_lock_is_checked_from_where_its_recipe_lies(desk: Path) -> None:

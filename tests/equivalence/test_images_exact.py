@@ -20,8 +20,13 @@ from training_world import (
 from vision_world import (
     IDEFICS,
     LORA,
+    MLLAMA,
+    QWEN2,
+    QWEN3,
+    QWEN25,
     image_classifier,
     image_reader,
+    reading,
     seal_digits,
 )
 
@@ -35,6 +40,7 @@ VARIED = {
     "saturation": 0.3,
 }
 CONVOLUTIONS = LORA | {"target_modules": ["convolution"]}
+LORA_SEEING = LORA | {"target_modules": ["qkv"]}
 TEXT_MODEL = sft().to_dict()["model"]
 RECIPES = {
     "classify-image": functools.partial(image_classifier, augmentation=VARIED),
@@ -60,6 +66,13 @@ RECIPES = {
         parts=["vision", "projector", "language"],
         columns={"image": "image", "text": "caption"},
     ),
+    "vlm-qwen2": functools.partial(image_reader, **reading(QWEN2), augmentation=VARIED),
+    "vlm-qwen2.5": functools.partial(
+        image_reader, **reading(QWEN25), parts=["vision", "projector"], peft=LORA_SEEING
+    ),
+    "vlm-qwen3-lora": functools.partial(image_reader, **reading(QWEN3), peft=LORA),
+    "vlm-mllama": functools.partial(image_reader, **reading(MLLAMA), augmentation=VARIED),
+    "vlm-mllama-lora": functools.partial(image_reader, **reading(MLLAMA), peft=LORA),
 }
 
 
@@ -93,7 +106,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(
 
 @pytest.mark.claim("C24")
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["classify-image", "vlm-llava"])
+@pytest.mark.parametrize("name", ["classify-image", "vlm-llava", "vlm-qwen2", "vlm-mllama"])
 def test_sealed_training_is_training_in_the_clear(
     name: str, sealed: dict[str, Any], whole: Any, tmp_path: Path
 ) -> None:

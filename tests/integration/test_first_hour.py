@@ -23,7 +23,7 @@ WALK = importlib.util.module_from_spec(SPEC)
 sys.modules[SPEC.name] = WALK
 SPEC.loader.exec_module(WALK)
 
-PAGE = WALK.PAGE.read_text("utf-8")
+PAGE = (REPOSITORY / "docs" / "guides" / "first_hour.md").read_text("utf-8")
 STEPS = WALK.steps_of(PAGE)
 
 
@@ -55,6 +55,17 @@ def test_the_page_says_what_the_commands_say(tmp_path: Path) -> None:
     assert {path.name for path in plain} == {"letters.csv"}
     for path in (*tmp_path.rglob("*.identity.json"), *(tmp_path / "model").iterdir()):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ["auditor", "engineer", "operator"])
+def test_the_page_of_a_role_says_what_the_commands_say(role: str, tmp_path: Path) -> None:
+    [page] = [page for page in WALK.PAGES if page.stem == f"first_hour_{role}"]
+    steps = WALK.steps_of(page.read_text("utf-8"))
+    for step, played in zip(steps, WALK.play(steps, tmp_path, port=free_port()), strict=True):
+        typed = shlex.join(step.words)
+        assert played.status == step.exits, f"{typed}\n{played.said}"
+        assert WALK.likeness(played.said) == WALK.likeness(step.said), typed
 
 
 @pytest.mark.slow

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from relays import altering, carried
 from stage import CANARY, RECIPE, Stage, records, stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.claim("C140")]
@@ -256,6 +259,33 @@ def test_a_model_of_persons_is_not_adopted_nor_one_for_another_recipe(
     answer = world.try_run(*adopt_words(world, "training", room, trained, "clinic-c", out))
     assert (answer.code, answer.error) == (3, "dataset-mismatch")
     assert not out.exists()
+
+
+def test_a_key_that_the_broker_did_not_sign_ends_a_run_before_it_asks_for_keys(
+    world: Stage, trained: Path, tmp_path: Path
+) -> None:
+    """Found at the end, it would cost the training and the privacy that was reserved for it."""
+
+    def forged(data: bytes) -> bytes:
+        if b"sealing-key+json" not in data:
+            return data
+        return re.sub(rb'("sig":")(.)', lambda at: at[1] + (b"B" if at[2] == b"A" else b"A"), data)
+
+    pin = yaml.safe_load(world.broker.read_bytes())
+    there = urlsplit(pin["url"])
+    address = (there.hostname or "", there.port or 0)
+    with carried(address, altering(), altering(forged)) as (relayed, relay):
+        broker = tmp_path / "broker.yaml"
+        url = f"{there.scheme}://{relayed[0]}:{relayed[1]}"
+        broker.write_text(yaml.safe_dump(pin | {"url": url}))
+        words = world.train_words(world.folder / "training", "forged")
+        words[words.index("--broker") + 1] = broker
+        answer = world.try_run(*words)
+        asked = b"".join(map(bytes, relay.there))
+    assert (answer.code, answer.error) == (3, "signature-invalid")
+    assert b"/v1/keys/signed" in asked
+    assert b"/v1/releases" not in asked
+    assert not (world.folder / "forged").exists()
 
 
 @pytest.mark.claim("C141")

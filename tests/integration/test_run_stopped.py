@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
+import os
 import signal
 import stat
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 import pytest
-from stage import OWNERS, RECIPE, stage, wait_for
+from stage import DEADLINE_SECONDS, OWNERS, RECIPE, stage, wait_for
+
+from sealtrain.cli.programs import Part, Process
 
 pytestmark = pytest.mark.claim("C139")
 
@@ -50,3 +57,50 @@ def test_it_is_told_to_end_and_goes_on(tmp_path: Path) -> None:
         for path in (plain, *plain.rglob("*")):
             wanted = 0o700 if path.is_dir() else 0o600
             assert stat.S_IMODE(path.stat().st_mode) == wanted, path
+
+
+@pytest.mark.slow
+def test_a_signal_to_the_whole_group_reaches_a_run_with_ranks_and_supervisor_once(
+    tmp_path: Path,
+) -> None:
+    """As a shell, a job scheduler and systemd send it: to every process of the run."""
+    recipe = copy.deepcopy(RECIPE)
+    recipe["trainer"]["max_steps"] = 400
+    recipe["backend"] = {"name": "trl", "ranks": 2}
+    with stage(tmp_path) as world:
+        folder = world.propose("job", recipe)
+        world.approve(folder, *OWNERS)
+        out = tmp_path / "run"
+
+        def start(words: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> Process:
+            return subprocess.Popen(
+                world.command(*words), stdout=stdout, stderr=stderr,
+                env=world.environment(), cwd=world.folder, process_group=0,
+            )  # fmt: skip
+
+        words = [*world.train_words(folder, "run"), "--wait-for-lease", "60s"]
+        with Part("group", world.folder, words, start=start) as training:
+            wait_for(lambda: any((out / "checkpoints").glob("checkpoint-*")) or training.gone)
+            assert len(group(training.pid)) >= 3  # supervisor, rank 0, rank 1
+            before = newest(out)
+            os.killpg(training.pid, signal.SIGTERM)
+            status = training.wait(within=DEADLINE_SECONDS)
+            assert (status, json.loads(training.printed())["error"]["code"]) == (143, "run-stopped")
+            assert group(training.pid) == []
+        assert newest(out) > before
+        assert not (out / "manifest.json").exists()
+
+
+def newest(out: Path) -> str:
+    return max(path.name for path in (out / "checkpoints").glob("checkpoint-*"))
+
+
+def group(leader: int) -> list[int]:
+    """Processes of a process group."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            stat = (process / "stat").read_text().rsplit(")", 1)[1].split()
+            if int(stat[2]) == leader and stat[0] != "Z":
+                found.append(int(process.name))
+    return found

@@ -86,6 +86,51 @@ def test_everything_ends_with_it_and_continues_with_the_next(
     assert wait_for_none(tmp_path) == []
 
 
+@pytest.mark.slow
+@pytest.mark.claim("C148")
+@pytest.mark.parametrize("killed", ["broker", "guest"])
+def test_it_ends_with_its_broker_and_with_its_guest(
+    tmp_path: Path, consortium: Path, killed: str
+) -> None:
+    """The process that serves is killed, below what starts its machine."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    out = tmp_path / "up"
+    words: list[str | Path] = [
+        *("up", "--consortium", consortium, "--port", str(free_port()), "--out", out),
+        *("--deployment", out / "broker-compose.json"),
+    ]
+    with Part("up", logs, words) as part:
+        part.line("guest of", within=DEADLINE_SECONDS)
+        words_of = {"broker": "broker", "guest": str(out / "guest.sock")}
+        [serving] = serving_below(part.pid, words_of[killed])
+        os.kill(serving, signal.SIGKILL)
+        assert part.wait(within=30) == 4
+    printed = part.printed()
+    _, first = json.JSONDecoder().raw_decode(printed)
+    error = json.loads(printed[first:])["error"]
+    assert (error["code"], error["check"]) == (
+        "unreachable", "broker-guest" if killed == "broker" else "guest",
+    )  # fmt: skip
+    assert wait_for_none(tmp_path) == []
+
+
+def serving_below(pid: int, word: str) -> list[int]:
+    """Processes below another one that run ``sealtrain … serve`` with this word."""
+    found, below = [], {pid}
+    for process in sorted(int(one.name) for one in Path("/proc").glob("[0-9]*")):
+        try:
+            stat = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+            words = Path(f"/proc/{process}/cmdline").read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        if int(stat[1]) in below:
+            below.add(process)
+            if word in words and "serve" in words:
+                found.append(process)
+    return found
+
+
 def test_a_port_that_is_taken_is_refused_before_anything_starts(
     tmp_path: Path, consortium: Path
 ) -> None:
@@ -118,3 +163,16 @@ def test_another_consortium_needs_another_folder(tmp_path: Path, consortium: Pat
     assert done.returncode in {2, 5}
     assert "error" in json.loads(done.stdout)
     assert not (out / "broker-compose.json").exists()
+
+
+def test_hardware_that_there_is_not_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    refused = subprocess.run(
+        [sys.executable, "-m", "sealtrain", "up", "--tee", "sgx", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert refused.returncode == 2
+    assert json.loads(refused.stdout)["error"]["code"] == "usage"
+    assert not (tmp_path / "up").exists()

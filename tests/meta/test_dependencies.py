@@ -22,6 +22,7 @@ SOURCE = REPOSITORY / "src"
 # Folder or module → extras that it may rely on besides the core.
 EXTRAS = {
     "sealtrain/recipe/sample.py": ["seal"],
+    "sealtrain/recipe/duetimes.py": ["schedule"],  # imported where cron is read
     "sealtrain/client/hub.py": ["train"],  # imported where a recipe names a model of the hub
     "sealtrain/sealing": ["seal"],
     "sealtrain/recipe/records.py": ["seal"],  # imported where records are read
@@ -30,6 +31,7 @@ EXTRAS = {
     "sealtrain/training/distributed": ["deepspeed"],
     "sealtrain/training/backends": ["axolotl", "unsloth"],
     "sealtrain/broker": ["broker"],
+    "sealtrain/web": ["console"],
     "sealtrain_collab/federated/flower.py": ["federated"],
     "sealtrain_collab/federated/relay.py": ["federated"],
     "sealtrain_collab": ["train"],
@@ -39,7 +41,11 @@ EXTRAS = {
     "sealtrain/keys": ["aws", "pkcs11"],
     "sealtrain/storage": ["remote"],
     "sealtrain/training/data/validation": ["validation"],
-    "sealtrain/base/background.py": ["broker", "simulator"],  # the one server start of both
+    "sealtrain/base/background.py": [
+        "broker",
+        "console",
+        "simulator",
+    ],  # the one server start of all
     "sealtrain/ledger": ["broker", "postgres"],  # imported where a database is opened
 }
 # Declared although no module names it.
@@ -111,7 +117,7 @@ def test_every_import_is_declared_where_it_is_used() -> None:
     assert undeclared == set()
 
 
-@pytest.mark.parametrize("extra", ["", "seal", "train", "broker", "chain", "simulator"])
+@pytest.mark.parametrize("extra", ["", "seal", "train", "broker", "chain", "console", "simulator"])
 def test_every_declared_package_is_imported(extra: str) -> None:
     used = {name for path in MODULES for name in imported(path)}
     assert declared()[extra] - used - NEEDED_UNSEEN.keys() == set()
@@ -142,4 +148,4 @@ def test_dev_contains_every_extra_that_code_uses() -> None:
         for line in table["optional-dependencies"]["dev"]
         if Requirement(line).name == table["name"]
     ]
-    assert itself.extras >= {"seal", "train", "broker", "chain", "simulator"}
+    assert itself.extras >= {"seal", "train", "broker", "chain", "console", "simulator"}

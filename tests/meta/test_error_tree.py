@@ -44,6 +44,7 @@ def test_only_the_branches_choose_an_exit_code() -> None:
         "Unreachable": 4,
         "DataInvalid": 5,
         "RunStopped": 143,
+        "WaitOver": 124,
     }
 
 
@@ -62,6 +63,9 @@ def test_a_service_answers_each_class_with_a_status_of_an_error() -> None:
         "too-many-requests": 429,
         "data-invalid": 400,
         "entry-unknown": 404,
+        "page-unknown": 404,
+        "submission-unknown": 404,
+        "wait-over": 503,
         "head-too-large": 431,
         "request-too-large": 413,
     }

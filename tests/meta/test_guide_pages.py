@@ -13,7 +13,16 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
 
 
-@pytest.mark.parametrize("tool", ["guide_pictures.py", "bad_input_reference.py"])
+@pytest.mark.parametrize(
+    "tool",
+    [
+        "guide_pictures.py",
+        "notebook.py",
+        "bad_input_reference.py",
+        "openapi_documents.py",
+        "grafana_dashboard.py",
+    ],
+)
 def test_what_a_tool_makes_is_fresh(tool: str) -> None:
     done = subprocess.run(
         [sys.executable, f"tools/{tool}", "--check"], cwd=REPOSITORY, capture_output=True, text=True

@@ -19,7 +19,7 @@ from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.errors import DataInvalid
 from sealtrain.sealing.description import ShardInfo
 from sealtrain.sealing.hashtree import Suite
-from sealtrain.sealing.index import MAX_BATCH_ROWS, Batch, Index, IndexedShard
+from sealtrain.sealing.index import MAX_BATCH_ROWS, Batch, BatchTable, Index, IndexedShard
 from sealtrain.sealing.recordbatch import parse_record_batch
 
 pytestmark = pytest.mark.claim("C101")
@@ -52,7 +52,9 @@ def indexes(draw: st.DrawFn) -> Index:
                 ),
                 kind=kind,
                 file="file",
-                batches=tuple(draw(st.lists(batches, max_size=3)) if kind == "arrow" else ()),
+                batches=BatchTable.of(
+                    draw(st.lists(batches, max_size=3)) if kind == "arrow" else ()
+                ),
             )
         )
     rows = sum(batch.rows for shard in shards for batch in shard.batches)
@@ -104,7 +106,9 @@ def document() -> dict[str, Any]:
         info=ShardInfo(name="shard-00000.sealed", size=5000, root="ab" * 32),
         kind="arrow",
         file="shard-00000.sealed",
-        batches=(Batch(offset=8, length=1000, rows=10), Batch(offset=1008, length=800, rows=7)),
+        batches=BatchTable.of(
+            [Batch(offset=8, length=1000, rows=10), Batch(offset=1008, length=800, rows=7)]
+        ),
     )
     other = replace(shard, info=replace(shard.info, name="shard-00001.sealed"))
     index = Index(

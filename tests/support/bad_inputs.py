@@ -164,9 +164,9 @@ WORKING: Final[Mapping[str, tuple[Word, ...]]] = {
     "lock": (Read("engineer/recipe.yaml"), *BROKER, *CONSORTIUM, *OUT),
     "seal": (
         Read(RECORDS), "--name", Text("notes"), *ME,
-        *DEPLOYMENT, *BROKER, *OUT,
+        *DEPLOYMENT, *BROKER, "--data-use", Read("data-use.yaml"), *OUT,
     ),
-    "rewrap": (SEALED, *ME, *DEPLOYMENT, *BROKER),
+    "rewrap": (SEALED, *ME, *DEPLOYMENT, *BROKER, "--data-use", Read("data-use.yaml")),
     "adopt": (Read("run"), *ME, *DEPLOYMENT, *TRUST, *BROKER, *OUT),
     "register": (SEALED, *ME, *DEPLOYMENT, *BROKER),
     "status": (*DEPLOYMENT, *BROKER, "--interrupted", Read("run")),
@@ -262,6 +262,19 @@ WORKING: Final[Mapping[str, tuple[Word, ...]]] = {
         "--simulator", Read("root"),
     ),
     "deploy ticket": ("--role", Text("train"), *BROKER, "--data", Text("file:absent"), *OUT),
+    "run submit": (
+        Text("nightly"), "--ticket", Read("guest.ticket.json"), *DEPLOYMENT, *BROKER, *ME,
+        "--within", Text("1h"),
+    ),
+    "run list": (*BROKER, "--limit", Text("5")),
+    "run wait": (Text("nobody"), *BROKER, "--timeout", Text("1s")),
+    "run logs": (Text("nobody"), *BROKER),
+    "run stop": (Text("nobody"), *BROKER, *ME),
+    "run download": (Text("nobody"), *BROKER, *OUT, "--store", Text("file:absent")),
+    "run serve": (
+        *BROKER, *ME, *DEPLOYMENT, "--folder", "new", "--simulator", "root",
+        "--claim", Text("60s"),
+    ),
     "deploy credentials": (
         Read("token"), *DEPLOYMENT, "--policy", Read("policy.yaml"),
     ),

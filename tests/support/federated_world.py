@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from channel_world import keyed
 
+from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.signing.runlog import RunLog
 from sealtrain_collab.channel.answers import Done
@@ -32,7 +33,7 @@ from sealtrain_collab.federated.frames import (
 )
 from sealtrain_collab.federated.holding import Holding
 from sealtrain_collab.federated.mailbox import Mailbox
-from sealtrain_collab.federated.messages import PURPOSE, Asked, Joined
+from sealtrain_collab.federated.messages import PURPOSE, Asked, Joined, SealedState
 
 NOW = 1_790_000_000
 RUN_ID = "4f" * 16
@@ -51,11 +52,17 @@ def rounds(**changed: Any) -> Rounds:
         "round_seconds": 20,
         "parties": PARTIES,
     }
-    return Rounds(**fields | changed)
+    fields |= changed
+    return Rounds(**{"joining_seconds": fields["round_seconds"]} | fields)
 
 
 def conversation(me: str, *accepts: str, run_id: str = RUN_ID) -> Conversation:
     return keyed(PURPOSE, me, *accepts, context={"run_id": run_id})
+
+
+def share_of(party: str) -> str:
+    """A party's share of the keys of sealed states: the same after it began again."""
+    return sha256_hex(f"share of {party}".encode())
 
 
 class Mean(Merging):
@@ -88,12 +95,14 @@ class Adds:
     countable: bool = True
     patients: int | None = None
     asked: list[int] = field(default_factory=list)
+    sealed: SealedState | None = None
     before: Callable[[int], None] = lambda number: None
     answers: Callable[[bytes], bytes] = lambda update: update
 
     def learn(self, asked: Asked, state: bytes) -> Done:
         number = asked.round
         self.asked.append(number)
+        self.sealed = asked.sealed
         self.before(number)
         update = np.frombuffer(state, "<f4") + np.float32(self.number)
         words = {
@@ -136,6 +145,8 @@ class Relay:
             try:
                 frame = receive_frame(self.lead)
             except SealtrainError:
+                return
+            if not frame:  # the run is over
                 return
             node, number, seconds = TO_RELAY.unpack_from(frame)
             arguments = (node, number, seconds, frame[TO_RELAY.size :])
@@ -199,11 +210,13 @@ class FederatedWorld:
                 Holding(
                     mailbox,
                     changed.get("conversation", conversation(name, "lead")),
-                    Joined(
+                    lambda: Joined(
                         party=name,
                         records=work.records,
                         countable=work.countable,
                         patients=work.patients,
+                        share=changed.get("share", share_of(name)),
+                        sealed=work.sealed,
                     ),
                     work,
                     may_go_on=may_go_on,

@@ -92,6 +92,8 @@ class World(Agreement):
     artefacts: Path
     model: TrainedModel
     facts: dict[str, Any] = field(default_factory=dict)
+    begins: dict[str, Any] = field(default_factory=dict)
+    """Further fields of the ledger entry with which the run begins."""
 
     @property
     def subjects(self) -> tuple[Subject, ...]:
@@ -200,6 +202,7 @@ class World(Agreement):
             "datasets": listed,
             "elsewhere": self.elsewhere(receipt) if receipt.kind == "release" else [],
             **self.reserved(receipt),
+            **(self.begins if receipt.kind == "release" and not receipt.resume else {}),
         }
 
     def elsewhere(self, receipt: ReleaseReceipt) -> list[dict[str, str]]:

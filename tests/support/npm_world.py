@@ -20,33 +20,34 @@ from pathlib import Path
 
 import pytest
 
+AXE = ("axe-core@4.14.1",)
 PACKAGES = ("@foundry-rs/anvil@1.7.1", "@safe-global/safe-contracts@1.4.1", "solc@0.8.24")
 _INSTALL_SECONDS = 240
 _START_SECONDS = 30
 _failed: list[str] = []
 
 
-def node_modules() -> Path:
-    """The folder with ``PACKAGES``; skips the test where it cannot be had."""
+def node_modules(packages: tuple[str, ...] = PACKAGES) -> Path:
+    """The folder with some packages; skips the test where it cannot be had."""
     if missing := [name for name in ("node", "npm") if shutil.which(name) is None]:
         pytest.skip(f"no {' and '.join(missing)} on this machine")
     if _failed:
         pytest.skip(_failed[0])
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    name = hashlib.sha256("\n".join(PACKAGES).encode()).hexdigest()[:16]
+    name = hashlib.sha256("\n".join(packages).encode()).hexdigest()[:16]
     folder = root / "sealtrain-tests" / f"npm-{name}"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
-            _install(folder)
+            _install(folder, packages)
             (folder / "complete").touch()
     return folder / "node_modules"
 
 
-def _install(folder: Path) -> None:
+def _install(folder: Path, packages: tuple[str, ...]) -> None:
     words = ["npm", "install", "--prefix", str(folder), "--ignore-scripts", "--no-audit"]
-    words += ["--no-fund", "--no-package-lock", *PACKAGES]
+    words += ["--no-fund", "--no-package-lock", *packages]
     try:
         done = subprocess.run(
             words, check=False, capture_output=True, text=True, timeout=_INSTALL_SECONDS

@@ -15,6 +15,7 @@ from typing import Any
 
 from language_world import NF4, cpt, embed, write_base
 from preference_world import (
+    SCORER,
     kto,
     preferring,
     questions,
@@ -34,13 +35,25 @@ from training_world import (
     sft,
     write_records,
 )
-from vision_world import VISION, image_classifier, image_reader, seal_digits
+from vision_world import (
+    MLLAMA,
+    QWEN2,
+    VISION,
+    image_classifier,
+    image_reader,
+    reading,
+    seal_digits,
+)
 
 from sealtrain.recipe.schema import Recipe, parse_recipe
 
 BATCH = 4
 STILL = {"max_grad_norm": 0.0, "max_steps": 4, "save_steps": 2, "warmup_steps": 0}
 ADAPTER = LORA | {"lora_dropout": 0.0}
+ENCODER_ADAPTER = ADAPTER | {"target_modules": ["query", "value"]}
+FOUR_BITS = {"quantization": NF4}
+QLORA: dict[str, Any] = {"model": {"path": "base"}, "peft": ADAPTER | FOUR_BITS}
+TEXT = {"columns": {"text": "text", "label": "finding"}}
 PROMPTS = {"method": "prompt_tuning", "num_virtual_tokens": 2}
 NUMBERS = {
     "config": {"model_type": "sealtrain-tabular", "hidden_size": 8, "dropout": 0.0},
@@ -57,6 +70,7 @@ ENCODER = {
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
 }
+JUDGE = {"path": "judge", "tokenizer": {"kind": "bytes"}}
 READER = {"config": ENCODER, "init_seed": 3, "tokenizer": {"kind": "bytes"}}
 SEEING = {
     "model": {
@@ -120,7 +134,7 @@ def evaluation(*, trainer: dict[str, Any], **changed: Any) -> Recipe:
     return parse_recipe(
         document(
             phase="evaluate",
-            model={"path": "judge", "tokenizer": {"kind": "bytes"}},
+            model=JUDGE,
             datasets=[{"owner": OWNERS[0], "name": "held-out", "role": "test"}],
             columns={"text": "text", "label": "finding"},
             labels=["benign", "malignant"],
@@ -146,6 +160,8 @@ def write_judge(folder: Path) -> None:
 PLAYS: dict[str, Play] = {
     "evaluate": of(evaluation),
     "cpt": of(cpt),
+    "cpt-lora": of(cpt, peft=ADAPTER),
+    "cpt-qlora": of(cpt, **QLORA),
     "sft": of(sft),
     "sft-best": of(
         sft,
@@ -153,46 +169,64 @@ PLAYS: dict[str, Play] = {
         | {"load_best_model_at_end": True},
     ),
     "sft-lora": of(sft, peft=ADAPTER),
-    "sft-qlora": of(sft, model={"path": "base"}, peft=ADAPTER | {"quantization": NF4}),
+    "sft-qlora": of(sft, **QLORA),
     "sft-prompts": of(sft, peft=PROMPTS),
+    "sft-bf16": of(sft, trainer={"bf16": True}),
+    "sft-fp16": of(sft, trainer={"fp16": True}),
     "classify": of(classify, model=NUMBERS, trainer={"eval_steps": 2}),
-    "classify-text": of(classify, model=READER, columns={"text": "text", "label": "finding"}),
-    "classify-text-lora": of(
-        classify,
-        model=READER,
-        columns={"text": "text", "label": "finding"},
-        peft=ADAPTER | {"target_modules": ["query", "value"]},
-    ),
+    "classify-text": of(classify, model=READER, **TEXT),
+    "classify-text-lora": of(classify, model=READER, **TEXT, peft=ENCODER_ADAPTER),
+    "classify-text-qlora": of(classify, model=JUDGE, **TEXT, peft=ENCODER_ADAPTER | FOUR_BITS),
     "classify-image": of(image_classifier, "digits", **SEEING),
+    "classify-image-lora": of(image_classifier, "digits", **SEEING, peft=ADAPTER),
     "dpo": of(dpo, "preferences", trainer={"disable_dropout": True, "eval_steps": 2}),
     "dpo-lora": of(dpo, "preferences", peft=ADAPTER),
+    "dpo-qlora": of(dpo, "preferences", **QLORA),
     "apo": of(kto, "preferences", trainer={"loss_type": "apo_zero_unpaired"}),
     "orpo": of(dpo, "preferences", trainer={"loss_type": "orpo"}),
+    "orpo-lora": of(dpo, "preferences", trainer={"loss_type": "orpo"}, peft=ADAPTER),
+    "orpo-qlora": of(dpo, "preferences", trainer={"loss_type": "orpo"}, **QLORA),
     "reward": of(reward, "preferences", trainer={"eval_steps": 2}),
     "reward-lora": of(reward, "preferences", peft=ADAPTER),
+    "reward-qlora": of(
+        reward,
+        "preferences",
+        model=SCORER["model"],
+        peft=ADAPTER | FOUR_BITS,
+        trainer={"bf16": True, "eval_steps": 2},
+    ),
     "embed": of(embed, model=READER, whole=True),
     "embed-cached": of(embed, model=READER, whole=True, trainer={"mini_batch_size": 2}),
     "embed-lora": of(
         embed,
         model=READER,
         whole=True,
-        peft=ADAPTER | {"target_modules": ["query", "value"]},
+        peft=ENCODER_ADAPTER,
         trainer={"matryoshka_dims": [16, 8]},
     ),
+    "embed-qlora": of(embed, model=JUDGE, whole=True, peft=ENCODER_ADAPTER | FOUR_BITS),
     "vlm": of(image_reader, "digits"),
     "vlm-lora": of(image_reader, "digits", peft=ADAPTER),
+    "vlm-qwen": of(image_reader, "digits", **reading(QWEN2)),
+    "vlm-mllama": of(image_reader, "digits", **reading(MLLAMA), peft=ADAPTER),
     "ppo": of(ppo, "questions", trainer={"num_mini_batches": 2, "eval_steps": 2}),
     "ppo-lora": of(ppo, "questions", peft=ADAPTER),
+    "ppo-qlora": of(ppo, "questions", **QLORA),
     "kto": of(kto, "preferences"),
+    "kto-lora": of(kto, "preferences", peft=ADAPTER),
+    "kto-qlora": of(kto, "preferences", **QLORA),
     "grpo": of(grpo, "questions", trainer={"eval_steps": 2}),
     "grpo-lora": of(grpo, "questions", peft=ADAPTER),
+    "grpo-qlora": of(grpo, "questions", **QLORA),
     "rloo": of(rloo, "questions"),
+    "rloo-lora": of(rloo, "questions", peft=ADAPTER),
+    "rloo-qlora": of(rloo, "questions", **QLORA),
 }
 
 
-def recipe_of(name: str, backend: dict[str, Any] | None = None) -> Recipe:
+def recipe_of(play: str | Play, backend: dict[str, Any] | None = None) -> Recipe:
     """The recipe for a backend; without one for one rank, which does what two ranks do."""
-    play = PLAYS[name]
+    play = PLAYS[play] if isinstance(play, str) else play
     ranks = 2 if backend is None else 1
     division = {
         "per_device_train_batch_size": BATCH * (ranks if play.whole else 1),

@@ -21,6 +21,7 @@ from world import (
     bound_to,
     digest,
     founded,
+    identity,
     lock_changed,
     signed_dataset,
     simulated_pki,
@@ -36,6 +37,7 @@ from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerConfig, BrokerLimits
 from sealtrain.broker.serve import listening
+from sealtrain.broker.service.controllers import Controllers
 from sealtrain.broker.service.keyring import Keyring
 from sealtrain.broker.service.parts import BrokerParts
 from sealtrain.broker.service.service import Broker
@@ -349,6 +351,8 @@ def release_world(
     chain: ChainGate | None = None,
     database: Postgres | None = None,
     brokers: tuple[bytes, ...] | None = None,
+    submitters: tuple[str, ...] = (),
+    runners: tuple[str, ...] = (),
 ) -> Iterator[ReleaseWorld]:
     """A broker whose owners sealed, registered and, but for those left out, approved.
 
@@ -384,6 +388,13 @@ def release_world(
                 random=os.urandom,
                 limits=limits or BrokerLimits(),
                 lease_seconds=lease_seconds,
+                controllers=Controllers.of(
+                    consortium,
+                    *(
+                        {name: identity(name).public.signing_key for name in names}
+                        for names in (submitters, runners)
+                    ),
+                ),
                 gateway_app_id=gateway_app_id,
                 chain=chain,
             )

@@ -107,6 +107,8 @@ class Stage:
         machine: What every guest plays.
         policy: The simulator's policy → the one that the broker is given.
         variables: Further ones of every process's environment.
+        submitters: Who may submit runs besides the owners; they get identities.
+        runners: Who may run them; the same.
         warm: Commands are forked from a process that has imported what they need.
     """
 
@@ -114,6 +116,8 @@ class Stage:
     machine: Sequence[str] = MACHINE
     policy: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     variables: dict[str, str] = field(default_factory=dict)
+    submitters: Sequence[str] = ()
+    runners: Sequence[str] = ()
     warm: bool = WARM
     stack: ExitStack = field(default_factory=ExitStack)
 
@@ -234,9 +238,19 @@ class Stage:
         )
         self.run(
             "deploy", "ticket", "--role", "broker", "--listen", "127.0.0.1:0",
-            "--out", "broker.ticket.json",
+            "--out", "broker.ticket.json", *self._controllers(),
         )  # fmt: skip
         self.open_broker("broker")
+
+    def _controllers(self) -> list[str]:
+        words: list[str] = []
+        for option, names in (("--submitter", self.submitters), ("--runner", self.runners)):
+            for name in names:
+                if not (self.folder / name).exists():  # one key may stand in both lists
+                    self.run("keygen", name, "--out", self.folder / name)
+                public = json.loads((self.folder / name / f"{name}.public.json").read_bytes())
+                words += [option, f"{name}={public['signing_key']}"]
+        return words
 
     def open_broker(self, name: str) -> dict[str, Any]:
         """A broker that its measured document starts, with a root secret of its own.
@@ -344,8 +358,10 @@ def stage(
     *,
     machine: Sequence[str] = MACHINE,
     policy: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    submitters: Sequence[str] = (),
+    runners: Sequence[str] = (),
 ) -> Iterator[Stage]:
-    made = Stage(folder, machine, policy)
+    made = Stage(folder, machine, policy, submitters=submitters, runners=runners)
     with made.stack:
         made.found()
         yield made

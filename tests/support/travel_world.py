@@ -120,10 +120,20 @@ class TravelWorld:
             bounds=GivingBounds(**given | dict(bounds or {})),
             **changed,
         )
+        self.stack.callback(holder.close)
         self.holders[name] = self.stack.enter_context(
             listening(("127.0.0.1", 0), partial(_serve, holder, name), what=name)
         )
         return holder
+
+    def lies_there(self) -> bool:
+        """Whether any 16 bytes of a holder's tokens are in the accelerator's buffer."""
+        there = bytes(self.accelerator.buffer)
+        return any(
+            source.data[at : at + 16] in there
+            for source in self.tokens.values()
+            for at in range(0, len(source.data), 16)
+        )
 
     def plan(self, **changed: Any) -> Plan:
         fields: dict[str, Any] = {"buffer_bytes": self.buffer_bytes, "seal_every": 2}

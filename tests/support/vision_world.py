@@ -49,6 +49,52 @@ IDEFICS = {
     "scale_factor": 2,
     "tie_word_embeddings": True,
 }
+QWEN_TEXT = TEXT | {"rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3]}}
+GRID = {"patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2}
+QWEN2 = {
+    "model_type": "qwen2_vl",
+    "vision_config": GRID
+    | {"depth": 2, "embed_dim": 32, "num_heads": 2, "hidden_size": 32, "mlp_ratio": 2},
+    "text_config": QWEN_TEXT | {"model_type": "qwen2_vl_text"},
+    "tie_word_embeddings": True,
+}
+QWEN25 = {
+    "model_type": "qwen2_5_vl",
+    "vision_config": GRID
+    | {"depth": 2, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64}
+    | {"out_hidden_size": 32, "window_size": 16, "fullatt_block_indexes": [1]},
+    "text_config": QWEN_TEXT | {"model_type": "qwen2_5_vl_text"},
+    "tie_word_embeddings": True,
+}
+QWEN3 = {
+    "model_type": "qwen3_vl",
+    "vision_config": GRID
+    | {"depth": 2, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64}
+    | {"out_hidden_size": 32, "deepstack_visual_indexes": [0], "num_position_embeddings": 16},
+    "text_config": QWEN_TEXT | {"model_type": "qwen3_vl_text", "head_dim": 16},
+    "tie_word_embeddings": True,
+}
+AREA = {"min_area": 64, "max_area": 512}
+MLLAMA = {
+    "model_type": "mllama",
+    "vision_config": {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_global_layers": 1,
+        "attention_heads": 2,
+        "image_size": 16,
+        "patch_size": 4,
+        "max_num_tiles": 2,
+        "supported_aspect_ratios": [[1, 1], [1, 2], [2, 1]],
+        "intermediate_layers_indices": [1],
+        "vision_output_dim": 64,
+    },
+    "text_config": TEXT
+    | {"model_type": "mllama_text_model", "num_hidden_layers": 2, "cross_attention_layers": [1]}
+    | {"pad_token_id": 0},
+}
+TILES = {"size": 16, "max_image_tiles": 2}
 LORA = {"method": "lora", "r": 4, "lora_dropout": 0.1, "target_modules": ["q_proj", "v_proj"]}
 
 
@@ -115,3 +161,12 @@ def image_reader(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Re
     }
     own = TRAINER | {"max_length": 64} | (trainer or {})
     return parse_recipe(document(trainer=own, **(settings | changed)))
+
+
+def reading(config: dict[str, Any]) -> dict[str, Any]:
+    """Model and preparation of an image reader of any architecture."""
+    forms = {"mllama": TILES, "llava": {"size": 16}, "idefics3": {"size": 16}}
+    return {
+        "model": {"config": config, "init_seed": 1, "tokenizer": {"kind": "bytes"}},
+        "preparation": forms.get(config["model_type"], AREA),
+    }

@@ -31,7 +31,7 @@ from sealtrain.cli.programs import Process, Start
 
 WARM = "SEALTRAIN_COLD" not in os.environ
 """Whether tests use this."""
-CLOSED = ("evaluate", "federate", "resume", "split", "train")
+CLOSED = ("evaluate", "federate", "join", "resume", "split", "train")
 """Commands that begin anew in an interpreter of their own, with the training libraries."""
 _START_SECONDS = 120
 _POLL_SECONDS = 0.005

@@ -27,12 +27,14 @@ from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.approvals import DatasetPin, Decision, Target, sign_decision
 from sealtrain.consortium.datasets import sign_dataset
 from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.series_block import SeriesBlock
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.installation import CodePin, EnvironmentPin, PackagePin
 from sealtrain.recipe.lock import Installation, LockedRecipe, lock_recipe
 from sealtrain.recipe.needs import needs_of
 from sealtrain.sealing.description import DatasetDescription, ShardInfo
 from sealtrain.sealing.stanza import RecipeBinding
+from sealtrain.signing.datause import DataUse
 from sealtrain.signing.dsse import Ed25519Signer, Envelope
 from sealtrain.signing.identity import broker_id
 from sealtrain.signing.needs import Needs
@@ -276,6 +278,8 @@ def signed_dataset(
     sealed_at: int,
     signed_by: str | None = None,
     previous: str | None = None,
+    data_use: DataUse | None = None,
+    series: SeriesBlock | None = None,
     **changed: Any,
 ) -> Envelope:
     """The manifest that sealing makes of an owner's data, without the data.
@@ -287,6 +291,8 @@ def signed_dataset(
         sealed_at: When, seconds since 1970.
         signed_by: Another owner, where it is not the data's own.
         previous: Digest of the manifest that this one succeeds.
+        data_use: How it may be used.
+        series: Its place in a series.
         changed: Further fields of ``DatasetDescription``.
     """
     fields: dict[str, Any] = {
@@ -306,4 +312,6 @@ def signed_dataset(
         identity(signed_by or owner).signer,
         sealed_at=to_rfc3339(sealed_at),
         previous=previous,
+        data_use=data_use,
+        series=series,
     )

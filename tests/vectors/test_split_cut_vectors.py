@@ -14,7 +14,7 @@ from sealtrain.errors import DataInvalid
 from sealtrain_collab.cut.activations import Expected, decode, restored, rows_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "split-cut"
-MESSAGES = json.loads((FOLDER / "messages.json").read_text())
+MESSAGES = json.loads((FOLDER / "messages.json").read_text())["cases"]
 
 
 def read(one: dict[str, Any]) -> Any:
@@ -48,7 +48,7 @@ def test_a_message_that_is_none_is_refused(one: dict[str, Any]) -> None:
     assert refused.value.code == one["error"]
 
 
-@pytest.mark.parametrize("one", json.loads((FOLDER / "roundings.json").read_text()))
+@pytest.mark.parametrize("one", json.loads((FOLDER / "roundings.json").read_text())["cases"])
 def test_activations_are_rounded_to_the_nearest(one: dict[str, Any]) -> None:
     values = torch.tensor(one["activations"])[None, None]
     (row,) = rows_of(values, torch.ones(1, 1, dtype=torch.int64), torch.zeros(1), "int8")

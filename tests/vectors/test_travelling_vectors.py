@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from sealtrain.base.canonical import canonical_json
 from sealtrain.base.fingerprint import Fingerprint, pieces
 from sealtrain.base.secret import Secret
 from sealtrain_collab.travelling.capability import WriteCapability
-from sealtrain_collab.travelling.check import zeros_proof
+from sealtrain_collab.travelling.measurement import STATE_ENTRY, fingerprint_of_bytes
+from sealtrain_collab.travelling.scrub import fingerprint_of, overwrite, proof_of
 
 VECTORS: dict[str, list[dict[str, Any]]] = json.loads(
     (Path(__file__).resolve().parents[2] / "vectors/travelling/fingerprints.json").read_text()
@@ -30,8 +32,28 @@ def test_a_chunk_has_the_fingerprint_of_its_vector(vector: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("vector", VECTORS["wiped"], ids=lambda vector: vector["comment"])
-def test_a_wiped_range_has_the_proof_of_its_vector(vector: dict[str, Any]) -> None:
-    assert zeros_proof(vector["nonce"], vector["size"]) == vector["proof"]
+def test_an_overwritten_range_has_the_proof_of_its_vector(vector: dict[str, Any]) -> None:
+    assert proof_of(vector["seed"], vector["nonce"], vector["size"]) == vector["proof"]
+    there = memoryview(bytearray(b"x" * vector["size"]))
+    overwrite(there, bytes.fromhex(vector["seed"]))
+    assert fingerprint_of(there, bytes.fromhex(vector["nonce"])) == vector["proof"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["states"], ids=lambda vector: vector["comment"])
+def test_a_model_state_has_the_fingerprint_of_its_vector(vector: dict[str, Any]) -> None:
+    kept = canonical_json({"settings": {}, "step": vector["step"]}).decode()
+    header: dict[str, Any] = {"__metadata__": {STATE_ENTRY: kept}}
+    body = b""
+    for tensor in reversed(vector["tensors"]):  # in a file their order is free
+        data = hashlib.shake_256(tensor["shake_256_of"].encode()).digest(tensor["size"])
+        offsets = [len(body), len(body) + len(data)]
+        header[tensor["name"]] = {
+            "dtype": tensor["dtype"], "shape": tensor["shape"], "data_offsets": offsets
+        }  # fmt: skip
+        body += data
+    words = json.dumps(header).encode()
+    state = len(words).to_bytes(8, "little") + words + body
+    assert fingerprint_of_bytes(state, bytes.fromhex(vector["key"])) == vector["fingerprint"]
 
 
 def test_keys_of_a_capability_are_those_of_the_vector() -> None:

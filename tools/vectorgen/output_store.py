@@ -57,6 +57,7 @@ def read() -> Json:
         "paused": index(state="waiting", code="approval-revoked"),
         "finished": index(state="completed", files=model),
         "failed": index(state="failed", code="record-invalid"),
+        "of a run that reads series": index(series={"clinic-a/notes": 3, "clinic-b/notes": 512}),
     }
 
 
@@ -74,6 +75,14 @@ def refused() -> Json:
         "files of no run": index(run_id=None),
         "a manifest before the end": index(files={"manifest.json": one}),
         "the end without a manifest": index(state="completed"),
+        "no series": index(series={}),
+        "a series without an owner": index(series={"notes": 1}),
+        "a member 0": index(series={"clinic-a/notes": 0}),
+        "more members than a series has": index(series={"clinic-a/notes": 513}),
+        "a number as text": index(series={"clinic-a/notes": "3"}),
+        "series of no run": index(
+            run_id=None, state="waiting", files={}, series={"clinic-a/notes": 1}
+        ),
         "a way out": index(files={"model/../../run.json.sealed": one}),
         "another file of the run's folder": index(files={"run.json": one}),
         "a model in the clear": index(files={"model/model.safetensors": one}),

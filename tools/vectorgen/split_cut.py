@@ -175,7 +175,7 @@ def main(folder: Path) -> None:
     """Write both files."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, made in (("messages", messages()), ("roundings", roundings())):
-        (folder / f"{name}.json").write_text(json.dumps(made, indent=1) + "\n")
+        (folder / f"{name}.json").write_text(json.dumps({"cases": made}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

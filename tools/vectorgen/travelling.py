@@ -1,8 +1,9 @@
 """Vectors of fingerprints of travelling runs, made without sealtrain.
 
-Writes ``vectors/travelling/fingerprints.json``. GHASH (NIST SP 800-38D §6.4) is written out over
-integers, and AES is used for single blocks alone; everything follows from the labels below, so a
-second run writes the same bytes. Run: ``python tools/vectorgen/travelling.py [FOLDER]``.
+Writes ``vectors/travelling/fingerprints.json``: chunks, wipes, model states and capabilities.
+GHASH (NIST SP 800-38D §6.4) is written out over integers, and AES is used for single blocks
+alone; everything follows from the labels below, so a second run writes the same bytes. Run:
+``python tools/vectorgen/travelling.py [FOLDER]``.
 """
 
 from __future__ import annotations
@@ -87,23 +88,75 @@ def of_chunks() -> list[dict[str, Any]]:
     return made
 
 
-def of_zeros() -> list[dict[str, Any]]:
-    """Proofs of wiped ranges."""
+def keystream(key: bytes, size: int) -> bytes:
+    """AES-256 of 0, 1, 2 … (16 bytes, big endian), one after the other."""
+    count = -(-size // 16)
+    counters = b"".join(number.to_bytes(16) for number in range(count))
+    return block(key, counters)[:size]
+
+
+def of_wipes() -> list[dict[str, Any]]:
+    """Proofs of overwritten ranges."""
     return [
         {
-            "comment": f"{size} bytes wiped",
+            "comment": f"{size} bytes overwritten",
+            "seed": seed(f"seed {size}").hex(),
             "nonce": seed(f"nonce {size}").hex(),
             "size": size,
-            "proof": fingerprint(seed(f"nonce {size}"), bytes(size)),
+            "proof": fingerprint(seed(f"nonce {size}"), keystream(seed(f"seed {size}"), size)),
         }
         for size in (2, 512, PIECE + 2)
     ]
 
 
+STATES: list[tuple[str, int, dict[str, tuple[str, list[int], int]]]] = [
+    ("two tensors", 3, {"model.b": ("F32", [2, 3], 24), "model.a": ("BF16", [5], 10)}),
+    (
+        "a tensor of two blocks and one behind it",
+        70000,
+        {"model.w": ("F32", [256, 257], 263168), "optimizer.w.step": ("F32", [1], 4)},
+    ),
+]
+
+
+def of_states() -> list[dict[str, Any]]:
+    """Model states; the bytes of a tensor are so many of SHAKE-256 of its label."""
+    made = []
+    for comment, step, tensors in STATES:
+        key = seed(f"{comment} key")
+        digest, place, told = hashlib.sha256(f"step {step}\n".encode()), 0, []
+        for name, (dtype, shape, size) in sorted(tensors.items()):
+            label = f"{comment} {name}"
+            data = seed(label, size)
+            digest.update(f"{name} {dtype} [{','.join(map(str, shape))}]\n".encode())
+            for start in range(0, size, PIECE):
+                digest.update(gmac(key, (place + start).to_bytes(12), data[start : start + PIECE]))
+            place += size
+            told.append(
+                {
+                    "name": name,
+                    "dtype": dtype,
+                    "shape": shape,
+                    "shake_256_of": f"sealtrain travelling vectors {label}",
+                    "size": size,
+                }
+            )
+        made.append(
+            {
+                "comment": comment,
+                "key": key.hex(),
+                "step": step,
+                "tensors": told,
+                "fingerprint": digest.hexdigest(),
+            }
+        )
+    return made
+
+
 def keys() -> list[dict[str, Any]]:
     """The three keys of a capability."""
     secret = seed("secret of a capability")
-    label = b"sealtrain/travelling/v1 "
+    label = b"sealtrain/travelling/v2 "
     names = ("write", "receipt", "fingerprint")
     return [
         {
@@ -117,8 +170,13 @@ def main() -> None:
     """Write the file."""
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else OUT
     out.mkdir(parents=True, exist_ok=True)
-    vectors = {"chunks": of_chunks(), "wiped": of_zeros(), "capabilities": keys()}
-    text = json.dumps({"format": "sealtrain/travelling/v1", "vectors": vectors}, indent=1)
+    vectors = {
+        "chunks": of_chunks(),
+        "wiped": of_wipes(),
+        "states": of_states(),
+        "capabilities": keys(),
+    }
+    text = json.dumps({"format": "sealtrain/travelling/v2", "vectors": vectors}, indent=1)
     (out / "fingerprints.json").write_text(text + "\n")
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import random
 from pathlib import Path
 
-from PIL import Image
-from sklearn.datasets import load_sample_images
+from making import PICTURES, pictures
 
 TRAINER = {
     "max_steps": 120,
@@ -15,36 +12,13 @@ TRAINER = {
     "max_length": 64,
     "learning_rate": 0.01,
 }
-SEAL_AS = dict.fromkeys(
-    ("archive-a.pictures", "archive-b.pictures", "archive-b.pictures-test"), "--format images"
-)
-PROMPTS = ("What is this?\n", "Name what you see.\n")
-ANSWERS = ("temple", "flower")
-SIDE = 96
+SEAL_AS = PICTURES
 
 
 def prepare(folder: Path) -> dict[str, Path]:
     """Write pictures and the model."""
     _model(folder / "models" / "llava")
-    counts = {"archive-a.pictures": 150, "archive-b.pictures": 150, "archive-b.pictures-test": 60}
-    return {key: _pictures(folder / key, count) for key, count in counts.items()}
-
-
-def _pictures(folder: Path, count: int) -> Path:
-    source = random.Random(folder.name)  # noqa: S311 - example records
-    photographs = [Image.fromarray(one) for one in load_sample_images().images]
-    folder.mkdir()
-    rows = []
-    for number in range(count):
-        photograph, answer = photographs[number % 2], ANSWERS[number % 2]
-        left = source.randrange(photograph.width - SIDE)
-        top = source.randrange(photograph.height - SIDE)
-        name = f"{number:04}.jpg"
-        photograph.crop((left, top, left + SIDE, top + SIDE)).save(folder / name, quality=90)
-        rows.append({"file_name": name, "prompt": source.choice(PROMPTS), "completion": answer})
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    (folder / "metadata.jsonl").write_text(lines, "utf-8")
-    return folder
+    return pictures(folder)
 
 
 def _model(folder: Path) -> None:

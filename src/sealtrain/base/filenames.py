@@ -12,8 +12,18 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Final
 
-__all__ = ["DATA_SUFFIXES", "clash", "is_vocabulary", "may_carry_code", "portable_name"]
+__all__ = [
+    "DATA_SUFFIXES",
+    "OWNER_NAME",
+    "clash",
+    "is_vocabulary",
+    "may_carry_code",
+    "portable_name",
+    "slug",
+]
 
+OWNER_NAME: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
+"""Pattern of names of owners and consortia, which name files and folders too."""
 MAX_NAME_CHARS: Final = 255
 DATA_SUFFIXES: Final = (".safetensors", ".json", ".txt", ".model", ".tiktoken")
 """Ends of names that hold data: weights, settings, text, SentencePiece and BPE vocabularies."""
@@ -78,3 +88,8 @@ def may_carry_code(name: str) -> bool:
 def is_vocabulary(name: str) -> bool:
     """Whether a JSON file is a large table of words, whose keys are tokens and no settings."""
     return name.rsplit("/", 1)[-1] in _VOCABULARIES
+
+
+def slug(stem: str, otherwise: str) -> str:
+    """A name for a recipe, a dataset or a run from a text, which may hold nothing that fits."""
+    return re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:63] or otherwise

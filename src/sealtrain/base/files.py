@@ -67,9 +67,11 @@ def atomic_writer(
 
     Raises:
         AlreadyExists: ``path`` exists and ``overwrite`` is false.
-        UsageError: Its folder does not exist.
+        UsageError: Its folder does not exist, or it is a folder itself.
     """
     _check_place(path, overwrite)
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", hint="choose another output")
     # An absolute path stays valid when the working directory changes.
     path = path.absolute()
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")

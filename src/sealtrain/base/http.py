@@ -12,17 +12,27 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 from urllib.parse import urlencode
 
 import httpcore
-import httpx
+
+# httpx goes without its own command line, which would load rich and pygments at every start.
+sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+
+import httpx  # noqa: E402
+
+if sys.modules["httpx._main"] is None:
+    del sys.modules["httpx._main"]
 
 __all__ = [
     "LATER",
@@ -42,6 +52,7 @@ LATER: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses of servers that may do better later."""
 _LONGEST_PAUSE: Final = 20.0
 _CONNECTIONS: Final = 16
+_MAX_SOCKET_PATH: Final = 107
 _AGENT: Final = "sealtrain"
 _PIECE_BYTES: Final = 16 << 10
 
@@ -386,16 +397,36 @@ class _Backend(httpcore.NetworkBackend):
         self, path: str, timeout: float | None = None, socket_options: Any = None
     ) -> httpcore.NetworkStream:
         # The library leaks its socket where no server listens; this one fails first, and is closed.
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        with (
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe,
+            _short(path) as reached,
+        ):
             probe.settimeout(self._deadline.rest(timeout))
             try:
-                probe.connect(path)
+                probe.connect(reached)
             except OSError as error:
                 raise httpcore.ConnectError(str(error)) from None
-        stream = self._behind.connect_unix_socket(
-            path, self._deadline.rest(timeout), socket_options
-        )
+            stream = self._behind.connect_unix_socket(
+                reached, self._deadline.rest(timeout), socket_options
+            )
         return _Stream(stream, self._deadline)
+
+
+@contextmanager
+def _short(path: str) -> Iterator[str]:
+    """A socket's path that the kernel takes: by its open folder where it is too long."""
+    folder, name = os.path.split(path)
+    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
+        yield path
+        return
+    try:
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise httpcore.ConnectError(str(error)) from None
+    try:
+        yield f"/proc/self/fd/{opened}/{name}"
+    finally:
+        os.close(opened)
 
 
 class _Stream(httpcore.NetworkStream):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
@@ -18,7 +17,9 @@ from sealtrain.base.canonical import (
 )
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.encoding import from_base64
-from sealtrain.base.files import read_bounded
+from sealtrain.base.filenames import OWNER_NAME
+from sealtrain.base.files import atomic_write, read_bounded
+from sealtrain.base.spelling import nearest
 from sealtrain.errors import DataInvalid, SealtrainError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ __all__ = [
     "holding",
     "load_json",
     "load_model",
+    "printable",
 ]
 
 Hex32 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
@@ -47,7 +49,7 @@ Hex40 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 """20 bytes in lower-case hex."""
 Hex64 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """32 bytes in lower-case hex."""
-OwnerName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+OwnerName = Annotated[str, StringConstraints(pattern=OWNER_NAME)]
 """Name of an owner or dataset: lower-case letters, digits and hyphens."""
 Base64 = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]*={0,2}$")]
 """Padded standard base64; decode with ``base.encoding.from_base64``."""
@@ -59,6 +61,17 @@ Timestamp = Annotated[
     StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"),
 ]
 """RFC 3339 in UTC, whole seconds."""
+
+
+def printable(text: str) -> str:
+    """Return ``text`` if every character can be seen.
+
+    Raises:
+        ValueError: A control, format or unassigned character, or a space other than U+0020.
+    """
+    if not text.isprintable():
+        raise ValueError("text holds a character that cannot be seen")
+    return text
 
 
 def holding(check: Callable[[str], object]) -> AfterValidator:
@@ -83,7 +96,7 @@ RealTime = Annotated[Timestamp, holding(from_rfc3339)]
 class StrictModel(BaseModel):
     """Base of every document: immutable, no unknown field, no silent conversion."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form, every field present."""
@@ -149,6 +162,14 @@ class Document(StrictModel):
         """
         return cls.from_bytes(read_bounded(path, cls.max_bytes))
 
+    def save(self, path: Path) -> None:
+        """Write a new file, whole or not at all.
+
+        Raises:
+            AlreadyExists: The file exists.
+        """
+        atomic_write(path, self.to_bytes())
+
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -205,16 +226,18 @@ def _validated(cls: type[Model], data: bytes, error: type[SealtrainError], what:
         # JSON mode lets arrays become tuples while strict mode still refuses "1" for 1.
         return cls.model_validate_json(data)
     except ValidationError as invalid:
-        first, near = _most_telling(invalid, _field_names(cls))
+        unknown = _unknown(invalid, cls)
+        first = _most_telling(invalid, unknown)
         where = ".".join(str(part) for part in first["loc"]) or "(top level)"
         hint = f"see the schema of {what}"
         if first["type"] == "extra_forbidden":
-            message = f"{what} has an unknown field {where!r}"
-            hint = f"did you mean {near!r}?" if near else hint
+            named = ", ".join(repr(field) for field in unknown)
+            message = f"{what} has {_plural(unknown, 'an unknown field')} {named}"
+            hint = _meant(unknown) or hint
         elif first["type"] == "missing":
             missing = _missing_beside(invalid)
             named = ", ".join(repr(field) for field in missing)
-            message = f"{what} lacks the field{'s' if len(missing) > 1 else ''} {named}"
+            message = f"{what} lacks {_plural(missing, 'the field')} {named}"
             hint = f"write {'each of them' if len(missing) > 1 else 'it'}: there is no default"
         else:
             reason = first["msg"].removeprefix("Value error, ")
@@ -223,20 +246,47 @@ def _validated(cls: type[Model], data: bytes, error: type[SealtrainError], what:
         raise error(message, check=what, field=field, hint=hint) from None
 
 
-def _most_telling(invalid: ValidationError, fields: list[str]) -> tuple[ErrorDetails, str | None]:
-    """A misspelt field with the one that was meant, else the first problem.
+def _most_telling(invalid: ValidationError, unknown: dict[str, str | None]) -> ErrorDetails:
+    """A misspelt field, else the first problem.
 
     A misspelling also makes the right field missing; naming the cause beats naming the effect.
     Missing fields come before other problems, because they are named all at once.
     """
-    problems = invalid.errors(include_url=False, include_input=False)
-    for problem in problems[:_LOOKED_AT]:
-        if problem["type"] == "extra_forbidden" and str(problem["loc"][-1]) not in fields:
-            near = difflib.get_close_matches(str(problem["loc"][-1]), fields, n=1, cutoff=0.6)
-            if near:
-                return problem, near[0]
-    missing = (problem for problem in problems[:_LOOKED_AT] if problem["type"] == "missing")
-    return next(missing, problems[0]), None
+    problems = invalid.errors(include_url=False, include_input=False)[:_LOOKED_AT]
+    order = ("extra_forbidden", "missing") if any(unknown.values()) else ("missing",)
+    for kind in order:
+        for problem in problems:
+            if problem["type"] == kind:
+                return problem
+    return problems[0]
+
+
+def _unknown(invalid: ValidationError, cls: type[BaseModel]) -> dict[str, str | None]:
+    """The fields that no document of the kind has, each with the one beside it that was meant.
+
+    ``None`` where no field is like it, or where the field is known elsewhere in the document.
+    """
+    everywhere = {name for model in _models_in([cls]) for name in model.model_fields}
+    found: dict[str, str | None] = {}
+    for problem in invalid.errors(include_url=False, include_input=False)[:_LOOKED_AT]:
+        if problem["type"] == "extra_forbidden":
+            *place, last = map(str, problem["loc"])
+            near = None if last in everywhere else nearest(last, _fields_at(cls, place))
+            found[".".join((*place, last))] = near
+    return found
+
+
+def _meant(unknown: dict[str, str | None]) -> str:
+    guesses = {field: near for field, near in unknown.items() if near}
+    if len(unknown) == 1:
+        return "".join(f"did you mean {near!r}?" for near in guesses.values())
+    told = ", ".join(f"{near!r} for {field!r}" for field, near in guesses.items())
+    return f"did you mean {told}?" if told else ""
+
+
+def _plural(things: Collection[object], one: str) -> str:
+    """``the field`` and ``an unknown field`` of one thing or of several."""
+    return one if len(things) == 1 else f"{one.removeprefix('an ')}s"
 
 
 def _missing_beside(invalid: ValidationError) -> list[str]:
@@ -258,21 +308,38 @@ def _json(data: JsonValue, error: type[SealtrainError], what: str) -> bytes:
         raise error(f"{what} holds a value that JSON cannot carry", check=what) from problem
 
 
-def _field_names(cls: type[BaseModel]) -> list[str]:
-    """Names of all fields of a model and of the models inside it."""
-    names: list[str] = []
-    pending: list[Any] = [cls]
-    seen: set[Any] = set()
+def _fields_at(cls: type[BaseModel], place: list[str]) -> set[str]:
+    """Names of the fields that a document has at a place.
+
+    Pydantic's places name fields, positions in a sequence and members of a union; only a field
+    leads on.
+    """
+    kinds: list[Any] = [cls]
+    for part in place:
+        next_ = [
+            model.model_fields[part].annotation
+            for model in _models_in(kinds, inner=False)
+            if part in model.model_fields
+        ]
+        kinds = next_ or kinds
+    return {name for model in _models_in(kinds, inner=False) for name in model.model_fields}
+
+
+def _models_in(kinds: list[Any], *, inner: bool = True) -> list[type[BaseModel]]:
+    """The models that types name (of a union all), and those inside these models."""
+    found: list[type[BaseModel]] = []
+    pending, seen = [*kinds], set[Any]()
     while pending:
         kind = pending.pop()
         if kind in seen:
             continue
         seen.add(kind)
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            names.extend(kind.model_fields)
-            pending.extend(field.annotation for field in kind.model_fields.values())
+            found.append(kind)
+            if inner:
+                pending.extend(field.annotation for field in kind.model_fields.values())
         else:
             pending.extend(
                 part for part in getattr(kind, "__args__", ()) if not isinstance(part, str)
             )
-    return names
+    return found

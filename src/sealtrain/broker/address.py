@@ -10,7 +10,7 @@ from sealtrain.keys.keyfile import read_secret_file
 from sealtrain.ledger.backend import Place, Server
 from sealtrain.ledger.backends import SCHEMES, server_at
 
-__all__ = ["DATABASE", "LEDGER", "database_of", "is_address", "places"]
+__all__ = ["DATABASE", "LEDGER", "database_of", "is_address", "ledger_at", "places"]
 
 DATABASE: Final = "broker.sqlite"
 LEDGER: Final = "ledger.sqlite"
@@ -21,6 +21,15 @@ _MAX_ADDRESS: Final = 4096
 def is_address(text: str) -> bool:
     """Whether an option names a database on a server and not a file."""
     return text.startswith((_FILE, *(f"{scheme}:" for scheme in SCHEMES)))
+
+
+def ledger_at(text: str) -> Place:
+    """The ledger that an option names: in a file, or in a database on a server.
+
+    Raises:
+        UsageError, KeyFileInvalid, ExtraMissing: As ``database_of``.
+    """
+    return database_of(text) if is_address(text) else Path(text)
 
 
 def database_of(address: str) -> Server:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +34,7 @@ class BrokerLimits:
             ``None`` for half of all.
         posts_per_owner: Requests signed by one owner, per minute, independent of others; ``None``
             for half of all.
+        posts_per_controller: Requests signed by one submitter or runner, per minute.
         posts_per_lease: Renewals signed by the holder of one lease, per minute, independent of
             others.
         connections: Open connections of unauthenticated callers.
@@ -53,6 +55,7 @@ class BrokerLimits:
     manifests_per_run: int = 16
     posts_per_address: int | None = None
     posts_per_owner: int | None = None
+    posts_per_controller: int = 120
     posts_per_lease: int = 60
     connections: int = 256
     connections_per_address: int = 128
@@ -107,6 +110,8 @@ class BrokerConfig:
         public_urls: URLs under which owners reach it; none for the address it listens on.
         metrics_port: Port of the page for Prometheus on 127.0.0.1; ``None`` for none.
         log_format: How the log is written.
+        submitters: Who may submit runs besides the owners: name → Ed25519 key in base64.
+        runners: Who may claim submissions and report on them: the same.
     """
 
     consortium: Path
@@ -131,6 +136,8 @@ class BrokerConfig:
     public_urls: tuple[str, ...] = ()
     metrics_port: int | None = None
     log_format: LogFormat = "text"
+    submitters: Mapping[str, str] = field(default_factory=dict)
+    runners: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse values that no broker can run with.

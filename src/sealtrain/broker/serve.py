@@ -130,6 +130,7 @@ def assembled(
     """A broker without HTTP, from its configuration. Arguments and errors as ``serve``."""
     require_extra()
     from sealtrain.broker.address import places
+    from sealtrain.broker.service.controllers import Controllers
     from sealtrain.broker.service.keyring import Keyring
     from sealtrain.broker.service.parts import BrokerParts
     from sealtrain.broker.service.service import Broker
@@ -179,6 +180,7 @@ def assembled(
                     random=random,
                     limits=config.limits,
                     lease_seconds=config.lease_seconds,
+                    controllers=Controllers.of(consortium, config.submitters, config.runners),
                     gateway_app_id=config.gateway_app_id if config.boot_auth else None,
                     chain=chain,
                     surroundings=_surroundings(config),

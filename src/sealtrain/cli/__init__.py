@@ -11,6 +11,7 @@ they leave loads nothing for a run.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -41,6 +42,10 @@ os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 _COMPLETE: Final = "_SEALTRAIN_COMPLETE"
 """Variable by which a shell asks for completions, as click's documentation has it."""
+_INTERRUPTED: Final = 130
+_YOUNG_OBJECTS: Final = 50_000
+"""After so many the collector looks for cycles. Python's 700 come a thousand times while a command
+loads libraries, whose definitions are no garbage."""
 
 
 class Root(LazyGroup):
@@ -74,6 +79,8 @@ class Root(LazyGroup):
         except click.Abort:
             say("nothing was typed, so the command did nothing more")
             sys.exit(1)
+        if status == _INTERRUPTED:  # typer turns Ctrl-C into a status
+            _say_interrupted()
         sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -112,6 +119,8 @@ def main() -> None:
         # A path whose bytes are no text would be printed as those bytes, and no reader of JSON
         # takes them; so written, it is one of JSON's own escapes.
         sys.stdout.reconfigure(errors="backslashreplace")
+    if not sys.flags.isolated:  # a run's process, which lasts, keeps Python's number (cli.alone)
+        gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
     try:
         app()
     except SealtrainError as error:
@@ -119,12 +128,16 @@ def main() -> None:
     except ModuleNotFoundError as error:
         sys.exit(_report_absent(error))
     except KeyboardInterrupt:
-        say("interrupted: the same command begins again; a run goes on with `sealtrain resume`")
-        sys.exit(130)
+        _say_interrupted()
+        sys.exit(_INTERRUPTED)
     except OSError as error:
         sys.exit(report_system(error))
     except Exception as bug:  # the last resort: a bug never shows a traceback with data in it
         sys.exit(report_bug(bug))
+
+
+def _say_interrupted() -> None:
+    say("interrupted: the same command begins again; a run goes on with `sealtrain resume`")
 
 
 def _report_absent(error: ModuleNotFoundError) -> int:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sealtrain.cli.brokers import BrokerFiles, exit_for, failures
-from sealtrain.cli.log import StateFile
+from sealtrain.cli.ledgermemory import StateFile
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.adopting import adopt as adopt_for
 from sealtrain.client.owner import Owner

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sealtrain.cli import log
+from sealtrain.base.clock import from_rfc3339, system_clock
 from sealtrain.cli.brokers import BrokerFiles, exit_for, failures
 from sealtrain.cli.durations import Duration
+from sealtrain.cli.ledgermemory import StateFile
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.review import review
 from sealtrain.client import approving
 from sealtrain.client.connection import deployment_of
+from sealtrain.client.imagerecords import image_records
 from sealtrain.client.owner import Owner
+from sealtrain.client.standing import StandingRequest
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import UsageError
+from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.recipe.needs import needs_of
 
 if TYPE_CHECKING:
@@ -30,7 +34,6 @@ __all__ = ["ApprovalOptions", "approve", "asked", "confirm", "revoke", "shown", 
 Deployment = Annotated[Path, typer.Option("--deployment", help="app-compose.json of the recipe.")]
 ConsortiumFile = Annotated[Path, typer.Option(help="The consortium file.")]
 IdentityFile = Annotated[Path, typer.Option(help="Your private identity file.")]
-StateFile = log.StateFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +73,63 @@ class ApprovalOptions:
             "--valid-for", click_type=Duration("d", least=1, most=3650), help="How long it holds."
         ),
     ] = 30
+    until: Annotated[
+        str | None,
+        typer.Option(help="Day or time at which it ends, as 2027-01-31, in place of --valid-for."),
+    ] = None
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=1_000_000, help="Standing: at most so many runs; resumes are none."
+        ),
+    ] = None
+    budget: Annotated[
+        float | None,
+        typer.Option(help="With --runs: most epsilon that they reserve of each dataset of yours."),
+    ] = None
+    series: Annotated[
+        list[str] | None,
+        typer.Option(help="With --runs: series of yours whose later members count too; repeat."),
+    ] = None
     lift_revocation: Annotated[
         bool, typer.Option("--lift-revocation", help="Take back your own revocation of it.")
     ] = False
+    verified: Annotated[
+        list[Path] | None,
+        typer.Option("--verified", help="Record of another owner who verified the image; repeat."),
+    ] = None
+
+    @property
+    def standing(self) -> StandingRequest | None:
+        """How often it may run.
+
+        Raises:
+            UsageError: A budget or a series without a number of runs, or no such budget.
+        """
+        if self.runs is None:
+            if self.budget is not None or self.series:
+                raise UsageError(
+                    "a budget and series belong to an approval of several runs",
+                    check="--runs",
+                    hint="say how many: --runs",
+                )
+            return None
+        if self.budget is not None and not 0 < self.budget <= 1000:
+            raise UsageError(
+                "a budget is a number above 0, at most 1000",
+                check="--budget",
+                got=f"{self.budget:g}",
+            )
+        return StandingRequest(runs=self.runs, epsilon=self.budget, series=tuple(self.series or ()))
+
+    @property
+    def ends(self) -> int | None:
+        """Last second, where ``until`` names one.
+
+        Raises:
+            UsageError: It is neither a day nor a time.
+        """
+        return None if self.until is None else _end_of(self.until)
 
 
 def approve(
@@ -136,10 +193,12 @@ def asked(
 
     Raises:
         UsageError: The owner typed another word; nothing was signed.
-        SealtrainError: As ``approving.prepare`` and ``approving.give``.
+        SealtrainError: As ``approving.prepare``, ``imagerecords.image_records`` and
+            ``approving.give``.
     """
     read = deployment_of(deployment)
     lock, _ = read
+    ends = terms.ends
     before = deployment_of(terms.approved_before) if terms.approved_before else None
     intent = approving.prepare(
         me,
@@ -148,26 +207,37 @@ def asked(
         datasets=terms.dataset or (),
         lift_revocation=terms.lift_revocation,
         unpinned=terms.unpinned,
+        standing=terms.standing,
         before=before,
     )
     if before is not None and not intent.approved_before:
         say(f"no broker has your approval of {terms.approved_before}: the whole recipe is shown")
+    verified = image_records(me, lock, consortium, terms.verified or (), now=system_clock())
     for url, why in intent.failed.items():
         say(f"broker {url} failed: {why.code}: {why.message}")
-    review(
-        lock,
-        needs_of(lock.recipe),
-        before[0] if before is not None and intent.approved_before else None,
-        known=intent.brokers,
-        quiet=quiet and yes,  # nobody is asked about what is not shown
-        detail=detail,
-        intent=intent,
-        days=terms.days,
-    )
+    if not (quiet and yes):  # nobody is asked about what is not shown
+        review(
+            lock,
+            needs_of(lock.recipe),
+            before[0] if before is not None and intent.approved_before else None,
+            known=intent.brokers,
+            detail=detail,
+            intent=intent,
+            days=terms.days if ends is None else None,
+            until=ends,
+            verified=verified,
+        )
     confirm("APPROVE", yes)
-    answers = approving.give(me, intent, days=terms.days)
+    answers = approving.give(me, intent, days=terms.days, until=ends)
     pinned = {one.dataset_id: one.root for one in intent.pinned}
-    return answers, {"pinned": pinned, "lifted": list(intent.lifts)}
+    said: dict[str, Any] = {
+        "pinned": pinned,
+        "lifted": list(intent.lifts),
+        "image_verified_by": {one.owner.name: one.document.signed_at for one in verified},
+    }
+    if intent.standing is not None:
+        said["signed"] = intent.standing.to_dict()
+    return answers, said
 
 
 def revoke(
@@ -198,7 +268,16 @@ def status(
 ) -> None:
     """Show threshold and progress of a recipe's approval, counted from the signed decisions."""
     say("this counts approvals only; whether train would get keys says: sealtrain status")
-    _show(approving.tallies(tuple(brokers), deployment, Consortium.load(consortium)), as_json)
+    who = Consortium.load(consortium)
+    answers = approving.tallies(tuple(brokers), deployment, who)
+    used = approving.standing(tuple(brokers), deployment, who).done
+    told = {url: [one.to_dict() for one in found] for url, found in used.items() if found}
+    lines = [
+        f"standing   {one.owner}: {one.in_words}" + (f" (at {url})" if len(used) > 1 else "")
+        for url, found in used.items()
+        for one in found
+    ]
+    _show(answers, as_json, {"standing": told} if told else {}, lines)
 
 
 def confirm(word: str, yes: bool) -> None:
@@ -214,9 +293,27 @@ def confirm(word: str, yes: bool) -> None:
         raise UsageError("nothing was signed", got="another word", expected=word)
 
 
-def _show(answers: AtEach[Tally], as_json: bool, besides: dict[str, Any] | None = None) -> None:
+def _end_of(text: str) -> int:
+    """Last second of a day, or a time."""
+    try:
+        return from_rfc3339(f"{text}T23:59:59Z" if len(text) == len("2027-01-31") else text)
+    except SealtrainError:
+        raise UsageError(
+            "an approval ends on a day or at a time",
+            check="--until",
+            got=text[:40],
+            expected="2027-01-31 or 2027-01-31T12:00:00Z, in UTC",
+        ) from None
+
+
+def _show(
+    answers: AtEach[Tally],
+    as_json: bool,
+    besides: dict[str, Any] | None = None,
+    further: Sequence[str] = (),
+) -> None:
     told, lines = shown(answers)
-    emit(as_json, told | (besides or {}), lines)
+    emit(as_json, told | (besides or {}), [*lines, *further])
     exit_for(answers)
 
 
@@ -245,6 +342,7 @@ def _tally_lines(tally: Tally) -> list[str]:
     named = {
         "awaited": tally.awaited,
         "expired": tally.expired,
+        "spent": tally.spent,
         "mistaken": tally.mistaken,
         "revoked": tally.revoked_by,
     }

@@ -21,6 +21,7 @@ from sealtrain.broker.logs import log_format_of
 from sealtrain.broker.serve import serve as serve_broker
 from sealtrain.broker.service.deployment import document_of
 from sealtrain.cli.broker_database import Database
+from sealtrain.cli.deploy import keys_by_name
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.api import BrokerClient
@@ -100,7 +101,7 @@ class AnswerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions:
-    """What is between the broker and those who ask it."""
+    """What is between the broker and those who ask it, and who may ask it for runs."""
 
     proxy: Annotated[
         list[str] | None, typer.Option(help="Address of a reverse proxy to believe; repeat.")
@@ -108,6 +109,14 @@ class NetworkOptions:
     public_url: Annotated[
         list[str] | None,
         typer.Option(help="URL under which owners reach it, if not where it listens; repeat."),
+    ] = None
+    submitter: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=KEY", help="Who may submit runs besides owners; repeat."),
+    ] = None
+    runner: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=KEY", help="Who may claim submitted runs; repeat."),
     ] = None
     posts_per_minute: Annotated[
         int,
@@ -165,6 +174,8 @@ def serve(
         limits=BrokerLimits(posts_per_minute=network.posts_per_minute),
         metrics_port=watching.metrics_port,
         log_format=log_format_of(watching.log_format),
+        submitters=keys_by_name(network.submitter, "--submitter"),
+        runners=keys_by_name(network.runner, "--runner"),
     )
     if listening.ticket is not None:
         config = _with_ticket(config, load_ticket(listening.ticket))
@@ -192,6 +203,8 @@ def _with_ticket(config: BrokerConfig, ticket: RunTicket) -> BrokerConfig:
         former_root_secrets=(*config.former_root_secrets, *ticket.former_root_secrets),
         public_urls=(*config.public_urls, *ticket.public_urls),
         proxies=(*config.proxies, *ticket.proxies),
+        submitters={**config.submitters, **ticket.submitters},
+        runners={**config.runners, **ticket.runners},
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,6 @@ from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
-from sealtrain.broker.serve import require_extra
 from sealtrain.cli.approvals import confirm
 from sealtrain.cli.broker_tokens import read_token
 from sealtrain.cli.durations import Duration
@@ -154,10 +154,9 @@ def openapi(
     ] = False,
 ) -> None:
     """Print the OpenAPI document of the service."""
-    require_extra()
-    from sealtrain.broker.http.app import described
-
-    typer.echo(json.dumps(described(boot_auth=boot_auth), indent=2))
+    name = "openapi-boot.json" if boot_auth else "openapi.json"
+    text = files("sealtrain.broker").joinpath(name).read_text("utf-8")
+    typer.echo(json.dumps(json.loads(text), indent=2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

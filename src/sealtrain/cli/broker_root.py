@@ -9,6 +9,7 @@ import typer
 
 from sealtrain.base.clock import system_clock
 from sealtrain.base.encoding import to_base64
+from sealtrain.base.files import atomic_folder, made_folder
 from sealtrain.broker.address import places
 from sealtrain.broker.service.rotating import rotate_key
 from sealtrain.cli.broker_database import Database
@@ -78,10 +79,11 @@ def split(
     made = split_root(secret, threshold=threshold, count=shares)
     if out.exists():
         raise AlreadyExists(f"{out} exists already", check="shares", hint="name a new folder")
-    out.mkdir(mode=0o700, parents=True)
-    files = [out / f"share-{number}-of-{shares}.txt" for number in range(1, shares + 1)]
-    for path, mnemonic in zip(files, made, strict=True):
-        write_secret_file(path, mnemonic.reveal() + b"\n")
+    names = [f"share-{number}-of-{shares}.txt" for number in range(1, shares + 1)]
+    with made_folder(out.parent), atomic_folder(out) as folder:
+        for name, mnemonic in zip(names, made, strict=True):
+            write_secret_file(folder / name, mnemonic.reveal() + b"\n")
+    files = [out / name for name in names]
     say("print each share or hand it over, then remove this folder: together they are the secret")
     emit(
         as_json,

@@ -21,7 +21,7 @@ from sealtrain.client.connection import brokers_of_lock, deployment_of, target_o
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.decisions import Decision
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import ApprovalsMissing, UsageError
+from sealtrain.errors import ApprovalsMissing, ChainRefused, UsageError
 from sealtrain.recipe.needs import needs_of
 from sealtrain_chain.account import address, load_account
 from sealtrain_chain.carrying import carry_out, execute_proposal
@@ -84,10 +84,21 @@ def status(
             "until": to_rfc3339(until) if file.kind == "owners" and until else None,
             "nonce": read.values[1] if file.kind == "owners" else None,
         }
-    emit(as_json, shown, _status_lines(shown))
+    refusal = None
     if compose_hash is not None:
-        require_app(file, app_id)
-        require_counting(file, compose_hash, read.values[0], now)
+        try:
+            require_app(file, app_id)
+            require_counting(file, compose_hash, read.values[0], now)
+        except ChainRefused as error:
+            refusal = error
+    if refusal is not None and as_json:  # one object says both
+        shown["error"] = refusal.to_dict()
+    emit(as_json, shown, _status_lines(shown))
+    if refusal is not None and as_json:
+        say(f"{refusal.label} [{refusal.code}]: {refusal.message}")
+        raise typer.Exit(refusal.exit_code)
+    if refusal is not None:
+        raise refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +125,9 @@ def approve(
     file; nothing is sent. Enough owners' files together are sent by: chain execute.
     """
     lock, target = deployment_of(deployment)
-    needs = needs_of(lock.recipe)
-    review(lock, needs, known=brokers_of_lock([broker], lock), quiet=as_json and yes)
+    needs, known = needs_of(lock.recipe), brokers_of_lock([broker], lock)
+    if not (as_json and yes):
+        review(lock, needs, known=known)
     confirm("APPROVE", yes)
     file = load_chain_file(signing.chain)
     members = Consortium.load(consortium)

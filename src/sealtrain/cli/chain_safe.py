@@ -80,7 +80,8 @@ def sign(
                 got=read.compose_hash,
                 expected=target.compose_hash,
             )
-        review(lock, needs_of(lock.recipe), known={}, quiet=as_json and yes)
+        if not (as_json and yes):
+            review(lock, needs_of(lock.recipe), known={})
     elif read.action == "add":
         raise UsageError(
             "a compose hash alone does not show what it allows",

@@ -239,7 +239,7 @@ _SIMULATOR: Final[Entries] = {
 
 _DEPLOY: Final[Entries] = {
     "run": Entry(
-        "sealtrain.cli.deploy:run",
+        "sealtrain.cli.deployrun:run",
         "Start exactly what a deployment document says, in a simulated guest that measured it.",
     ),
     "ticket": Entry(
@@ -253,6 +253,41 @@ _DEPLOY: Final[Entries] = {
     ),
 }
 
+_RUN: Final[Entries] = {
+    "submit": Entry(
+        "sealtrain.cli.runsubmit:submit",
+        "Submit a run: a runner starts it once, however often you ask.",
+    ),
+    "list": Entry(
+        "sealtrain.cli.run:list_runs",
+        "List submitted runs, newest first: the runner's word, and the broker's own record.",
+    ),
+    "wait": Entry(
+        "sealtrain.cli.run:wait",
+        "Wait until a run has ended: 0 with its manifest in the ledger, 1 without, 124 too late.",
+    ),
+    "logs": Entry(
+        "sealtrain.cli.run:logs",
+        "Show what the ledger and the output store hold of a run, and who says each line.",
+    ),
+    "stop": Entry(
+        "sealtrain.cli.run:stop",
+        "Stop a run: its guest seals a checkpoint, and no runner starts it again.",
+    ),
+    "download": Entry(
+        "sealtrain.cli.run:download",
+        "Fetch model and manifest of a completed run, each verified by its digest.",
+    ),
+    "serve": Entry(
+        "sealtrain.cli.runserve:serve",
+        "Take submitted runs and start their guests, until Ctrl-C or SIGTERM.",
+    ),
+    "schedule": Entry(
+        "sealtrain.cli.scheduler:schedule",
+        "Submit a run for each due time of a recipe's schedule, or record why there is none.",
+    ),
+}
+
 _IMAGE: Final[Entries] = {
     "verify": Entry(
         "sealtrain.cli.image:verify",
@@ -261,6 +296,13 @@ _IMAGE: Final[Entries] = {
     "show": Entry(
         "sealtrain.cli.image:show",
         "Show an image's digest, how it starts and which packages it has; nothing is verified.",
+    ),
+}
+
+_CONSOLE: Final[Entries] = {
+    "agent": Entry(
+        "sealtrain.cli.consoleagent:agent",
+        "Sign decisions that you make in the console, once you confirm each in this terminal.",
     ),
 }
 
@@ -365,7 +407,8 @@ COMMANDS: Final[Entries] = {
         "Sign and register a model that was handed on to your recipe; it opens for no person.",
     ),
     "inspect": Entry(
-        "sealtrain.cli.data:inspect", "Show what a sealed dataset or file tells without any key."
+        "sealtrain.cli.inspecting:inspect",
+        "Show what a sealed dataset or file tells without any key.",
     ),
     "open": Entry(
         "sealtrain.cli.opening:open_sealed",
@@ -395,6 +438,10 @@ COMMANDS: Final[Entries] = {
         "Play the role of a run ticket in a guest; a measured deployment document starts this.",
         measured=True,
     ),
+    "join": Entry(
+        "sealtrain_collab.nodes.cli:join",
+        "Be another node of a run: prove this guest to the lead, and train a part of each step.",
+    ),
     "checkpoints": Entry(
         "sealtrain.cli.checkpoints:checkpoints",
         "List the sealed checkpoints of a run, newest first, as their files claim them.",
@@ -403,6 +450,10 @@ COMMANDS: Final[Entries] = {
     "up": Entry(
         "sealtrain.cli.up:up",
         "Play broker and hardware on this machine, until Ctrl-C, to rehearse every role by hand.",
+    ),
+    "walk": Entry(
+        "sealtrain.cli.walk:walk",
+        "Walk through a sealed run and switch one protection after the other off.",
     ),
     "rehearse": Entry(
         "sealtrain.cli.rehearse:rehearse",
@@ -457,6 +508,12 @@ COMMANDS: Final[Entries] = {
     "trust": Noun("The auditor's trust file.", _TRUST, no_args_is_help=True),
     "broker": Noun("The key-release service.", _BROKER),
     "deploy": Noun("Deployment documents: run tickets, and start what is measured.", _DEPLOY),
+    "run": Noun("Submitted runs: ask for one, watch, stop and fetch it.", _RUN),
+    "console": Noun(
+        "Show consortium and runs in a browser on this machine, until Ctrl-C.",
+        _CONSOLE,
+        place="sealtrain.cli.console:console",
+    ),
     "image": Noun("Container images: what is in one, and where it comes from.", _IMAGE),
     "chain": Noun("Owners' decisions on a public chain.", _CHAIN),
     "simulator": Noun("A simulated guest API. SIMULATED — NOT ATTESTED.", _SIMULATOR),
@@ -478,7 +535,7 @@ COMMANDS: Final[Entries] = {
 }
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Begin": ("init", "demo", "recipes", "rehearse", "up", "explain"),
+    "Begin": ("init", "demo", "walk", "recipes", "rehearse", "up", "explain"),
     "Owners of data": (
         "keygen",
         "consortium",
@@ -496,9 +553,10 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "withdraw",
         "open",
     ),
-    "Engineers": ("recipe", "lock", "status", "train", "resume", "checkpoints", "merge"),
+    "Everybody": ("console",),
+    "Engineers": ("recipe", "lock", "status", "run", "train", "resume", "checkpoints", "merge"),
     "Operators": ("broker", "deploy", "guest", "image", "doctor", "simulator"),
     "Auditors": ("verify", "report", "export", "inspect", "trust", "attest"),
-    "Training together, and on a chain": ("split", "travel", "federate", "chain"),
+    "Training together, and on a chain": ("join", "split", "travel", "federate", "chain"),
 }
 """Where each name stands in ``--help``: by the person who begins with it."""

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sealtrain.base.files import atomic_write
-from sealtrain.cli.output import Json, emit
+from sealtrain.cli.output import Json, emit, require_name
 from sealtrain.consortium.members import Consortium
 from sealtrain.signing.identity import PublicIdentity
 
@@ -52,6 +51,7 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Found a consortium: owners, their public keys and the thresholds, every one written."""
+    require_name(name, "NAME")
     consortium = Consortium.found(
         name=name,
         owners=[PublicIdentity.load(path) for path in owner],
@@ -63,7 +63,7 @@ def create(
         export_model=thresholds.export_model,
         own_data_consent=own_data_consent,
     )
-    atomic_write(out, consortium.to_bytes())
+    consortium.save(out)
     emit(as_json, {**shown(consortium), "file": str(out)}, lines(consortium))
 
 

@@ -2,41 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sealtrain.base.canonical import parse_json
-from sealtrain.base.files import read_bounded
+from sealtrain.base.models import load_model
 from sealtrain.cli.approvals import ApprovalOptions, asked, shown
 from sealtrain.cli.brokers import BrokerFiles, Threshold, exit_for, failures
-from sealtrain.cli.log import StateFile
+from sealtrain.cli.ledgermemory import StateFile
 from sealtrain.cli.opening import ManifestOptions, say_doubts
-from sealtrain.cli.output import Json, emit, progress_bytes, say
-from sealtrain.client.connection import deployment_of
+from sealtrain.cli.output import Json, emit, progress_bytes, say, typed
+from sealtrain.client.connection import Reviewed, deployment_of
+from sealtrain.client.growing import Beginning, place_in_series
 from sealtrain.client.handover import hand_over
 from sealtrain.client.opening import model_of_run
 from sealtrain.client.owner import Owner
-from sealtrain.client.sealing import MAX_DATASET_BYTES, Publication
+from sealtrain.client.sealing import Publication
 from sealtrain.client.sealing import register as register_for
 from sealtrain.client.sealing import rewrap as rewrap_for
 from sealtrain.client.sealing import seal as seal_for
 from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.series_block import Bounds, SeriesBlock
 from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.keys.identity import Identity
-from sealtrain.sealing.file import read_header
-from sealtrain.sealing.rewrap import read_stanzas
 from sealtrain.sealing.sealer import SealOptions
 from sealtrain.sealing.tabular.tokens import TokenShards
-from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.datause import DataUse, load_data_use
 
 if TYPE_CHECKING:
     from sealtrain.client.owner import AtEach
     from sealtrain.consortium.approvals import Tally
 
-__all__ = ["inspect", "register", "rewrap", "seal"]
+__all__ = ["register", "rewrap", "seal"]
+
+
+DataUseFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="YAML file: purposes, legal basis, categories, PHI status and retention, to be "
+        "signed with the dataset."
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,16 +124,110 @@ class LayoutOptions:
     register_: Annotated[
         bool, typer.Option("--register/--no-register", help="Tell the brokers of the dataset.")
     ] = True
+    data_use: DataUseFile = None
+
+    @property
+    def publication(self) -> Publication:
+        """What others learn of the dataset."""
+        return Publication(
+            counts=self.publish_counts, register=self.register_, data_use=_read_use(self.data_use)
+        )
 
 
-def seal(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesOptions:
+    """The dataset's place in a series of its owner."""
+
+    series: Annotated[
+        str | None,
+        typer.Option(help="Name of a series, in place of --name: this data begins or follows it."),
+    ] = None
+    after: Annotated[
+        Path | None,
+        typer.Option(help="Sealed member that it follows [the newest that your brokers have]."),
+    ] = None
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            "--series-mode",
+            help="Of a series that begins: append (runs read every member) or replace (the "
+            "newest) [append].",
+        ),
+    ] = None
+    least: Annotated[
+        int | None,
+        typer.Option("--min-growth", help="Of a series that begins: least growth in records."),
+    ] = None
+    most: Annotated[
+        int | None,
+        typer.Option("--max-growth", help="Of a series that begins: most growth in records."),
+    ] = None
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            "--columns-may",
+            help="Of a series that begins: same (no change) or nullable-columns (new ones that "
+            "may be null).",
+        ),
+    ] = None
+
+    def name_of(self, name: str | None) -> str:
+        """Name of the dataset.
+
+        Raises:
+            UsageError: Neither or both are named, or a series is described that is not named.
+        """
+        if (name is None) == (self.series is None):
+            raise UsageError(
+                "a dataset has a name, or a series in its place",
+                check="--name",
+                got="neither" if name is None else "both",
+                hint="write --name NAME, or --series NAME",
+            )
+        told = (self.after, self.mode, self.least, self.most, self.columns)
+        if self.series is None and any(one is not None for one in told):
+            raise UsageError(
+                "the place in a series is described, and no series is named",
+                check="--series",
+                hint="write --series NAME in place of --name",
+            )
+        return name or self.series or ""
+
+    def place(self, me: Owner, deployment: Reviewed) -> SeriesBlock | None:
+        """Its place; ``None`` for a dataset in no series.
+
+        Raises:
+            UsageError: The series begins in another form than there is, or has begun.
+        """
+        if self.series is None:
+            return None
+        bounds = {"min_growth": self.least, "max_growth": self.most, "schema": self.columns}
+        said = {name: value for name, value in bounds.items() if value is not None}
+        if self.mode not in (None, "append", "replace"):
+            raise UsageError(
+                "a series appends or replaces",
+                check="--series-mode",
+                got=self.mode,
+                expected="append or replace",
+            )
+        beginning = Beginning(
+            mode=self.mode,  # type: ignore[arg-type]  # one of the two
+            bounds=load_model(Bounds, dict(said), UsageError, "bounds") if said else None,
+        )
+        return place_in_series(me, self.series, deployment, after=self.after, beginning=beginning)
+
+
+def seal(  # noqa: PLR0913  # a group of options each
     source: Annotated[
         Path,
         typer.Argument(help="File or folder with the data, or a run's model folder."),
     ],
-    name: Annotated[str, typer.Option(help="Name of the dataset, as the recipe calls it.")],
-    owner: SealingOwner,
     *,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the dataset, as the recipe calls it.")
+    ] = None,
+    owner: SealingOwner,
+    place: SeriesOptions,
     out: Annotated[Path | None, typer.Option(help="Folder to make [NAME.sealed].")] = None,
     sealing: LayoutOptions,
     manifest: ManifestOptions,
@@ -146,12 +248,18 @@ def seal(
 
     Interrupted, it continues when run again: finished shards are not sealed twice.
 
+    With --series the data begins a series of yours, or follows its newest member. A standing
+    approval that names the series admits members that come later: `sealtrain approve --series`.
+
     With --and-approve it goes on as `sealtrain approve`. An owner who does not type APPROVE then
     has sealed and registered the data, and signed nothing.
     """
     me = owner.at(state)
+    name = place.name_of(name)
+    publication = sealing.publication
     consortium = owner.approving(registering=sealing.register_)
     deployment = deployment_of(owner.deployment)
+    publication = replace(publication, series=place.place(me, deployment))
     model = model_of_run(source, me.keys, manifest.of_run())
     with progress_bytes(f"sealing {name}", _size_of(source), shown=not as_json) as advance:
         sealed = seal_for(
@@ -167,12 +275,12 @@ def seal(
                 padding=sealing.padding,
                 commitments=sealing.commitments,
             ),
-            publication=Publication(counts=sealing.publish_counts, register=sealing.register_),
+            publication=publication,
             progress=advance,
         )
     failures(sealed.registered)
     if sealed.registered.failed:
-        say(f"register it there later: sealtrain register {sealed.folder}")
+        say(f"register it there later: sealtrain register {typed(sealed.folder)}")
     description = sealed.description
     told: dict[str, Any] = {}
     approved: AtEach[Tally] | None = None
@@ -180,7 +288,7 @@ def seal(
         f"sealed   {sealed.folder}",
         f"dataset  {description.dataset_id}",
         f"root     {description.root}",
-        f"records  {description.records}",
+        f"records  {'-' if description.records is None else description.records}",
     ]
     if consortium is not None:
         if not as_json:
@@ -197,6 +305,7 @@ def seal(
         {
             "dataset_id": description.dataset_id,
             "name": name,
+            **({} if publication.series is None else {"series": publication.series.to_dict()}),
             "registered": list(sealed.registered.done),
             "failed": list(sealed.registered.failed),
             "owner": me.keys.name,
@@ -238,6 +347,7 @@ class AddedRecipe:
         list[Path] | None, typer.Option("--broker", help="Broker file of its broker; repeat.")
     ] = None
     threshold: Threshold = None
+    data_use: DataUseFile = None
 
 
 def rewrap(
@@ -256,8 +366,9 @@ def rewrap(
 ) -> None:
     """Change which recipients may unwrap the data key; the sealed records stay as they are.
 
-    With --deployment the dataset is signed and registered for that recipe from now on. With
-    --former it is yours under your present keys instead of the former ones.
+    With --deployment the dataset is signed and registered for that recipe from now on; with
+    --data-use too, it states anew how the data may be used, such as a later end of its retention.
+    With --former it is yours under your present keys instead of the former ones.
     A recipient that already got the key keeps it: to revoke it, seal again under a new key.
     """
     if (added_recipe.deployment is None) != (not added_recipe.brokers):
@@ -270,7 +381,13 @@ def rewrap(
     )
     if former is not None:
         hand_over(sealed, Identity.load(former), owner.keys)
-    done = rewrap_for(owner, sealed, drop=drop or (), deployment=added_recipe.deployment)
+    done = rewrap_for(
+        owner,
+        sealed,
+        drop=drop or (),
+        deployment=added_recipe.deployment,
+        data_use=_read_use(added_recipe.data_use),
+    )
     failures(done.registered)
     say("note: keys already released stay released; seal again under a new key to revoke them")
     emit(
@@ -312,27 +429,9 @@ def register(
     exit_for(registered)
 
 
-def inspect(
-    sealed: Annotated[Path, typer.Argument(help="Sealed dataset folder or sealed file.")],
-    as_json: Json = False,
-) -> None:
-    """Show what a sealed dataset or file tells without any key. Nothing here is verified."""
-    if sealed.is_dir():
-        dataset_id, stanzas = read_stanzas(sealed)
-        envelope = Envelope.from_bytes(read_bounded(sealed / "dataset.json", MAX_DATASET_BYTES))
-        claimed = parse_json(envelope.payload)
-    else:
-        header = read_header(sealed)
-        dataset_id, stanzas, claimed = header.dataset_id, header.stanzas, None
-    emit(
-        as_json,
-        {
-            "dataset_id": dataset_id,
-            "stanzas": [{"kind": s.kind, "recipient": s.recipient} for s in stanzas],
-            "claimed": claimed,
-        },
-        [f"id       {dataset_id}", *(f"stanza   {s.kind}  {s.recipient}" for s in stanzas)],
-    )
+def _read_use(path: Path | None) -> DataUse | None:
+    """The statement in a file, where one is named."""
+    return None if path is None else load_data_use(path)
 
 
 def _size_of(source: Path) -> int:

@@ -1,4 +1,4 @@
-"""``deploy``: run tickets, and the executor that starts exactly a measured document."""
+"""``deploy ticket``: what a guest is told besides its measured document."""
 
 from __future__ import annotations
 
@@ -11,58 +11,14 @@ import typer
 from sealtrain.base.files import atomic_write
 from sealtrain.base.models import load_model
 from sealtrain.cli.durations import Duration
-from sealtrain.cli.executor import Simulated, execute
 from sealtrain.cli.output import Json, emit
-from sealtrain.cli.simulator import MachineOptions
 from sealtrain.client.pin import load_pin
 from sealtrain.client.ticket import RunTicket
 from sealtrain.errors import TicketInvalid, UsageError
 from sealtrain.storage.address import is_url
 from sealtrain.storage.pieces import measured
 
-__all__ = ["run", "ticket"]
-
-
-def run(
-    document: Annotated[
-        Path, typer.Option("--deployment", help="The document to start (app-compose.json).")
-    ],
-    folder: Annotated[
-        Path, typer.Option(help="Folder of this guest: its disk. Run again, it continues there.")
-    ],
-    machine: MachineOptions,
-    ticket: Annotated[
-        Path | None, typer.Option(help="Run ticket for the guest; without it that of its folder.")
-    ] = None,
-    simulator: Annotated[
-        Path | None, typer.Option(help="Folder with the simulated root of trust.")
-    ] = None,
-    image: Annotated[
-        Path | None,
-        typer.Option(help="OCI layout of the image that the document names: a folder or a tar."),
-    ] = None,
-    fault: Annotated[
-        str | None, typer.Option(help="Tell one lie; sealtrain simulator faults lists them.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Start exactly what a deployment document says, in a simulated guest that measured it.
-
-    A script runs as this user in the guest's folder, with a clean environment; an image, verified
-    by its digest, in a container (bubblewrap). A document for hardware is refused: give it to
-    dstack there.
-    """
-    if simulator is None:
-        raise UsageError(
-            "a document runs here in a simulated guest",
-            check="simulator",
-            got="none",
-            expected="--simulator FOLDER",
-            hint="name a folder; one that is not there is made: --simulator FOLDER",
-        )
-    lie = () if fault is None else ("--fault", fault)
-    guest = Simulated(root=simulator.absolute(), words=(*machine.words, *lie))
-    execute(document, folder, ticket, image, guest)
+__all__ = ["keys_by_name", "ticket"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +71,25 @@ class LastingOptions:
     restarts: Annotated[
         int, typer.Option(help="How often to start again a run's process that was killed.")
     ] = 0
+    ranks: Annotated[
+        int | None,
+        typer.Option(help="Continue an interrupted run on this number of ranks."),
+    ] = None
+    continues: Annotated[
+        str | None,
+        typer.Option(
+            "--continues",
+            metavar="NUMBER:DIGEST",
+            help="Number of this run in its chain, from 2, and digest of the manifest before.",
+        ),
+    ] = None
+    previous: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE",
+            help="Folder or output store of the run before, if this one begins with its model.",
+        ),
+    ] = None
     health: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Say there how far the run is (GET /healthz)."),
@@ -148,6 +123,9 @@ class PartOptions:
     run_id: Annotated[
         str | None, typer.Option("--run", help="Id of the run, as its lead told it.")
     ] = None
+    node: Annotated[
+        int | None, typer.Option(min=1, max=255, help="Number of this node of several, from 1.")
+    ] = None
     states: Annotated[
         Path | None, typer.Option(help="Folder for sealed states, shared with a standby.")
     ] = None
@@ -171,6 +149,16 @@ class BrokerOptions:
         list[str] | None,
         typer.Option("--former-root-secret", help="One before it; repeat, newest first."),
     ] = None
+    submitters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--submitter", metavar="NAME=KEY", help="Who may submit runs besides owners; repeat."
+        ),
+    ] = None
+    runners: Annotated[
+        list[str] | None,
+        typer.Option("--runner", metavar="NAME=KEY", help="Who may claim submitted runs; repeat."),
+    ] = None
 
 
 def ticket(
@@ -191,7 +179,8 @@ def ticket(
         "role": role,
         "brokers": [load_pin(path).to_dict() for path in sources.brokers or ()],
         "data": [
-            place if is_url(place) else str(Path(place).absolute()) for place in sources.data or ()
+            place if is_url(place) or not place else str(Path(place).absolute())
+            for place in sources.data or ()  # the ticket refuses an empty one
         ],
         "base": _base(sources, lasting),
         "collateral": sources.collateral,
@@ -200,6 +189,9 @@ def ticket(
         "credentials": lasting.credentials,
         "wait_seconds": lasting.wait_seconds,
         "restarts": lasting.restarts,
+        "ranks": lasting.ranks,
+        "continues": _continues(lasting.continues),
+        "previous": None if lasting.previous is None else _lasting_place(lasting.previous),
         "health": lasting.health,
         "listen": others.listen,
         "listen_writes": others.listen_writes,
@@ -207,15 +199,31 @@ def ticket(
         "holders": dict(map(_peer, others.holders or ())),
         "party": part.party,
         "run": part.run_id,
+        "node": part.node,
         "states": None if part.states is None else str(part.states.absolute()),
         "public_urls": list(broker.public_urls or ()),
         "proxies": list(broker.proxies or ()),
         "root_secret": broker.root_secret,
         "former_root_secrets": list(broker.former_root_secrets or ()),
+        "submitters": keys_by_name(broker.submitters, "--submitter"),
+        "runners": keys_by_name(broker.runners, "--runner"),
     }
     made = load_model(RunTicket, {"version": 1, **given}, TicketInvalid, "run ticket")
     atomic_write(out, made.to_bytes(), overwrite=True)
     emit(as_json, {"ticket": str(out), "role": role}, [f"ticket   {out}", f"role     {role}"])
+
+
+def _continues(word: str | None) -> dict[str, Any] | None:
+    if word is None:
+        return None
+    number, _, digest = word.partition(":")
+    if not (number.isascii() and number.isdecimal()):
+        raise UsageError("not a place in a chain", got=word[:80], expected="NUMBER:DIGEST")
+    return {"manifest_digest": digest, "number": int(number[:9])}
+
+
+def _lasting_place(word: str) -> str:
+    return word if is_url(word) else str(Path(word).absolute())
 
 
 def _base(sources: SourceOptions, lasting: LastingOptions) -> str | None:
@@ -248,3 +256,28 @@ def _peer(word: str) -> tuple[str, str]:
     if not mark:
         raise UsageError("not a peer", got=word[:80], expected="NAME=HOST:PORT")
     return name, place
+
+
+def keys_by_name(words: list[str] | None, option: str) -> dict[str, str]:
+    """Keys from the command line: name → base64.
+
+    Args:
+        words: ``NAME=KEY``.
+        option: Where they were typed.
+
+    Raises:
+        UsageError: A word has another form, or a name comes twice.
+    """
+    found: dict[str, str] = {}
+    for word in words or ():
+        name, mark, key = word.partition("=")
+        if not mark or name in found:
+            raise UsageError(
+                "not a name and a key, each name once",
+                check=option,
+                got=word[:80],
+                expected="NAME=KEY, the signing_key of a public identity file",
+                hint="sealtrain keygen NAME makes an identity",
+            )
+        found[name] = key
+    return found

@@ -99,7 +99,7 @@ def execute(
     agent = Part(
         "agent", here,
         ("simulator", "serve", "--deployment", _DOCUMENT, "--socket", layout.guest,
-         "--simulator", simulated.root, "--until", str(os.getpid()), *simulated.words),
+         "--simulator", simulated.root, "--until-exit", str(os.getpid()), *simulated.words),
         answers=False,
     )  # fmt: skip
     with agent:

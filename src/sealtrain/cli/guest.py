@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -27,6 +28,7 @@ from sealtrain.cli.runoptions import (
     run_settings,
 )
 from sealtrain.errors import TicketInvalid
+from sealtrain.storage.address import is_url
 
 if TYPE_CHECKING:
     from sealtrain.attest.guest import Guest
@@ -77,9 +79,22 @@ def guest(
         brokers=_broker_files(given, out.parent / _BROKERS),
         data=given.data,
         out=out,
-        helpers=HelperOptions(**{name: given.peers.get(name) for name in _HELPERS}),
+        helpers=HelperOptions(
+            **{name: given.peers.get(name) for name in _HELPERS},
+            listen=given.listen if given.role == "train" else None,
+        ),
     )
+    settings = replace(settings, continues=given.continues, previous=_previous(given, out.parent))
     play(settings, given, as_json)
+
+
+def _previous(ticket: RunTicket, folder: Path) -> Path | None:
+    """Where the outputs of the run before are, or will lie once they are fetched."""
+    if ticket.previous is None:
+        return None
+    from sealtrain.guest.unattended import PREVIOUS_FOLDER
+
+    return folder / PREVIOUS_FOLDER if is_url(ticket.previous) else Path(ticket.previous)
 
 
 def _role(recipe: Recipe, role: str) -> Play:
@@ -93,7 +108,7 @@ def _role(recipe: Recipe, role: str) -> Play:
     kind = None if recipe.collaboration is None else KINDS[recipe.collaboration.kind]
     places = {} if kind is None else kind.roles
     roles: dict[str, Play] = {name: partial(_part, recipe, place) for name, place in places.items()}
-    if kind is None or kind.stand_ins is not None:
+    if kind is None or kind.guest_trains:
         name, work = ("evaluate", _evaluate) if recipe.phase == "evaluate" else ("train", _train)
         roles[name] = partial(work, recipe)
     if role not in roles:
@@ -155,6 +170,7 @@ def _outcome(
 ) -> Outcome | None:
     """Run to the end, whatever interrupts it; ``None`` where the run was finished before."""
     from sealtrain.guest.run import resume, start
+    from sealtrain.recipe.backends import divided_among
     from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 
     def begin(stored: Stored | None) -> Outcome:
@@ -175,8 +191,10 @@ def _outcome(
             on_stage=say_stages(say),
             alone=True,
             stored=stored,
+            ranks=ticket.ranks,
         )
 
+    divided_among(recipe, ticket.ranks)  # refuses before anyone is asked for keys
     outcome = _supervised(recipe, settings, ticket, begin=begin, again=again)
     if outcome is None:
         manifest = settings.out / RUN_MANIFEST
@@ -222,9 +240,13 @@ def _warm(recipe: Recipe) -> None:
     """Import what trains before anyone is asked for keys.
 
     Every process of the run is forked from here: it holds keys some seconds less, and a run that is
-    started again begins at once.
+    started again begins at once. Ranks are forked before anything is imported that has threads.
     """
-    if not recipe.scripts and not recipe.backend.packages:  # these import in an order of their own
+    from sealtrain.recipe.backends import numbers_of
+
+    several = max(numbers_of(recipe.backend)) > 1
+    # Scripts and such backends import in an order of their own.
+    if not several and not recipe.scripts and not recipe.backend.packages:
         from sealtrain.training.run import load_phase
 
         load_phase(recipe.phase)

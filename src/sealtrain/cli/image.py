@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from sealtrain.base.clock import system_clock
+from sealtrain.base.files import atomic_write
 from sealtrain.cli.output import Json, emit, progress_bytes, say, table
-from sealtrain.errors import UsageError
+from sealtrain.client.imagerecords import own_record, require_image, sign_image_record
+from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.image.account import account_for
 from sealtrain.image.layout import Image, Progress, read_image
 from sealtrain.image.own import STATUS_FOLDER
 from sealtrain.image.packages import code_of, keeps, python_of, wheels_of
-from sealtrain.recipe.lock import load_lock
+from sealtrain.keys.identity import Identity
+from sealtrain.recipe.lock import Lock, load_lock
 
 __all__ = ["opened", "reading", "show", "verify"]
 
@@ -31,11 +36,23 @@ def verify(
     lock: Annotated[
         Path | None, typer.Option(help="recipe.lock.json of a recipe that is to run in it.")
     ] = None,
+    identity: Annotated[
+        Path | None,
+        typer.Option(help="Your private identity file: sign that the lock's image is verified."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Record to write; beside the identity without it.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Account for every file of an image; exits 3 where one is not what source and lock say."""
-    found = opened(image)
+    """Account for every file of an image; exits 3 where one is not what source and lock say.
+
+    With --identity, a signed record of it is written, which the page of sealtrain approve shows: to
+    you, and with --verified to every owner that you send it to.
+    """
     locked = None if lock is None else load_lock(lock)
+    record = _record(identity, locked, out)
+    found = opened(image)
     account = account_for(found, source, lock=locked)
     if (refusal := account.refusal) is not None:
         for finding in account.findings[:_SHOWN]:
@@ -66,7 +83,56 @@ def verify(
         lines.append(f"✓ lock         {len(locked.environment.packages)} packages and the code")
         if locked.recipe.hardware.image is None:
             lines.append("· lock         names no image: only the simulator runs it")
+    if record is not None:
+        shown["record"] = str(record.file)
+        signed = sign_image_record(record.keys, record.lock, now=system_clock())
+        atomic_write(record.file, signed.to_bytes())
+        lines.append(f"✓ record       {record.file}: signed by {record.keys.name}")
     emit(as_json, shown, [*lines, "accounted for"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Record:
+    """The record that is to be signed once the image is accounted for."""
+
+    keys: Identity
+    lock: Lock
+    file: Path
+
+
+def _record(identity: Path | None, lock: Lock | None, out: Path | None) -> _Record | None:
+    """What ``--identity`` asks for, refused before minutes of hashing where it cannot be written.
+
+    Raises:
+        UsageError: Without a lock that names an image, or without an identity.
+        AlreadyExists: The file is there.
+    """
+    if identity is None:
+        if out is not None:
+            raise UsageError(
+                "a record needs its signer", check="--out", hint="name it: --identity FILE"
+            )
+        return None
+    if lock is None:
+        raise UsageError(
+            "a record is about the image of a lock",
+            check="--identity",
+            hint="name the lock: --lock recipe.lock.json",
+        )
+    keys = Identity.load(identity)
+    record = _Record(keys=keys, lock=lock, file=out or own_record(identity, keys.name, lock))
+    require_image(lock)
+    if record.file.exists():
+        raise AlreadyExists(
+            f"{record.file} already exists", hint="remove it to sign anew, or choose another --out"
+        )
+    if not record.file.parent.is_dir():
+        raise UsageError(
+            f"the folder {record.file.parent} does not exist",
+            check="--out",
+            hint="create it, or choose another --out",
+        )
+    return record
 
 
 def show(image: ImagePath, as_json: Json = False) -> None:

@@ -9,16 +9,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
+from sealtrain.base.filenames import slug
 from sealtrain.base.files import atomic_write
 from sealtrain.base.shipped import shipped
 from sealtrain.base.yamltext import parse_yaml, yaml_text
-from sealtrain.cli.output import Json, emit, say, slug
+from sealtrain.cli.output import Json, emit, require_name, say, typed
 from sealtrain.cli.project import NAME
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import RecipeInvalid, UsageError
@@ -84,6 +86,7 @@ def init(
     """
     ask = sys.stdin.isatty() and not as_json
     owner = _answer(answers.owner, "Your name as an owner", None, ask, "--owner-name")
+    require_name(owner, "--owner-name")
     sample = _sample(answers.sample, ask)
     seen = None if sample is None else read_sample(sample)
     proposal = None
@@ -121,23 +124,32 @@ def init(
             kept.append(str(path))
             return
         write(path)
+        undo.callback(path.unlink)
         written.append(str(path))
 
-    for made in (folder, keys, folder / "locked", folder / "sealed"):
-        made.mkdir(parents=True, exist_ok=True)
-    keys.chmod(0o700)
-    if not private.exists():
-        put(private, identity.save)
-        put(keys / f"{owner}.public.json", lambda at: atomic_write(at, identity.public.to_bytes()))
-    else:
-        kept.append(str(private))
-    put(keys / ".gitignore", lambda at: atomic_write(at, b"*.identity.json\n"))
-    if consortium is not None:
-        put(folder / _CONSORTIUM, lambda at: atomic_write(at, consortium.to_bytes()))
-    if recipe is not None:
-        put(folder / "recipe.yaml", lambda at: atomic_write(at, recipe))
-    project = _project(owner, broker)
-    put(folder / NAME, lambda at: atomic_write(at, project))
+    # All of it or nothing: an identity without its public file could take part in nothing.
+    with ExitStack() as undo:
+        for made in (folder, keys, folder / "locked", folder / "sealed"):
+            if not made.is_dir():
+                made.mkdir(parents=True)
+                undo.callback(made.rmdir)
+        keys.chmod(0o700)
+        if not private.exists():
+            put(private, identity.save)
+            put(
+                keys / f"{owner}.public.json",
+                lambda at: atomic_write(at, identity.public.to_bytes()),
+            )
+        else:
+            kept.append(str(private))
+        put(keys / ".gitignore", lambda at: atomic_write(at, b"*.identity.json\n"))
+        if consortium is not None:
+            put(folder / _CONSORTIUM, lambda at: atomic_write(at, consortium.to_bytes()))
+        if recipe is not None:
+            put(folder / "recipe.yaml", lambda at: atomic_write(at, recipe))
+        project = _project(owner, broker)
+        put(folder / NAME, lambda at: atomic_write(at, project))
+        undo.pop_all()
     for path in kept:
         say(f"kept: {path} was there")
     emit(
@@ -255,6 +267,7 @@ def _project(owner: str, broker: str) -> bytes:
 
 def _next(folder: Path, owner: str, sample: Path | None, *, founded: bool) -> list[str]:
     data = sample or Path("FILE")
+    source = typed(data.absolute() if folder.absolute() != Path.cwd() else data)
     name = slug(data.stem, "records")
     found = f"  sealtrain consortium create NAME --owner keys/{owner}.public.json --owner OTHER"
     return [
@@ -262,5 +275,5 @@ def _next(folder: Path, owner: str, sample: Path | None, *, founded: bool) -> li
         *([] if founded else [found]),
         "  sealtrain up                      # simulated broker and hardware, in another terminal",
         "  sealtrain lock recipe.yaml --out locked",
-        f"  sealtrain seal {data} --name {name} --out sealed/{owner}.sealed --and-approve",
+        f"  sealtrain seal {source} --name {name} --out sealed/{owner}.sealed --and-approve",
     ]

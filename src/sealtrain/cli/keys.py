@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sealtrain.base.files import atomic_write, made_folder
-from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.output import Json, emit, require_name, say
 from sealtrain.cli.passphrases import PassphraseFile, new_passphrase
 from sealtrain.keys.identity import Identity
 
@@ -35,15 +34,9 @@ def keygen(
     passphrase = None
     if with_passphrase or passphrase_file is not None:
         passphrase = new_passphrase(passphrase_file)
+    require_name(name, "NAME")
     identity = Identity.generate(name, post_quantum=post_quantum)
-    private, public = out / f"{name}.identity.json", out / f"{name}.public.json"
-    with made_folder(out):
-        identity.save(private, passphrase)
-        try:
-            atomic_write(public, identity.public.to_bytes())
-        except BaseException:
-            private.unlink()  # nobody has sealed to it yet
-            raise
+    private, public = identity.save_pair(out, passphrase)
     say(f"keep {private} secret and backed up: it opens what {name} seals")
     emit(
         as_json,

@@ -8,7 +8,9 @@ them; a dataclass among the parameters stands for options that belong together (
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeAlias
@@ -17,6 +19,7 @@ import click
 import typer.core
 import typer.main
 
+from sealtrain.base.collector import uncollected
 from sealtrain.cli.command import Command, Settled, hint_renamed
 from sealtrain.cli.options import spread
 from sealtrain.cli.renames import COMMANDS, with_new_options
@@ -124,7 +127,9 @@ class LazyGroup(Settled, typer.core.TyperGroup):
 def load(place: str) -> Callable[..., None]:
     """Import the function at ``module:function``."""
     module, _, name = place.partition(":")
-    function: Callable[..., None] = getattr(import_module(module), name)
+    with nullcontext() if module in sys.modules else uncollected():
+        loaded = import_module(module)
+    function: Callable[..., None] = getattr(loaded, name)
     return function
 
 

@@ -7,52 +7,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sealtrain.base.clock import system_clock
-from sealtrain.base.encoding import printable
-from sealtrain.base.files import read_bounded
-from sealtrain.broker.address import DATABASE, database_of, is_address
+from sealtrain.broker.address import DATABASE, ledger_at
 from sealtrain.broker.store.audited import read_beside
-from sealtrain.cli.brokers import BrokerFiles, at_each, exit_for
+from sealtrain.cli.brokers import BrokerFiles, exit_for, failures
+from sealtrain.cli.ledgermemory import ConsortiumFile, StateFile, given, plain
 from sealtrain.cli.output import Json, emit, progress_items, say
-from sealtrain.client.api import BrokerClient
-from sealtrain.client.attested import pinned_identity
-from sealtrain.client.auditing import audit_served
-from sealtrain.client.connection import watched_ledger
-from sealtrain.client.owner import one_memory
-from sealtrain.client.pin import load_pin
-from sealtrain.client.watch import cosign_newest, witnessed
+from sealtrain.client.auditing import audit_broker
+from sealtrain.client.owner import Owner
+from sealtrain.client.witnessing import witness as watch
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import Refused, UsageError
-from sealtrain.keys.identity import Identity
 from sealtrain.ledger.audit import Auditor, AuditReport
 from sealtrain.ledger.reading import audit_stored, entries_in
-from sealtrain.ledger.witness import read_memory
-from sealtrain.manifest.trust import load_trust
 from sealtrain.release.messages import ledger_origin
-from sealtrain.signing.note import MAX_NOTE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from sealtrain.client.auditing import Progress
     from sealtrain.ledger.references import References
 
 __all__ = [
-    "ConsortiumFile",
-    "StateFile",
     "audit",
-    "audit_broker",
-    "given",
-    "plain",
+    "auditing",
     "witness",
 ]
 
 _MAX_SHOWN = 50
-
-ConsortiumFile = Annotated[Path, typer.Option(help="The consortium file.")]
-StateFile = Annotated[
-    Path | None,
-    typer.Option("--memory", help="Your memory of the ledger; beside your identity unless given."),
-]
 
 
 def witness(
@@ -70,30 +49,13 @@ def witness(
     A ledger that is shorter than it was, rewritten or forked is refused, and both signed
     tree heads are kept beside the state file. Run it daily, and whenever something was approved.
     """
-    one_memory(state, len(brokers))
-    members = Consortium.load(consortium)
-    owner = Identity.load(identity)
-    members.owner(owner.name)
-
-    def at(broker: Path) -> dict[str, Any]:
-        with watched_ledger(broker, members, identity, state) as watch:
-            cosign_newest(
-                watch.client, watch.kept, owner=owner.name, signer=owner.witness, now=system_clock()
-            )
-            own, before = watch.kept.head, watch.before
-            found = witnessed(watch.client, watch.kept, members, quorum=max(1, quorum))
-        if own is None:
-            raise AssertionError("a watched ledger has a tree head")
-        return {
-            "size": own.size,
-            "root": own.root,
-            "before": None if before is None else before.size,
-            "witnessed": {"size": found.head.size, "by": sorted(found.times)},
-        }
-
-    seen = at_each(brokers, at)
+    owner = Owner(identity=identity, brokers=tuple(brokers), state=state)
+    seen = failures(watch(owner, Consortium.load(consortium), quorum=quorum))
+    ledgers: dict[str, dict[str, Any]] = {
+        url: ledger.to_dict() for url, ledger in seen.done.items()
+    }
     lines: list[str] = []
-    for url, ledger in seen.done.items():
+    for url, ledger in ledgers.items():
         was = "" if ledger["before"] is None else f" (was {ledger['before']})"
         cosigned = ledger["witnessed"]
         lines += [
@@ -102,8 +64,8 @@ def witness(
             f"root       {ledger['root']}",
             f"witnessed  {cosigned['size']} entries by {', '.join(cosigned['by'])}",
         ]
-    first = next(iter(seen.done.values()))
-    emit(as_json, first | {"brokers": seen.done, "failed": list(seen.failed)}, lines)
+    first = next(iter(ledgers.values()))
+    emit(as_json, first | {"brokers": ledgers, "failed": list(seen.failed)}, lines)
     exit_for(seen)
 
 
@@ -149,7 +111,7 @@ def audit(
     members = Consortium.load(consortium)
     key, notes = given(state, trust, kept or [])
     if broker is not None:
-        report = audit_broker(broker, members, key, notes, shown=not as_json)
+        report = audit_broker(broker, members, key, notes, progress=auditing(shown=not as_json))
     elif database is not None:
         if key is None:
             raise UsageError(
@@ -172,35 +134,15 @@ def audit(
         raise typer.Exit(Refused.exit_code)
 
 
-def audit_broker(
-    broker: Path,
-    members: Consortium,
-    key: bytes | None,
-    notes: list[str],
-    *,
-    shown: bool,
-    seen: Callable[[int, object], None] = lambda _index, _entry: None,
-) -> AuditReport:
-    """Audit what a broker serves, and show each entry to ``seen`` as it comes."""
-    pin = load_pin(broker)
-    with BrokerClient(pin.url) as client:
-        if key is None:
-            found = pinned_identity(client, pin, members.consortium_id, now=system_clock())
-            key = found.signing_key
-        return audit_served(
-            client,
-            members,
-            key,
-            notes,
-            progress=lambda size: progress_items("auditing", size, shown=shown),
-            seen=seen,
-        )
+def auditing(*, shown: bool) -> Progress:
+    """A bar for the audit of a ledger, where it is shown."""
+    return lambda size: progress_items("auditing", size, shown=shown)
 
 
 def _audit_database(
     database: str, members: Consortium, key: bytes, notes: list[str], *, shown: bool
 ) -> AuditReport:
-    place = database_of(database) if is_address(database) else Path(database)
+    place = ledger_at(database)
     beside = place.with_name(DATABASE) if isinstance(place, Path) else place
     references: References | None = None
     problem = None
@@ -222,27 +164,6 @@ def _audit_database(
 def _auditor(members: Consortium, key: bytes, notes: list[str]) -> Auditor:
     origin = ledger_origin(members.consortium_id)
     return Auditor(members, key, origin=origin, checkpoints=notes)
-
-
-def given(
-    state: Path | None, trust: Path | None, kept: list[Path]
-) -> tuple[bytes | None, list[str]]:
-    """The ledger's key, if a file names it, and the tree heads that were kept."""
-    key: bytes | None = None
-    notes = [read_bounded(path, MAX_NOTE_BYTES).decode("utf-8", "replace") for path in kept]
-    if trust is not None:
-        (key, *others) = load_trust(trust).brokers.by_key_id.values()
-        if others:
-            raise UsageError(
-                "the trust file names several brokers, and each has a ledger of its own",
-                check="--trust",
-                expected="your memory of this ledger: --memory",
-            )
-    if state is not None:
-        remembered = read_memory(state)
-        key = key or remembered.public_key
-        notes += [remembered.note] if remembered.note else []
-    return key, notes
 
 
 def _report_lines(report: AuditReport, quorum: int, enough: int | None) -> list[str]:
@@ -267,8 +188,3 @@ def _report_lines(report: AuditReport, quorum: int, enough: int | None) -> list[
     if len(report.findings) > _MAX_SHOWN:
         lines.append(f"  and {len(report.findings) - _MAX_SHOWN} more; --json has all")
     return lines
-
-
-def plain(text: str) -> str:
-    """Text from an untrusted file, safe for a terminal."""
-    return printable(text, 500)

@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from sealtrain.base.files import atomic_write
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.runchain import ChainOptions, chain_lines, manifests_in, verified_chain
+from sealtrain.errors import UsageError
 from sealtrain.manifest.files import examine_file
-from sealtrain.manifest.report import render
+from sealtrain.manifest.report import write_report
 from sealtrain.manifest.verify import Report
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 ManifestFile = Annotated[Path, typer.Argument(help="manifest.json")]
+Manifests = Annotated[list[Path], typer.Argument(metavar="MANIFEST", help="manifest.json")]
 TrustFile = Annotated[Path, typer.Option(help="What you trust (YAML).")]
 Artefacts = Annotated[
     Path | None, typer.Option(help="Folder with the sealed outputs [the manifest's].")
@@ -47,13 +49,25 @@ class OutputOptions:
 
 
 def verify(
-    manifest: ManifestFile,
+    manifest: Manifests,
     trust: TrustFile,
     outputs: OutputOptions,
+    chain: ChainOptions,
     as_json: Json = False,
 ) -> None:
-    """Verify a run manifest offline. Exits 3 when anything in it does not hold."""
-    found = outputs.examined(manifest, trust)
+    """Verify a run manifest offline. Exits 3 when anything in it does not hold.
+
+    With --chain, verify the manifests of all runs of a chain: each, the links between them, that
+    data only grew, and what they spent of privacy together.
+    """
+    if chain.chain:
+        _verify_chain(manifest, trust, outputs, chain, as_json)
+        return
+    if len(manifest) != 1:
+        raise UsageError(
+            "one manifest is verified at a time", got=len(manifest), expected="1, or --chain"
+        )
+    found = outputs.examined(manifest[0], trust)
     marks = {"passed": "✓", "failed": "✗", "not-done": "·"}
     lines = []
     for check in found.checks:
@@ -68,6 +82,25 @@ def verify(
     if found.refusal is not None:
         raise found.refusal
     emit(as_json, found.to_dict(), [*lines, "verified"])
+
+
+def _verify_chain(
+    places: list[Path], trust: Path, outputs: OutputOptions, options: ChainOptions, as_json: bool
+) -> None:
+    if outputs.artefacts is not None:
+        raise UsageError(
+            "the outputs of a chain lie beside each manifest",
+            check="--artefacts",
+            expected="no --artefacts, or --without-artefacts",
+        )
+    reports = [outputs.examined(place, trust) for place in manifests_in(places)]
+    found, dues = verified_chain(reports, trust, options)
+    lines = chain_lines(found, dues)
+    lines += [f"limit: {text}" for text in dict.fromkeys(one for r in reports for one in r.limits)]
+    if found.simulated:
+        lines.append("SIMULATED — NOT ATTESTED")
+    ended = {} if dues is None else {"due": [due.to_dict() for due in dues]}
+    emit(as_json, {"accepted": True} | found.to_dict() | ended, [*lines, "verified"])
 
 
 def _scripts(found: Report) -> dict[str, str]:
@@ -85,12 +118,9 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about a run, its checks and its limits."""
     found = outputs.examined(manifest, trust)
-    atomic_write(out, render(found).encode(), mode=0o600, overwrite=True)
+    write_report(found, out)
     say("open it in a browser; it loads nothing from anywhere")
-    emit(
-        as_json,
-        {"report": str(out), "verified": found.refusal is None},
-        [f"report   {out}"],
-    )
     if found.refusal is not None:
+        say(f"report   {out}")  # the one answer of --json is the refusal
         raise found.refusal
+    emit(as_json, {"report": str(out), "verified": True}, [f"report   {out}"])

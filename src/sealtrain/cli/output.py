@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 import time
 import traceback
@@ -17,6 +18,7 @@ import click
 import typer
 
 from sealtrain.base.encoding import printable
+from sealtrain.base.filenames import OWNER_NAME, slug
 from sealtrain.base.files import system_failure
 from sealtrain.errors import UsageError
 
@@ -36,9 +38,10 @@ __all__ = [
     "report_error",
     "report_system",
     "report_usage",
+    "require_name",
     "say",
-    "slug",
     "table",
+    "typed",
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
@@ -73,9 +76,29 @@ def near(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def slug(stem: str, otherwise: str) -> str:
-    """A name for a recipe or a dataset from a file's name, which may hold nothing that fits."""
-    return re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:63] or otherwise
+def typed(path: Path) -> str:
+    """A path as a word of a command that a person types or copies, from the working folder."""
+    return shlex.quote(str(near(path)))
+
+
+def require_name(name: str, option: str) -> None:
+    """Refuse what is no name of an owner or a consortium, before anything is made of it.
+
+    Args:
+        name: As it was typed.
+        option: Where.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if not re.fullmatch(OWNER_NAME, name):
+        raise UsageError(
+            "not a name: it stands in files, recipes and folders",
+            check=option,
+            got=name[:80],
+            expected="1 to 63 of a-z, 0-9 and hyphens, and no hyphen first",
+            hint=f"such as {slug(name, 'clinic-a')}",
+        )
 
 
 def table(rows: Sequence[Sequence[str]], *, header: Sequence[str]) -> list[str]:

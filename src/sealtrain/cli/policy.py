@@ -9,9 +9,10 @@ import typer
 
 from sealtrain.attest.policy import AppraisalPolicy, load_policy
 from sealtrain.base.clock import system_clock
-from sealtrain.cli.approvals import ConsortiumFile, IdentityFile, StateFile, confirm
+from sealtrain.cli.approvals import ConsortiumFile, IdentityFile, confirm
 from sealtrain.cli.brokers import BrokerFiles, at_each, exit_for
 from sealtrain.cli.durations import Duration
+from sealtrain.cli.ledgermemory import StateFile
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.connection import watched_ledger

@@ -90,6 +90,11 @@ KEYS: Final[Mapping[str, Key]] = MappingProxyType(
             variable="SEALTRAIN_MEMORY",
             always=True,
         ),
+        "ticket": Key(
+            parameter="--ticket",
+            help="Run ticket that runs are submitted with.",
+            variable="SEALTRAIN_TICKET",
+        ),
         "base": Key(
             parameter="--base",
             help="Folder that the recipe's paths start from, with the base model.",

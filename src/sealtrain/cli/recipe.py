@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import json
-import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sealtrain.cli.basefolder import remember_base
 from sealtrain.cli.brokers import BrokerFiles
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.review import change_lines, page
-from sealtrain.client.pin import load_pin
+from sealtrain.client.locking import lock_for
 from sealtrain.consortium.members import Consortium
+from sealtrain.recipe.basefolder import remember_base
 from sealtrain.recipe.diff import diff
-from sealtrain.recipe.fitness import require_fitness
-from sealtrain.recipe.lock import LOCK_NAME, load_lock, lock_recipe
-from sealtrain.recipe.schema import json_schema, load_recipe
+from sealtrain.recipe.lock import LOCK_NAME, load_lock
+from sealtrain.recipe.schema import json_schema
 
 if TYPE_CHECKING:
     from sealtrain.recipe.installation import Installation
-    from sealtrain.recipe.lockfile import HubPin, Lock
+    from sealtrain.recipe.lockfile import Lock
     from sealtrain.recipe.recipe import Recipe
 
 
@@ -50,19 +49,13 @@ def lock(
     A model that the recipe names by model.id is downloaded from the Hugging Face hub first, and its
     commit, digest and licence are in the lock.
     """
-    members = Consortium.load(consortium)
-    names = [owner.name for owner in members.owners]
-    wanted = load_recipe(recipe)
-    hub = _brought(wanted, recipe.parent)
-    require_fitness(wanted, recipe.parent, names)
-    locked = lock_recipe(
+    locked = lock_for(
         recipe,
-        consortium_id=members.consortium_id,
-        brokers=[load_pin(path).broker_id for path in brokers],
-        installation=None if image is None else _installed_in(image, wanted),
-        hub=hub,
+        Consortium.load(consortium),
+        brokers,
+        installation=None if image is None else partial(_installed_in, image),
+        on_step=say,
     )
-    out.mkdir(parents=True, exist_ok=True)
     locked.write(out)
     remember_base(out / LOCK_NAME, recipe.parent)
     emit(
@@ -84,15 +77,6 @@ def lock(
             *(f"{name:<12} {text}" for name, text in locked.lock.origins.items()),
         ],
     )
-
-
-def _brought(recipe: Recipe, base_dir: Path) -> dict[str, HubPin]:
-    """Commits and licences of the recipe's models of the hub, whose files are in place then."""
-    if not recipe.hub_models:
-        return {}
-    from sealtrain.client.hub import Hub, bring_models
-
-    return bring_models(recipe, base_dir, hub=Hub(progress=sys.stderr.isatty()), on_step=say)
 
 
 def _hub_facts(lock: Lock) -> dict[str, Any]:

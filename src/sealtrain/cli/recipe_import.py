@@ -10,9 +10,10 @@ from typing import Annotated
 
 import typer
 
+from sealtrain.base.filenames import slug
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.yamltext import MAX_YAML_BYTES, parse_yaml, yaml_text
-from sealtrain.cli.output import Json, emit, say, slug
+from sealtrain.cli.output import Json, emit, say
 from sealtrain.errors import AlreadyExists, RecipeInvalid
 from sealtrain.recipe.axolotl import Imported, Wanted, import_axolotl
 from sealtrain.recipe.schema import parse_recipe

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sealtrain.cli.basefolder import base_of
 from sealtrain.cli.output import Json, emit
 from sealtrain.cli.runoptions import pairs
-from sealtrain.client.fitting import check_data, layout_words
+from sealtrain.client.fitting import check_data, layout_words, seal_words
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import DataInvalid, ExtraMissing, RecipeInvalid, SealtrainError, UsageError
+from sealtrain.recipe.basefolder import base_of
 from sealtrain.recipe.fitness import misfits
 from sealtrain.recipe.installation import measure_installation
 from sealtrain.recipe.lock import load_lock, require_scripts
@@ -102,12 +101,13 @@ def check(
     given, ways = pairs(desk.data or []), pairs(desk.seal_as or [])
     if not set(ways) <= set(given):
         raise UsageError("options for data that is not given", got=min(set(ways) - set(given)))
+    chosen = {key: layout_words(seal_words(ways.get(key, ""))) for key in given}
     for key, path in given.items():
         owner, _, name = key.partition(".")
         judged(
             f"data {key}",
             lambda owner=owner, name=name, path=path, key=key: check_data(  # type: ignore[misc]
-                wanted, owner, name, Path(path), layout_words(shlex.split(ways.get(key, "")))
+                wanted, owner, name, Path(path), chosen[key]
             ),
         )
     left += [f"data {key}: give --records {key}=PATH" for key in _data(wanted) if key not in given]

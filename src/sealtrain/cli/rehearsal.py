@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
+import socket
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from sealtrain.base.files import made_folder
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.programs import Part, ran, tied
 from sealtrain.cli.runoptions import ANYWHERE
-from sealtrain.client.fitting import check_data, layout_words
+from sealtrain.client.fitting import check_data, layout_words, seal_words
 from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.guest.sandbox.rehearsed import INSECURE_SHOW
 from sealtrain.keys.shares import check_threshold
 from sealtrain.manifest import form
+from sealtrain.recipe.backends import guests_of
 from sealtrain.recipe.fitness import require_fitness
 from sealtrain.recipe.records import dataset_of
 from sealtrain.recipe.schema import load_recipe
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["ON_SIMULATOR", "Rehearsal", "result_lines", "run_log"]
 
 _STARTS_WITHIN_S: Final = 180
+_JOINS_WITHIN: Final = "10m"
+_TRIES: Final = 64
 
 ON_SIMULATOR: Final[dict[str, Any]] = {
     "version": 1,
@@ -79,6 +84,8 @@ class Rehearsal:
         self._threshold = threshold
         self._open = insecure_shown
         self.out = out.resolve()
+        self._deployment = self.out / "engineer" / "app-compose.json"
+        self._sealed = self.out / "sealed"
         self._say = say
         self._machine = machine
         self._stack = ExitStack()
@@ -86,17 +93,23 @@ class Rehearsal:
             raise AlreadyExists(f"{out} is not empty", hint="choose another --out, or remove it")
 
     def __enter__(self) -> Self:
-        self.out.mkdir(parents=True, exist_ok=True)
+        self._stack.enter_context(made_folder(self.out))  # a refusal leaves no empty one
         # A socket's path has at most 107 characters, wherever the rehearsal lies.
         sockets = tempfile.TemporaryDirectory(prefix="sealtrain-")
         self._sockets = Path(self._stack.enter_context(sockets))
         # The end of this process ends its servers too, as Ctrl-C does.
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        self._stack.callback(signal.signal, signal.SIGTERM, before)
+        if threading.current_thread() is threading.main_thread():
+            before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+            self._stack.callback(signal.signal, signal.SIGTERM, before)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, traceback)
 
     def play(
         self,
@@ -135,14 +148,14 @@ class Rehearsal:
         for key in wanted:
             owner, _, name = key.partition(".")
             if dataset_of(recipe, owner, name).role != "model":
-                chosen = layout_words(shlex.split(seal_as.get(key, "")))
+                chosen = layout_words(seal_words(seal_as.get(key, "")))
                 check_data(recipe, owner, name, Path(data[key]), chosen)
         self._found(people)
         self._trust_machines()
         self._open_brokers()
         self._lock(path, recipe.name)
         for key in wanted:
-            self._seal(key, Path(data[key]), shlex.split(seal_as.get(key, "")))
+            self._seal(key, Path(data[key]), seal_words(seal_as.get(key, "")))
         for owner in recipe.owners:
             self._approve(owner)
         trained = self._train(path)
@@ -234,9 +247,24 @@ class Rehearsal:
         )  # fmt: skip
 
     def _train(self, path: Path) -> dict[str, Any]:
-        ticket = self._training(path)
+        ticket = self._training(path, *self._nodes(path))
         self._say("training")
         return {"trained": self._run(*self._started("guest", ticket), shown=True)}
+
+    def _nodes(self, path: Path) -> tuple[str, ...]:
+        """Start the other nodes, where the recipe has several; the words that let them join."""
+        count = guests_of(load_recipe(path))
+        if count == 1:
+            return ()
+        place = f"127.0.0.1:{_free_ports(1 + load_recipe(path).backend.ranks)}"
+        for node in range(1, count):
+            name = f"node-{node}"
+            ticket = self._ticket(
+                name, "node", "--node", str(node), "--peer", f"lead={place}", *self._brokers,
+                "--data", self._sealed, "--base", path.resolve().parent, "--wait", _JOINS_WITHIN,
+            )  # fmt: skip
+            self._part(name, *self._started(name, ticket))
+        return ("--listen", place)
 
     def _training(self, path: Path, *peers: str) -> Path:
         """The ticket of the guest that trains.
@@ -313,10 +341,6 @@ class Rehearsal:
         return self.out / "consortium.json"
 
     @property
-    def _deployment(self) -> Path:
-        return self.out / "engineer" / "app-compose.json"
-
-    @property
     def _broker_files(self) -> list[Path]:
         if self._count == 1:
             return [self.out / "broker.yaml"]
@@ -329,10 +353,6 @@ class Rehearsal:
     @property
     def _at_least(self) -> tuple[str, ...]:
         return () if self._threshold is None else ("--threshold", str(self._threshold))
-
-    @property
-    def _sealed(self) -> Path:
-        return self.out / "sealed"
 
     def _identity(self, owner: str) -> Path:
         return self.out / owner / f"{owner}.identity.json"
@@ -350,6 +370,22 @@ class Rehearsal:
     def _part(self, name: str, *words: str | Path, answers: bool = True) -> Part:
         """Start a command that runs beside the others, to the end of the rehearsal at most."""
         return self._stack.enter_context(Part(name, self.out, words, answers=answers, start=tied))
+
+
+def _free_ports(count: int) -> int:
+    """The first of so many free ports of loopback in a row."""
+    for _ in range(_TRIES):
+        with ExitStack() as taken:
+            first: int = taken.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[
+                1
+            ]
+            try:
+                for port in range(first + 1, first + count):
+                    taken.enter_context(socket.create_server(("127.0.0.1", port)))
+            except (OSError, OverflowError):
+                continue
+            return first
+    raise UsageError("no free ports in a row", check="ports", expected=count)
 
 
 def result_lines(done: Mapping[str, Any]) -> list[str]:

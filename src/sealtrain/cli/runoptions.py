@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sealtrain.base.platforms import PLATFORMS
-from sealtrain.cli.basefolder import base_of
 from sealtrain.cli.output import say
 from sealtrain.errors import SealtrainError, UsageError
 
@@ -80,7 +80,7 @@ class FileOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelperOptions:
-    """Machines that a run under pads asks."""
+    """Machines that a run asks, and where others reach it."""
 
     accelerator: Annotated[
         str | None,
@@ -96,6 +96,14 @@ class HelperOptions:
             "--dealer",
             metavar="HOST:PORT",
             help="Dealer of the pads, where the recipe has one (see: sealtrain split dealer).",
+        ),
+    ] = None
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="Where other nodes join, where the recipe has several (see: sealtrain join).",
         ),
     ] = None
 
@@ -130,11 +138,14 @@ def run_settings(
         helpers: As the command was given it, where it takes any.
 
     Raises:
-        UsageError: No such platform.
+        UsageError: No such platform, or a folder whose name is no text.
     """
     from sealtrain.attest.guest import platform_of
     from sealtrain.guest.settings import RunSettings, place_of
+    from sealtrain.recipe.basefolder import base_of
 
+    if not _is_text(out):  # trainers write paths into files of UTF-8, and would end the run there
+        raise UsageError("the folder's name is no text", check="--out", expected="UTF-8")
     return RunSettings(
         lock=lock,
         platform=platform_of(guest.platform),
@@ -147,7 +158,16 @@ def run_settings(
         out=out,
         accelerator=None if helpers is None else helpers.accelerator,
         dealer=None if helpers is None else helpers.dealer,
+        listen=None if helpers is None else helpers.listen,
     )
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def broker_missed(url: str, error: SealtrainError) -> None:

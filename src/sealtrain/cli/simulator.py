@@ -91,14 +91,14 @@ def serve(
             "serve nothing.",
         ),
     ] = None,
-    until: Annotated[
+    until_exit: Annotated[
         int | None, typer.Option(metavar="PID", help="End when the process with this id ends.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Serve dstack's guest API, or an enclave's security module, with simulated evidence."""
-    if until is not None:
-        end_with(until)
+    if until_exit is not None:
+        end_with(until_exit)
     if write_policy is not None:
         _write_policy(state, machine.make(), write_policy)
         emit(as_json, {"policy": str(write_policy)}, [f"policy   {write_policy}"])

@@ -15,8 +15,8 @@ import typer
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.cli.brokers import BrokerFiles, policy_of_document
 from sealtrain.cli.durations import Duration
-from sealtrain.cli.log import given
-from sealtrain.cli.output import Json, emit, near, progress_items
+from sealtrain.cli.ledgermemory import given
+from sealtrain.cli.output import Json, emit, progress_items, typed
 from sealtrain.cli.runoptions import Collateral, GpuCollateral
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.connection import deployment_of
@@ -48,6 +48,9 @@ _COMMANDS: Final = {
     "approvals-missing": _APPROVE,
     "approval-expired": _APPROVE,
     "approval-revoked": f"{_APPROVE} --lift-revocation",
+    "approval-spent": f"{_APPROVE} --runs N",
+    "series-mismatch": "sealtrain register SEALED --identity {owner}.identity.json "
+    "--deployment {deployment} --broker {broker}",
     "recipe-changed": "sealtrain recipe diff",
     "dataset-unknown": "sealtrain seal DATA --name {dataset} --identity {owner}.identity.json "
     "--deployment {deployment} --broker {broker}",
@@ -55,6 +58,9 @@ _COMMANDS: Final = {
     "no-stanza": "sealtrain rewrap SEALED --identity {owner}.identity.json "
     "--deployment {deployment} --broker {broker}",
     "dataset-withdrawn": "sealtrain lock",
+    "purpose-mismatch": "sealtrain lock",
+    "retention-ended": "sealtrain rewrap SEALED --identity {owner}.identity.json "
+    "--deployment {deployment} --broker {broker} --data-use FILE",
     "consortium-mismatch": "sealtrain lock",
     "broker-not-approved": "sealtrain lock",
     "platform-mismatch": "sealtrain lock",
@@ -220,16 +226,11 @@ def _at_hand(places: Sequence[str], recipe: Recipe, consortium: Consortium) -> A
     from sealtrain.guest.settings import place_of
 
     found = find_datasets([place_of(place) for place in places], recipe, consortium)
-    return {
-        (one.manifest.owner, one.manifest.name): Wanted(
-            dataset_id=one.manifest.dataset_id,
-            root=one.manifest.root,
-            owner=one.manifest.owner,
-            owner_id=one.manifest.owner_id,
-            stanzas=one.stanzas,
-        )
-        for one in found
-    }
+    at_hand: dict[tuple[str, str], tuple[Wanted, ...]] = {}
+    for one in found:
+        key = (one.manifest.owner, one.manifest.name)
+        at_hand[key] = (*at_hand.get(key, ()), one.wanted)
+    return at_hand
 
 
 def _within(seconds: int, *, shown: bool) -> Progress:
@@ -259,16 +260,16 @@ def _commands(obstacle: Obstacle, deployment: Path, broker: Path) -> list[str]:
     """What each owner whom it is about types, or the engineer; nothing where nothing helps."""
     pattern = _COMMANDS.get(obstacle.error.code, "")
     owners = (obstacle.error.owner or "OWNER").split(", ")
-    typed = (
+    commands = (
         pattern.format(
-            deployment=near(deployment),
-            broker=near(broker),
+            deployment=typed(deployment),
+            broker=typed(broker),
             owner=owner,
             dataset=obstacle.dataset or "NAME",
         )
         for owner in owners
     )
-    return [command for command in dict.fromkeys(typed) if command]
+    return [command for command in dict.fromkeys(commands) if command]
 
 
 def _as_json(one: Readiness, deployment: Path, broker: Path) -> dict[str, Any]:
@@ -301,5 +302,10 @@ def _lines(together: Together, deployment: Path, files: Mapping[str, Path]) -> l
             ]
         if one.valid_until is not None:
             lines.append(f"  approved      until {to_rfc3339(one.valid_until)}")
+        lines += [f"  standing      {used.owner}: {used.in_words}" for used in one.standing]
+        for kept in one.retention:
+            soon = f"; REMINDER: {max(0, kept.days_left)} days left" if kept.ending else ""
+            until = f"{to_rfc3339(kept.until)}{soon}"
+            lines.append(f"  retention     {kept.owner}/{kept.dataset} until {until}")
         lines += [f"  not proven    {what}" for what in one.unproven]
     return lines

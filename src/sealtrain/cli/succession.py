@@ -14,7 +14,7 @@ from sealtrain.cli.approvals import confirm
 from sealtrain.cli.consortium import lines as consortium_lines
 from sealtrain.cli.consortium import shown as consortium_shown
 from sealtrain.cli.durations import Duration
-from sealtrain.cli.log import ConsortiumFile, StateFile
+from sealtrain.cli.ledgermemory import ConsortiumFile, StateFile
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.connection import watched_ledger

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sealtrain.base.collector import uncollected
 from sealtrain.base.stages import say_stages
 from sealtrain.cli.alone import alone
 from sealtrain.cli.durations import Duration
@@ -24,6 +25,7 @@ from sealtrain.cli.runoptions import (
     broker_missed,
     run_settings,
 )
+from sealtrain.errors import UsageError
 
 if TYPE_CHECKING:
     from sealtrain.errors import SealtrainError
@@ -73,8 +75,9 @@ def train(
     """
     alone()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave as with Ctrl-C
-    from sealtrain.guest.run import start
-    from sealtrain.recipe.lockfile import load_lock
+    with uncollected():
+        from sealtrain.guest.run import start
+        from sealtrain.recipe.lockfile import load_lock
 
     def begin() -> Outcome:
         return start(
@@ -117,6 +120,10 @@ def resume(
             min=1, max=64, help="Continue on this number of ranks, which the recipe must name."
         ),
     ] = None,
+    relay: Annotated[
+        Path | None,
+        typer.Option(help="Unix socket of a federation's lead, if it has another than before."),
+    ] = None,
     helpers: HelperOptions,
     waiting: WaitOptions,
     as_json: Json = False,
@@ -124,12 +131,27 @@ def resume(
     """Continue an interrupted run from its last sealed checkpoint, bit for bit."""
     alone()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave as with Ctrl-C
-    from sealtrain.guest.settings import name_brokers, name_helpers
+    from sealtrain.guest.settings import load_run, name_brokers, name_helpers
+    from sealtrain.recipe.kinds import KINDS, load
+    from sealtrain.recipe.lockfile import load_lock
 
     if brokers:
         name_brokers(out, brokers)
-    if helpers.accelerator or helpers.dealer:
-        name_helpers(out, accelerator=helpers.accelerator, dealer=helpers.dealer)
+    named = asdict(helpers)
+    if any(named.values()):
+        name_helpers(out, **named)
+    how = getattr(load_lock(load_run(out)[0].lock).recipe.collaboration, "kind", None)
+    kind = None if how is None else KINDS[how]
+    if kind is not None and kind.resume is not None:
+        load(kind.resume)(out, relay, as_json)
+        return
+    if kind is not None and not kind.guest_trains:
+        raise UsageError(
+            "a run of this kind is not resumed",
+            check="collaboration",
+            got=how,
+            hint="begin it again as another run; a travelling run is taken over (--take-over)",
+        )
     show_outcome(
         _done(
             _resumption(out, waiting.metrics_port, ranks),
@@ -145,7 +167,8 @@ def resume(
 def _resumption(
     out: Path, metrics_port: int | None, ranks: int | None = None
 ) -> Callable[[], Outcome]:
-    from sealtrain.guest.run import resume as resume_run
+    with uncollected():
+        from sealtrain.guest.run import resume as resume_run
 
     return lambda: resume_run(
         out,

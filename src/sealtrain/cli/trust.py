@@ -9,16 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sealtrain.attest.policy import load_policy
-from sealtrain.base.encoding import to_base64
-from sealtrain.base.files import atomic_write
-from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.brokers import BrokerFiles, policy_of_document
 from sealtrain.cli.output import Json, emit, say
-from sealtrain.client.connection import attested_brokers, deployment_of
 from sealtrain.client.pin import load_pin
+from sealtrain.client.trusting import require_threshold, trust_in
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import UsageError
-from sealtrain.manifest.trust import parse_trust
 
 if TYPE_CHECKING:
     from sealtrain.attest.policy import AppraisalPolicy
@@ -54,37 +50,16 @@ def new(
     Each broker attests itself first; its signing key is taken from that evidence. What guests must
     show is yours to say with --policy, or what the brokers ask by their measured documents.
     """
-    if threshold is None and len(brokers) > 1:
-        raise UsageError(
-            "--threshold is missing: how many of the brokers must have released each dataset",
-            check="--threshold",
-            expected="as many as the data was sealed for; 1 where each owner has an own broker",
-        )
+    require_threshold(threshold, len(brokers))
     appraisal = _measured(brokers, documents or ()) if policy is None else load_policy(policy)
-    read = deployment_of(deployment)
-    _, target = read
-    attested = attested_brokers(brokers, read)
-    document = {
-        "version": 1,
-        "consortium_id": Consortium.load(consortium).consortium_id,
-        "recipe_hash": target.recipe_hash,
-        "compose_hash": target.compose_hash,
-        "app_id": target.app_id,
-        "brokers": {
-            "signing_keys": [to_base64(broker.signing_key) for broker in attested],
-            "threshold": threshold or 1,
-            "datasets": "all",
-        },
-        "appraisal": appraisal.to_dict(),
-        "simulated": "accept-insecure" if appraisal.platform == "simulator" else "refuse",
-    }
-    parse_trust(document)
-    atomic_write(out, yaml_text(document).encode())
-    simulated = any(broker.simulated for broker in attested)
+    trusted, simulated = trust_in(
+        Consortium.load(consortium), deployment, brokers, appraisal, threshold=threshold
+    )
+    trusted.save(out)
     emit(
         as_json,
-        {"trust": str(out), "recipe_hash": target.recipe_hash, "simulated": simulated},
-        [f"trust        {out}", f"recipe hash  {target.recipe_hash}"],
+        {"trust": str(out), "recipe_hash": trusted.recipe_hash, "simulated": simulated},
+        [f"trust        {out}", f"recipe hash  {trusted.recipe_hash}"],
     )
 
 

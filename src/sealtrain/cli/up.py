@@ -7,11 +7,13 @@ A rehearsal by hand: a person types the commands of every role against it. Nothi
 3. the guest API of the recipe's guest and a trust file, once there is a deployment, and anew when
    it changes.
 
-Every server is tied to this process: the kernel ends it when this one ends, by ``kill -9`` too.
+Every server is tied to this process: the kernel ends it when this one ends, by ``kill -9`` too. And
+this process ends when a broker does, or a guest that served: without them every command fails.
 """
 
 from __future__ import annotations
 
+import shlex
 import signal
 import socket
 import tempfile
@@ -24,13 +26,14 @@ from typing import Annotated, Final
 import typer
 
 from sealtrain.base.extras import require_extras
-from sealtrain.base.files import atomic_write, read_bounded
+from sealtrain.base.files import atomic_write, made_folder, read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
-from sealtrain.cli.output import Json, emit, near, say
+from sealtrain.base.stages import say_stages
+from sealtrain.cli.output import Json, emit, near, say, typed
 from sealtrain.cli.programs import Part, ran, tied
 from sealtrain.cli.project import found_project
 from sealtrain.cli.simulator import MachineOptions
-from sealtrain.errors import AlreadyExists, DataInvalid, SealtrainError, UsageError
+from sealtrain.errors import AlreadyExists, DataInvalid, SealtrainError, Unreachable, UsageError
 
 __all__ = ["up"]
 
@@ -63,6 +66,7 @@ def up(
     a guest for `sealtrain train` as soon as the recipe is locked.
     """
     require_extras("a rehearsal", "broker", "simulator")
+    machine.make()  # a TEE that there is not is refused before anything is written
     say("SIMULATED — NOT ATTESTED: use data you may show")
     site = Site(out=out, words=machine.words, brokers=brokers, port=port)
     # A shell has what it starts in the background ignore Ctrl-C; this one ends by it anyway.
@@ -72,13 +76,14 @@ def up(
     }
     try:
         with ExitStack() as parts:
-            site.open(consortium, parts)
+            with say_stages(say)("starting broker and simulated hardware"):
+                served = site.open(consortium, parts)
             emit(
                 as_json, {"brokers": [str(file) for file in site.files], "policy": str(site.policy)}
             )
             for line in site.lines(deployment):
                 say(line)
-            site.attend(consortium, deployment, parts)
+            site.attend(consortium, deployment, parts, served)
     except KeyboardInterrupt:
         say("ended: broker and guest run no more; the same command continues")
     finally:
@@ -129,12 +134,15 @@ class Site:
             return [self.out / "broker.yaml"]
         return [self.out / f"broker-{place + 1}.yaml" for place in range(self.brokers)]
 
-    def open(self, consortium: Path, parts: ExitStack) -> None:
+    def open(self, consortium: Path, parts: ExitStack) -> list[Part]:
         """Start the brokers and pin them.
 
         Args:
             consortium: Its file.
             parts: Ends the servers.
+
+        Returns:
+            The brokers, which run.
 
         Raises:
             AlreadyExists: The folder's broker serves another consortium.
@@ -143,13 +151,14 @@ class Site:
         """
         for place in range(self.brokers):
             _expect_free(self.port + place)
-        self.out.mkdir(parents=True, exist_ok=True)
-        if not self.policy.exists():
-            ran(
-                "simulator", "serve", "--simulator", self.root, "--write-policy", self.policy,
-                *self.words,
-            )  # fmt: skip
-        compose = self._document(consortium)
+        with made_folder(self.out):
+            if not self.policy.exists():
+                ran(
+                    "simulator", "serve", "--simulator", self.root, "--write-policy", self.policy,
+                    *self.words,
+                )  # fmt: skip
+            compose = self._document(consortium)
+        brokers = []
         for place, file in enumerate(self.files):
             listen = f"127.0.0.1:{self.port + place}"
             ticket = self.out / f"{file.stem}.ticket.json"
@@ -165,6 +174,8 @@ class Site:
             url = broker.place("broker ready", within=_STARTS_WITHIN_S)
             self._pin(url, compose, file)
             say(f"broker {url}: {file}")
+            brokers.append(broker)
+        return brokers
 
     def lines(self, deployment: Path) -> list[str]:
         """What to type next."""
@@ -173,41 +184,56 @@ class Site:
         files = tuple(file.absolute() for file in self.files)
         named = "" if known.get("brokers") == files else _words("--broker", *self.files)
         same = known.get("deployment") == deployment.absolute()
-        document = "" if same else _words("--deployment", near(deployment))
-        lock = "" if same else f" {near(deployment.parent / 'recipe.lock.json')}"
+        document = "" if same else _words("--deployment", deployment)
+        lock = "" if same else f" {typed(deployment.parent / 'recipe.lock.json')}"
         identity = " --identity FILE"
+        collateral = shlex.quote(f"file:{self.root}/collateral.json")
         return [
             "in another terminal, for each role:",
-            f"  sealtrain lock recipe.yaml{named} --out {near(deployment.parent)}",
+            f"  sealtrain lock recipe.yaml{named} --out {typed(deployment.parent)}",
             "  sealtrain seal FILE --name NAME --out sealed/OWNER.sealed --and-approve"
             f"{identity}{document}{named}",
             f"  sealtrain status{document}{named}",
-            f"  sealtrain train{lock} --platform simulator --guest {self.socket}"
-            f" --collateral file:{self.root}/collateral.json{named} --data sealed --out run",
-            f"  sealtrain open run{identity} --trust {self.trust} --out model",
+            f"  sealtrain train{lock} --platform simulator --guest {typed(self.socket)}"
+            f" --collateral {collateral}{named} --data sealed --out run",
+            f"  sealtrain open run{identity} --trust {typed(self.trust)} --out model",
             "Ctrl-C ends it",
         ]
 
-    def attend(self, consortium: Path, deployment: Path, parts: ExitStack) -> None:
-        """Serve the recipe's guest, anew for each new document; ends only if a broker does."""
+    def attend(
+        self, consortium: Path, deployment: Path, parts: ExitStack, brokers: list[Part]
+    ) -> None:
+        """Serve the recipe's guest, anew for each new document.
+
+        Args:
+            consortium: Its file.
+            deployment: The document, which may not be there yet.
+            parts: Ends the servers.
+            brokers: That run.
+
+        Raises:
+            Unreachable: A broker ended, or the guest did.
+        """
         measured: bytes | None = None
         guest: Part | None = None
+        served: list[Part] = []
         while True:
             found = _read(deployment)
             if found is not None and found != measured:
                 if guest is not None:
                     guest.end()
                 self.socket.unlink(missing_ok=True)
-                measured = found
-                served = Part(
+                measured, served = found, []
+                part = Part(
                     "guest", self.out,
                     ("simulator", "serve", "--deployment", deployment, "--socket", self.socket,
                      "--simulator", self.root, *self.words),
                     answers=False, start=tied,
                 )  # fmt: skip
-                guest = parts.enter_context(served)
+                guest = parts.enter_context(part)
                 try:
                     guest.line("guest API", within=_STARTS_WITHIN_S)
+                    served = [guest]
                     say(f"guest of {near(deployment)}: {self.socket}")
                     self._write_trust(consortium, deployment)
                     say(f"its runs verify with --trust {self.trust}")
@@ -215,6 +241,7 @@ class Site:
                     say(f"not ready for {near(deployment)}: {error.message}")
                     if error.hint:
                         say(f"  hint: {error.hint}")
+            _expect_running([*brokers, *served])
             time.sleep(_LOOKS_EVERY_S)
 
     def _document(self, consortium: Path) -> Path:
@@ -259,6 +286,17 @@ class Site:
             atomic_write(self.trust, fresh.read_bytes(), overwrite=True)
 
 
+def _expect_running(parts: list[Part]) -> None:
+    """Refuse to go on without a server that did run."""
+    for part in parts:
+        if part.gone:
+            raise Unreachable(
+                f"{part.name} ended",
+                check=part.name,
+                hint=f"see {near(part.log)}; the same command starts it again",
+            )
+
+
 def _expect_free(port: int) -> None:
     """Refuse a port that is taken, before anything starts; the broker itself says it in its log."""
     with socket.socket() as trial:
@@ -274,7 +312,7 @@ def _expect_free(port: int) -> None:
 
 
 def _words(option: str, *values: Path) -> str:
-    return "".join(f" {option} {value}" for value in values)
+    return "".join(f" {option} {typed(value)}" for value in values)
 
 
 def _read(deployment: Path) -> bytes | None:

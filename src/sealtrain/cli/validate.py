@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sealtrain.cli.basefolder import base_of
 from sealtrain.cli.output import Json, emit
 from sealtrain.client.connection import own_key
 from sealtrain.consortium.datasets import load_dataset_manifest
 from sealtrain.errors import UsageError
 from sealtrain.guest.validating import token_counter
 from sealtrain.keys.identity import Identity
+from sealtrain.recipe.basefolder import base_of
 from sealtrain.recipe.lock import load_lock
 from sealtrain.recipe.schema import Recipe, load_recipe
 from sealtrain.sealing.opened import SealedDataset

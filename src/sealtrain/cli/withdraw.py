@@ -8,23 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sealtrain.base.clock import system_clock
-from sealtrain.cli import log
 from sealtrain.cli.approvals import confirm
-from sealtrain.cli.brokers import BrokerFiles, at_each, exit_for
+from sealtrain.cli.brokers import BrokerFiles, exit_for, failures
+from sealtrain.cli.ledgermemory import ConsortiumFile, given, plain
+from sealtrain.cli.log import auditing
 from sealtrain.cli.output import Json, emit, say
-from sealtrain.client.api import BrokerClient
-from sealtrain.client.pin import load_pin
+from sealtrain.client.owner import Owner
+from sealtrain.client.withdrawing import uses_at
+from sealtrain.client.withdrawing import withdraw as withdraw_for
 from sealtrain.consortium.datasets import dataset_id_in
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.owned import sign_owned
-from sealtrain.consortium.withdrawals import Withdrawal
-from sealtrain.errors import Refused, SealtrainError, Unreachable, UsageError
-from sealtrain.keys.identity import Identity
-from sealtrain.ledger.uses import DatasetUse, Uses
+from sealtrain.errors import Refused, Unreachable, UsageError
+from sealtrain.ledger.uses import DatasetUse
 
 if TYPE_CHECKING:
-    from sealtrain.ledger.audit import AuditReport
+    from sealtrain.client.withdrawing import Withdrawn
 
 __all__ = ["uses", "withdraw"]
 
@@ -37,7 +35,7 @@ def withdraw(
     dataset: Datasets,
     identity: Annotated[Path, typer.Option(help="Your private identity file.")],
     broker: BrokerFiles,
-    consortium: log.ConsortiumFile = Path("consortium.json"),
+    consortium: ConsortiumFile = Path("consortium.json"),
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -47,46 +45,25 @@ def withdraw(
     registered again. What left before stays where it is: the list names runs, manifests and model
     files. Every broker is told; exits 4 when one did not answer, 3 when one refused.
     """
-    members, owner = Consortium.load(consortium), Identity.load(identity)
-    members.owner(owner.name)
+    members, owner = Consortium.load(consortium), Owner(identity=identity, brokers=tuple(broker))
+    members.owner(owner.keys.name)
     named = [_dataset_id(word) for word in dataset]
     if not as_json:
         say(f"You are about to withdraw for good: {', '.join(named)}")
     confirm("WITHDRAW", yes)
-    envelope = sign_owned(
-        Withdrawal.of(
-            named,
-            consortium_id=members.consortium_id,
-            owner=owner.public,
-            signed_at=system_clock(),
-        ),
-        owner.signer,
-    )
+    answers = failures(withdraw_for(owner, named, members, progress=auditing(shown=not as_json)))
     lines: list[str] = []
-
-    def at(path: Path) -> dict[str, Any]:
-        pin = load_pin(path)
-        url = pin.url
-        with BrokerClient(url, signer=owner.signer, broker=pin.broker_id) as client:
-            index = client.hand_in(Withdrawal, envelope)
-        lines.append(f"{url}: withdrawn, entry {index}")
-        try:
-            report, found = _uses_at(path, members, None, [], named, shown=not as_json)
-        except SealtrainError as error:  # it was withdrawn all the same
-            say(f"{url} does not tell what used it [{error.code}]: {error.message}")
-            return {"index": index, "error": error.to_dict()}
-        lines.extend(_lines(found))
-        return {
-            "index": index,
-            "ledger_holds": report.holds,
-            "datasets": [use.to_dict() for use in found],
-        }
-
-    answers = at_each(broker, at)
+    for url, done in answers.done.items():
+        lines.append(f"{url}: withdrawn, entry {done.index}")
+        lines.extend(_lines(done.uses))
+        if done.unread is not None:
+            say(f"{url} does not tell what used it [{done.unread.code}]: {done.unread.message}")
     say("keys and models that left before stay where they are; delete your copies of the data")
     lost = {url: {"index": None, "error": why.to_dict()} for url, why in answers.failed.items()}
-    shown = [{"broker": url, **answer} for url, answer in (lost | answers.done).items()]
-    emit(as_json, {"digest": envelope.digest, "brokers": shown}, lines)
+    told = {url: _as_json(done) for url, done in answers.done.items()}
+    shown = [{"broker": url, **answer} for url, answer in (lost | told).items()]
+    digest = next(iter(answers.done.values())).digest
+    emit(as_json, {"digest": digest, "brokers": shown}, lines)
     exit_for(answers)
     if any("error" in answer for answer in shown):
         raise typer.Exit(Unreachable.exit_code)
@@ -95,7 +72,7 @@ def withdraw(
 def uses(
     dataset: Datasets,
     broker: Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")],
-    consortium: log.ConsortiumFile = Path("consortium.json"),
+    consortium: ConsortiumFile = Path("consortium.json"),
     state: Annotated[
         Path | None,
         typer.Option(
@@ -108,10 +85,12 @@ def uses(
 
     Reads the whole ledger and verifies it as ``log audit`` does; exits 3 where it does not hold.
     """
-    key, notes = log.given(state, None, [])
+    key, notes = given(state, None, [])
     named = [_dataset_id(word) for word in dataset]
     members = Consortium.load(consortium)
-    report, found = _uses_at(broker, members, key, notes, named, shown=not as_json)
+    report, found = uses_at(
+        broker, named, members, key=key, notes=notes, progress=auditing(shown=not as_json)
+    )
     emit(
         as_json,
         {
@@ -125,18 +104,17 @@ def uses(
         raise typer.Exit(Refused.exit_code)
 
 
-def _uses_at(
-    broker: Path,
-    members: Consortium,
-    key: bytes | None,
-    notes: list[str],
-    named: list[str],
-    *,
-    shown: bool,
-) -> tuple[AuditReport, tuple[DatasetUse, ...]]:
-    collected = Uses(named)
-    report = log.audit_broker(broker, members, key, notes, shown=shown, seen=collected.entry)
-    return report, collected.found()
+def _as_json(done: Withdrawn) -> dict[str, Any]:
+    if done.unread is not None or done.audit is None:
+        return {
+            "index": done.index,
+            "error": None if done.unread is None else done.unread.to_dict(),
+        }
+    return {
+        "index": done.index,
+        "ledger_holds": done.audit.holds,
+        "datasets": [use.to_dict() for use in done.uses],
+    }
 
 
 def _dataset_id(given: str) -> str:
@@ -170,7 +148,7 @@ def _lines(found: tuple[DatasetUse, ...]) -> list[str]:
                 outputs = manifest["outputs"]
                 if outputs is None:
                     lines.append("      files: more than the ledger lists; see the manifest")
-                lines += [f"      {log.plain(o['name'])} {o['sha256']}" for o in outputs or ()]
+                lines += [f"      {plain(o['name'])} {o['sha256']}" for o in outputs or ()]
             if not run.manifests:
                 lines.append("    no manifest was recorded: what it made is not known here")
     return lines

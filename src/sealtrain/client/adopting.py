@@ -16,9 +16,10 @@ from pathlib import Path
 
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.base.files import atomic_folder, atomic_write, open_regular, read_bounded
+from sealtrain.base.limits import MAX_DATASET_BYTES
 from sealtrain.client.connection import Reviewed, deployment_of
 from sealtrain.client.owner import AtEach, Owner
-from sealtrain.client.sealing import MAX_DATASET_BYTES, register_at
+from sealtrain.client.sealing import register_at
 from sealtrain.consortium.datasets import load_dataset_manifest, sign_dataset
 from sealtrain.errors import AlreadyExists, DatasetMismatch, UsageError
 from sealtrain.manifest.files import verify_file

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import Clock, system_clock
@@ -19,6 +19,7 @@ from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally,
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import RecordedDocument, verify_owned
 from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy
+from sealtrain.consortium.submissions import ControlDocument
 from sealtrain.errors import AnswerInvalid, ConsortiumMismatch, UsageError
 from sealtrain.ledger.ledger import LedgerProof
 from sealtrain.release.lease_code import show_lease
@@ -36,14 +37,24 @@ from sealtrain.release.messages import (
     LedgerConsistency,
     LedgerPage,
     LedgerRotations,
+    ListedSeries,
     OwnerPolicies,
     Ready,
     RegisteredDatasets,
+    RegisteredSeries,
     ReleaseAnswer,
     ReleaseRequest,
     RenewalAnswer,
     RenewalRequest,
+    StandingCount,
     TallyAnswer,
+)
+from sealtrain.release.run_control import (
+    Posted,
+    SearchPage,
+    ShownSubmission,
+    SubmissionAnswer,
+    SubmissionPage,
 )
 from sealtrain.release.sealing_key import SignedSealingKey
 from sealtrain.signing.dsse import Envelope
@@ -258,6 +269,17 @@ class BrokerClient:
         ]
         return {one.owner.name: one for one in found}
 
+    def series(self, *, app_id: str, compose_hash: str) -> tuple[ListedSeries, ...]:
+        """Members of the series that are registered with it for a deployment, as it lists them."""
+        found = self._transport.get(
+            "/v1/datasets/series", RegisteredSeries, app_id=app_id, compose_hash=compose_hash
+        )
+        return found.series
+
+    def standing(self, target: Target) -> tuple[StandingCount, ...]:
+        """What runs took of the standing approvals of a target: the broker's word."""
+        return self._transport.get("/v1/approvals", TallyAnswer, **target.to_dict()).standing
+
     def registered(self, *, app_id: str, compose_hash: str) -> frozenset[str]:
         """Ids of the datasets that are registered with it for a deployment: what to ask it for."""
         found = self._transport.get(
@@ -291,6 +313,80 @@ class BrokerClient:
         query = {"run_id": list(run_ids)}
         accepted = self._transport.post("/v1/manifests", manifest, Accepted, query=query)
         return _index(accepted, sha256_hex(manifest))
+
+    def post_control(self, kind: type[ControlDocument], envelope: Envelope) -> Posted:
+        """Hand in a submission, a run event or a stop.
+
+        Args:
+            kind: Of ``consortium.submissions`` or ``consortium.runevents``.
+            envelope: From ``consortium.submissions.sign_control``.
+
+        Raises:
+            Refused: The broker does not accept it.
+        """
+        return self._hand_in(kind.path, envelope.to_bytes(), Posted)
+
+    def submissions(
+        self,
+        *,
+        open_only: bool = False,
+        name: str | None = None,
+        compose_hash: str | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> tuple[ShownSubmission, ...]:
+        """Where submissions stand, newest first; the broker's word as it stands.
+
+        Args:
+            open_only: Only those that have not ended.
+            name: Only the one of this name.
+            compose_hash: Only those of this document.
+            before: Only those whose entry has a lower index.
+            limit: At most so many, up to 100.
+        """
+        asked: dict[str, Any] = {"name": name, "compose_hash": compose_hash, "before": before}
+        given: dict[str, Any] = {word: value for word, value in asked.items() if value is not None}
+        found = self._transport.get(
+            "/v1/submissions",
+            SubmissionPage,
+            state="open" if open_only else "all",
+            limit=limit,
+            **given,
+        )
+        return found.submissions
+
+    def submission(self, submission_id: str) -> SubmissionAnswer:
+        """One submission as it was signed, and where it stands. Nothing is verified yet.
+
+        Raises:
+            SubmissionUnknown: There is none.
+        """
+        return self._transport.get(f"/v1/submissions/{submission_id}", SubmissionAnswer)
+
+    def ledger_search(
+        self,
+        *,
+        run_id: str | None = None,
+        submission_id: str | None = None,
+        compose_hash: str | None = None,
+        kind: str | None = None,
+        start: int = 0,
+        limit: int = 100,
+    ) -> SearchPage:
+        """Entries that name a run, a submission or a document, or of one kind.
+
+        At most one of the three may be given. The page proves nothing: ``ledger_proof`` does.
+        """
+        asked = {
+            "run_id": run_id,
+            "submission_id": submission_id,
+            "compose_hash": compose_hash,
+            "kind": kind,
+        }
+        given = {word: value for word, value in asked.items() if value is not None}
+        return self._transport.get(
+            "/v1/ledger/search", SearchPage, start=start, limit=limit, **given
+        )
 
     def decisions(self, target: Target) -> list[dict[str, JsonValue]]:
         """Signed decisions on a target, oldest first, as DSSE JSON. Nothing is verified yet."""

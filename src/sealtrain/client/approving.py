@@ -11,12 +11,12 @@ name it again. One that no approval of the owner names stands, whatever brokers 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sealtrain.base.clock import system_clock
+from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.connection import (
     Reviewed,
@@ -28,6 +28,7 @@ from sealtrain.client.owner import AtEach, Owner, at_each
 from sealtrain.client.pin import load_pin
 from sealtrain.client.registered import merged, registered_at
 from sealtrain.client.sealing import require_target
+from sealtrain.client.standing import StandingRequest, StandingUsed, chains_named, terms_of, used_of
 from sealtrain.consortium.datasets import load_dataset_manifest
 from sealtrain.consortium.decisions import DatasetPin, Decision, Target, sign_decision
 from sealtrain.errors import (
@@ -45,26 +46,41 @@ if TYPE_CHECKING:
     from sealtrain.consortium.datasets import DatasetManifest
     from sealtrain.consortium.decisions import SignedDecision
     from sealtrain.consortium.members import Consortium
+    from sealtrain.consortium.standing_terms import StandingTerms
     from sealtrain.errors import SealtrainError
     from sealtrain.recipe.lock import Lock
     from sealtrain.recipe.recipe import Recipe
     from sealtrain.signing.identity import PublicIdentity
     from sealtrain.signing.needs import Needs
 
-__all__ = ["Intent", "approve", "give", "prepare", "revoke", "tallies"]
+__all__ = [
+    "Intent",
+    "approve",
+    "give",
+    "hand_in",
+    "hand_in_revocation",
+    "prepare",
+    "revocation",
+    "revoke",
+    "standing",
+    "tallies",
+    "written",
+]
 
 _DAY_SECONDS = 86_400
 
 
-def approve(
+def approve(  # noqa: PLR0913  # what prepare and give take
     owner: Owner,
     deployment: Path | Reviewed,
     consortium: Consortium,
     *,
     datasets: Iterable[Path] = (),
     days: int = 30,
+    until: int | None = None,
     lift_revocation: bool = False,
     unpinned: bool = False,
+    standing: StandingRequest | None = None,
 ) -> AtEach[Tally]:
     """Approve what a deployment document says, until a date. As ``prepare`` and ``give``.
 
@@ -75,8 +91,10 @@ def approve(
         consortium: As the owner holds it.
         datasets: As for ``prepare``.
         days: As for ``give``.
+        until: As for ``give``.
         lift_revocation: As for ``prepare``.
         unpinned: As for ``prepare``.
+        standing: As for ``prepare``.
 
     Returns:
         How far the approval is, at each broker.
@@ -91,8 +109,9 @@ def approve(
         datasets=datasets,
         lift_revocation=lift_revocation,
         unpinned=unpinned,
+        standing=standing,
     )
-    return give(owner, intent, days=days)
+    return give(owner, intent, days=days, until=until)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +129,8 @@ class Intent:
         lifts: Digests of the owner's own revocations of this recipe that it takes back.
         approved_before: The owner's own approval of the other recipe was found at a broker.
         failed: Brokers that did not answer or were refused, by URL.
+        standing: How often it may run; ``None`` without a limit.
+        chains: Members so far of the series that it names, by name.
     """
 
     lock: Lock
@@ -122,6 +143,8 @@ class Intent:
     lifts: tuple[str, ...]
     approved_before: bool
     failed: dict[str, SealtrainError]
+    standing: StandingTerms | None = None
+    chains: dict[str, tuple[DatasetManifest, ...]] = field(default_factory=dict)
 
 
 def prepare(
@@ -132,6 +155,7 @@ def prepare(
     datasets: Iterable[Path] = (),
     lift_revocation: bool = False,
     unpinned: bool = False,
+    standing: StandingRequest | None = None,
     before: Reviewed | None = None,
 ) -> Intent:
     """Read and ask all that an approval depends on; nothing is signed.
@@ -145,6 +169,8 @@ def prepare(
         lift_revocation: Take back the owner's own revocation of this recipe.
         unpinned: Pin nothing, so that any dataset counts which the owner registers for the recipe,
             later ones too.
+        standing: How often it may run, within which budget, on which series. Members of these are
+            not pinned one by one.
         before: Another recipe, to see whether the owner approved it before.
 
     Raises:
@@ -192,7 +218,16 @@ def prepare(
     decided = [signed for _, decisions in asked.done.values() for signed in decisions]
     lifts = _lifts(decided, me, target, lift_revocation=lift_revocation)
     registered = merged((manifests for manifests, _ in asked.done.values()), me.name)
-    pinned = () if unpinned else _pinned(named, registered, me.name, lock.recipe)
+    series = () if standing is None else standing.series
+    if series and unpinned:
+        raise UsageError(
+            "an approval names series or it admits whatever you register",
+            check="--unpinned",
+            hint="leave --series or --unpinned out",
+        )
+    chains = chains_named(series, registered, me.name, lock.recipe)
+    own = tuple(one for one in registered if one.owner != me.name or one.name not in chains)
+    pinned = () if unpinned else _pinned(named, own, me.name, lock.recipe, chains)
     return Intent(
         lock=lock,
         target=target,
@@ -200,7 +235,9 @@ def prepare(
         brokers=known,
         registered=registered,
         pinned=pinned,
-        loose=_unregistered(pinned, me.name, lock.recipe),
+        loose=tuple(
+            one for one in _unregistered(pinned, me.name, lock.recipe) if one not in chains
+        ),
         lifts=lifts,
         approved_before=any(
             signed.owner.owner_id == me.owner_id
@@ -209,19 +246,65 @@ def prepare(
             for signed in decided
         ),
         failed=asked.failed,
+        standing=None if standing is None else terms_of(standing, chains, me.name, lock.recipe),
+        chains=chains,
     )
 
 
-def give(owner: Owner, intent: Intent, *, days: int = 30) -> AtEach[Tally]:
-    """Sign an approval, and hand it to each broker.
+def give(
+    owner: Owner, intent: Intent, *, days: int = 30, until: int | None = None
+) -> AtEach[Tally]:
+    """Sign an approval, and hand it to each broker. As ``written`` and ``hand_in``.
 
     Args:
         owner: Who approves, at which brokers.
         intent: As ``prepare`` returned it.
-        days: Valid for so many days, ≥ 1.
+        days: As for ``written``.
+        until: As for ``written``.
 
     Returns:
         How far the approval is, at each broker.
+
+    Raises:
+        SealtrainError: As the two.
+    """
+    return hand_in(owner, intent, written(intent, days=days, until=until))
+
+
+def written(intent: Intent, *, days: int = 30, until: int | None = None) -> Decision:
+    """An approval as it will be signed; nothing is signed yet.
+
+    Args:
+        intent: As ``prepare`` returned it.
+        days: Valid for so many days, ≥ 1.
+        until: Last second at which it is valid, since the epoch, in place of ``days``.
+
+    Raises:
+        UsageError: ``until`` has passed.
+    """
+    now = system_clock()
+    if until is not None and until <= now:
+        raise UsageError(
+            "the approval would have ended already",
+            check="--until",
+            got=to_rfc3339(until),
+            expected=f"after {to_rfc3339(now)}",
+            hint="name a later day: --until",
+        )
+    return Decision.approve(
+        consortium_id=intent.consortium.consortium_id,
+        target=intent.target,
+        needs=needs_of(intent.lock.recipe),
+        datasets=[DatasetPin(dataset_id=one.dataset_id, root=one.root) for one in intent.pinned],
+        lifts=intent.lifts,
+        signed_at=now,
+        not_after=now + days * _DAY_SECONDS if until is None else until,
+        standing=intent.standing,
+    )
+
+
+def hand_in(owner: Owner, intent: Intent, decision: Decision) -> AtEach[Tally]:
+    """Sign an approval that ``written`` made, and hand it to each broker.
 
     Raises:
         BrokerMismatch: A broker file names another broker than when the owner was asked.
@@ -237,18 +320,7 @@ def give(owner: Owner, intent: Intent, *, days: int = 30) -> AtEach[Tally]:
             expected=", ".join(sorted(intent.brokers.values())),
             hint="see who changed it, then approve again",
         )
-    needs, now = needs_of(intent.lock.recipe), system_clock()
-    pins = [DatasetPin(dataset_id=one.dataset_id, root=one.root) for one in intent.pinned]
-    decision = Decision.approve(
-        consortium_id=intent.consortium.consortium_id,
-        target=intent.target,
-        needs=needs,
-        datasets=pins,
-        lifts=intent.lifts,
-        signed_at=now,
-        not_after=now + days * _DAY_SECONDS,
-    )
-    return _submit(owner, decision, needs, intent.consortium)
+    return _submit(owner, decision, needs_of(intent.lock.recipe), intent.consortium)
 
 
 def revoke(owner: Owner, deployment: Path | Reviewed, consortium: Consortium) -> AtEach[Tally]:
@@ -262,10 +334,26 @@ def revoke(owner: Owner, deployment: Path | Reviewed, consortium: Consortium) ->
     Raises:
         SealtrainError: No broker took it: the worst failure.
     """
-    lock, target = deployment_of(deployment)
-    decision = Decision.revoke(
+    return hand_in_revocation(owner, deployment, consortium, revocation(deployment, consortium))
+
+
+def revocation(deployment: Path | Reviewed, consortium: Consortium) -> Decision:
+    """A revocation as it will be signed; nothing is signed yet. Arguments as ``revoke``."""
+    _, target = deployment_of(deployment)
+    return Decision.revoke(
         consortium_id=consortium.consortium_id, target=target, signed_at=system_clock()
     )
+
+
+def hand_in_revocation(
+    owner: Owner, deployment: Path | Reviewed, consortium: Consortium, decision: Decision
+) -> AtEach[Tally]:
+    """Sign what ``revocation`` made, and hand it to each broker. Arguments as ``revoke``.
+
+    Raises:
+        SealtrainError: No broker took it: the worst failure.
+    """
+    lock, _ = deployment_of(deployment)
     return _submit(owner, decision, needs_of(lock.recipe), consortium)
 
 
@@ -286,6 +374,26 @@ def tallies(brokers: tuple[Path, ...], deployment: Path, consortium: Consortium)
         with BrokerClient(load_pin(broker).url) as client:
             needs = needs_of(lock.recipe)
             return client.approvals_status(target, consortium, system_clock(), needs=needs)
+
+    return at_each(brokers, at)
+
+
+def standing(
+    brokers: tuple[Path, ...], deployment: Path, consortium: Consortium
+) -> AtEach[tuple[StandingUsed, ...]]:
+    """Standing approvals of a recipe that count at each broker, with what runs took of them.
+
+    What was approved is counted from the owners' signatures; what was used is the broker's word.
+    Arguments and errors as ``tallies``.
+    """
+    lock, target = deployment_of(deployment)
+
+    def at(broker: Path) -> tuple[StandingUsed, ...]:
+        with BrokerClient(load_pin(broker).url) as client:
+            needs = needs_of(lock.recipe)
+            tally = client.approvals_status(target, consortium, system_clock(), needs=needs)
+            said = client.standing(target)
+            return used_of(tally, [(one.approval, one.runs, one.epsilon) for one in said])
 
     return at_each(brokers, at)
 
@@ -345,6 +453,7 @@ def _pinned(
     registered: tuple[DatasetManifest, ...],
     me: str,
     recipe: Recipe,
+    chains: Container[str] = (),
 ) -> tuple[DatasetManifest, ...]:
     """The owner's datasets that are named, else all that are registered."""
     own = [one for one in registered if one.owner == me]
@@ -361,7 +470,7 @@ def _pinned(
             )
     if named:
         return tuple(named)
-    missing = _unregistered(own, me, recipe)
+    missing = tuple(one for one in _unregistered(own, me, recipe) if one not in chains)
     if missing:
         raise DatasetUnknown(
             "the recipe reads data of yours that is not registered for it",
@@ -372,7 +481,7 @@ def _pinned(
             hint="seal it for this recipe, or register it: sealtrain register SEALED; or approve "
             "whatever you register for this recipe: --unpinned",
         )
-    names = [one.name for one in own]
+    names = [one.name for one in own if one.series is None]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UsageError(

@@ -4,21 +4,78 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 from sealtrain.base.canonical import canonical_json
+from sealtrain.base.clock import system_clock
 from sealtrain.client.api import BrokerClient
+from sealtrain.client.attested import pinned_identity
+from sealtrain.client.pin import load_pin
 from sealtrain.consortium.members import Consortium
+from sealtrain.errors import LedgerInconsistent
 from sealtrain.ledger.audit import Auditor, AuditReport
 from sealtrain.release.messages import ledger_origin
 from sealtrain.signing.tree_head import verify_tree_head
 
-__all__ = ["Progress", "audit_served"]
+__all__ = ["Progress", "audit_broker", "audit_served", "require_holds", "silent"]
 
 _PAGE = 1000
 
 Progress = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 """Shows progress: given how many entries there are, yields what is told of each few."""
+
+
+def silent(_size: int) -> AbstractContextManager[Callable[[int], None]]:
+    """Show no progress."""
+    return nullcontext(lambda _entries: None)
+
+
+def audit_broker(
+    broker: Path,
+    members: Consortium,
+    key: bytes | None,
+    notes: Iterable[str],
+    *,
+    progress: Progress = silent,
+    seen: Callable[[int, object], None] = lambda _index, _entry: None,
+) -> AuditReport:
+    """Audit what the broker of a broker file serves.
+
+    Args:
+        broker: Its broker file.
+        members: The consortium, as the auditor holds it.
+        key: The ledger's key, 32 bytes; the one that the broker proves now when ``None``.
+        notes: Tree heads from elsewhere, which the entries must give too.
+        progress: Told how far it is.
+        seen: Called with index and entry; nothing is verified yet.
+
+    Raises:
+        SealtrainError: As ``audit_served``, or the broker's evidence does not verify.
+    """
+    pin = load_pin(broker)
+    with BrokerClient(pin.url) as client:
+        if key is None:
+            found = pinned_identity(client, pin, members.consortium_id, now=system_clock())
+            key = found.signing_key
+        return audit_served(client, members, key, notes, progress=progress, seen=seen)
+
+
+def require_holds(report: AuditReport) -> AuditReport:
+    """The report of an audit without findings.
+
+    Raises:
+        LedgerInconsistent: There are findings; the error names the first.
+    """
+    if not report.holds:
+        first = report.findings[0]
+        raise LedgerInconsistent(
+            f"the broker's ledger does not hold: {first.problem}",
+            check=first.check,
+            got=first.where,
+            hint="see all findings: sealtrain log audit --broker; ask the operator",
+        )
+    return report
 
 
 def audit_served(

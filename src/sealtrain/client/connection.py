@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
-from sealtrain.base.files import read_bounded
-from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys, pinned_identity
 from sealtrain.client.pin import load_pin
@@ -19,8 +17,7 @@ from sealtrain.client.watch import observe, recorded
 from sealtrain.consortium.decisions import Target
 from sealtrain.keys.identity import Identity
 from sealtrain.ledger.witness import LedgerMemory, memory
-from sealtrain.recipe.compose import app_id_of, compose_hash, extract_lock
-from sealtrain.recipe.lock import Lock, parse_lock
+from sealtrain.recipe.lock import Lock, LockedRecipe
 from sealtrain.sealing.rewrap import read_stanzas
 
 if TYPE_CHECKING:
@@ -37,6 +34,7 @@ __all__ = [
     "deployment_of",
     "lock_of",
     "own_key",
+    "reviewed",
     "target_of",
     "watched_ledger",
 ]
@@ -60,14 +58,17 @@ def deployment_of(deployment: Path | Reviewed) -> Reviewed:
     """Lock and target, from a single read of the file; what was read before is not read again."""
     if isinstance(deployment, tuple):
         return deployment
-    compose = read_bounded(deployment, MAX_DEPLOYMENT_BYTES)
-    lock = parse_lock(extract_lock(compose))
+    return reviewed(LockedRecipe.load(deployment))
+
+
+def reviewed(locked: LockedRecipe) -> Reviewed:
+    """Lock and target of a locked recipe."""
     target = Target(
-        app_id=app_id_of(compose, lock),
-        compose_hash=compose_hash(compose),
-        recipe_hash=lock.recipe_hash,
+        app_id=locked.app_id,
+        compose_hash=locked.compose_hash,
+        recipe_hash=locked.recipe_hash,
     )
-    return lock, target
+    return locked.lock, target
 
 
 def attested_brokers(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sealtrain.errors import FormatUnknown, UsageError
 from sealtrain.recipe.records import RecordCheck, dataset_of
@@ -18,7 +19,16 @@ if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
     from sealtrain.sealing.sourcefiles import SourceFile
 
-__all__ = ["check_data", "fitting", "layout_words"]
+__all__ = ["check_data", "fitting", "layout_words", "seal_words"]
+
+_WITH_VALUE: Final = ("--layout", "--format", "--dtype", "--row-tokens", "--padding")
+_WITHOUT: Final = (
+    "--publish-counts",
+    "--no-publish-counts",
+    "--commitments",
+    "--no-commitments",
+)
+_MAX_DIGITS: Final = 9
 
 
 def fitting(
@@ -73,18 +83,60 @@ def fitting(
     )
 
 
+def seal_words(text: str) -> list[str]:
+    """Further options of ``sealtrain seal`` in one text, as a shell would separate them.
+
+    Raises:
+        UsageError: A quotation is not closed, or a word is no option of how data is sealed.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise _not_options(f"a quotation is not closed: {text[:80]}") from error
+    at = 0
+    while at < len(words):
+        option, mark, _ = words[at].partition("=")
+        if option not in _WITH_VALUE and words[at] not in _WITHOUT:
+            raise _not_options(words[at][:80])
+        if option in _WITH_VALUE and not mark and at + 1 == len(words):
+            raise _not_options(f"{option} without a value")
+        at += 2 if option in _WITH_VALUE and not mark else 1
+    return words
+
+
 def layout_words(words: Sequence[str]) -> SealOptions:
-    """How ``sealtrain seal`` would read records, given these words of it; others change nothing."""
+    """How ``sealtrain seal`` would read records, given these words of it; others change nothing.
+
+    Args:
+        words: As ``seal_words`` returns them.
+
+    Raises:
+        UsageError: The layout of token shards is impossible.
+    """
     given: dict[str, str] = {}
     for at, word in enumerate(words):
         option, mark, value = word.partition("=")
         given[option] = value if mark else words[at + 1] if at + 1 < len(words) else ""
+    row_tokens = given.get("--row-tokens", "4096")
+    if not (row_tokens.isascii() and row_tokens.isdigit() and len(row_tokens) <= _MAX_DIGITS):
+        raise UsageError(
+            "--row-tokens is not a number", check="--row-tokens", got=row_tokens[:80],
+            expected="tokens of a record, such as 4096",
+        )  # fmt: skip
     return SealOptions(
         layout=given.get("--layout", "auto"),
         form=given.get("--format", "auto"),
-        token_shards=TokenShards(
-            dtype=given.get("--dtype"), row_tokens=int(given.get("--row-tokens", "4096"))
-        ),
+        token_shards=TokenShards(dtype=given.get("--dtype"), row_tokens=int(row_tokens)),
+    )
+
+
+def _not_options(got: str) -> UsageError:
+    return UsageError(
+        "not options of how data is sealed",
+        check="--seal-as",
+        got=got,
+        expected=", ".join((*_WITH_VALUE, *_WITHOUT)),
+        hint="quote them as one word: --seal-as 'OWNER.NAME=--format tokens --row-tokens 4096'",
     )
 
 

@@ -49,6 +49,7 @@ from sealtrain.release.messages import (
 )
 from sealtrain.sealing.hpke import HpkePrivateKey
 from sealtrain.sealing.stanza import Stanza
+from sealtrain.signing.continues import Continues
 from sealtrain.signing.dsse import Envelope
 
 __all__ = ["Asked", "Grant", "Receipted", "obtain", "renew"]
@@ -88,7 +89,9 @@ class Grant:
         keys: By dataset id what its stanza held: a data key, or this broker's share of one.
         latest_checkpoint: Newest anchored one; a resuming guest refuses anything older.
         lease_key: Shows that a renewal is the lease holder's (``release.lease_code``).
-        receipts: Of the release and of every renewal since, oldest first.
+        model_key: Of the model of the run before, where it was asked for.
+        receipts: Of the release, and of the newest renewal where there was one: a lease is renewed
+            at every checkpoint, and all of them would fill the guest's memory.
     """
 
     run_id: str
@@ -96,6 +99,7 @@ class Grant:
     latest_checkpoint: Anchor | None
     lease_key: Secret
     receipts: tuple[Receipted, ...]
+    model_key: Secret | None = None
 
     @property
     def lease_id(self) -> str:
@@ -128,6 +132,7 @@ class Asked:
         datasets: (dataset id, root, recipe or share stanza), 1 to 256, none twice.
         resume: Continue a run this broker released keys to before.
         elsewhere: (dataset id, root) of the data of the run that other brokers are asked for.
+        continues: The run whose model's key is asked for too, and the model's stanza.
     """
 
     run_id: str
@@ -135,6 +140,7 @@ class Asked:
     datasets: Sequence[tuple[str, str, Stanza]]
     resume: bool
     elsewhere: Sequence[tuple[str, str]] = ()
+    continues: tuple[Continues, Stanza] | None = None
 
 
 def obtain(
@@ -173,6 +179,7 @@ def obtain(
             {"dataset_id": dataset_id, "root": root} for dataset_id, root in asked.elsewhere
         ],
         "resume": asked.resume,
+        **_model_asked(asked),
     }
     evidence = collect(Binding(RELEASE_PURPOSE, transcript))
     request = ReleaseRequest.from_dict(transcript | {"evidence": evidence.to_dict()})
@@ -188,6 +195,9 @@ def obtain(
         latest_checkpoint=keys.latest_checkpoint,
         lease_key=Secret(from_base64(keys.lease_key, length=32)),
         receipts=(receipted,),
+        model_key=None
+        if keys.model_key is None
+        else Secret(from_base64(keys.model_key, length=32)),
     )
 
 
@@ -233,8 +243,15 @@ def renew(
     if request.checkpoint is not None:
         _same("checkpoint", receipt.checkpoint, request.checkpoint)
     return replace(
-        grant, latest_checkpoint=receipt.checkpoint, receipts=(*grant.receipts, receipted)
+        grant, latest_checkpoint=receipt.checkpoint, receipts=(grant.receipts[0], receipted)
     )
+
+
+def _model_asked(asked: Asked) -> dict[str, JsonValue]:
+    if asked.continues is None:
+        return {}
+    place, stanza = asked.continues
+    return {"continues": {**place.to_dict(), "stanza": stanza.to_dict()}}
 
 
 def _conversation(
@@ -276,6 +293,8 @@ def _receipted(
         [(dataset.dataset_id, dataset.root) for dataset in receipt.datasets],
         [(one.dataset_id, one.root) for one in asked],
     )
+    named = request.continues if isinstance(request, ReleaseRequest) else None
+    _same("run before", receipt.continues, None if named is None else named.place)
     proof = LedgerProof.from_dict(answer.proof)  # (3)
     entry = verify_proof(proof, broker.signing_key, origin=broker.origin)
     body = entry["body"] if isinstance(entry["body"], dict) else {}
@@ -303,6 +322,7 @@ def _open(answer: ReleaseAnswer, request: ReleaseRequest, private: HpkePrivateKe
         # Never chained: the parser's message must not carry what it could not parse.
         raise AnswerInvalid("the answer is not what the protocol says", check="answer") from None
     _same("keys", sorted(keys.keys), sorted(dataset.dataset_id for dataset in request.datasets))
+    _same("model key", keys.model_key is not None, request.continues is not None)
     return keys
 
 

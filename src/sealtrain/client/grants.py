@@ -16,12 +16,21 @@ from sealtrain.base.secret import Secret
 from sealtrain.client.attested import AttestedBroker
 from sealtrain.client.grant import Grant, Receipted
 from sealtrain.consortium.receipts import Anchor
-from sealtrain.errors import AnswerInvalid, LeaseStale, SealtrainError, UsageError
+from sealtrain.errors import AnswerInvalid, LeaseStale, NoStanza, SealtrainError, UsageError
 from sealtrain.keys.shares import join_key
 from sealtrain.sealing.datakey import KEY_BYTES, DataKey, Permit
 from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding, Stanza
+from sealtrain.signing.continues import Continues
 
-__all__ = ["CombinedKey", "Grants", "Part", "Wanted", "combine", "lapsed"]
+__all__ = [
+    "CombinedKey",
+    "Grants",
+    "Part",
+    "Wanted",
+    "WantedModel",
+    "combine",
+    "lapsed",
+]
 
 _KINDS: Final = ("share", "recipe")
 """Stanzas for a broker, in the order in which they are preferred."""
@@ -85,6 +94,47 @@ class Part:
 
     kind: str
     secret: Secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedModel:
+    """The model of the run before, whose key a run needs.
+
+    Attributes:
+        place: Which run it is of.
+        run_id: Of that run, under which the model is sealed.
+        consortium_id: Whose brokers have its key.
+        stanzas: Of its first file.
+    """
+
+    place: Continues
+    run_id: str
+    consortium_id: str
+    stanzas: tuple[Stanza, ...]
+
+    def asked_of(self, broker: AttestedBroker) -> tuple[Continues, Stanza]:
+        """What is asked of the one broker that the model is sealed for.
+
+        Raises:
+            NoStanza: It is sealed for none, or for another one.
+        """
+        wanted = Wanted(
+            dataset_id=self.run_id,
+            root="",
+            owner="",
+            owner_id=self.consortium_id,
+            stanzas=self.stanzas,
+        )
+        stanza = wanted.stanza_for(broker)
+        if stanza is None:
+            raise NoStanza(
+                "the model of the run before is not sealed for this broker",
+                check="model stanza",
+                got=self.run_id,
+                expected=broker.broker_id,
+                hint="give the guest the outputs of the run before, as that run left them",
+            )
+        return self.place, stanza
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +202,7 @@ class Grants:
         needed: How many brokers' leases each dataset needs, by dataset id.
         holders: Which brokers handed out their part of it, by dataset id.
         answered: Brokers that decided in the last round.
+        model_key: Of the model of the run before, where it was asked for.
     """
 
     data_keys: dict[str, DataKey]
@@ -160,6 +211,7 @@ class Grants:
     needed: dict[str, int]
     holders: dict[str, frozenset[str]]
     answered: frozenset[str]
+    model_key: DataKey | None = None
 
     def lent(self, permit: Permit) -> Grants:
         """The same with keys that ask ``permit`` before each use."""
@@ -167,11 +219,12 @@ class Grants:
             self,
             data_keys={name: key.lent(permit) for name, key in self.data_keys.items()},
             run_key=self.run_key.lent(permit),
+            model_key=None if self.model_key is None else self.model_key.lent(permit),
         )
 
     @property
     def receipts(self) -> tuple[Receipted, ...]:
-        """Of every release and renewal so far, oldest first."""
+        """Of the release and the newest renewal of each broker, oldest first."""
         return _by_time(receipt for grant in self.held.values() for receipt in grant.receipts)
 
     @property

@@ -17,7 +17,7 @@ from sealtrain.consortium.datasets import load_dataset_manifest
 from sealtrain.errors import NotSealed, UsageError
 from sealtrain.manifest.files import manifest_bytes
 from sealtrain.manifest.opening import named_outputs, refuse_code, unnamed_outputs, write_opened
-from sealtrain.manifest.trust import load_trust
+from sealtrain.manifest.trust import Trust, load_trust
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.sealing.description import MANIFEST_NAME
 from sealtrain.sealing.export import export
@@ -27,7 +27,15 @@ if TYPE_CHECKING:
     from sealtrain.keys.identity import Identity
     from sealtrain.sealing.openedmodel import TrainedFile
 
-__all__ = ["ModelFiles", "Opened", "RunManifest", "model_of_run", "open_sealed"]
+__all__ = [
+    "ModelFiles",
+    "Opened",
+    "RunManifest",
+    "model_of_run",
+    "open_dataset",
+    "open_model",
+    "open_sealed",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +44,12 @@ class RunManifest:
 
     Attributes:
         path: Manifest of the model's run; the one beside the model folder when ``None``.
-        trust: What the recipient trusts (YAML): the manifest is verified first.
+        trust: What the recipient trusts, or the file (YAML): the manifest is verified first.
         unnamed: Use no manifest: nothing says whose files they are, or whether one was exchanged.
     """
 
     path: Path | None = None
-    trust: Path | None = None
+    trust: Path | Trust | None = None
     unnamed: bool = False
 
     @property
@@ -114,9 +122,36 @@ def open_sealed(
         AlreadyExists: ``out`` exists.
     """
     if not (run.given or _is_run(sealed)) and (sealed / MANIFEST_NAME).exists():
-        manifest = load_dataset_manifest(sealed, identity.public)
-        export(sealed, out, key=own_key(sealed, identity), root=manifest.root, to=to)
-        return Opened(out=out, files=[out.name], dataset=manifest.name)
+        return open_dataset(sealed, out, identity=identity, to=to)
+    return open_model(sealed, out, identity=identity, run=run, insecure_code=insecure_code)
+
+
+def open_dataset(sealed: Path, out: Path, *, identity: Identity, to: str = "jsonl") -> Opened:
+    """Decrypt an owner's dataset. Arguments as ``open_sealed``.
+
+    Raises:
+        NotSealed: It is no sealed dataset, or a run's folder.
+        SignatureInvalid: It is another owner's.
+        SealtrainError: As ``open_sealed``.
+    """
+    if _is_run(sealed) or not (sealed / MANIFEST_NAME).exists():
+        raise NotSealed(
+            f"no sealed dataset at {sealed}", hint="name a folder that `sealtrain seal` made"
+        )
+    manifest = load_dataset_manifest(sealed, identity.public)
+    export(sealed, out, key=own_key(sealed, identity), root=manifest.root, to=to)
+    return Opened(out=out, files=[out.name], dataset=manifest.name)
+
+
+def open_model(
+    sealed: Path,
+    out: Path,
+    *,
+    identity: Identity,
+    run: RunManifest,
+    insecure_code: bool = False,
+) -> Opened:
+    """Decrypt a recipient's model; never a dataset. Arguments and errors as ``open_sealed``."""
     model = _model_at(sealed, identity, run)
     names = write_opened(model.files, out, insecure_code=insecure_code)
     return Opened(out=out, files=names, model=model)
@@ -166,7 +201,7 @@ def _model_at(sealed: Path, me: Identity, run: RunManifest) -> ModelFiles:
         )
     data, checks = manifest_bytes(path), None  # read once: what is verified is what is opened
     if run.trust is not None:
-        trust = load_trust(run.trust)
+        trust = run.trust if isinstance(run.trust, Trust) else load_trust(run.trust)
         verified = verify_manifest(data, trust, artefacts=run_folder, now=system_clock())
         checks = len(verified.checks)
     read, files = named_outputs(data, folder, me)

@@ -67,6 +67,16 @@ class AtEach(Generic[Answer]):
         refused = (error for error in self.failed.values() if not isinstance(error, Unreachable))
         return next(refused, None) or next(iter(self.failed.values()), None)
 
+    def at_all(self) -> dict[str, Answer]:
+        """The answers, by URL, once every broker gave one.
+
+        Raises:
+            SealtrainError: A broker failed: the worst failure.
+        """
+        if self.worst is not None:
+            raise self.worst
+        return self.done
+
 
 def at_each(brokers: tuple[Path, ...], act: Callable[[Path], Answer]) -> AtEach[Answer]:
     """Act at every broker, one after the other.

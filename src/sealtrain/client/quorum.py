@@ -9,7 +9,7 @@ refusal, and an unreachable broker only where none refused.
 2. ``obtain``: each is asked for the datasets that are registered with it and that hold a stanza for
    it; shares are combined; the run's key follows from all data keys.
 3. ``renew``: each that granted a lease is asked for a later end.
-4. ``keys_for``: each signs the key that a model is sealed to for another recipe; all must answer.
+4. ``signed_keys``: each signs the key that a model is sealed to for guests; all must answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ from sealtrain.base.secret import Random
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
 from sealtrain.client.grant import Asked, Collect, Grant, obtain, renew
-from sealtrain.client.grants import CombinedKey, Grants, Part, Wanted, combine, lapsed
+from sealtrain.client.grants import (
+    CombinedKey,
+    Grants,
+    Part,
+    Wanted,
+    WantedModel,
+    combine,
+    lapsed,
+)
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.decisions import Target, verify_decision
 from sealtrain.consortium.members import Consortium
@@ -41,6 +49,7 @@ from sealtrain.errors import (
     UsageError,
 )
 from sealtrain.keys.derive import run_key
+from sealtrain.release.messages import ListedSeries
 from sealtrain.release.sealing_key import verify_sealing_key
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.stanza import Stanza
@@ -143,6 +152,7 @@ class Quorum:
         recipe_hash: str,
         datasets: Sequence[Wanted],
         resume: bool,
+        model: WantedModel | None = None,
     ) -> Grants:
         """Ask for the keys of datasets and combine them.
 
@@ -153,6 +163,7 @@ class Quorum:
             datasets: All that the run needs, 1 to 256.
             resume: Continue a run that a broker released keys to before. A broker that never heard
                 of it joins it as a new one, once another has confirmed it.
+            model: Of the run before, whose key is asked for too; of a lock with one broker.
 
         Raises:
             Refused: A broker's refusal, where the others do not suffice.
@@ -173,6 +184,7 @@ class Quorum:
                     datasets=routes[seat.client.url],
                     elsewhere=_elsewhere(data, routes[seat.client.url]),
                     resume=resuming,
+                    continues=None if model is None else model.asked_of(seat.broker),
                 ),
                 random=self._random,
             )
@@ -222,13 +234,28 @@ class Quorum:
     ) -> tuple[AttestedBroker, ...]:
         """Every broker of the lock, with its key for an owner's data in another recipe.
 
+        Arguments and errors as ``signed_keys``, of which the keys are.
+        """
+        return tuple(
+            replace(broker, app_id=app_id, compose_hash=compose_hash, keys={owner.name: key})
+            for broker, key in self.signed_keys(
+                owner.owner_id, app_id=app_id, compose_hash=compose_hash
+            )
+        )
+
+    def signed_keys(
+        self, owner_id: str, *, app_id: str, compose_hash: str
+    ) -> tuple[tuple[AttestedBroker, bytes], ...]:
+        """Every broker of the lock, and the key of it that a model is sealed to.
+
         Each key is signed by its broker. The evidence of a broker shows whose machine answers under
         a policy that the guest's operator wrote, which is not enough to seal a model to.
 
         Args:
-            owner: Whose data it will be.
-            app_id: Of the other recipe, 40 hex digits.
-            compose_hash: Of the other recipe, 64 hex digits.
+            owner_id: Of the owner whose data it will be; the consortium's id for the model that the
+                next run of this recipe begins with.
+            app_id: Of the recipe whose guests open it, 40 hex digits.
+            compose_hash: The same, 64 hex digits.
 
         Raises:
             BrokerNotApproved: A broker of the lock is missing.
@@ -239,28 +266,26 @@ class Quorum:
             "consortium_id": self._consortium_id,
             "app_id": app_id,
             "compose_hash": compose_hash,
-            "owner_id": owner.owner_id,
+            "owner_id": owner_id,
         }
 
-        def signed(seat: Seat) -> AttestedBroker:
+        def signed(seat: Seat) -> tuple[AttestedBroker, bytes]:
             nonce = self._random(32).hex()
             answer = seat.client.sealing_key(
-                app_id=app_id, compose_hash=compose_hash, owner_id=owner.owner_id, nonce=nonce
+                app_id=app_id, compose_hash=compose_hash, owner_id=owner_id, nonce=nonce
             )
             key = verify_sealing_key(answer, seat.broker.signing_key, asked | {"nonce": nonce})
-            return replace(
-                seat.broker, app_id=app_id, compose_hash=compose_hash, keys={owner.name: key}
-            )
+            return seat.broker, key
 
         answers, misses = self._each(signed)
         if misses:
             raise _worst(misses)
-        missing = set(self._deployed.brokers) - {one.named_as for one in answers.values()}
+        missing = set(self._deployed.brokers) - {one.named_as for one, _ in answers.values()}
         if missing:
             raise BrokerNotApproved(
                 "the model's key is shared over all brokers of the lock, and one is not named",
                 check="broker",
-                got=", ".join(sorted(one.named_as for one in answers.values())),
+                got=", ".join(sorted(one.named_as for one, _ in answers.values())),
                 expected=", ".join(sorted(self._deployed.brokers)),
                 hint="name every broker of the lock: --broker once for each broker file",
             )
@@ -301,6 +326,21 @@ class Quorum:
         )
         if not taken:
             raise _worst(misses)
+
+    def series(self) -> list[tuple[ListedSeries, ...]]:
+        """Members of series as each broker lists them for the guest's deployment.
+
+        Raises:
+            SealtrainError: No broker answered.
+        """
+        listed, misses = self._each(
+            lambda seat: seat.client.series(
+                app_id=self._deployed.app_id, compose_hash=self._deployed.compose_hash
+            )
+        )
+        if not listed:
+            raise _worst(misses)
+        return list(listed.values())
 
     def report_failure(self, code: str, grants: Grants) -> None:
         """Say with which code the run failed, and give its leases back, where brokers answer.
@@ -377,10 +417,18 @@ class Quorum:
                 compose_hash=self._deployed.compose_hash,
                 run_id=run_id,
             ),
-            held={url: replace(grant, keys={}) for url, grant in answers.items()},
+            held={url: replace(grant, keys={}, model_key=None) for url, grant in answers.items()},
             needed={dataset_id: found.needed for dataset_id, found in combined.items()},
             holders={dataset_id: found.holders for dataset_id, found in combined.items()},
             answered=frozenset(answers),
+            model_key=next(
+                (
+                    DataKey(grant.model_key.reveal())
+                    for grant in answers.values()
+                    if grant.model_key is not None
+                ),
+                None,
+            ),
         )
 
     def _each(

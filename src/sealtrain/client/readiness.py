@@ -37,28 +37,43 @@ from sealtrain.base.clock import Clock, system_clock, to_rfc3339
 from sealtrain.base.secret import Random
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
-from sealtrain.client.auditing import Progress, audit_served
+from sealtrain.client.auditing import Progress, audit_served, require_holds
 from sealtrain.client.grants import Wanted
 from sealtrain.client.pin import BrokerPin
+from sealtrain.client.standing import StandingUsed, used_of
+from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.decisions import Target
 from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.series import members_read
+from sealtrain.consortium.standing_approval import Reserve
 from sealtrain.errors import (
     DatasetUnknown,
-    LedgerInconsistent,
     NoStanza,
     SealtrainError,
     Unreachable,
 )
 from sealtrain.recipe.lock import Lock
-from sealtrain.release.decide import in_force, objections
+from sealtrain.release.decide import in_force, objections, reserves_of
 from sealtrain.release.facts import Known, Limits, Measured
 from sealtrain.release.standing import AskedDataset, Question, Standing
+from sealtrain.signing.datause import REMINDER_DAYS
 
-__all__ = ["AtHand", "GuestHere", "Obstacle", "Readiness", "Run", "Together", "Verdict", "ask"]
+__all__ = [
+    "AtHand",
+    "GuestHere",
+    "Obstacle",
+    "Readiness",
+    "Retention",
+    "Run",
+    "Together",
+    "Verdict",
+    "ask",
+]
 
+_DAY_SECONDS: Final = 86_400
 _PURPOSE: Final = "status"
 """Evidence for it answers no broker."""
-AtHand = Mapping[tuple[str, str], Wanted]
+AtHand = Mapping[tuple[str, str], tuple[Wanted, ...]]
 Verdict = Literal["refused", "guest-unproven", "released"]
 _OF_ONE_DATASET: Final = (DatasetUnknown, NoStanza)
 """A guest asks a broker of which one of these is known for the other datasets only."""
@@ -119,6 +134,43 @@ class Obstacle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """Until when a dataset may be used.
+
+    Attributes:
+        owner: Of the dataset.
+        dataset: Its name.
+        until: Last second, since the epoch.
+        now: The present.
+    """
+
+    owner: str
+    dataset: str
+    until: int
+    now: int
+
+    @property
+    def days_left(self) -> int:
+        """Whole days; negative once it has ended."""
+        return (self.until - self.now) // _DAY_SECONDS
+
+    @property
+    def ending(self) -> bool:
+        """Whether it ends soon enough for a reminder, or has ended."""
+        return self.days_left < REMINDER_DAYS
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return {
+            "owner": self.owner,
+            "dataset": self.dataset,
+            "until": to_rfc3339(self.until),
+            "days_left": self.days_left,
+            "ending": self.ending,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
     """How a broker would decide.
 
@@ -127,20 +179,24 @@ class Readiness:
         entries: Size of the ledger that this was read from.
         remembered: It extends a tree head that the asker remembered.
         valid_until: Last second at which the approvals suffice; ``None`` where they do not.
+        retention: Of the recipe's datasets whose owners state one.
         policies: Owners whose own policy the guest must meet besides.
         budgets: Privacy is reserved, and counted from the broker's word.
         guest: Evidence of the guest was collected, and held where it was judged.
         brokers_policy: It was judged under the policy of the broker too.
+        standing: Standing approvals, those that are spent too, and what runs took of them.
     """
 
     obstacles: tuple[Obstacle, ...]
     entries: int | None = None
     remembered: bool = False
     valid_until: int | None = None
+    retention: tuple[Retention, ...] = ()
     policies: tuple[str, ...] = ()
     budgets: bool = False
     guest: bool = False
     brokers_policy: bool = False
+    standing: tuple[StandingUsed, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -173,6 +229,8 @@ class Readiness:
             words.append("that the guest meets the broker's policy: give the broker's document")
         if self.entries is not None and not self.remembered:
             words.append("that this is the newest ledger: the broker's word; --memory compares")
+        if self.standing:
+            words.append("how many runs count under standing approvals: the broker's word")
         if self.budgets:
             words.append("what earlier runs took of the privacy budgets: the broker's word")
         return words
@@ -184,6 +242,8 @@ class Readiness:
             "verdict": self.verdict,
             "obstacles": [obstacle.to_dict() for obstacle in self.obstacles],
             "approved_until": None if until is None else to_rfc3339(until),
+            "retention": [one.to_dict() for one in self.retention],
+            **({"standing": [one.to_dict() for one in self.standing]} if self.standing else {}),
             "ledger": {"size": self.entries, "remembered": self.remembered},
             "owner_policies": list(self.policies),
             "unproven": self.unproven,
@@ -298,16 +358,9 @@ def _asked(
     report = audit_served(  # (2)
         client, consortium, broker.signing_key, notes, progress=progress, seen=standing.entry
     )
-    if not report.holds:
-        first = report.findings[0]
-        raise LedgerInconsistent(
-            f"the broker's ledger does not hold: {first.problem}",
-            check=first.check,
-            got=first.where,
-            hint="see all findings: sealtrain log audit --broker; ask the operator",
-        )
+    require_holds(report)
     measured = Measured.of(lock, target, instance_id="", platform=run.platform)
-    tally = standing.tally(target, now, needs=measured.needs)
+    tally = standing.tally(target, now, needs=measured.needs, begins=_begins(run, measured))
     found = [
         *_replaced(standing),  # (3)
         *_objected(run, data, broker, measured, standing, now),  # (4) (5)
@@ -329,11 +382,30 @@ def _asked(
         entries=report.size,
         remembered=bool(notes),
         valid_until=tally.valid_until,
+        retention=tuple(_retained(run, standing, now)),
+        standing=used_of(
+            tally,
+            [(signed.digest, use.runs, use.most) for signed, use in standing.uses(target)],
+        ),
         policies=tuple(asking),
         budgets=bool(measured.privacy),
         guest=run.guest is not None,
         brokers_policy=brokers_policy is not None,
     )
+
+
+def _begins(run: Run, measured: Measured) -> Sequence[Reserve] | None:
+    """What a run reserves, where it would begin."""
+    return reserves_of(measured) if run.run_id is None else None
+
+
+def _retained(run: Run, standing: Standing, now: int) -> Iterator[Retention]:
+    for dataset in run.lock.recipe.datasets:
+        manifest = standing.named(dataset.owner, dataset.name, run.target)
+        if manifest is not None and manifest.last_second is not None:
+            yield Retention(
+                owner=dataset.owner, dataset=dataset.name, until=manifest.last_second, now=now
+            )
 
 
 def _replaced(standing: Standing) -> Iterator[Obstacle]:
@@ -409,9 +481,18 @@ def _of_request(
 ) -> Iterator[Obstacle]:
     """What stands against one request, for the datasets of these names."""
     target = run.target
+    chains = standing.chains(target)
     asked = {
-        _asked_for(run, at_hand.get(key), standing, place, *key): key
+        dataset: key
         for place, key in enumerate(names)
+        for dataset in _asked_for(
+            run,
+            at_hand.get(key, ()),
+            standing,
+            chains.get(key, ()) if key in measured.series else (),
+            place,
+            *key,
+        )
     }
     named = {dataset.dataset_id: key for dataset, key in asked.items()}
     began = standing.runs.get(run.run_id or "")
@@ -426,13 +507,16 @@ def _of_request(
         measured,
         Known(
             challenge=None,
-            tally=standing.tally(target, now, needs=measured.needs),
+            tally=standing.tally(target, now, needs=measured.needs, begins=_begins(run, measured)),
+            chains=chains,
+            uses={signed.digest: use for signed, use in standing.uses(target)},
             run=began,
             withdrawn={one: standing.withdrawn[one] for one in data & standing.withdrawn.keys()},
         ),
         registered=standing.registered(
-            list(named), app_id=target.app_id, compose_hash=target.compose_hash
+            list(data), app_id=target.app_id, compose_hash=target.compose_hash
         ),
+        now=now,
         limits=Limits(broker_ids=broker.ids, consortium_id=broker.consortium_id, lease_seconds=0),
         spent=standing.spent,
     )
@@ -440,21 +524,29 @@ def _of_request(
         owner, name = named.get(dataset_id or "", (error.owner, None))
         yield Obstacle(error=_of_owner(error, owner), dataset=name)
     for owner, name in names:  # (5)
-        here = at_hand.get((owner, name))
-        if here is not None and here.stanza_for(broker) is None:
-            yield Obstacle(error=_no_stanza(here), dataset=name)
+        for here in at_hand.get((owner, name), ()):
+            if here.stanza_for(broker) is None:
+                yield Obstacle(error=_no_stanza(here), dataset=name)
 
 
 def _asked_for(
-    run: Run, here: Wanted | None, standing: Standing, place: int, owner: str, name: str
-) -> AskedDataset:
-    """A dataset as a guest would ask for it: the one at hand, or the one registered."""
-    if here is not None:
-        return AskedDataset(here.dataset_id, here.root)
+    run: Run,
+    here: Sequence[Wanted],
+    standing: Standing,
+    chain: Sequence[DatasetManifest],
+    place: int,
+    owner: str,
+    name: str,
+) -> tuple[AskedDataset, ...]:
+    """What a guest would ask for of a dataset or series: what is at hand, or is registered."""
+    if here:
+        return tuple(AskedDataset(one.dataset_id, one.root) for one in here)
+    if chain:
+        return tuple(AskedDataset(one.dataset_id, one.root) for one in members_read(chain))
     known = standing.named(owner, name, run.target)
     if known is not None:
-        return AskedDataset(known.dataset_id, known.root)
-    return AskedDataset(f"{place:032x}", "0" * 64)  # no owner registered such an id
+        return (AskedDataset(known.dataset_id, known.root),)
+    return (AskedDataset(f"{place:032x}", "0" * 64),)  # no owner registered such an id
 
 
 def _of_owner(error: SealtrainError, owner: str | None) -> SealtrainError:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.base.files import atomic_write, read_bounded
+from sealtrain.base.limits import MAX_DATASET_BYTES
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.connection import (
     Reviewed,
@@ -50,11 +51,13 @@ if TYPE_CHECKING:
     from sealtrain.client.attested import AttestedBroker
     from sealtrain.consortium.datasets import DatasetManifest
     from sealtrain.consortium.decisions import Target
+    from sealtrain.consortium.series_block import SeriesBlock
+    from sealtrain.recipe.recipe import Recipe
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.sealing.sourcefiles import SourceFile
+    from sealtrain.signing.datause import DataUse
 
 __all__ = [
-    "MAX_DATASET_BYTES",
     "Publication",
     "Rewrapped",
     "Sealed",
@@ -65,7 +68,6 @@ __all__ = [
     "seal",
 ]
 
-MAX_DATASET_BYTES = 4 << 20
 """Of a ``dataset.json``."""
 
 
@@ -76,10 +78,14 @@ class Publication:
     Attributes:
         counts: The signed manifest says how many records and tokens there are.
         register: The brokers are told of the dataset.
+        data_use: How it may be used, as the signed manifest states it.
+        series: Its place in a series; ``None`` for a dataset that is in none.
     """
 
     counts: bool = True
     register: bool = True
+    data_use: DataUse | None = None
+    series: SeriesBlock | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +147,7 @@ def seal(
 
     Raises:
         UsageError: There is no folder to seal into, or the brokers and the threshold do not fit.
+        PurposeMismatch, RetentionEnded: The data could not be used as the owner states.
         BrokerNotApproved: The lock does not name a broker.
         EvidenceRefused: A broker's evidence does not verify.
         AlreadyExists: ``out`` exists.
@@ -156,10 +163,12 @@ def seal(
         )
     read = deployment_of(deployment)
     recipe = read[0].recipe
+    _require_usable(publication.data_use, recipe, owner.keys.public.name, name)
+    _require_place(recipe, owner.keys.public.name, name, publication)
     chosen = fitting(recipe, owner.keys.public.name, name, source, options or SealOptions())
     attested = attested_brokers(owner.brokers, read)
     check_brokers(attested, owner.threshold)
-    new = _new_dataset(owner, name, attested, counts=publication.counts)
+    new = _new_dataset(owner, name, attested, publication)
     description = seal_dataset(source, out, new, chosen, progress=progress)
     registered: AtEach[None] = AtEach()
     if publication.register:
@@ -178,6 +187,7 @@ def rewrap(
     *,
     drop: Iterable[str] = (),
     deployment: Path | Reviewed | None = None,
+    data_use: DataUse | None = None,
 ) -> Rewrapped:
     """Change which recipients may unwrap a data key; the sealed records stay as they are.
 
@@ -187,9 +197,11 @@ def rewrap(
         drop: Kinds of stanza to drop, ``recipe`` or ``share``.
         deployment: ``app-compose.json`` of another recipe: the owner's brokers get the key for it,
             and the dataset is signed and registered for it from now on.
+        data_use: How it may be used there; ``None`` keeps what was stated. With a deployment.
 
     Raises:
-        UsageError: Another kind is to be dropped.
+        UsageError: Another kind is to be dropped, or nothing is signed that could state it.
+        PurposeMismatch, RetentionEnded: The data could not be used there as the owner states.
         SignatureInvalid: The dataset is not the owner's.
         DatasetUnknown: The deployment's recipe names no such dataset of the owner.
         SealtrainError: As ``seal``, where there is a deployment.
@@ -202,6 +214,12 @@ def rewrap(
             expected="recipe or share",
             hint="your own stanza stays: without it the data could never be opened again",
         )
+    if data_use is not None and deployment is None:
+        raise UsageError(
+            "how a dataset may be used is signed for a deployment",
+            check="--data-use",
+            hint="give --deployment and --broker too; the same deployment again will do",
+        )
     me = owner.keys
     envelope = read_dataset_envelope(folder)
     manifest = verify_dataset(envelope, me.public)  # only the owner's own data is rewrapped
@@ -209,6 +227,8 @@ def rewrap(
     read = None if deployment is None else deployment_of(deployment)
     if read is not None:
         dataset_of(read[0].recipe, manifest.owner, manifest.name)
+        stated = data_use or manifest.data_use
+        _require_usable(stated, read[0].recipe, manifest.owner, manifest.name)
     dataset_id, stanzas = read_stanzas(folder)
     dropped = [stanza for stanza in stanzas if stanza.kind in kinds]
     added: tuple[Stanza, ...] = ()
@@ -231,6 +251,7 @@ def rewrap(
             app_id=attested[0].app_id,
             compose_hash=attested[0].compose_hash,
             sealed_at=to_rfc3339(system_clock()),
+            data_use=data_use,
         ).to_bytes()
         atomic_write(folder / MANIFEST_NAME, signed, overwrite=True)
         registered = _register(owner, folder, read)
@@ -280,6 +301,24 @@ def require_target(manifest: DatasetManifest, target: Target) -> None:
         )
 
 
+def _require_usable(data_use: DataUse | None, recipe: Recipe, owner: str, name: str) -> None:
+    """Refuse at once what no broker would release."""
+    if data_use is not None:
+        data_use.require_retained(system_clock(), owner=owner, name=name)
+        data_use.require_purpose(recipe.purpose, owner=owner, name=name)
+
+
+def _require_place(recipe: Recipe, owner: str, name: str, publication: Publication) -> None:
+    """Refuse a dataset in no series where the recipe reads a series, and the other way round."""
+    reads = dataset_of(recipe, owner, name).series is not None
+    if reads != (publication.series is not None):
+        raise UsageError(
+            f"the recipe reads {name} as a series" if reads else f"{name} is no series",
+            check="--series",
+            hint="write --series in place of --name" if reads else "write --name in its place",
+        )
+
+
 def _register(owner: Owner, folder: Path, deployment: Reviewed) -> AtEach[None]:
     """Register a dataset whose folder is complete; a refusal says how to go on from there."""
     try:
@@ -292,7 +331,7 @@ def _register(owner: Owner, folder: Path, deployment: Reviewed) -> AtEach[None]:
 
 
 def _new_dataset(
-    owner: Owner, name: str, attested: list[AttestedBroker], *, counts: bool
+    owner: Owner, name: str, attested: list[AttestedBroker], publication: Publication
 ) -> NewDataset:
     me = owner.keys
     public = me.public
@@ -319,7 +358,9 @@ def _new_dataset(
             description,
             me.signer,
             sealed_at=to_rfc3339(system_clock()),
-            publish_counts=counts,
+            publish_counts=publication.counts,
+            data_use=publication.data_use,
+            series=publication.series,
         )
         return envelope.to_bytes()
 

@@ -16,15 +16,18 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator, 
 
 from sealtrain.attest.tdx.fetch import services_of
 from sealtrain.base.canonical import canonical_json
+from sealtrain.base.encoding import from_base64
 from sealtrain.base.filenames import portable_name
 from sealtrain.base.files import read_regular
 from sealtrain.base.hostport import host_and_port
 from sealtrain.base.http import parts_of
-from sealtrain.base.models import Hex32, OwnerName, StrictModel, load_json
+from sealtrain.base.models import Base64, Hex32, OwnerName, StrictModel, holding, load_json
 from sealtrain.client.parentticket import from_parent
 from sealtrain.client.pin import BrokerPin
 from sealtrain.errors import DataInvalid, TicketInvalid, UsageError
 from sealtrain.recipe.lockfile import MAX_BROKERS
+from sealtrain.signing.continues import Continues
+from sealtrain.signing.ed25519 import check_public_key
 from sealtrain.storage.address import is_url, parse_address
 from sealtrain.storage.pieces import Pieces
 
@@ -51,6 +54,7 @@ Role = Literal[
     "evaluate",
     "holder",
     "lead",
+    "node",
     "orchestrator",
     "party",
     "server",
@@ -60,6 +64,7 @@ Role = Literal[
 Text = Annotated[
     str, StringConstraints(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f\x7f]+$")
 ]
+SigningKey = Annotated[Base64, holding(lambda key: check_public_key(from_base64(key)))]
 FileName = Annotated[str, AfterValidator(portable_name)]
 PeerName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 
@@ -77,20 +82,33 @@ class _Fields(NamedTuple):
 _IN_GUEST: Final = frozenset({"base", "collateral"})
 _UNATTENDED: Final = _IN_GUEST | {"credentials", "health", "models", "restarts", "wait_seconds"}
 _OF_BROKERS: Final = frozenset(
-    {"collateral", "former_root_secrets", "listen", "proxies", "public_urls", "root_secret"}
+    {
+        "collateral",
+        "former_root_secrets",
+        "listen",
+        "proxies",
+        "public_urls",
+        "root_secret",
+        "runners",
+        "submitters",
+    }
 )
 _FIELDS: Final[Mapping[str, _Fields]] = {
     "accelerator": _Fields(frozenset(), _IN_GUEST | {"listen", "listen_writes"}),
     "broker": _Fields(frozenset(), _OF_BROKERS),
     "dealer": _Fields(frozenset(), _IN_GUEST | {"listen"}),
-    "evaluate": _Fields(frozenset({"brokers", "data"}), _UNATTENDED | {"store"}),
+    "evaluate": _Fields(frozenset({"brokers", "data"}), _UNATTENDED | {"continues", "store"}),
     "holder": _Fields(frozenset({"brokers", "data", "party", "peers"}), _UNATTENDED | {"listen"}),
     "lead": _Fields(frozenset({"brokers"}), _UNATTENDED),
+    "node": _Fields(frozenset({"brokers", "data", "node", "peers"}), _UNATTENDED | {"listen"}),
     "orchestrator": _Fields(frozenset({"brokers", "holders", "peers"}), _UNATTENDED | {"states"}),
     "party": _Fields(frozenset({"brokers", "data", "party", "run"}), _UNATTENDED),
     "server": _Fields(frozenset({"brokers"}), _UNATTENDED | {"listen"}),
     "standby": _Fields(frozenset({"brokers", "holders", "peers", "states"}), _UNATTENDED),
-    "train": _Fields(frozenset({"brokers", "data"}), _UNATTENDED | {"peers", "store"}),
+    "train": _Fields(
+        frozenset({"brokers", "data"}),
+        _UNATTENDED | {"continues", "listen", "peers", "previous", "ranks", "store"},
+    ),
 }
 
 
@@ -127,6 +145,9 @@ class RunTicket(StrictModel):
         credentials: URL of whoever lends credentials of stores.
         wait_seconds: How long the guest waits for keys and for services that do not answer.
         restarts: How often it starts a process again that was killed.
+        ranks: Number of ranks on which an interrupted run goes on; the recipe's own if not given.
+        continues: Manifest of the run before, for a run of a chain.
+        previous: Folder or output store of that run, where this one begins with its model.
         health: ``HOST:PORT`` at which the guest says how far the run is.
         listen: ``HOST:PORT`` to listen at, in place of the document's.
         listen_writes: The same for the writes of holders.
@@ -134,11 +155,14 @@ class RunTicket(StrictModel):
         holders: ``HOST:PORT`` of the holders of a travelling run, by owner.
         party: Owner whose data this guest holds.
         run: Id of the run, as its lead told it.
+        node: Number of this node, from 1.
         states: Folder for sealed states that orchestrator and standby share.
         public_urls: URLs under which a broker is reached.
         proxies: Addresses of a broker's reverse proxies.
         root_secret: URI of a broker's root secret after a rotation.
         former_root_secrets: URIs of those before, newest first.
+        submitters: Who may submit runs to a broker besides the owners: name → key in base64.
+        runners: Who may claim submissions at a broker: the same.
     """
 
     version: Literal[1]
@@ -152,6 +176,9 @@ class RunTicket(StrictModel):
     credentials: Text | None = None
     wait_seconds: Annotated[int, Field(ge=0, le=MAX_WAIT_SECONDS)] = 0
     restarts: Annotated[int, Field(ge=0, le=MAX_RESTARTS)] = 0
+    ranks: Annotated[int, Field(ge=1, le=64)] | None = None
+    continues: Continues | None = None
+    previous: Text | None = None
     health: Text | None = None
     listen: Text | None = None
     listen_writes: Text | None = None
@@ -159,11 +186,14 @@ class RunTicket(StrictModel):
     holders: dict[OwnerName, Text] = Field(default_factory=dict, max_length=256)
     party: OwnerName | None = None
     run: Hex32 | None = None
+    node: Annotated[int, Field(ge=1, le=255)] | None = None
     states: Text | None = None
     public_urls: tuple[Text, ...] = Field(default=(), max_length=16)
     proxies: tuple[Text, ...] = Field(default=(), max_length=16)
     root_secret: Text | None = None
     former_root_secrets: tuple[Text, ...] = Field(default=(), max_length=64)
+    submitters: dict[OwnerName, SigningKey] = Field(default_factory=dict, max_length=64)
+    runners: dict[OwnerName, SigningKey] = Field(default_factory=dict, max_length=64)
 
     @field_validator("health", "listen", "listen_writes")
     @classmethod
@@ -185,6 +215,13 @@ class RunTicket(StrictModel):
         for place in filter(is_url, data):
             _url(place)
         return data
+
+    @field_validator("previous")
+    @classmethod
+    def _a_place(cls, previous: str | None) -> str | None:
+        if previous is not None and is_url(previous):
+            _url(previous)
+        return previous
 
     @field_validator("store")
     @classmethod
@@ -217,6 +254,8 @@ class RunTicket(StrictModel):
         }
         if missing := fields.required - given:
             raise ValueError(f"role {self.role} needs {', '.join(sorted(missing))}")
+        if self.previous is not None and self.continues is None:
+            raise ValueError("previous is of the run that continues names")
         if strange := given - fields.required - fields.optional:
             raise ValueError(f"role {self.role} has no {', '.join(sorted(strange))}")
         return self

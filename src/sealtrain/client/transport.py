@@ -13,9 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
-from typing import NoReturn, TypeVar
-
-import httpx
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from sealtrain.base.http import Answer as HttpAnswer
 from sealtrain.base.http import Bounds, HttpClient, Problem, Query, parts_of, with_query
@@ -28,6 +26,9 @@ from sealtrain.errors import (
     UsageError,
 )
 from sealtrain.release.messages import ErrorBody, load_message
+
+if TYPE_CHECKING:
+    import httpx
 
 __all__ = ["MAX_ANSWER_BYTES", "Sign", "Transport"]
 

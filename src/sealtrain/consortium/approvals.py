@@ -9,7 +9,8 @@
 4. An approval dated more than ``skew`` seconds in the future is not valid yet and ignored.
 5. An approval that states other needs than the recipe has was given to something else: ignored.
 6. Of the rest, an owner's latest approval stands and replaces the ones before it.
-7. It counts until its ``not_after`` second, that second included.
+7. It counts until its ``not_after`` second, that second included, and for a run that would begin
+   unless it is a standing approval that is spent.
 
 The threshold is the highest of the actions that the recipe needs. Where the consortium asks for
 consent on own data, the owners whose data the recipe reads must be among those who count, and a
@@ -20,9 +21,10 @@ sealed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import to_rfc3339
@@ -36,7 +38,15 @@ from sealtrain.consortium.decisions import (
     verify_decision,
 )
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import ApprovalExpired, ApprovalRevoked, ApprovalsMissing, RecipeChanged
+from sealtrain.consortium.standing_approval import Spent
+from sealtrain.errors import (
+    ApprovalExpired,
+    ApprovalRevoked,
+    ApprovalsMissing,
+    ApprovalSpent,
+    BudgetSpent,
+    RecipeChanged,
+)
 from sealtrain.signing.needs import Needs, RecipeAction
 
 __all__ = [
@@ -78,6 +88,10 @@ class Tally:
     approved_by: tuple[str, ...]
     expired: tuple[str, ...]
     """Owners whose latest approval has ended."""
+    spent: tuple[str, ...]
+    """Owners whose latest approval stands and lets no further run begin."""
+    spent_by: tuple[Spent, ...]
+    """By what, in the order of ``spent``."""
     not_yet: tuple[str, ...]
     """Owners with no valid approval and one that is dated in the future."""
     mistaken: tuple[str, ...]
@@ -91,6 +105,8 @@ class Tally:
     """The target of the latest approval of another target; ``None`` when there is none."""
     approvals: tuple[SignedDecision, ...]
     """The decisions that count, in the order of ``approved_by``."""
+    exhausted: tuple[SignedDecision, ...]
+    """The decisions of ``spent``, in its order."""
 
     @property
     def revoked(self) -> bool:
@@ -134,6 +150,7 @@ class Tally:
             "revoked": self.revoked,
             "approved_by": list(self.approved_by),
             "expired": list(self.expired),
+            "spent": list(self.spent),
             "not_yet": list(self.not_yet),
             "mistaken": list(self.mistaken),
             "revoked_by": list(self.revoked_by),
@@ -153,6 +170,7 @@ def tally(
     needs: Needs,
     skew: int = CLOCK_SKEW,
     over: AbstractSet[str] = frozenset(),
+    spent: Mapping[str, Spent] = MappingProxyType({}),
 ) -> Tally:
     """Count the decisions on ``target``.
 
@@ -165,6 +183,8 @@ def tally(
         skew: Seconds an owner's clock may be ahead.
         over: Digests of approvals that ended before, by a clock that goes back since: they count as
             expired whatever ``now`` is.
+        spent: Of a run that would begin: digests of standing approvals that let no further run
+            begin, and by what they are spent. Empty for a run that has begun.
     """
     decisions = tuple(decisions)
     latest: dict[str, SignedDecision] = {}
@@ -200,6 +220,11 @@ def tally(
         for owner_id, one in latest.items()
         if _end(one) >= now and one.digest not in over
     }
+    used_up = {
+        owner_id: spent[one.digest] for owner_id, one in counted.items() if one.digest in spent
+    }
+    ended = latest.keys() - counted.keys()
+    counted = {owner_id: one for owner_id, one in counted.items() if owner_id not in used_up}
 
     def names(owner_ids: Iterable[str]) -> tuple[str, ...]:
         wanted = set(owner_ids)
@@ -218,7 +243,11 @@ def tally(
         revoke_threshold=consortium.thresholds.revoke,
         progress=len(counted),
         approved_by=names(counted),
-        expired=names(latest.keys() - counted.keys()),
+        expired=names(ended),
+        spent=names(used_up),
+        spent_by=tuple(
+            used_up[owner.owner_id] for owner in consortium.owners if owner.owner_id in used_up
+        ),
         not_yet=names(future - latest.keys() - revoked),
         mistaken=names(mistaken - latest.keys() - revoked),
         revoked_by=names(revoked),
@@ -227,6 +256,9 @@ def tally(
         elsewhere=elsewhere,
         approvals=tuple(
             counted[owner.owner_id] for owner in consortium.owners if owner.owner_id in counted
+        ),
+        exhausted=tuple(
+            latest[owner.owner_id] for owner in consortium.owners if owner.owner_id in used_up
         ),
     )
     return found if found.sealed else replace(found, valid_until=_until(found))
@@ -276,6 +308,7 @@ def require(tally: Tally) -> Tally:
     Raises:
         ApprovalRevoked: Enough owners revoked.
         ApprovalExpired: The threshold was met but approvals have ended.
+        ApprovalSpent, BudgetSpent: It would be met by approvals that let no further run begin.
         RecipeChanged: No owner decided on this recipe, but owners approved another.
         ApprovalsMissing: Too few owners approve.
     """
@@ -298,8 +331,16 @@ def require(tally: Tally) -> Tally:
             expected=expected,
             hint=f"ask {_list(tally.expired)} to review and run: sealtrain approve",
         )
+    back |= {*tally.spent}
+    if tally.spent and len(back) >= tally.threshold and back.issuperset(tally.awaited):
+        raise _spent(tally)
     undecided = not (
-        tally.approved_by or tally.expired or tally.not_yet or tally.mistaken or tally.revoked_by
+        tally.approved_by
+        or tally.expired
+        or tally.spent
+        or tally.not_yet
+        or tally.mistaken
+        or tally.revoked_by
     )
     if undecided and tally.elsewhere is not None:
         raise _changed(tally.target, tally.elsewhere)
@@ -332,6 +373,27 @@ def _stopped(tally: Tally) -> ApprovalRevoked:
         got=f"{len(tally.revoked_by)} revoked",
         expected=expected,
         hint="lift each revocation: sealtrain approve --lift-revocation; or lock a new recipe",
+    )
+
+
+def _spent(tally: Tally) -> ApprovalSpent | BudgetSpent:
+    who = _list(tally.spent)
+    if "runs" in tally.spent_by:
+        return ApprovalSpent(
+            f"as many runs have begun as the standing approval of {who} allows",
+            check="approvals",
+            owner=who,
+            got="one run more",
+            expected="a run that an approval allows",
+            hint=f"ask {who} to review and run: sealtrain approve --runs",
+        )
+    return BudgetSpent(
+        f"the privacy budget of the standing approval of {who} has too little left for this run",
+        check="approvals",
+        owner=who,
+        got="epsilon of this run on top of what runs reserved",
+        expected="at most the epsilon of the approval",
+        hint=f"ask {who} to review and run: sealtrain approve --runs --budget",
     )
 
 

@@ -9,22 +9,25 @@ folder as ``dataset.json``. ``verify_dataset`` checks
 4. over a canonical document that follows the format, and
 5. that names the signer, by id and by name, as the dataset's owner.
 
-Record and token counts are ``None`` when their owner keeps them private.
+Record and token counts are ``None`` when their owner keeps them private. ``data_use`` says how the
+owner lets the data be used, and until when.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.models import Document, Hex32, Hex40, Hex64, OwnerName, RealTime, load_model
 from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.series_block import SeriesBlock
 from sealtrain.errors import DataInvalid, DatasetMismatch, SignatureInvalid, StatementInvalid
 from sealtrain.sealing.places import Folder, read_small
 from sealtrain.signing import dsse
+from sealtrain.signing.datause import DataUse
 from sealtrain.signing.identity import PublicIdentity
 
 if TYPE_CHECKING:
@@ -74,6 +77,41 @@ class DatasetManifest(Document):
     sealed_at: RealTime
     previous: Hex64 | None
     """SHA-256 of the envelope of the manifest this one continues."""
+    data_use: DataUse | None = Field(default=None, exclude_if=lambda value: value is None)
+    """How the owner says that it may be used; left out where the owner says nothing."""
+    series: SeriesBlock | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Its place in a series; left out of a dataset that is in none."""
+
+    @model_validator(mode="after")
+    def _is_named_like_its_series(self) -> Self:
+        if self.series is None and "series" in self.model_fields_set:
+            raise ValueError("series that states nothing is left out")
+        if self.series is not None and self.series.name != self.name:
+            raise ValueError("a member has the name of its series")
+        return self
+
+    @model_validator(mode="after")
+    def _leaves_out_what_is_not_stated(self) -> Self:
+        use = self.data_use
+        written = "data_use" in self.model_fields_set
+        if written and (use is None or use.model_fields_set != use.to_dict().keys()):
+            raise ValueError("data_use holds what states nothing: leave it out")
+        return self
+
+    @property
+    def last_second(self) -> int | None:
+        """Last second at which it may be used, since the epoch; ``None`` where none is stated."""
+        return None if self.data_use is None else self.data_use.last_second
+
+    def require_purpose(self, purpose: str | None) -> None:
+        """As ``DataUse.require_purpose``; a manifest without one allows every purpose."""
+        if self.data_use is not None:
+            self.data_use.require_purpose(purpose, owner=self.owner, name=self.name)
+
+    def require_retained(self, moment: int) -> None:
+        """As ``DataUse.require_retained``; a manifest without one has no end."""
+        if self.data_use is not None:
+            self.data_use.require_retained(moment, owner=self.owner, name=self.name)
 
 
 def sign_dataset(
@@ -83,6 +121,8 @@ def sign_dataset(
     sealed_at: str,
     publish_counts: bool = True,
     previous: str | None = None,
+    data_use: DataUse | None = None,
+    series: SeriesBlock | None = None,
 ) -> dsse.Envelope:
     """Sign the manifest of a dataset that was just sealed.
 
@@ -92,6 +132,8 @@ def sign_dataset(
         sealed_at: RFC 3339 time.
         publish_counts: ``False`` leaves the numbers of records and tokens out.
         previous: Digest of the preceding manifest's envelope when shards were appended.
+        data_use: How it may be used; ``None`` says nothing.
+        series: Its place in a series; ``None`` for a dataset that is in none.
 
     Raises:
         StatementInvalid: The description does not make a valid manifest.
@@ -111,7 +153,8 @@ def sign_dataset(
         "compose_hash": description.binding.compose_hash,
         "sealed_at": sealed_at,
         "previous": previous,
-    }
+        **({} if series is None else {"series": series.to_dict()}),
+    } | _stated(data_use)
     load_model(DatasetManifest, document, StatementInvalid, "dataset manifest")
     return dsse.sign(canonical_json(document), PAYLOAD_TYPE, signer)
 
@@ -124,6 +167,7 @@ def reissue_dataset(
     compose_hash: str,
     sealed_at: str,
     owner_id: str | None = None,
+    data_use: DataUse | None = None,
 ) -> dsse.Envelope:
     """The same sealed records, signed for another recipe; names its predecessor.
 
@@ -134,6 +178,7 @@ def reissue_dataset(
         compose_hash: Of the other recipe, 64 hex digits.
         sealed_at: Now, RFC 3339.
         owner_id: Of the signer, if the owner's keys changed; ``None`` keeps the former id.
+        data_use: How it may be used from now on; ``None`` keeps what was stated.
 
     Raises:
         StatementInvalid: The values do not make a valid manifest.
@@ -145,9 +190,13 @@ def reissue_dataset(
         "compose_hash": compose_hash,
         "sealed_at": sealed_at,
         "previous": envelope.digest,
-    }
+    } | _stated(data_use)
     load_model(DatasetManifest, document, StatementInvalid, "dataset manifest")
     return dsse.sign(canonical_json(document), PAYLOAD_TYPE, signer)
+
+
+def _stated(data_use: DataUse | None) -> dict[str, JsonValue]:
+    return {} if data_use is None else {"data_use": data_use.to_dict()}
 
 
 def verify_dataset(

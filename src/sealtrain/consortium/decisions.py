@@ -27,6 +27,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Hex32, Hex40, Hex64, RealTime, StrictModel, load_model
 from sealtrain.base.secret import Random
 from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.standing_terms import StandingTerms
 from sealtrain.errors import ApprovalUnknown, DataInvalid, StatementInvalid
 from sealtrain.signing import dsse
 from sealtrain.signing.identity import PublicIdentity
@@ -117,6 +118,8 @@ class Decision(StrictModel):
     signed_at: RealTime
     not_after: RealTime | None
     """Last second of an approval; ``None`` in a revocation, which never ends."""
+    standing: StandingTerms | None = Field(default=None, exclude_if=lambda value: value is None)
+    """How often it may run; left out where no number is stated."""
 
     @model_validator(mode="after")
     def _fields_agree(self) -> Self:
@@ -127,7 +130,10 @@ class Decision(StrictModel):
         ends = None if self.not_after is None else from_rfc3339(self.not_after)
         if list(self.lifts) != sorted(set(self.lifts)):
             raise ValueError("lifted revocations must stand in order, none twice")
-        said = (ends, self.needs) != (None, None) or ids or self.lifts
+        said = (ends, self.needs) != (None, None) or bool(ids or self.lifts)
+        if self.standing is None and "standing" in self.model_fields_set:
+            raise ValueError("standing that states nothing is left out")
+        said = said or self.standing is not None
         if self.decision == "revoke" and said:
             raise ValueError("a revocation has no end, pins and lifts nothing, states no needs")
         if self.decision == "approve" and self.needs is None:
@@ -137,7 +143,7 @@ class Decision(StrictModel):
         return self
 
     @classmethod
-    def approve(
+    def approve(  # noqa: PLR0913  # what the document holds
         cls,
         *,
         consortium_id: str,
@@ -147,6 +153,7 @@ class Decision(StrictModel):
         lifts: Iterable[str] = (),
         signed_at: int,
         not_after: int,
+        standing: StandingTerms | None = None,
         random: Random = os.urandom,
     ) -> Self:
         """Write an approval.
@@ -159,6 +166,7 @@ class Decision(StrictModel):
             lifts: Digests of the owner's own revocations to take back, in any order.
             signed_at: Now, seconds since the epoch.
             not_after: Last second it is valid, after ``signed_at``.
+            standing: How often it may run, within which budget, on which series.
             random: Source of the nonce.
 
         Raises:
@@ -167,7 +175,12 @@ class Decision(StrictModel):
         pins: list[JsonValue] = sorted(
             (pin.to_dict() for pin in datasets), key=lambda pin: str(pin["dataset_id"])
         )
-        fields = {"datasets": pins, "needs": needs.to_dict(), "lifts": sorted(set(lifts))}
+        fields: dict[str, JsonValue] = {
+            "datasets": pins,
+            "needs": needs.to_dict(),
+            "lifts": [*sorted(set(lifts))],
+            **({} if standing is None else {"standing": standing.to_dict()}),
+        }
         return cls._write("approve", consortium_id, target, fields, signed_at, not_after, random)
 
     @classmethod
@@ -222,6 +235,11 @@ class Decision(StrictModel):
     def ends(self) -> int | None:
         """``not_after`` in seconds since the epoch."""
         return None if self.not_after is None else from_rfc3339(self.not_after)
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """Names of series that a standing approval admits."""
+        return () if self.standing is None else tuple(one.name for one in self.standing.series)
 
     def pins(self) -> dict[str, str]:
         """Dataset id → root."""

@@ -28,6 +28,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp, load_model
 from sealtrain.errors import DataInvalid, StatementInvalid
 from sealtrain.signing import dsse
+from sealtrain.signing.continues import Continues
 from sealtrain.signing.identity import broker_id
 
 __all__ = [
@@ -83,6 +84,7 @@ class ReleaseReceipt(StrictModel):
         verdict: The appraisal claim by claim, ``attest.appraise.Verdict.to_dict()``.
         simulated: The evidence came from the simulator and proves nothing about hardware.
         checkpoint: Anchor after this decision, ``None`` before the first checkpoint.
+        continues: Of a release with the key of the model of the run before: that run's manifest.
     """
 
     version: Literal[2] = 2
@@ -103,6 +105,7 @@ class ReleaseReceipt(StrictModel):
     released_at: Timestamp
     lease: Lease
     checkpoint: Anchor | None
+    continues: Continues | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
 def sign_receipt(receipt: ReleaseReceipt, signer: dsse.Ed25519Signer) -> dsse.Envelope:

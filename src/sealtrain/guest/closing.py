@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,9 +17,13 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.base.files import atomic_write
 from sealtrain.base.models import load_model
 from sealtrain.errors import ClaimContradicted
-from sealtrain.guest.outputs import NextRecipe, hand_on_model, seal_model
+from sealtrain.guest.outputs import NextRecipe, NextRun, hand_on_model, seal_model
 from sealtrain.manifest.build import build_manifest
-from sealtrain.manifest.condense import condensed_history, needed_releases
+from sealtrain.manifest.condense import (
+    condensed_history,
+    in_order_of_ledgers,
+    needed_releases,
+)
 from sealtrain.manifest.limits import limits_for
 from sealtrain.manifest.outputs import dataset_of, files_of, subjects_of
 from sealtrain.manifest.predicate import SIMULATED_MARKER, Predicate
@@ -89,11 +93,13 @@ class Held:
         datasets: Manifests of the datasets (DSSE envelopes).
         releases: Receipts with their proofs, in order of time.
         collaboration: Field ``collaboration`` of the predicate, ``None`` for one guest by itself.
+        series: Field ``series`` of the predicate; empty where the recipe names none.
     """
 
     datasets: list[dict[str, Any]]
     releases: list[dict[str, Any]]
     collaboration: dict[str, Any] | None
+    series: list[dict[str, Any]] = field(default_factory=list)
 
 
 class LoggedRun(Protocol):
@@ -152,12 +158,13 @@ class LoggedRun(Protocol):
         """Seconds of work so far."""
 
 
-def close_run(run: GuestRun, trained: Trained) -> Outcome:
+def close_run(run: GuestRun, trained: Trained, fellows: Sequence[str] = ()) -> Outcome:
     """Steps 6 and 7 of a run (``guest.run``).
 
     Args:
         run: The run, which still holds its keys.
         trained: Model files in memory, and the counts of training.
+        fellows: Run ids under which other guests of the run asked for keys.
 
     Returns:
         The paths of model and manifest, and the final metrics.
@@ -173,12 +180,13 @@ def close_run(run: GuestRun, trained: Trained) -> Outcome:
         how = run.recipe.collaboration
         return Held(
             datasets=[one.envelope for one in run.found],
-            releases=needed_releases(run.journal.releases),
+            releases=needed_releases(in_order_of_ledgers(run.journal.releases)),
             collaboration=None if how is None else {"kind": how.kind, "parties": []},
+            series=run.series.to_list(),
         )
 
-    manifest = written(run, trained, files, held, run.next_recipe)
-    run.quorum.submit_manifest(manifest, [run.run_id], run.grant)
+    manifest = written(run, trained, files, held, run.next_recipe, run.next_run)
+    run.quorum.submit_manifest(manifest, [run.run_id, *fellows], run.grant)
     run.close()
     return outcome_of(run, trained)
 
@@ -189,6 +197,7 @@ def written(
     files: Mapping[str, bytes],
     held: Callable[[], Held],
     next_recipe: NextRecipe | None = None,
+    next_run: NextRun | None = None,
 ) -> bytes:
     """Seal the model, write the manifest over a final quote into the run's folder.
 
@@ -198,6 +207,7 @@ def written(
         files: Name → content of the files to seal.
         held: Called once the outputs are sealed.
         next_recipe: Where the model is handed on to; ``None`` where it is sealed to recipients.
+        next_run: Where the recipe's next run begins with the model.
 
     Returns:
         The manifest's bytes.
@@ -211,7 +221,9 @@ def written(
     if next_recipe is None:
         recipients = run.recipe.release_policy.model.recipients
         owners = [run.consortium.owner(name) for name in recipients]
-        model = seal_model(files, out, run_id=run_id, owner_id=owner_id, recipients=owners)
+        model = seal_model(
+            files, out, run_id=run_id, owner_id=owner_id, recipients=owners, next_run=next_run
+        )
     else:
         model = hand_on_model(files, out, run_id=run_id, owner_id=owner_id, to=next_recipe)
     subjects = subjects_of(model)
@@ -268,7 +280,11 @@ def _predicate(
 ) -> dict[str, Any]:
     """The predicate as JSON, without its limits; ``manifest.predicate`` validates it."""
     lock = run.admitted.lock
-    stated = {} if held.collaboration is None else {"collaboration": held.collaboration}
+    stated: dict[str, Any] = {"series": held.series} if held.series else {}
+    if held.collaboration is not None:
+        stated["collaboration"] = held.collaboration
+    if run.settings.continues is not None:
+        stated["continues"] = run.settings.continues.to_dict()
     return stated | {
         "version": 2,
         "simulated": run.simulated,

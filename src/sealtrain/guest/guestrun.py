@@ -23,12 +23,15 @@ from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.guest.inventory import ANCHOR_FILE
 from sealtrain.guest.journal import Journal, JournalStore
 from sealtrain.guest.recorder import Recorder
+from sealtrain.guest.series import remember
 from sealtrain.guest.settings import RunSettings, holds_run, load_run, save_run
+from sealtrain.manifest.condense import needed_releases
 from sealtrain.manifest.limits import BORDER_CLOSED
 
 if TYPE_CHECKING:
     from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.guest.sandbox.landlock import Held
+    from sealtrain.sealing.datakey import DataKey
     from sealtrain.sealing.store import SealedStore
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
@@ -75,7 +78,7 @@ class GuestRun(DataGuest):
         for inner in _INNER:
             (settings.out / inner).mkdir(exist_ok=True)
         self.store: SealedStore = SealedStore(
-            settings.out / "checkpoints", self.grant.run_key.derive("checkpoints"), label=run_id
+            settings.out / "checkpoints", self.checkpoint_key, label=run_id
         )
         self._journals = JournalStore(settings.out / "journal", self.grant.run_key, run_id)
         self._recorder = Recorder(self.admitted.guest, self._measuring, run_id, clock)
@@ -136,6 +139,7 @@ class GuestRun(DataGuest):
             clock=clock,
         )
         save_run(settings, run.run_id)
+        remember(settings.out, run.series)
         run.record("run.started", {"platform": settings.platform, "phase": run.recipe.phase})
         run.note_release()
         return run
@@ -191,6 +195,11 @@ class GuestRun(DataGuest):
         # Only now: receipts of renewals follow the receipt of the release in the journal.
         self.keeper.goes_on_from(ref, anchored=0 if anchor is None else anchor.counter)
         return ref
+
+    @property
+    def checkpoint_key(self) -> DataKey:
+        """The key of the run's sealed checkpoints, the same after a resume."""
+        return self.grant.run_key.derive("checkpoints")
 
     @property
     def journal(self) -> Journal:
@@ -263,9 +272,14 @@ class GuestRun(DataGuest):
         """Seconds of work so far, including earlier processes of this run."""
         return self.journal.wall_s + time.monotonic() - self._began
 
-    def _keep(self, receipts: Sequence[dict[str, Any]]) -> None:
+    def keep_receipts(self, receipts: Sequence[dict[str, Any]]) -> None:
+        """Keep receipts, this guest's or another one's of the run, for the manifest."""
         with self._measuring:
-            self.journal.releases += receipts
+            # A journal is sealed at every checkpoint, and a receipt comes with each.
+            self.journal.releases = needed_releases([*self.journal.releases, *receipts])
+
+    def _keep(self, receipts: Sequence[dict[str, Any]]) -> None:
+        self.keep_receipts(receipts)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,16 +25,17 @@ from sealtrain.guest.datasets import FoundDataset, find_datasets
 from sealtrain.guest.guest import AttestedGuest
 from sealtrain.guest.lease import Lease
 from sealtrain.guest.leasekeeper import LeaseKeeper
+from sealtrain.guest.model_before import ModelBefore, begins_with_last, find_model_before
+from sealtrain.guest.series import Chains, check_entries, check_opened, listed, remembered
 
 if TYPE_CHECKING:
     from sealtrain.client.grants import Grants
     from sealtrain.client.quorum import OnBrokerFailure, Quorum
     from sealtrain.consortium.members import Consortium
-    from sealtrain.guest.outputs import NextRecipe
+    from sealtrain.guest.outputs import NextRecipe, NextRun
     from sealtrain.guest.settings import RunSettings
     from sealtrain.sealing.datakey import DataKey
-    from sealtrain.sealing.opened import SealedDataset
-    from sealtrain.training.data.sources import Source
+    from sealtrain.training.data.sources import SealedFolder, Source
 
 __all__ = ["Asking", "DataGuest"]
 
@@ -44,13 +45,14 @@ class Asking:
     """As whom a guest asks the brokers for keys.
 
     Attributes:
-        run_id: Run id under which the brokers know this guest, 32 hex digits.
+        run_id: Run id under which the brokers know this guest, 32 hex digits; or how the guest
+            learns it, once it is admitted.
         resuming: Continue a run that the brokers know.
         on_failure: Called for each broker that failed while the others suffice.
         on_stage: Told what the guest does, step by step.
     """
 
-    run_id: str
+    run_id: str | Callable[[AttestedGuest], str]
     resuming: bool
     on_failure: OnBrokerFailure
     on_stage: Stage = unsaid
@@ -61,9 +63,12 @@ class DataGuest(AttestedGuest):
 
     Attributes:
         asked_as: Run id under which the brokers know this guest.
+        stage: Told what the guest does, step by step.
         quorum: The brokers.
         consortium: The consortium that the brokers serve.
         next_recipe: Where the run's model is handed on to; ``None`` where it has recipients.
+        next_run: Where the recipe's next run begins with this run's model.
+        series: The members of the recipe's series.
         found: The guest's datasets, sealed.
         sealed: The same datasets, opened.
         lease: Until when the guest may use its keys.
@@ -100,7 +105,7 @@ class DataGuest(AttestedGuest):
             Refused: Any check of steps 1 to 4 fails; its class says which.
             Unreachable: Too few brokers answered, or the guest API did not answer.
         """
-        stage = asking.on_stage
+        self.stage = stage = asking.on_stage
         with stage("comparing code, packages and models with the lock"):
             super().__init__(
                 settings, shared_out=shared_out, alone=alone, clock=clock, random=random
@@ -112,7 +117,8 @@ class DataGuest(AttestedGuest):
                 got=owner,
                 expected=" or ".join(self.recipe.owners),
             )
-        self.asked_as = asking.run_id
+        known = asking.run_id
+        self.asked_as: str = known if isinstance(known, str) else known(self)
         self._renewing = threading.Lock()
         with ExitStack() as undoing:
             self.quorum: Quorum = self._brokers(asking.on_failure)
@@ -140,8 +146,10 @@ class DataGuest(AttestedGuest):
         ]
 
     @property
-    def model(self) -> SealedDataset | None:
-        """The opened model, where the recipe names a sealed one."""
+    def model(self) -> SealedFolder | None:
+        """The opened model, where the recipe names a sealed one or the run follows another."""
+        if self._model_before is not None:
+            return self._model_before
         opened = zip(self.found, self.sealed, strict=True)
         return next((dataset for one, dataset in opened if one.role == "model"), None)
 
@@ -208,18 +216,31 @@ class DataGuest(AttestedGuest):
             self.consortium: Consortium = self.quorum.meet()
         # Before any key is released: a model that cannot be handed on is not trained.
         self.next_recipe: NextRecipe | None = self._next_recipe()
+        self.next_run: NextRun | None = self._next_run()
+        before = find_model_before(self.settings, self.recipe, self.consortium)
+        self.series = self._series(resuming=resuming)
         self.found: tuple[FoundDataset, ...] = find_datasets(
-            self.settings.data, self.recipe, self.consortium, owner=owner
+            self.settings.data,
+            self.recipe,
+            self.consortium,
+            owner=owner,
+            chains={key: chain.members for key, chain in self.series.of.items()},
         )
         for one in self.found:
             if not isinstance(one.folder, Path):
                 undoing.callback(one.folder.close)
-        self.lease = Lease(self._clock)
+        last = [one.manifest.last_second for one in self.found]
+        kept = min((second + 1 for second in last if second is not None), default=None)
+        self.lease = Lease(self._clock, latest=kept)
         undoing.callback(self.lease.end)
         self.keeper = LeaseKeeper(self.lease, self.renew)
         with stage("proving this guest to the brokers, and waiting for keys"):
-            self.grant = self._obtained(resuming=resuming)
+            self.grant = self._obtained(before, resuming=resuming)
+        if self.series.of and not resuming:
+            check_entries(self.grant, self.series)
         with stage("keys received, opening the sealed data"):
+            key = self.grant.model_key
+            self._model_before = None if before is None or key is None else before.opened(key)
             self.sealed = [
                 undoing.enter_context(
                     SealedDataset.open(
@@ -230,6 +251,20 @@ class DataGuest(AttestedGuest):
                 )
                 for one in self.found
             ]
+            check_opened(
+                self.series,
+                {
+                    one.manifest.dataset_id: dataset
+                    for one, dataset in zip(self.found, self.sealed, strict=True)
+                },
+            )
+
+    def _series(self, *, resuming: bool) -> Chains:
+        """Members of the recipe's series as the brokers list them; of a resume, as it began."""
+        if all(dataset.series is None for dataset in self.recipe.datasets):
+            return Chains()
+        chains = listed(self.quorum.series(), self.recipe, self.consortium)
+        return chains.until(remembered(self.settings.out)) if resuming else chains
 
     def _next_recipe(self) -> NextRecipe | None:
         """The recipe that the model is handed on to, with the brokers' signed keys for it."""
@@ -246,26 +281,30 @@ class DataGuest(AttestedGuest):
             threshold=named.threshold,
         )
 
-    def _obtained(self, *, resuming: bool) -> Grants:
-        """Ask the brokers for the keys of the run, which are lent until the lease ends."""
-        from sealtrain.client.grants import Wanted
+    def _next_run(self) -> NextRun | None:
+        """The recipe's next run, with the broker's signed key for models of this recipe's runs."""
+        if not begins_with_last(self.recipe):
+            return None
+        from sealtrain.guest.outputs import NextRun
 
+        app_id, compose_hash = self.target.app_id, self.target.compose_hash
+        [(broker, key)] = self.quorum.signed_keys(
+            self.consortium.consortium_id, app_id=app_id, compose_hash=compose_hash
+        )
+        return NextRun(
+            app_id=app_id, compose_hash=compose_hash, broker_id=broker.broker_id, public_key=key
+        )
+
+    def _obtained(self, before: ModelBefore | None, *, resuming: bool) -> Grants:
+        """Ask the brokers for the keys of the run, which are lent until the lease ends."""
         asked = self.lease.moment()
         grants = self.quorum.obtain(
             self.collect,
             run_id=self.asked_as,
             recipe_hash=self.lock.recipe_hash,
-            datasets=[
-                Wanted(
-                    dataset_id=one.manifest.dataset_id,
-                    root=one.manifest.root,
-                    owner=one.manifest.owner,
-                    owner_id=one.manifest.owner_id,
-                    stanzas=one.stanzas,
-                )
-                for one in self.found
-            ],
+            datasets=[one.wanted for one in self.found],
             resume=resuming,
+            model=None if before is None else before.wanted,
         )
         self._take_lease(grants, asked)
         return grants.lent(self.lease.require)

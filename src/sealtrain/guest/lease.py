@@ -38,14 +38,22 @@ class Lease:
     """The lease of one run. Before the first ``extend`` it has ended."""
 
     def __init__(
-        self, clock: Clock, *, elapsed: Callable[[], float] = seconds_awake_and_asleep
+        self,
+        clock: Clock,
+        *,
+        elapsed: Callable[[], float] = seconds_awake_and_asleep,
+        latest: int | None = None,
     ) -> None:
         """Share the ends with every process that is forked from now on.
 
         Args:
             clock: The guest's wall clock.
             elapsed: Seconds, never going back.
+            latest: First second after the retention of the data, by the manifests that the guest
+                read. A broker that knows a later manifest may lend for longer, and this end stays:
+                the run's manifest names those that the guest read.
         """
+        self._latest = latest
         self._clock = clock
         self._elapsed = elapsed
         self._ends = mmap.mmap(-1, _ENDS.size)
@@ -65,6 +73,9 @@ class Lease:
             seconds: From the broker's decision to that end, by the broker's clock.
             asked: ``moment()`` before the guest sent its request, so before the decision.
         """
+        if self._latest is not None and not_after > self._latest:
+            seconds -= not_after - self._latest
+            not_after = self._latest
         self.seconds = seconds
         if not self._over:
             self._write(float(not_after), asked + seconds)

@@ -162,7 +162,8 @@ class LeaseKeeper:
         self._renew = renew
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._over = self._woken = self._told_to_end = False
+        self._over = self._woken = False
+        self._told_to_end: SealtrainError | None = None
         self._next_at = self._renewed_at = lease.moment()
         self._pause = _FIRST_PAUSE
         self._pending: CheckpointRef | None = None
@@ -243,9 +244,19 @@ class LeaseKeeper:
                 self._changed.wait(max(0.01, min(1.0, self._lease.left())))
         self._lease.require()
 
-    def end_soon(self) -> None:
-        """Have training stop after its step, with a checkpoint. A signal handler may call it."""
-        self._told_to_end = True
+    @property
+    def refused(self) -> SealtrainError | None:
+        """What the brokers refused to renew the lease with; ``None`` as long as they did not."""
+        return self._standing.reason if self._standing.state is State.REFUSED else None
+
+    def end_soon(self, why: SealtrainError | None = None) -> None:
+        """Have training stop after its step, with a checkpoint. A signal handler may call it.
+
+        Args:
+            why: What the run ends with; ``RunStopped`` when ``None``.
+        """
+        stopped = RunStopped("the process was told to end", check="signal")
+        self._told_to_end = stopped if why is None else why
 
     def must_stop(self, step: int, *, ahead: int, span: int, sealing: float | None) -> bool:
         """As ``training.checkpoints.lease.LeaseKeeping``."""
@@ -261,7 +272,7 @@ class LeaseKeeper:
                 self._stop()
             if now.state is State.REFUSED and isinstance(now.reason, _SUPERSEDED):
                 self._stop()
-            if self._told_to_end:
+            if self._told_to_end is not None:
                 return True
             if now.state is State.REFUSED:
                 return ahead == 0 or self._short(ahead, sealing)
@@ -417,8 +428,8 @@ class LeaseKeeper:
         reason, why = self._standing.reason, self._standing.why_stopped
         kept = f"checkpoint {self._newest} is sealed" if self._newest else "there is no checkpoint"
         given: SealtrainError = LeaseStale("", check="lease") if reason is None else reason
-        if self._told_to_end and reason is None:
-            why, given = "the process was told to end", RunStopped("", check="signal")
+        if self._told_to_end is not None and reason is None:
+            why, given = self._told_to_end.message, self._told_to_end
         return given.restated(
             f"{why}: training stopped after step {self._step}, {kept}",
             hint=_RESUME_HINT if reason is None or _may_pass(reason) else None,

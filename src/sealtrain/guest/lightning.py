@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.errors import UsageError
 from sealtrain.guest.script import running
 from sealtrain.training.checkpoints import lightning
+from sealtrain.training.distributed.ranks import place
 
 if TYPE_CHECKING:
     from sealtrain.training.data.hugging import Positioned
@@ -24,9 +25,17 @@ class SealedLightning(lightning.SealedLightning):
         """Attach to the run.
 
         Raises:
-            UsageError: Not inside a run.
+            UsageError: Not inside a run, or in one of several ranks.
         """
         script = running()
+        if place().world > 1:
+            raise UsageError(
+                "Lightning's trainer is not for several ranks of a run",
+                check="ranks",
+                got=place().world,
+                expected="backend.ranks: 1",
+                hint="lock the recipe with one rank, or train with Transformers or Accelerate",
+            )
         super().__init__(script.context, self._stream)
         script.callback = self
         self._script = script

@@ -1,7 +1,8 @@
 """Seal the trained model: to every recipient that the recipe names, or to another recipe's guests.
 
-A model for recipients is one sealed file for each of its files. A model that is handed on is a
-sealed dataset of raw files without an owner's stanza: only the brokers release its key
+A model for recipients is one sealed file for each of its files; where the recipe's next run begins
+with it, the broker can release its key too, to guests of this recipe alone. A model that is handed
+on is a sealed dataset of raw files without an owner's stanza: only the brokers release its key
 (spec/recipe.md §2.16).
 """
 
@@ -25,7 +26,13 @@ from sealtrain.sealing.description import DatasetDescription, ShardInfo, dataset
 from sealtrain.sealing.file import FileContext, Suite, seal_file
 from sealtrain.sealing.hpke import HpkePublicKey
 from sealtrain.sealing.index import Index, IndexedShard, schema_digest_of
-from sealtrain.sealing.stanza import RecipeBinding, Stanza, wrap_for_owner
+from sealtrain.sealing.stanza import (
+    BrokerBinding,
+    RecipeBinding,
+    Stanza,
+    wrap_for_owner,
+    wrap_for_recipe,
+)
 from sealtrain.sealing.trainedmodel import (
     MAX_FILES,
     MODEL_FOLDER,
@@ -41,7 +48,7 @@ from sealtrain.signing.identity import PublicIdentity
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["NextRecipe", "hand_on_model", "seal_model"]
+__all__ = ["NextRecipe", "NextRun", "hand_on_model", "seal_model"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +68,35 @@ class NextRecipe:
     threshold: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextRun:
+    """The guests of the recipe's next run, which begins with this run's model.
+
+    See spec/schedule.md §4.1.
+
+    Attributes:
+        app_id: Of the recipe's deployment, 40 hex digits.
+        compose_hash: The same, 64 hex digits.
+        broker_id: The one broker of the lock.
+        public_key: Its signed key for models of this recipe's runs, 1216 bytes.
+    """
+
+    app_id: str
+    compose_hash: str
+    broker_id: str
+    public_key: bytes
+
+    def stanza(self, data_key: DataKey, *, run_id: str, owner_id: str) -> Stanza:
+        """The model's key for that broker; arguments as ``seal_model``."""
+        recipe = RecipeBinding(self.app_id, self.compose_hash, owner_id)
+        return wrap_for_recipe(
+            data_key,
+            dataset_id=run_id,
+            binding=BrokerBinding.of(recipe, self.broker_id),
+            public=HpkePublicKey(self.public_key),
+        )
+
+
 def seal_model(
     files: Mapping[str, bytes],
     out: Path,
@@ -68,6 +104,7 @@ def seal_model(
     run_id: str,
     owner_id: str,
     recipients: Iterable[PublicIdentity],
+    next_run: NextRun | None = None,
     random: Random = os.urandom,
 ) -> TrainedModel:
     """Write ``out/model/NAME.sealed`` for every file; the folder appears whole or not at all.
@@ -81,6 +118,7 @@ def seal_model(
         run_id: Bound into every file.
         owner_id: Bound into every file: the consortium's id.
         recipients: Keys of the owners who can open the files.
+        next_run: Where the recipe's next run begins with this model.
         random: Source of the data key and salts.
 
     Returns:
@@ -99,6 +137,8 @@ def seal_model(
         )
         for owner in recipients
     ]
+    if next_run is not None:
+        stanzas.append(next_run.stanza(data_key, run_id=run_id, owner_id=owner_id))
     names = sorted(files)
     with atomic_folder(out / MODEL_FOLDER, mode=0o755, overwrite=True) as folder:
         sealing = _Sealing(folder, data_key, random)

@@ -2,7 +2,8 @@
 
 Steps in this order and no other:
 
-1. to 4. as ``guest.guestrun``: admit, find, attest and obtain, open;
+1. to 4. as ``guest.guestrun``: admit, find, attest and obtain, open; where the recipe has several
+   nodes, meet the others (``guest.fellows``);
 5. fork the other ranks, if the recipe has several (``training.distributed.ranks``), and train; the
    guest seals checkpoints, the brokers anchor their counters, and ``leasekeeper`` renews the lease;
 6. seal the model to its recipients;
@@ -11,16 +12,16 @@ Steps in this order and no other:
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import ExitStack, chdir, contextmanager
+from contextlib import ExitStack, chdir, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.stages import Stage, unsaid
 from sealtrain.errors import SealtrainError
 from sealtrain.guest.closing import Outcome, close_run
+from sealtrain.guest.ending import softly
+from sealtrain.guest.fellows import Fellows, expect_listening, fellows_of
 from sealtrain.guest.guestrun import GuestRun
 from sealtrain.guest.helper_machines import addresses, expect_helpers, stand_ins
 from sealtrain.guest.leasekeeper import Follower
@@ -29,20 +30,22 @@ from sealtrain.guest.sandbox.events import Named, told
 from sealtrain.guest.sandbox.rehearsed import insecure_shown
 from sealtrain.guest.settings import RunSettings, load_run
 from sealtrain.guest.validating import validate_data
-from sealtrain.recipe.backends import divided_among, needs_group, numbers_of
+from sealtrain.recipe.backends import divided_among, needs_group, numbers_of, processes_of
 from sealtrain.training.distributed.chosen import connected
 from sealtrain.training.distributed.ranks import gathered
 
 if TYPE_CHECKING:
     from sealtrain.client.quorum import OnBrokerFailure
-    from sealtrain.errors import SealtrainError
     from sealtrain.guest.guestrun import Stored
-    from sealtrain.guest.leasekeeper import LeaseKeeper
+    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.sealing.datakey import DataKey
+    from sealtrain.sealing.store import SealedStore
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+    from sealtrain.training.data.sources import SealedFolder, Source
     from sealtrain.training.distributed.ranks import Ranks
     from sealtrain.training.telemetry.monitor import Monitor
 
-__all__ = ["Outcome", "resume", "start"]
+__all__ = ["Opened", "Outcome", "resume", "start", "train_as_rank"]
 
 
 def start(
@@ -74,6 +77,7 @@ def start(
         SealtrainError: A step failed; no plaintext is left anywhere.
     """
     expect_helpers(settings)
+    expect_listening(settings)
     run = GuestRun.begin(
         settings,
         on_failure=on_failure,
@@ -102,7 +106,9 @@ def resume(  # noqa: PLR0913  # as start
     With ``ranks`` on another number of ranks, which ``backend.resume_ranks`` of the recipe names;
     any other number raises ``RecipeInvalid``.
     """
-    expect_helpers(load_run(out)[0])
+    settings = load_run(out)[0]
+    expect_helpers(settings)
+    expect_listening(settings)
     run = GuestRun.again(
         out, on_failure=on_failure, on_stage=on_stage, alone=alone, stored=stored, clock=clock
     )
@@ -123,15 +129,25 @@ class _Work:
 
     def done(self, metrics_port: int | None, *, alone: bool) -> Outcome:
         run = self._run
+        try:
+            with fellows_of(run) as fellows:
+                return self._with(fellows, metrics_port, alone=alone)
+        except SealtrainError as error:
+            ended = run.keeper.lapsed(error)
+            run.quorum.report_failure(ended.code, run.grant)
+            raise ended from None
+
+    def _with(self, fellows: Fellows, metrics_port: int | None, *, alone: bool) -> Outcome:
+        run = self._run
         guest = run.admitted.guest
         shown = insecure_shown(run.settings.platform)
         ways = Ways(
-            urls=[*run.urls, *_webhook(run), *addresses(run.settings)],
+            urls=[*run.urls, *_webhook(run), *addresses(run.settings), *fellows.urls],
             folders=[run.settings.out, *guest.writable],
             sockets=guest.sockets,
         )
         with (
-            _ended_softly(run.keeper, alone=alone),
+            softly(run.keeper.end_soon) if alone else nullcontext(),
             enclosed(run.tally, alone=alone, insecure_shown=shown) as room,
             _monitor(run, metrics_port) as monitor,
             room.closed(ways),
@@ -139,7 +155,7 @@ class _Work:
             run.quorum.on_failure = telling(room.terminal)
             try:
                 return told(
-                    lambda: self._in_ranks(monitor, room, ways),
+                    lambda: self._in_ranks(fellows, monitor, room, ways),
                     run.recipe.release_policy.logs,
                     lambda: run.tally.counts,
                     scripts={str(run.base / path): path for path in run.recipe.scripts},
@@ -147,11 +163,9 @@ class _Work:
                     named=Named.in_recipe(run.recipe),
                 )
             except SealtrainError as error:
-                ended = run.keeper.lapsed(error)
-                run.quorum.report_failure(ended.code, run.grant)
-                raise ended from None
+                raise fellows.why(error) from None
 
-    def _in_ranks(self, monitor: Monitor, room: Room, ways: Ways) -> Outcome:
+    def _in_ranks(self, fellows: Fellows, monitor: Monitor, room: Room, ways: Ways) -> Outcome:
         """Train as rank 0; the sandbox closes around each rank once it is connected."""
         run, backend = self._run, self._recipe.backend
         with gathered(
@@ -159,14 +173,16 @@ class _Work:
             group=needs_group(backend),
             prepare=lambda: connected(backend.name),
             secure=lambda: self._secure_rank(room),
-            work=self._rank,
+            work=lambda checkpoint: self._rank(checkpoint, room),
+            company=fellows.company,
         ) as ranks:
             held = room.lock(ways)
             monitor.watch()
             checkpoint = run.newest_checkpoint() if self._resuming else None
             run.closed(held)
-            with run.keeper:
-                return self._trained(checkpoint, monitor, room, ranks)
+            fellows.begin(checkpoint)
+            with run.keeper, fellows.heard():
+                return self._trained(checkpoint, fellows, monitor, room, ranks)
 
     def _secure_rank(self, room: Room) -> None:
         """Confine another rank: it reads the sealed data, and reaches and writes nothing else."""
@@ -174,30 +190,22 @@ class _Work:
         self._rest_of_life.enter_context(room.closed(ways))
         room.lock(ways)
 
-    def _rank(self, checkpoint: CheckpointRef | None) -> None:
-        """Train as another rank, which keeps nothing."""
-        from sealtrain.training.run import Checkpoints, Inputs, train
+    def _rank(self, checkpoint: CheckpointRef | None, room: Room) -> None:
+        if not self._run.recipe.scripts:
+            train_as_rank(self._recipe, self._run, checkpoint)
+            return
+        from sealtrain.guest.script import run_script_as_rank
 
-        run = self._run
-        train(
-            self._recipe,
-            run_id=run.run_id,
-            inputs=Inputs(
-                base_dir=run.base,
-                sources=run.sources,
-                model=run.model,
-                secret=run.secret,
-            ),
-            checkpoints=Checkpoints(
-                store=run.store,
-                resume=checkpoint,
-                keeper=Follower(),
-                approved_ranks=numbers_of(run.recipe.backend),
-            ),
-        )
+        with chdir(room.scratch.folder):
+            run_script_as_rank(self._run, checkpoint, room.scratch.folder)
 
     def _trained(
-        self, checkpoint: CheckpointRef | None, monitor: Monitor, room: Room, ranks: Ranks
+        self,
+        checkpoint: CheckpointRef | None,
+        fellows: Fellows,
+        monitor: Monitor,
+        room: Room,
+        ranks: Ranks,
     ) -> Outcome:
         from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
 
@@ -208,7 +216,7 @@ class _Work:
             from sealtrain.guest.script import run_script
 
             # Relative names that the rank writes to lie in memory, and end with the run.
-            with chdir(room.scratch.folder):
+            with chdir(room.scratch.folder), ranks.lead(checkpoint):
                 return run_script(run, checkpoint, monitor, room.scratch.folder)
         with ranks.lead(checkpoint), stand_ins(run) as standins:
             trained = train(
@@ -234,28 +242,68 @@ class _Work:
                 ),
                 standins=standins,
             )
-        return close_run(run, trained)
+        fellows.finish()
+        return close_run(run, trained, fellows.run_ids)
 
 
-@contextmanager
-def _ended_softly(keeper: LeaseKeeper, *, alone: bool) -> Iterator[None]:
-    """While inside, SIGTERM asks training to stop with a checkpoint; a second one ends the process.
+class Opened(Protocol):
+    """A guest that opened the recipe's data: what a rank trains from."""
 
-    Only where the process serves the run alone, and so in its main thread.
+    @property
+    def run_id(self) -> str:
+        """Of the whole run."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """As owners approved it."""
+
+    @property
+    def base(self) -> Path:
+        """Folder that the recipe's paths start from."""
+
+    @property
+    def sources(self) -> list[Source]:
+        """The opened records."""
+
+    @property
+    def model(self) -> SealedFolder | None:
+        """The opened model that training begins with, where it is sealed."""
+
+    @property
+    def secret(self) -> DataKey:
+        """The secret of the run."""
+
+    @property
+    def store(self) -> SealedStore:
+        """The run's sealed checkpoints."""
+
+
+def train_as_rank(recipe: Recipe, guest: Opened, checkpoint: CheckpointRef | None) -> None:
+    """Train as a rank other than the first of all, which keeps nothing.
+
+    Args:
+        recipe: As its ranks train it.
+        guest: Whose process this is, or was forked from.
+        checkpoint: Where to continue from; ``None`` from the beginning.
     """
-    if not alone:
-        yield
-        return
+    from sealtrain.training.run import Checkpoints, Inputs, train
 
-    def softly(_number: int, _frame: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        keeper.end_soon()
-
-    before = signal.signal(signal.SIGTERM, softly)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    train(
+        recipe,
+        run_id=guest.run_id,
+        inputs=Inputs(
+            base_dir=guest.base,
+            sources=guest.sources,
+            model=guest.model,
+            secret=guest.secret,
+        ),
+        checkpoints=Checkpoints(
+            store=guest.store,
+            resume=checkpoint,
+            keeper=Follower(),
+            approved_ranks=numbers_of(guest.recipe.backend),
+        ),
+    )
 
 
 def _webhook(run: GuestRun) -> tuple[str, ...]:
@@ -272,7 +320,7 @@ def _monitor(run: GuestRun, port: int | None) -> Monitor:
         folder=run.settings.out,
         rows_per_step=trainer.per_device_train_batch_size
         * trainer.gradient_accumulation_steps
-        * run.recipe.backend.ranks,
+        * processes_of(run.recipe),
         port=port,
         lease_left=run.lease.left,
     )

@@ -11,6 +11,10 @@ loaded again before training and before the manifest is signed (``training.saved
 It runs from the text of the lock, never from a file. The first script runs as ``__main__``. It
 imports the others by name, found after all other modules, and reads them beside itself:
 ``__file__`` lies in the folder of the copies (``guest.admission``).
+
+Where the recipe has several ranks, each runs the script, with ``RANK`` and ``WORLD_SIZE`` as under
+torchrun and their process group made: the script's trainer joins their gradients (DDP). Each rank
+has to come to ``sign_manifest`` with the same weights; rank 0 seals and signs.
 """
 
 from __future__ import annotations
@@ -27,7 +31,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sealtrain.errors import UsageError
 from sealtrain.guest.closing import Outcome, close_run
+from sealtrain.guest.leasekeeper import Follower
 from sealtrain.recipe.scripts import modules_of
+from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain.training.checkpoints import callback as sealed_callback
 from sealtrain.training.checkpoints import loop as sealed_loop
 from sealtrain.training.checkpoints.randomness import random_states, restore_random_states
@@ -36,11 +42,15 @@ from sealtrain.training.data.hugging import (
     as_iterable_dataset,
     as_map_style_dataset,
     map_in_this_process,
+    read_in_each_rank,
 )
 from sealtrain.training.data.stream import RecordStream
+from sealtrain.training.distributed.agreement import expect_one_model
+from sealtrain.training.distributed.ranks import place
 from sealtrain.training.saved import BaseFolder, saved_files, unwrapped
 from sealtrain.training.silence import drop_reports
 from sealtrain.training.telemetry.facts import accelerators, environment
+from sealtrain.training.telemetry.monitor import Monitor
 from sealtrain.training.telemetry.released import MetricGate
 from sealtrain.training.trained import Trained
 
@@ -53,7 +63,6 @@ if TYPE_CHECKING:
     from sealtrain.training.checkpoints.callback import Evaluation
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
     from sealtrain.training.data.sources import Source
-    from sealtrain.training.telemetry.monitor import Monitor
 
 Role = Literal["train", "test"]
 
@@ -63,6 +72,7 @@ __all__ = [
     "SealedRun",
     "run_as_main",
     "run_script",
+    "run_script_as_rank",
     "running",
     "sign_manifest",
     "unwrap_dataset",
@@ -77,20 +87,23 @@ class ScriptRun:
     ) -> None:
         self.run = run
         self.memory = memory
-        self.gate = MetricGate(run.recipe.release_policy, run.released_metrics, monitor.released)
+        leads = place().leads  # the other ranks release nothing
+        told = (run.released_metrics, monitor.released) if leads else ()
+        self.gate = MetricGate(run.recipe.release_policy, *told)
         self.gate.besides = monitor.measured
         self.context = sealed_callback.RunContext(
             run_id=run.run_id,
             store=run.store,
             gate=self.gate,
-            on_checkpoint=run.checkpointed,
+            on_checkpoint=run.checkpointed if leads else _ignore,
             resume=resume,
             arguments=run.recipe.trainer,
             on_step=(monitor.step,),
-            keeper=run.keeper,
+            keeper=run.keeper if leads else Follower(),
         )
         self.callback: SealedRun | lightning.SealedLightning | None = None
         self.outcome: Outcome | None = None
+        self.followed = False
         model = run.recipe.model
         path = run.base / model.path if model.kind == "folder" else None
         self.base = BaseFolder(path=path)
@@ -102,7 +115,7 @@ class ScriptRun:
 
     def try_saving(self, model: Any, processing: Any) -> None:
         """Refuse a model that could not be sealed at the end, before it trains."""
-        if self.context.resume is None:
+        if self.context.resume is None and place().leads:
             before = random_states()
             saved_files(
                 unwrapped(model), processing, base=self.base, memory=self.memory, trial=True
@@ -116,7 +129,7 @@ _current: ScriptRun | None = None
 def run_script(
     run: GuestRun, resume: CheckpointRef | None, monitor: Monitor, memory: Path
 ) -> Outcome:
-    """Run the lock's script on a run that holds its keys.
+    """Run the lock's script on a run that holds its keys, as rank 0.
 
     Args:
         run: Admitted and granted.
@@ -128,23 +141,50 @@ def run_script(
         UsageError: The script ended without ``sign_manifest``.
         Exception: As raised inside the script; ``sandbox.events`` keeps its text.
     """
+    outcome = _ran(ScriptRun(run, resume, monitor, memory)).outcome
+    if outcome is None:
+        raise _unsigned()
+    return outcome
+
+
+def run_script_as_rank(run: GuestRun, resume: CheckpointRef | None, memory: Path) -> None:
+    """Run the lock's script as a rank other than the first, which keeps nothing.
+
+    Arguments as ``run_script``.
+
+    Raises:
+        UsageError: The script ended without ``sign_manifest``.
+        Exception: As raised inside the script.
+    """
+    if not _ran(ScriptRun(run, resume, Monitor(), memory)).followed:
+        raise _unsigned()
+
+
+def _ran(script: ScriptRun) -> ScriptRun:
     global _current
-    _current = ScriptRun(run, resume, monitor, memory)
+    _current, run = script, script.run
     drop_reports()
     map_in_this_process()
+    if place().world > 1:
+        read_in_each_rank()
     try:
         run_as_main(run.lock.scripts, run.recipe.scripts, run.base)
-        outcome = _current.outcome
     finally:
-        _current.context.close()
+        script.context.close()
         _current = None
-    if outcome is None:
-        raise UsageError(
-            "the training script ended without a manifest",
-            check="script",
-            hint="call sealtrain.sign_manifest(trainer) at the end of the script",
-        )
-    return outcome
+    return script
+
+
+def _unsigned() -> UsageError:
+    return UsageError(
+        "the training script ended without a manifest",
+        check="script",
+        hint="call sealtrain.sign_manifest(trainer) at the end of the script",
+    )
+
+
+def _ignore(_: CheckpointRef) -> None:
+    """Take no notice."""
 
 
 def unwrap_dataset(
@@ -216,6 +256,7 @@ class SealedRun(sealed_callback.SealedRun):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
     ) -> TrainerControl:
         """Try whether the model could be sealed, then restore the checkpoint if there is one."""
+        sealed_loop.expect_dealt(objects["train_dataloader"])
         self._script.try_saving(objects["model"], objects.get("processing_class"))
         return super().on_train_begin(args, state, control, **objects)
 
@@ -268,7 +309,8 @@ def sign_manifest(
 ) -> Path:
     """Seal the trained model to the recipe's recipients and sign the manifest.
 
-    The model is saved as its library saves it, loaded again and compared before.
+    The model is saved as its library saves it, loaded again and compared before. Of several ranks
+    every one calls this, and rank 0 signs.
 
     Args:
         trainer: The trainer that ran with ``SealedRun`` or ``SealedLightning``, or the
@@ -281,7 +323,7 @@ def sign_manifest(
         Path of ``manifest.json``; the sealed model lies beside it.
 
     Raises:
-        UsageError: Not inside a run, or no ``SealedRun`` took part.
+        UsageError: Not inside a run, no ``SealedRun`` took part, or ranks have different models.
         ModelNotReloaded: The saved model does not load as the trained one.
     """
     script = running()
@@ -297,6 +339,10 @@ def sign_manifest(
         model = getattr(trainer, "lightning_module", None) or trainer.model
     if processing_class is None:
         processing_class = getattr(trainer, "processing_class", None)
+    expect_one_model(unwrapped(model))  # and every rank has come so far
+    if not place().leads:
+        script.followed = True
+        return script.run.settings.out / RUN_MANIFEST
     trained = Trained(
         files=script.saved(model, processing_class),
         steps=ran.steps,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import parse_qsl, urlencode
 
 from sealtrain.base.canonical import canonical_json, parse_json
@@ -13,6 +13,7 @@ from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.models import Hex32, StrictModel, load_model
 from sealtrain.base.platforms import Platform
 from sealtrain.errors import LockInvalid, UsageError
+from sealtrain.signing.continues import Continues
 from sealtrain.storage.address import is_url
 
 __all__ = [
@@ -46,10 +47,15 @@ class RunSettings:
         gpu_collateral: The same for its accelerators.
         accelerator: ``HOST:PORT`` of the accelerator; ``None`` for recipes without pads.
         dealer: ``HOST:PORT`` of the dealer; ``None`` where the guest makes the pads.
+        listen: ``HOST:PORT`` where other nodes join; ``None`` for recipes without nodes.
+        relay: Unix socket that carries a federation's messages; ``None`` for other recipes.
         brokers: A broker file (spec/key-release.md §2) for each broker that the run asks.
         data: Sealed datasets, or folders that hold them; a URL, as text, of a dataset elsewhere.
         base: Folder that relative paths of the recipe start from.
         out: The run's folder: sealed checkpoints, sealed model, manifest.
+        continues: Manifest of the run before, where this one is the next of a chain: the
+            operator's word, which the manifest repeats and brokers and verifiers compare.
+        previous: Folder of that run's outputs, where this one begins with its model.
     """
 
     lock: Path
@@ -63,6 +69,10 @@ class RunSettings:
     gpu_collateral: str | None = None
     accelerator: str | None = None
     dealer: str | None = None
+    listen: str | None = None
+    relay: Path | None = None
+    continues: Continues | None = None
+    previous: Path | None = None
 
     def __post_init__(self) -> None:
         """Make paths absolute."""
@@ -76,6 +86,7 @@ class RunSettings:
             "data": data,
             "base": self.base.absolute(),
             "out": self.out.absolute(),
+            "previous": None if self.previous is None else self.previous.absolute(),
         }
         for name, value in lasting.items():
             object.__setattr__(self, name, value)
@@ -94,6 +105,10 @@ class _RunFile(StrictModel):
     base: str
     accelerator: str | None = None
     dealer: str | None = None
+    listen: str | None = None
+    relay: str | None = None
+    continues: Continues | None = None
+    previous: str | None = None
 
 
 def place_of(text: str) -> Path | str:
@@ -116,6 +131,10 @@ def save_run(settings: RunSettings, run_id: str) -> None:
         "base": str(settings.base.resolve()),
         "accelerator": settings.accelerator,
         "dealer": settings.dealer,
+        "listen": settings.listen,
+        "relay": None if settings.relay is None else str(settings.relay),
+        "continues": None if settings.continues is None else settings.continues.to_dict(),
+        "previous": None if settings.previous is None else str(settings.previous.resolve()),
     }
     atomic_write(settings.out / FILE_NAME, canonical_json(document), overwrite=True)
 
@@ -135,20 +154,20 @@ def name_brokers(out: Path, brokers: Sequence[Path]) -> None:
     save_run(replace(settings, brokers=tuple(brokers)), run_id)
 
 
-def name_helpers(out: Path, *, accelerator: str | None = None, dealer: str | None = None) -> None:
-    """Have an interrupted run use this accelerator and dealer from now on.
+def name_helpers(out: Path, **named: str | None) -> None:
+    """Have an interrupted run use other machines or another address from now on.
 
     Args:
         out: The run's folder.
-        accelerator: ``HOST:PORT``; ``None`` for the run's own.
-        dealer: ``HOST:PORT``; ``None`` for the run's own.
+        named: ``accelerator``, ``dealer`` and ``listen`` as ``RunSettings`` has them; ``None``
+            keeps the run's own.
 
     Raises:
         UsageError, LockInvalid: As ``name_brokers``.
     """
     settings, run_id = load_run(out)
-    accelerator, dealer = accelerator or settings.accelerator, dealer or settings.dealer
-    save_run(replace(settings, accelerator=accelerator, dealer=dealer), run_id)
+    given: dict[str, Any] = {name: place for name, place in named.items() if place is not None}
+    save_run(replace(settings, **given), run_id)
 
 
 def _lasting_address(guest: str) -> str:
@@ -209,5 +228,9 @@ def load_run(out: Path) -> tuple[RunSettings, str]:
         out=out,
         accelerator=run.accelerator,
         dealer=run.dealer,
+        listen=run.listen,
+        relay=None if run.relay is None else Path(run.relay),
+        continues=run.continues,
+        previous=None if run.previous is None else Path(run.previous),
     )
     return settings, run.run_id

@@ -22,7 +22,8 @@ anything else                         raises it
 Both limits count anew once the run has sealed a newer checkpoint.
 
 SIGTERM ends the run, whatever the process then says: the supervisor passes it on, so that the
-process seals a checkpoint, and starts no other one. A second SIGTERM kills the process.
+process seals a checkpoint, and starts no other one. The process may also get it directly, as when a
+whole process group does (``guest.ending``). A later SIGTERM kills the process.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from sealtrain.base.models import Hex32, StrictModel, load_model
 from sealtrain.base.processes import end_with_parent
 from sealtrain.errors import DataInvalid, RankLost, SealtrainError
 from sealtrain.guest.closing import Outcome
+from sealtrain.guest.ending import Requests, interrupted_once
 from sealtrain.guest.guestrun import Stored
 from sealtrain.guest.settings import holds_run
 from sealtrain.release.messages import ErrorFields
@@ -188,7 +190,7 @@ class _Ending:
 
     def __init__(self) -> None:
         self.process: BaseProcess | None = None
-        self.asked = False
+        self.asked = Requests()
 
     @contextlib.contextmanager
     def heeded(self) -> Iterator[_Ending]:
@@ -212,10 +214,15 @@ class _Ending:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
     def _pass_on(self, _number: int, _frame: object) -> None:
-        self.asked = True
+        repeated = self.asked.repeated()
+        if repeated is None:
+            return
         if self.process is None:
             raise KeyboardInterrupt
-        self.process.terminate()
+        if repeated:
+            self.process.kill()
+        else:
+            self.process.terminate()
 
 
 def _newest(out: Path) -> str:
@@ -316,7 +323,7 @@ def _serve(
     answers, asks = mine
     for end in others:
         end.close()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the run heeds it
+    signal.signal(signal.SIGTERM, interrupted_once)  # until the run heeds it
     if not end_with_parent():
         return
     answer: dict[str, Any]

@@ -1,7 +1,8 @@
 """A run that nobody watches: it brings its inputs, outlives crashes, and leaves what it makes.
 
 1. ask for credentials of stores, which are lent to guests that prove themselves;
-2. bring the models that the run ticket names, piece by piece;
+2. bring the models that the run ticket names, piece by piece; and, where the run begins with the
+   model of the run before, that run's outputs;
 3. bring the run's sealed states from the output store, if this guest takes a run over;
 4. run in a process of its own, and start it again (``guest.supervision``);
 5. leave each checkpoint in the store before it is anchored, and in the end model and manifest.
@@ -23,7 +24,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import atomic_write
 from sealtrain.client.storecredentials import asked
-from sealtrain.errors import ModelInvalid, SealtrainError
+from sealtrain.errors import ModelInvalid, OutputStoreInvalid, SealtrainError
+from sealtrain.guest.series import note, noted
 from sealtrain.guest.settings import RunSettings, held_run, save_run
 from sealtrain.guest.supervision import (
     FIRST_PAUSE,
@@ -35,6 +37,7 @@ from sealtrain.guest.supervision import (
 )
 from sealtrain.recipe.compose import compose_hash
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
+from sealtrain.storage.address import is_url
 from sealtrain.storage.connect import open_folder
 from sealtrain.storage.outputs import OutputStore, State
 from sealtrain.storage.patience import Patience
@@ -45,9 +48,11 @@ if TYPE_CHECKING:
     from sealtrain.client.ticket import ModelPlace, RunTicket
     from sealtrain.guest.closing import Outcome
 
-__all__ = ["STATUS_NAME", "Reports", "unattended"]
+__all__ = ["PREVIOUS_FOLDER", "STATUS_NAME", "Reports", "unattended"]
 
 STATUS_NAME: Final = "status.json"
+PREVIOUS_FOLDER: Final = "previous"
+"""Where the outputs of the run before are brought, beside the run's folder."""
 _IN_RUN: Final = Patience(attempts=3, longest=5.0)
 """While training goes on, the next checkpoint brings the next try."""
 _TRY_AGAIN_SECONDS: Final = 15.0
@@ -123,6 +128,8 @@ def unattended(
         os.environ.update(patiently(partial(_lent, ticket.credentials, guest)))
     for path, place in sorted(ticket.models.items()):
         patiently(partial(_bring, settings.base / path, place))
+    if ticket.previous is not None and is_url(ticket.previous):
+        patiently(partial(_bring_outputs, ticket.previous, settings.previous, guest))
     store = None
     if ticket.store is not None:
         there = open_folder(ticket.store, patience=_IN_RUN)
@@ -172,6 +179,27 @@ def _bring(folder: Path, place: ModelPlace) -> None:
         there.close()
 
 
+def _bring_outputs(address: str, folder: Path | None, guest: Callable[[], Guest]) -> None:
+    """Bring manifest and sealed model of the run before out of its own store."""
+    if folder is None:
+        raise AssertionError("settings name the folder of what the ticket brings")
+    there = open_folder(address)
+    try:
+        store = OutputStore(there, compose_hash(guest().app_compose()))
+        index = store.read()
+        if index is None or index.state != "completed":
+            raise OutputStoreInvalid(
+                "the output store of the run before holds no finished run",
+                check="previous",
+                got="nothing" if index is None else index.state,
+                expected="completed",
+                hint="name the store of the newest run of the chain",
+            )
+        store.take_outputs(folder)
+    finally:
+        there.close()
+
+
 def _taken_over(store: OutputStore, settings: RunSettings) -> State | None:
     """How far the store's run is; where it goes on, its sealed states are here then."""
     out = settings.out
@@ -184,6 +212,7 @@ def _taken_over(store: OutputStore, settings: RunSettings) -> State | None:
         # Also without a checkpoint: another run would reserve its privacy once more.
         store.take(out)
         out.mkdir(exist_ok=True)
+        note(out, index.series)
         save_run(settings, index.run_id)
     return index.state
 
@@ -255,5 +284,10 @@ class _Unattended(Beside):
         atomic_write(self._out.parent / STATUS_NAME, canonical_json(told), overwrite=True)
         if self._store is not None:
             self._store.leave(
-                self._out, run_id=run_id, state=state, code=code, attempts=self._attempts
+                self._out,
+                run_id=run_id,
+                state=state,
+                code=code,
+                attempts=self._attempts,
+                series=noted(self._out),
             )

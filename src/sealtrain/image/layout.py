@@ -23,6 +23,7 @@ from pydantic import Field, StringConstraints
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import open_regular
 from sealtrain.base.models import StrictModel, load_json
+from sealtrain.base.tarheaders import PLAIN, content, headers
 from sealtrain.errors import DataInvalid, ImageRefused
 from sealtrain.image.layer import Entry, read_layer, refused
 
@@ -339,19 +340,23 @@ def _opened(path: Path) -> Iterator[_Blobs]:
         yield _Blobs(lambda name: os.fdopen(open_regular(path / name), "rb"))
         return
     with os.fdopen(open_regular(path), "rb") as file:
-        try:
-            with tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as tar:
-                names = {}
-                for member in itertools.islice(tar, _MAX_MEMBERS):
-                    if member.isreg():
-                        names[member.name.removeprefix("./")] = member
+        found = _members(file, path)
 
-                def open_member(name: str) -> BinaryIO:
-                    found = tar.extractfile(names[name]) if name in names else None
-                    if found is None:
-                        raise DataInvalid(f"{path} has no {name}", hint=_HINT)
-                    return cast("BinaryIO", found)
+        def open_member(name: str) -> BinaryIO:
+            if name not in found:
+                raise DataInvalid(f"{path} has no {name}", hint=_HINT)
+            return content(file, found[name])
 
-                yield _Blobs(open_member)
-        except tarfile.TarError as error:
-            raise DataInvalid(f"{path} is no OCI layout", hint=_HINT) from error
+        yield _Blobs(open_member)
+
+
+def _members(file: BinaryIO, path: Path) -> dict[str, tarfile.TarInfo]:
+    """Plain files of a layout's tar by name; of two with one name, the later."""
+    try:
+        return {
+            member.name.removeprefix("./"): member
+            for member in itertools.islice(headers(file, path.name), _MAX_MEMBERS)
+            if member.type in PLAIN and member.size >= 0 and not member.issparse()
+        }
+    except tarfile.TarError as error:
+        raise DataInvalid(f"{path} is no OCI layout", hint=_HINT) from error

@@ -17,6 +17,7 @@ from pydantic import field_validator, model_validator
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.encoding import from_base64, to_base64
+from sealtrain.base.files import made_folder
 from sealtrain.base.models import Base64, OwnerName, StrictModel, load_model
 from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import DataInvalid, KeyFileInvalid
@@ -170,6 +171,30 @@ class Identity:
             data = locked(self._seed, document, passphrase, cost=COST, salt=salt)
             document["seed"] = to_base64(data)
         write_secret_file(path, canonical_json(document) + b"\n")
+
+    def save_pair(self, folder: Path, passphrase: Secret | None = None) -> tuple[Path, Path]:
+        """Write the private identity file (0600) and the public one to share, both or none.
+
+        Args:
+            folder: Where; made where it is not there.
+            passphrase: To lock the seed with.
+
+        Returns:
+            ``NAME.identity.json`` and ``NAME.public.json``.
+
+        Raises:
+            AlreadyExists, KeyFileInvalid: As ``save``.
+        """
+        private = folder / f"{self.name}.identity.json"
+        public = folder / f"{self.name}.public.json"
+        with made_folder(folder):
+            self.save(private, passphrase)
+            try:
+                self.public.save(public)
+            except BaseException:
+                private.unlink()  # nobody has sealed to it yet
+                raise
+        return private, public
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -24,7 +24,7 @@ from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import DataInvalid, SealtrainError, UsageError
 from sealtrain.sealing.datakey import KEY_BYTES, DataKey
 
-__all__ = ["MAX_SHARES", "Joined", "check_threshold", "join_key", "split_key"]
+__all__ = ["MAX_DOCUMENT_BYTES", "MAX_SHARES", "Joined", "check_threshold", "join_key", "split_key"]
 
 MAX_SHARES = 16
 MAX_DOCUMENT_BYTES = 2048

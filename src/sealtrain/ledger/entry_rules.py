@@ -2,9 +2,9 @@
 
 ``EntryRules.problems`` takes the entries in order and yields the problems of each. It
 believes no field that a signature in the entry does not cover: owners' documents are verified anew,
-and the broker's acts are judged by the owners' documents before them. An approval that has ended by
-the time of one entry has ended for every later entry, whatever time that one states: otherwise the
-broker's host would revive it by setting the clock back.
+and the broker's acts are judged by the owners' documents before them. An approval or a retention
+that has ended by the time of one entry has ended for every later entry, whatever time that one
+states: otherwise the broker's host would revive it by setting the clock back.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import Field
@@ -34,10 +35,24 @@ from sealtrain.consortium.documents import DOCUMENTS
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import entry_of, verify_owned
 from sealtrain.consortium.receipts import Anchor
+from sealtrain.consortium.series_block import NewestMember
+from sealtrain.consortium.standing_approval import (
+    Begun,
+    Spent,
+    StandingUse,
+    Use,
+    admits,
+    entries_of,
+    is_spent,
+    use_of,
+)
 from sealtrain.consortium.succession import verify_succession
 from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import LedgerInconsistent, SealtrainError
+from sealtrain.ledger.control_rules import KINDS, ControlRules
+from sealtrain.ledger.members import Members
 from sealtrain.ledger.uses import MAX_OUTPUTS
+from sealtrain.signing.continues import Continues, number_of
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.needs import Needs
 
@@ -77,8 +92,11 @@ class _Granted(StrictModel):
     checkpoint: Anchor | None
     simulated: bool
     needs: Needs
+    standing: tuple[StandingUse, ...] = Field(default=(), max_length=64)
+    series: tuple[NewestMember, ...] = Field(default=(), max_length=256)
     privacy: tuple[_Reserved, ...] = ()
     reserved_at: int | None = Field(default=None, ge=0)
+    continues: Continues | None = None
 
     @property
     def data(self) -> frozenset[tuple[str, str]]:
@@ -96,6 +114,7 @@ class _Recorded(StrictModel):
     manifest_digest: Hex64
     outputs: tuple[_Output, ...] | None = Field(max_length=MAX_OUTPUTS)
     parties: tuple[Hex32, ...] = Field(default=(), max_length=256)
+    continues: Continues | None = None
 
 
 class _Failed(StrictModel):
@@ -126,7 +145,11 @@ class EntryRules:
     def __init__(self, consortium: Consortium) -> None:
         self._consortium = consortium
         self._decisions: list[SignedDecision] = []
-        self._ends: list[tuple[int, str]] = []  # ids of approvals that have not ended, oldest first
+        self._followed_by: dict[str, Continues | None] = {}
+        self._standing: dict[str, tuple[SignedDecision, int]] = {}
+        self._begun: defaultdict[Target, list[Begun]] = defaultdict(list)
+        self._members = Members()
+        self._ends: list[tuple[int, str]] = []  # approvals and retentions that have not ended
         self._over: set[str] = set()
         self._tallies: dict[tuple[Target, Needs], tuple[int, int, Tally]] = {}
         self._datasets: dict[tuple[str, str, str], tuple[str, DatasetManifest]] = {}
@@ -136,8 +159,10 @@ class EntryRules:
         self._entries = 0
         self._ended = False
         self._runs: dict[str, tuple[Target, str]] = {}
+        self._places: dict[str, tuple[Target | None, int]] = {}
         self._anchors: dict[str, Anchor] = {}
         self._data: dict[str, frozenset[tuple[str, str]]] = {}
+        self._control = ControlRules(consortium)
         self._reserved_at: dict[str, int] = {}
         self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._once: set[tuple[str, str]] = set()
@@ -163,10 +188,12 @@ class EntryRules:
             "renewal": self._granted,
             "manifest": self._manifest,
             "failure": self._failure,
+            **dict.fromkeys(KINDS, self._control.problems),
             "boot": self._booted,
             "refusal": self._refusal,
         }.get(kind)
         self._entries += 1
+        self._control.index = self._entries - 1
         while self._ends and self._ends[0][0] + DECISION_SECONDS < at:
             self._over.add(heapq.heappop(self._ends)[1])
         if rule is None:
@@ -188,6 +215,8 @@ class EntryRules:
         envelope = Envelope.from_dict(body.get("envelope"))
         signed = verify_decision(envelope, self._consortium, now=at)
         self._decisions.append(signed)
+        if signed.decision.standing is not None:
+            self._standing.setdefault(signed.digest, (signed, self._entries - 1))
         if signed.decision.ends is not None:
             heapq.heappush(self._ends, (signed.decision.ends, signed.digest))
         yield from self._repeated("decision", signed.digest)
@@ -206,7 +235,10 @@ class EntryRules:
         yield from self._taken_back([manifest.dataset_id], "is registered")
         if before is not None and not replaces(manifest, before[1], before[0]):
             yield f"it does not continue the manifest {before[0]} before it"
+        yield from self._members.problems(manifest)
         self._datasets[key] = (envelope.digest, manifest)
+        if manifest.last_second is not None:
+            heapq.heappush(self._ends, (manifest.last_second, envelope.digest))
         yield from _differences(body, dataset_entry(manifest, envelope))
 
     def _rotation(self, _kind: str, _at: int, _body: dict[str, Any]) -> Iterable[str]:
@@ -259,13 +291,25 @@ class EntryRules:
     def _granted(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
         grant = load_model(_Granted, body, LedgerInconsistent, kind)
         target = _target(grant)
-        counted = self._tally(target, grant.needs, at)
+        run = self._runs.get(grant.run_id)
+        begins = kind == "release" and run is None
+        reserves = [(one.owner, one.name, one.epsilon) for one in grant.privacy]
+        uses = {
+            digest: (signed, use_of(signed, place, self._begun[target]))
+            for digest, (signed, place) in self._standing.items()
+            if begins and signed.decision.target == target
+        }
+        spent = {
+            digest: why
+            for digest, (signed, use) in uses.items()
+            if (why := is_spent(signed, use, reserves)) is not None
+        }
+        counted = self._tally(target, grant.needs, at, spent)
         yield from _unapproved("keys were granted", counted)
         until = counted.valid_until
         if not counted.sealed and until is not None and from_rfc3339(grant.not_after) > until + 1:
             yield "its lease ends after the approvals it rests on"
         yield from self._repeated("receipt", grant.receipt_digest)
-        run = self._runs.get(grant.run_id)
         if run is not None and run[0] != target:
             yield f"run {grant.run_id} began with another recipe"
         yield from self._anchored(grant)
@@ -274,18 +318,61 @@ class EntryRules:
                 yield f"run {grant.run_id} does not hold the lease that is renewed"
             if ("lease given back", grant.lease_id) in self._once:
                 yield f"run {grant.run_id} had given its lease back"
-            if grant.data or grant.privacy or grant.reserved_at is not None:
+            said = grant.privacy or grant.standing or grant.series
+            if grant.data or said or grant.reserved_at is not None or grant.continues is not None:
                 yield "a renewal releases and reserves nothing"
             yield from self._taken_back(self._data_of(grant.run_id), "stays in use")
+            yield from self._kept_too_long(grant)
             return
         yield from self._repeated("lease", grant.lease_id)
+        yield from self._model_before(grant, begins=begins)
+        if begins:
+            yield from self._begins(grant, counted, {key: use for key, (_, use) in uses.items()})
+        elif grant.standing or grant.series:
+            yield "a later release of a run counts nothing under a standing approval"
         self._runs[grant.run_id] = (target, grant.lease_id)
+        self._control.released(grant.run_id, target, self._entries - 1)
         if self._data.setdefault(grant.run_id, grant.data) != grant.data:
             yield f"run {grant.run_id} began with other data, and noise is made from its data"
         yield from self._taken_back({one for one, _root in grant.data}, "is used")
+        yield from self._kept_too_long(grant)
         for dataset in grant.datasets:
             yield from self._released(dataset, grant, counted)
         yield from self._reserved(grant)
+
+    def _begins(self, grant: _Granted, counted: Tally, uses: Mapping[str, Use]) -> Iterator[str]:
+        """Yield the problems of what the entry of a first release says of the run's begin."""
+        target = _target(grant)
+        reserves = tuple((one.owner, one.name, one.epsilon) for one in grant.privacy)
+        self._begun[target].append(Begun(index=self._entries - 1, target=target, reserved=reserves))
+        expected = entries_of(counted.approvals, uses, reserves)
+        if [_rounded(one) for one in grant.standing] != [_rounded(one) for one in expected]:
+            yield "it counts its run under standing approvals in another way than the ledger"
+        yield from self._members.misread(target, grant.data, grant.series, counted)
+
+    def _model_before(self, grant: _Granted, *, begins: bool) -> Iterator[str]:
+        """Yield a problem if the model's key is not that of the newest run of the chain."""
+        continues = grant.continues
+        if self._followed_by.setdefault(grant.run_id, continues) != continues:
+            yield f"run {grant.run_id} began with the model of another run"
+        if continues is None:
+            return
+        before = self._places.get(continues.manifest_digest)
+        if before != (_target(grant), continues.number - 1):
+            yield f"run {grant.run_id} was given a model that no recorded run of its recipe made"
+        if begins and ("manifest continued", continues.manifest_digest) in self._once:
+            yield f"run {grant.run_id} was given another model than the newest of its chain"
+
+    def _kept_too_long(self, grant: _Granted) -> Iterator[str]:
+        """Yield a problem for each dataset of a run whose retention has ended, or ends earlier."""
+        for dataset_id in sorted(self._data_of(grant.run_id)):
+            known = self._datasets.get((dataset_id, grant.app_id, grant.compose_hash))
+            if known is None or known[1].last_second is None:
+                continue
+            if known[0] in self._over:
+                yield f"keys were granted although the retention of {dataset_id} had ended"
+            elif from_rfc3339(grant.not_after) > known[1].last_second + 1:
+                yield f"its lease ends after the retention of {dataset_id}"
 
     def _anchored(self, grant: _Granted) -> Iterator[str]:
         """Yield a problem if the newest checkpoint of a run goes back or changes."""
@@ -304,9 +391,11 @@ class EntryRules:
         if known is None or known[1].root != dataset.root:
             yield f"dataset {dataset.dataset_id} was not registered with this root for this recipe"
             return
-        for owner, pins in sorted(counted.pins.items()):
-            pinned = pins.get(dataset.dataset_id)
-            if pinned is None and owner == known[1].owner and pins:
+        chain = self._members.chain(_target(grant), known[1].owner, known[1].name)
+        for approval in counted.approvals:
+            owner = approval.owner.name
+            pinned = approval.decision.pins().get(dataset.dataset_id)
+            if owner == known[1].owner and not admits(approval.decision, known[1], chain):
                 yield f"the approval of {owner} does not pin dataset {dataset.dataset_id}"
             if pinned is not None and pinned != dataset.root:
                 yield f"the approval of {owner} pins another root of {dataset.dataset_id}"
@@ -330,6 +419,17 @@ class EntryRules:
             if run_id not in self._runs:
                 yield f"no keys were released to run {run_id}"
         yield from self._repeated("manifest", recorded.manifest_digest)
+        run = self._runs.get(recorded.run_id)
+        place = (None if run is None else run[0], number_of(recorded.continues))
+        if recorded.continues is not None:
+            yield from self._followed(recorded.continues, place)
+        self._places[recorded.manifest_digest] = place
+
+    def _followed(self, continues: Continues, place: tuple[Target | None, int]) -> Iterator[str]:
+        before = self._places.get(continues.manifest_digest)
+        if before is not None and before != (place[0], continues.number - 1):
+            yield f"run {continues.number} of a chain follows a manifest of another place in it"
+        yield from self._repeated("manifest continued", continues.manifest_digest)
 
     def _failure(self, kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
         failed = load_model(_Failed, body, LedgerInconsistent, kind)
@@ -350,7 +450,13 @@ class EntryRules:
         if not all(isinstance(body.get(name), str) for name in ("action", "code")):
             yield "a refusal names what was refused and with which code"
 
-    def _tally(self, target: Target, needs: Needs, at: int) -> Tally:
+    def _tally(
+        self,
+        target: Target,
+        needs: Needs,
+        at: int,
+        spent: Mapping[str, Spent] = MappingProxyType({}),
+    ) -> Tally:
         """Where approval stood, at most ``DECISION_SECONDS`` before ``at``; counted once.
 
         The entry's needs are the broker's word, and only approvals that state the same count.
@@ -358,12 +464,18 @@ class EntryRules:
 
         def counted_at(time: int) -> Tally:
             return tally(
-                self._decisions, self._consortium, target, time, needs=needs, over=self._over
+                self._decisions,
+                self._consortium,
+                target,
+                time,
+                needs=needs,
+                over=self._over,
+                spent=spent,
             )
 
         seen = len(self._decisions), len(self._over)
         known = self._tallies.get((target, needs))
-        if known is not None:
+        if known is not None and not spent:
             *before, counted = known
             until = counted.valid_until
             if tuple(before) == seen and until and counted.now <= at <= until:
@@ -373,7 +485,8 @@ class EntryRules:
             earlier = counted_at(at - DECISION_SECONDS)
             if not earlier.sealed:
                 return earlier
-        self._tallies[target, needs] = (*seen, counted)
+        if not spent:
+            self._tallies[target, needs] = (*seen, counted)
         return counted
 
     def _repeated(self, what: str, digest: str) -> Iterator[str]:
@@ -388,9 +501,16 @@ def _target(entry: _Granted | _Booted) -> Target:
     )
 
 
+def _rounded(use: StandingUse) -> tuple[str, str, int, float | None]:
+    epsilon = None if use.epsilon is None else round(use.epsilon, 9)
+    return use.owner, use.approval, use.run, epsilon
+
+
 def _unapproved(what: str, counted: Tally) -> Iterator[str]:
     if counted.revoked:
         yield f"{what} although {', '.join(counted.revoked_by)} had revoked"
+    elif counted.sealed and counted.spent:
+        yield f"{what} although the approval of {', '.join(counted.spent)} was spent"
     elif counted.sealed:
         yield (
             f"{what} with {counted.progress} of {counted.threshold} approvals "

@@ -20,6 +20,9 @@ _REFERRED: Final = {
     "succession": "digest",
     "manifest": "manifest_digest",
     "release": "run_id",
+    "submission": "digest",
+    "run-event": "digest",
+    "run-stop": "digest",
 }
 
 
@@ -37,10 +40,14 @@ class References:
     """Digest of the envelope, of all kinds of ``consortium.documents``."""
     successions: Mapping[int, str] = field(default_factory=dict)
     """Digest of the envelope."""
+    submissions: Mapping[int, str] = field(default_factory=dict)
+    """Digest of the envelope."""
+    control_documents: Mapping[int, str] = field(default_factory=dict)
+    """Digest of the envelope, of run events and stops."""
     reservations: Mapping[int, str] = field(default_factory=dict)
     """Run id."""
-    runs: frozenset[str] = frozenset()
-    """Ids of every run that got keys."""
+    runs: Mapping[str, int | None] = field(default_factory=dict)
+    """Id of every run that got keys → index of its first release, where the database knows it."""
 
 
 class Stated:
@@ -76,6 +83,8 @@ class Stated:
             (("manifest",), references.manifests),
             (tuple(DOCUMENTS), references.owner_documents),
             (("succession",), references.successions),
+            (("submission",), references.submissions),
+            (("run-event", "run-stop"), references.control_documents),
             (("release",), references.reservations),
         ]
         for kinds, wanted in expected:
@@ -90,3 +99,5 @@ class Stated:
         for run_id, index in sorted(self._runs.items(), key=lambda one: one[1]):
             if run_id not in references.runs:
                 yield index, f"the broker's database has lost run {run_id}"
+            elif references.runs[run_id] not in (None, index):
+                yield index, f"the broker's database counts run {run_id} from another place"

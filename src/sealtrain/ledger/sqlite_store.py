@@ -298,8 +298,8 @@ class _Pending:
         self._entries.extend(entries)
         return index
 
-    def reaches(self) -> tuple[int, int, bytes]:
-        return self._first, self._first + len(self._entries), self._entries[-1]
+    def waiting(self) -> tuple[int, tuple[bytes, ...]]:
+        return self._first, tuple(self._entries)
 
     def undo(self, count: int) -> None:
         del self._entries[count:]

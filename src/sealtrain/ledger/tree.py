@@ -98,8 +98,8 @@ class Pending(Protocol):
     def append(self, entries: Sequence[bytes]) -> int:
         """Add entries and return the index that the first will have."""
 
-    def reaches(self) -> tuple[int, int, bytes]:
-        """Entries of the ledger without those that wait and with them, and the last of them."""
+    def waiting(self) -> tuple[int, tuple[bytes, ...]]:
+        """Index of the first entry that waits, and all of them."""
 
     def undo(self, count: int) -> None:
         """Forget all but the first ``count``."""

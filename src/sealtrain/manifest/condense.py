@@ -7,6 +7,7 @@ items that remain are chosen so that the verifier still accepts.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,9 +15,25 @@ from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.encoding import from_base64
 
-__all__ = ["MAX_POINTS", "condensed_history", "needed_releases"]
+__all__ = ["MAX_POINTS", "condensed_history", "in_order_of_ledgers", "needed_releases"]
 
 MAX_POINTS = 2000
+
+
+def in_order_of_ledgers(releases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Receipts of all guests of a run by time; those of one broker in the order of its ledger.
+
+    Args:
+        releases: ``{"receipt": envelope, "proof": proof}`` in any order.
+    """
+    by_broker: dict[str, list[tuple[int, str, dict[str, Any]]]] = {}
+    for document in releases:
+        receipt = parse_json(from_base64(document["receipt"]["payload"]))
+        signer = document["receipt"]["signatures"][0]["keyid"]
+        place = (int(document["proof"]["index"]), receipt["released_at"], document)
+        by_broker.setdefault(signer, []).append(place)
+    ledgers = [sorted(places, key=lambda place: place[0]) for places in by_broker.values()]
+    return [place[2] for place in heapq.merge(*ledgers, key=lambda place: place[1])]
 
 
 def needed_releases(releases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

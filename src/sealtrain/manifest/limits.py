@@ -101,13 +101,22 @@ TEXTS: Mapping[str, str] = MappingProxyType(
             "An accelerator took part in the run. Where the evidence has a section for it, it was "
             "genuine and answered this run; that it stood in this very machine rests on the "
             "measured code, for no hardware of today ties the two. Where the evidence has none, "
-            "data it computed on was outside what the evidence covers."
+            "data it computed on was outside what the evidence covers. Accelerators in the mode "
+            "protected_pcie encrypt what goes to the processor; what they say to each other over "
+            "NVLink is in clear inside the machine."
         ),
         "parties-evidence": (
             "Several guests took part. This file holds the evidence of the guest that led; of the "
             "others it holds the brokers' receipts for the keys released to them. That each guest "
             "accepted the others by their evidence is the word of the measured code. The file does "
             "not say how far the kernels of the others enforced the sandbox of their training."
+        ),
+        "nodes-evidence": (
+            "Several guests of one deployment trained together. This file holds the evidence of "
+            "the guest that led; of the others it holds the digests of the evidence that the lead "
+            "accepted and the brokers' receipts for the keys released to them. That the nodes "
+            "exchanged tensors with no other machine is the word of the measured code. The file "
+            "does not say how far the kernels of the others enforced their sandbox."
         ),
         "updates-merged": (
             "Parties' updates reveal something of their records; the guest that led read each one, "
@@ -234,6 +243,8 @@ def border_held(entries: Sequence[Mapping[str, Any]]) -> bool:
     asked, closed, held = False, False, True
     for entry in entries:
         event, fields = entry.get("event"), entry.get("fields")
+        if not isinstance(event, str):  # the check of the log refuses it; this one has an answer
+            continue
         if event in _BEGINNINGS:
             held, asked = held and not asked, True
         elif event == BORDER_CLOSED:

@@ -15,8 +15,10 @@ from pydantic import AfterValidator, AllowInfNan, Field, StringConstraints
 from sealtrain.base.models import Base64, Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp
 from sealtrain.base.platforms import Platform
 from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.series_block import MAX_MEMBERS
 from sealtrain.recipe.collaboration import is_none
 from sealtrain.sealing.trainedmodel import MAX_FILES, MODEL_FOLDER, model_name
+from sealtrain.signing.continues import Continues
 
 __all__ = [
     "PREDICATE_TYPE",
@@ -43,6 +45,7 @@ __all__ = [
     "Resume",
     "Run",
     "RunLogRecord",
+    "SeriesRead",
     "Signer",
     "output_name",
 ]
@@ -311,6 +314,20 @@ class Collaboration(StrictModel):
     parties: tuple[Party, ...] = Field(max_length=256)
 
 
+class SeriesRead(StrictModel):
+    """The members of one series that the run read, by number.
+
+    Attributes:
+        members: Ids of datasets of the manifest.
+        former: Manifests of the members before them, which the run did not read (DSSE envelopes).
+    """
+
+    owner: OwnerName
+    name: OwnerName
+    members: tuple[Hex32, ...] = Field(min_length=1, max_length=MAX_MEMBERS)
+    former: tuple[Document, ...] = Field(max_length=MAX_MEMBERS)
+
+
 class Limit(StrictModel):
     """A fact that the manifest does not prove."""
 
@@ -339,4 +356,8 @@ class Predicate(StrictModel):
     compute: Compute
     privacy: Privacy
     limits: tuple[Limit, ...] = Field(max_length=64)
+    series: tuple[SeriesRead, ...] = Field(
+        default=(), min_length=1, max_length=256, exclude_if=lambda value: not value
+    )
     collaboration: Collaboration | None = Field(default=None, exclude_if=is_none)
+    continues: Continues | None = Field(default=None, exclude_if=is_none)

@@ -1,19 +1,30 @@
 """The report of a run for an auditor to read, print and file: a self-contained HTML page.
 
-The page loads nothing, runs nothing and shows no value as markup: its policy forbids every request,
-and all text passes through ``markup.tag``. A refused manifest is shown under a refusal banner that
-says that its contents are claims only.
+The page loads nothing and shows no value as markup: its policy forbids every request, names its one
+style and its one script by hash, and all text passes through ``markup.tag``. The script is the
+second verifier (``verify/``): it checks the manifest and the trust file that lie in the page, in
+the reader's browser. A refused manifest is shown under a refusal banner that says that its contents
+are claims only.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from importlib.resources import files
+from pathlib import Path
 
 from sealtrain.attest.registry import TEES
+from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.encoding import to_base64
+from sealtrain.base.files import atomic_write
 from sealtrain.base.version import VERSION
+from sealtrain.manifest.flow import draw_flow
 from sealtrain.manifest.joint_sections import parties
+from sealtrain.manifest.limits import left_open
 from sealtrain.manifest.markup import Html, Part, join, tag
+from sealtrain.manifest.plain_words import in_plain_words, release_matrix
 from sealtrain.manifest.predicate import SIMULATED_MARKER
 from sealtrain.manifest.sections import (
     approvals,
@@ -28,9 +39,8 @@ from sealtrain.manifest.sections import (
 )
 from sealtrain.manifest.verify import Check, Report
 
-__all__ = ["render"]
+__all__ = ["render", "write_report"]
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _MARKS = {"passed": "✓", "failed": "✗", "not-done": "·"}
 
 
@@ -48,6 +58,8 @@ def render(report: Report) -> str:
     if report.manifest is not None:
         predicate, facts = report.manifest.predicate, report.facts
         body += [
+            in_plain_words(predicate, facts),
+            draw_flow(predicate, facts),
             summary(predicate, facts),
             training(predicate, facts),
             privacy(predicate),
@@ -56,26 +68,73 @@ def render(report: Report) -> str:
             parties(predicate, facts),
             what_ran(predicate, facts),
             evidence(predicate, facts),
+            release_matrix(facts),
             timeline(predicate, facts),
             outputs(report.manifest),
         ]
-    body += [_checks(report), _limits(report), _footer(report)]
+    body += [_checks(report), _self_check(report), _limits(report), _footer(report)]
+    style, script = _own("report.css"), _own("verifier.js")
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="referrer", content="no-referrer"),
         tag("title", title),
-        tag("style", _style()),
+        tag("style", style),
     )
-    page = tag("html", head, tag("body", tag("main", *body)), lang="en")
+    page = tag("html", head, tag("body", tag("main", *body), tag("script", script)), lang="en")
     return f"<!doctype html>\n{page}\n"
 
 
-def _style() -> Html:
-    text = files("sealtrain.manifest").joinpath("report.css").read_text("utf-8")
+def write_report(report: Report, out: Path) -> None:
+    """Write the page (0600), whole or not at all; an earlier one is replaced.
+
+    Args:
+        report: As for ``render``.
+        out: HTML file.
+    """
+    atomic_write(out, render(report).encode(), mode=0o600, overwrite=True)
+
+
+def _own(name: str) -> Html:
+    text = files("sealtrain.manifest").joinpath(name).read_text("utf-8")
     return Html(text)  # sealtrain's own file, without values
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _self_check(report: Report) -> Html:
+    """What the script checks, and where it says what it found."""
+    trust = canonical_json(report.trust.to_dict())
+    return tag(
+        "section",
+        tag("h2", "Checked again by this page"),
+        tag(
+            "p",
+            "Not checked by this page: its script did not run. This is not a pass.",
+            id="self-verdict",
+            role="status",
+        ),
+        tag(
+            "p",
+            "A second verifier in this page checks the manifest and the trust file that lie in it, "
+            "in your browser and offline, at the time of your clock. A forged page can say "
+            "anything: to rely on it, drop both into your own copy of the verifier, or run "
+            "sealtrain verify.",
+            class_="soft",
+        ),
+        tag("ul", id="self-rows", class_="checks"),
+        tag("div", to_base64(report.data), id="self-manifest", hidden="hidden"),
+        tag("div", to_base64(trust), id="self-trust", hidden="hidden"),
+        id="self-check",
+    )
 
 
 def _heading(report: Report) -> Html:
@@ -111,6 +170,8 @@ def _outcome(report: Report) -> Html:
     if report.refusal is None:
         undone = len(report.checks) - passed
         unasked = ", ".join(report.facts.unasked or ())
+        left = left_open(report.trust, artefacts_checked=True)
+        kind = "open" if report.simulated or left else "accepted"
         return tag(
             "section",
             tag("p", "✓ Verified", class_="word"),
@@ -119,8 +180,12 @@ def _outcome(report: Report) -> Html:
                 f"{passed} of {len(report.checks)} checks passed against your trust file"
                 + (f"; {undone} left undone as you asked." if undone else "."),
             ),
+            tag("p", "Simulated: nothing here is proven by hardware.")
+            if report.simulated
+            else None,
+            *(tag("p", sentence) for sentence in left),
             tag("p", f"Data of {unasked} was used without approval.") if unasked else None,
-            class_="verdict accepted",
+            class_=f"verdict {kind}",
         )
     error = report.refusal
     return tag(

@@ -340,7 +340,7 @@ def _list(pairs: Iterable[tuple[str, Part]]) -> Html:
 def table(
     columns: Sequence[str], rows: Sequence[Sequence[Part]], *, numbers: Sequence[int] = ()
 ) -> Html:
-    """A table that scrolls; ``numbers`` are the columns to align right."""
+    """A table whose rows stack on a phone; ``numbers`` are the columns to align right."""
 
     def kind(index: int, cell: Part = None) -> str | None:
         if index in numbers:
@@ -350,7 +350,13 @@ def table(
 
     head = tag("tr", *(tag("th", name, class_=kind(i)) for i, name in enumerate(columns)))
     body = [
-        tag("tr", *(tag("td", cell, class_=kind(i, cell)) for i, cell in enumerate(row)))
+        tag(
+            "tr",
+            *(
+                tag("td", cell, class_=kind(i, cell), data_label=columns[i])
+                for i, cell in enumerate(row)
+            ),
+        )
         for row in rows
     ]
     return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll")
@@ -450,7 +456,27 @@ def datasets(facts: Facts) -> Html:
         "Sealed",
         "Root of the ciphertext",
     )
-    return tag("section", heading, table(columns, rows, numbers=(4, 5)))
+    return tag("section", heading, table(columns, rows, numbers=(4, 5)), *_data_use(facts))
+
+
+def _data_use(facts: Facts) -> list[Html]:
+    """What the recipe and the owners state about the use of the data; nothing where none does."""
+    recipe = None if facts.lock is None else facts.lock.recipe
+    asked = {} if recipe is None else {"purpose": recipe.purpose, "legal basis": recipe.legal_basis}
+    rows = [("the recipe", "", name, text) for name, text in asked.items() if text]
+    rows += [
+        (dataset.owner, dataset.name, name, text)
+        for dataset in facts.datasets or ()
+        if dataset.data_use is not None
+        for name, text in dataset.data_use.in_words().items()
+    ]
+    if not rows:
+        return []
+    lead = (
+        "What the recipe and the owners state about purpose and law is theirs to answer for. "
+        "Brokers and this check hold the run to the end of a retention, and to purposes that bind."
+    )
+    return [tag("p", lead), table(("Stated by", "Dataset", "What", "Statement"), rows)]
 
 
 def _decision(owner: str, decision: Decision, counted: bool) -> tuple[str, ...]:

@@ -13,9 +13,9 @@ from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.base.encoding import from_base64
-from sealtrain.base.files import read_bounded
+from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.models import Base64, Hex40, Hex64, StrictModel, load_model
-from sealtrain.base.yamltext import parse_yaml
+from sealtrain.base.yamltext import parse_yaml, yaml_text
 from sealtrain.errors import DataInvalid, TrustInvalid
 from sealtrain.signing.ed25519 import key_id
 
@@ -67,6 +67,18 @@ class Trust(StrictModel):
     brokers: TrustedBrokers
     appraisal: AppraisalPolicy
     simulated: Literal["refuse", "accept-insecure"]
+
+    def to_yaml(self) -> bytes:
+        """The trust file."""
+        return yaml_text(self.to_dict()).encode()
+
+    def save(self, path: Path) -> None:
+        """Write a new trust file, whole or not at all.
+
+        Raises:
+            AlreadyExists: The file exists.
+        """
+        atomic_write(path, self.to_yaml())
 
 
 def parse_trust(document: Any) -> Trust:

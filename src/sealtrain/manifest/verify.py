@@ -11,7 +11,7 @@ to check the output files; only the latter is compatible with acceptance. Refusa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -124,6 +124,7 @@ class Report:
     """Everything a reader should know about a manifest, accepted or not.
 
     Attributes:
+        data: The file that was read, as it is.
         digest: SHA-256 of the file that was read.
         trust: The trust file of the auditor.
         now: Time of the verification, seconds since the epoch.
@@ -136,6 +137,7 @@ class Report:
         refusal: First refusal, ``None`` when the manifest is accepted.
     """
 
+    data: bytes = field(repr=False)
     digest: str
     trust: Trust
     now: int
@@ -219,6 +221,7 @@ def examine(
             on_check(check)
     refusal = _first_refusal(checks)
     return Report(
+        data=data,
         digest=sha256_hex(data),
         trust=trust,
         now=now,

@@ -512,7 +512,7 @@ _WHY: Final[dict[str, Callable[[Any], str]]] = {
     "deepspeed": lambda _: "backend: {name: deepspeed, …} of a recipe says it",
     "fsdp": lambda _: "backend: {name: fsdp, …} of a recipe says it",
     "fsdp_config": lambda _: "backend: {name: fsdp, …} of a recipe says it",
-    "fp16": lambda _: "a recipe trains in float32, or with bf16",
+    "fp16": lambda _: "a recipe of backend axolotl trains in float32, or with bf16",
     "load_in_8bit": lambda _: "a frozen base is held in four bits, or whole",
     "group_by_length": lambda _: "records come in the order of the seed",
 }

@@ -10,7 +10,7 @@ those that run, so a recipe that a backend would change is refused before it is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, field_validator
@@ -27,10 +27,13 @@ __all__ = [
     "Trl",
     "Unsloth",
     "divided_among",
+    "guests_of",
     "is_default",
     "needs_group",
     "numbers_of",
+    "processes_of",
     "unfit",
+    "unfit_for_fp16",
     "unfit_for_tuner",
 ]
 
@@ -113,6 +116,17 @@ def is_default(backend: Any) -> bool:
     return bool(backend == DEFAULT)
 
 
+def guests_of(recipe: Any) -> int:
+    """Number of guests that share each step of a ``Recipe``."""
+    how = recipe.collaboration
+    return 1 if how is None else int(how.guests)
+
+
+def processes_of(recipe: Any) -> int:
+    """Number of processes that share each step of a ``Recipe``, in all its guests."""
+    return int(recipe.backend.ranks) * guests_of(recipe)
+
+
 def needs_group(backend: Any) -> bool:
     """Whether the backend needs a group of ``torch.distributed``, even for a single process."""
     return backend.ranks > 1 or isinstance(backend, (Fsdp, DeepSpeed))
@@ -121,13 +135,15 @@ def needs_group(backend: Any) -> bool:
 def unfit(recipe: Any) -> str | None:
     """Why a ``Recipe`` cannot be trained by its backend; ``None`` if it can."""
     backend, trainer = recipe.backend, recipe.trainer
-    if is_default(backend):
+    if is_default(backend) and guests_of(recipe) == 1:
         return None
     if isinstance(backend, (Unsloth, Axolotl)):
         return unfit_for_tuner(recipe)
-    what = f"backend {backend.name}" if backend.name != "trl" else "backend.ranks above 1"
-    if recipe.scripts:
-        return f"{what} does not reach into a script of your own"
+    what = f"backend {backend.name}" if backend.name != "trl" else "training in several processes"
+    if recipe.scripts and backend.name != "trl":
+        return f"{what} does not reach into a script of your own; backend trl runs it in each rank"
+    if recipe.scripts and getattr(backend, "resume_ranks", ()):
+        return "backend.resume_ranks is not for a script of your own, which divides its steps"
     if recipe.privacy.dp == "sgd":
         return f"{what} is not known to keep privacy dp: sgd"
     problem = _unfit_to_resize(recipe)
@@ -135,7 +151,10 @@ def unfit(recipe: Any) -> str | None:
         return problem
     packs = [name for name in ("packing", "padding_free") if getattr(trainer, name, False)]
     if packs:
-        return f"{what} does not go together with trainer.{packs[0]}"
+        return (
+            f"{what} does not go together with trainer.{packs[0]}: records are joined to rows, and "
+            "a step would not take the same records for every division"
+        )
     return None if backend.name == "trl" else _unfit_to_share_out(recipe)
 
 
@@ -207,33 +226,58 @@ def divided_among(recipe: Any, ranks: int | None) -> Any:
     )
 
 
+def unfit_for_fp16(recipe: Any) -> str | None:
+    """Why a ``Recipe`` cannot compute in float16; ``None`` if it can."""
+    if recipe.model.dtype != "float32":
+        return "needs model.dtype float32: only gradients of float32 weights are scaled back"
+    if recipe.peft is not None and recipe.peft.quantization is not None:
+        return "is not for peft.quantization: TRL holds the adapter in bfloat16 then"
+    if recipe.scripts:
+        return "does not reach into a script of your own"
+    if recipe.phase == "rlhf":
+        return "is not for phase rlhf: answers are sampled outside of the scaled loss"
+    if recipe.collaboration is not None:
+        return "is not for a collaboration: each party would scale its own loss"
+    if recipe.backend.name not in ("trl", "fsdp"):
+        return f"is not for backend {recipe.backend.name}, which has a scaler of its own"
+    return None
+
+
 def _unfit_to_share_out(recipe: Any) -> str | None:
     """Why ranks cannot share the model out; they may still hold copies."""
     backend, trainer, peft = recipe.backend, recipe.trainer, recipe.peft
     name = f"backend {backend.name}"
     if recipe.phase in _ONLY_COPIES:
         return f"{name} is not for phase {recipe.phase}: {_ONLY_COPIES[recipe.phase]}"
-    unfit_settings: Mapping[str, bool] = {
-        "trainer.load_best_model_at_end": trainer.load_best_model_at_end,
-        "peft.quantization": peft is not None and peft.quantization is not None,
-        f"peft.method {getattr(peft, 'method', '')}": peft is not None and not peft.changes_weights,
-    }
-    named = [setting for setting, wanted in unfit_settings.items() if wanted]
-    if named:
-        return f"{name} does not go together with {named[0]}"
+    if trainer.load_best_model_at_end:
+        return (
+            f"{name} does not go together with trainer.load_best_model_at_end: the best checkpoint "
+            "would have to be shared out again after the last step"
+        )
+    if peft is not None and not peft.changes_weights:
+        return (
+            f"{name} does not go together with peft.method {peft.method}: it is computed outside "
+            "the layers that are shared out"
+        )
     if backend.name == "deepspeed":
         return _unfit_for_deepspeed(recipe)
-    if peft is not None and recipe.model.dtype != "float32":
+    if peft is not None and not _keeps_float32(recipe):
         return "backend fsdp shares out weights of one kind: adapters need model.dtype float32"
     return None
+
+
+def _keeps_float32(recipe: Any) -> bool:
+    """Whether all weights are float32; beside a base in four bits the others are."""
+    quantized = recipe.peft is not None and recipe.peft.quantization is not None
+    return quantized or recipe.model.dtype == "float32"
 
 
 def _unfit_for_deepspeed(recipe: Any) -> str | None:
     backend = recipe.backend
     if backend.offload != "none" and backend.zero_stage == 0:
         return "backend deepspeed offloads what is shared out: zero_stage 1 to 3"
-    if recipe.trainer.bf16 or recipe.model.dtype != "float32":
-        return "backend deepspeed trains float32: trainer.bf16: false and model.dtype float32"
+    if not _keeps_float32(recipe):
+        return "backend deepspeed keeps weights in float32: model.dtype float32; bf16 computes"
     if getattr(recipe.trainer, "mini_batch_size", None) is not None:
         return "backend deepspeed reduces a gradient once: no trainer.mini_batch_size"
     compares = recipe.phase == "dpo" and recipe.peft is None and recipe.trainer.kind != "orpo"
@@ -254,6 +298,15 @@ class _Tuner(StrictModel):
     extra: ClassVar[str | None] = None
 
     ranks: Literal[1] = 1
+
+    @field_validator("ranks", mode="before")
+    @classmethod
+    def _one_process(cls, ranks: Any) -> Any:
+        if ranks != 1:
+            raise ValueError(
+                "this library trains in one process; backends trl, fsdp and deepspeed take more"
+            )
+        return ranks
 
 
 class Unsloth(_Tuner):

@@ -66,6 +66,7 @@ class CollaborationSettings(StrictModel):
         summary: What the kind is, in one sentence for a report.
         decrypted: Where records were in the clear, in one sentence for an export.
         limits: Ids of what a manifest of this kind leaves open (``manifest.limits``).
+        takes_backend: Its guests train with any backend and number of ranks that ``misfit`` allows.
     """
 
     phases: ClassVar[tuple[str, ...]]
@@ -75,12 +76,26 @@ class CollaborationSettings(StrictModel):
     summary: ClassVar[str]
     decrypted: ClassVar[str] = DECRYPTED_IN_A_GUEST
     limits: ClassVar[tuple[str, ...]]
+    takes_backend: ClassVar[bool] = False
 
     if TYPE_CHECKING:
 
         @property
         def kind(self) -> str:
             """Name of the kind; a field with one value in each class."""
+
+    @property
+    def guests(self) -> int:
+        """Number of guests that share each step of the training."""
+        return 1
+
+    def ports(self, ranks: int) -> int:
+        """Number of ports that a guest's document opens for other machines.
+
+        Args:
+            ranks: Processes of one guest.
+        """
+        return 2
 
     @property
     def helpers(self) -> tuple[str, ...]:
@@ -161,7 +176,7 @@ def misfit(recipe: Any) -> str | None:
     unfit: Mapping[str, bool] = {
         f"privacy dp: {recipe.privacy.dp}": recipe.privacy.dp != "none",
         "a script of your own": bool(recipe.scripts),
-        "a backend": not is_default(recipe.backend),
+        "a backend": not (how.takes_backend or is_default(recipe.backend)),
     }
     if how.shares_out:
         unfit = {

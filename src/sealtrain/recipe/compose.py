@@ -33,7 +33,8 @@ __all__ = [
 
 LOCK_FILE: Final = "recipe.lock.json"
 GUEST_PORTS: Final = (8471, 8472)
-"""Where a role that other machines call listens in its guest: for all, and for writes to it."""
+"""Where a role that other machines call listens in its guest: for all, and for writes to it. Where
+a kind of collaboration has more ports, they follow."""
 
 
 def compose_hash(data: bytes) -> str:
@@ -64,7 +65,7 @@ def build_compose(lock: Lock) -> bytes:
             key_provider_id=hardware.key_provider_id or "",
             files={LOCK_FILE: lock.to_bytes().decode("utf-8")},
             words=_words(platform, hardware.image),
-            ports=() if lock.recipe.collaboration is None else GUEST_PORTS,
+            ports=_ports(lock),
             gpu=hardware.gpu == "nvidia",
         )
     )
@@ -89,6 +90,12 @@ def extract_lock(compose_bytes: bytes) -> bytes:
     lock_bytes = text.encode("utf-8", "surrogatepass")
     require_same(compose_bytes, build_compose(parse_lock(lock_bytes)))
     return lock_bytes
+
+
+def _ports(lock: Lock) -> tuple[int, ...]:
+    how = lock.recipe.collaboration
+    first = GUEST_PORTS[0]
+    return () if how is None else tuple(range(first, first + how.ports(lock.recipe.backend.ranks)))
 
 
 def _platform_of(hardware: Hardware) -> Platform:

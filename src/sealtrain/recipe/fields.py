@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, StringConstraints
 
 from sealtrain.base.canonical import JsonValue
+from sealtrain.base.models import printable
 from sealtrain.errors import ModelInvalid
 
 __all__ = [
@@ -32,17 +33,6 @@ __all__ = [
 MAX_INTEGER = (1 << 53) - 1
 MAX_JSON_LEVELS = 6
 _PATH = re.compile(r"(\.\./)?[A-Za-z0-9_][A-Za-z0-9._+@=-]*(/[A-Za-z0-9_][A-Za-z0-9._+@=-]*)*")
-
-
-def printable(text: str) -> str:
-    """Return ``text`` if every character can be seen.
-
-    Raises:
-        ValueError: A control, format or unassigned character, or a space other than U+0020.
-    """
-    if not text.isprintable():
-        raise ValueError("text holds a character that cannot be seen")
-    return text
 
 
 def _relative(text: str) -> str:

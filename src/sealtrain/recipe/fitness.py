@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Final
 
 from sealtrain.base.canonical import JsonValue
+from sealtrain.base.spelling import nearest
 from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.basemodel import MADE, BaseFacts, base_facts
-from sealtrain.recipe.metricnames import known_metrics, nearest, unmeasured
+from sealtrain.recipe.metricnames import known_metrics, unmeasured
 from sealtrain.recipe.recipe import Recipe
 
 __all__ = ["Misfit", "misfits", "require_fitness"]

@@ -9,23 +9,27 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from sealtrain.base.models import StrictModel
 from sealtrain.recipe.fields import by_key
 
-__all__ = ["Augmentation", "ImageAugmentation", "Preparation", "TextAugmentation"]
+__all__ = [
+    "AnyPreparation",
+    "Augmentation",
+    "GridPreparation",
+    "ImageAugmentation",
+    "Preparation",
+    "TextAugmentation",
+    "TilePreparation",
+]
 
 Share = Annotated[float, Field(ge=0, le=1)]
 _Side = Annotated[int, Field(ge=1, le=4096)]
+_Area = Annotated[int, Field(ge=1, le=1 << 26)]
 _Channels = Annotated[
     tuple[Annotated[float, Field(ge=-1000, le=1000)], ...], Field(min_length=3, max_length=3)
 ]
 
 
-class Preparation(StrictModel):
-    """From an image to the numbers a model reads: three channels, square."""
+class _AnyPreparation(StrictModel):
+    """What every form of images has."""
 
-    size: _Side = Field(description="Height and width that the model reads, in pixels.")
-    resize: _Side | None = Field(
-        default=None, description="Shortest edge before the middle is cut out; size when null."
-    )
-    stretch: bool = Field(default=False, description="Resize both edges to size, cut nothing.")
     resample: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bilinear"
     mean: _Channels = Field(
         default=(0.5, 0.5, 0.5), description="Of each channel, between 0 and 1."
@@ -36,14 +40,64 @@ class Preparation(StrictModel):
     )
 
     @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if any(value <= 0 for value in self.std):
+            raise ValueError("std must be above 0")
+        return self
+
+
+class Preparation(_AnyPreparation):
+    """From an image to the numbers a model reads: three channels, square."""
+
+    kind: ClassVar[Literal["square"]] = "square"
+
+    size: _Side = Field(description="Height and width that the model reads, in pixels.")
+    resize: _Side | None = Field(
+        default=None, description="Shortest edge before the middle is cut out; size when null."
+    )
+    stretch: bool = Field(default=False, description="Resize both edges to size, cut nothing.")
+
+    @model_validator(mode="after")
     def _there_is_enough_to_cut_from(self) -> Self:
         if self.stretch and self.resize is not None:
             raise ValueError("stretch resizes to size: leave resize out")
         if self.resize is not None and self.resize < self.size:
             raise ValueError("resize is smaller than size: there is too little to cut from")
-        if any(value <= 0 for value in self.std):
-            raise ValueError("std must be above 0")
         return self
+
+
+class GridPreparation(_AnyPreparation):
+    """From an image to a grid of patches as large as the image is (Qwen-VL)."""
+
+    kind: ClassVar[Literal["grid"]] = "grid"
+
+    min_area: _Area = Field(description="A smaller image is enlarged to as many pixels.")
+    max_area: _Area = Field(description="A larger image is reduced to as many pixels.")
+    resample: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bicubic"
+
+    @model_validator(mode="after")
+    def _least_is_less(self) -> Self:
+        if self.min_area > self.max_area:
+            raise ValueError("min_area is above max_area")
+        return self
+
+
+class TilePreparation(_AnyPreparation):
+    """From an image to several square tiles, arranged in the image's shape (Llama 3.2 Vision)."""
+
+    kind: ClassVar[Literal["tiles"]] = "tiles"
+
+    size: _Side = Field(description="Height and width of a tile, in pixels.")
+    max_image_tiles: int = Field(ge=1, le=64, description="Most tiles that an image is cut into.")
+
+
+AnyPreparation = Annotated[
+    Annotated[Preparation, Tag("square")]
+    | Annotated[GridPreparation, Tag("grid")]
+    | Annotated[TilePreparation, Tag("tiles")],
+    Discriminator(by_key("square", min_area="grid", max_area="grid", max_image_tiles="tiles")),
+]
+"""The form in which a model reads images; the keys decide which."""
 
 
 class ImageAugmentation(StrictModel):

@@ -16,12 +16,14 @@ import csv
 import importlib.metadata
 import io
 import json
+import os
 import platform
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import Distribution
+from functools import cached_property
+from importlib.metadata import Distribution, PackageMetadata
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
@@ -40,6 +42,7 @@ __all__ = [
     "CodePin",
     "EnvironmentPin",
     "Installation",
+    "Installed",
     "PackagePin",
     "PackagesWanted",
     "Place",
@@ -59,6 +62,8 @@ _WRITTEN_BY_INSTALLERS = ("INSTALLER", "REQUESTED", "direct_url.json", "RECORD",
 _OWN = "sealtrain"
 _INSTALL = "pip install 'sealtrain[train]' (from a checkout: pip install -e '.[train]')"
 _BACKENDS = "tools/backends/install.sh"
+_ALTERNATIVE = re.compile(r"\bor\b")
+_OF_EXTRA = re.compile(r"""(?:^|[\s(])extra\s*==\s*["']([^"']*)["'][\s)]*$""")
 
 Version = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.+!_-]{1,64}$")]
 PackageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,98}[a-z0-9])?$")]
@@ -187,6 +192,30 @@ def check_package_files(names: tuple[str, ...]) -> None:
                 )
 
 
+class Installed(Distribution):
+    """A package's metadata, parsed once: libraries ask for a version at every turn.
+
+    Args:
+        found: The package, as its finder gives it.
+    """
+
+    def __init__(self, found: Distribution) -> None:
+        self._found = found
+
+    @cached_property
+    def metadata(self) -> PackageMetadata:
+        """As ``Distribution``."""
+        return self._found.metadata
+
+    def read_text(self, filename: str) -> str | None:
+        """As ``Distribution``."""
+        return self._found.read_text(filename)
+
+    def locate_file(self, path: str | os.PathLike[str]) -> Path:
+        """As ``Distribution``."""
+        return Path(str(self._found.locate_file(path)))
+
+
 def _closure(wanted: PackagesWanted, place: Place) -> dict[str, Distribution]:
     try:
         from packaging.requirements import Requirement
@@ -195,13 +224,16 @@ def _closure(wanted: PackagesWanted, place: Place) -> dict[str, Distribution]:
     found: dict[str, Distribution] = {}
     walked: set[tuple[str, str]] = set()
     own = place.requirements()
-    pending = [(Requirement(f"{_OWN}[{','.join(wanted.extras)}]"), "", _INSTALL)]
+    pending = [(f"{_OWN}[{','.join(wanted.extras)}]", "", _INSTALL)]
     for line in wanted.of_backend:
         hint = f"sh {shipped(_BACKENDS)} BACKEND makes an environment with it"
-        pending.append((Requirement(line), "", hint))
-    pending += [(Requirement(line), "", f"pip install '{line}'") for line in wanted.of_scripts]
+        pending.append((line, "", hint))
+    pending += [(line, "", f"pip install '{line}'") for line in wanted.of_scripts]
     while pending:
-        requirement, active, hint = pending.pop()
+        line, active, hint = pending.pop()
+        if _is_of_another_extra(line, active):
+            continue
+        requirement = Requirement(line)
         markers = {**place.markers, "extra": active}
         if requirement.marker is not None and not requirement.marker.evaluate(markers):
             continue
@@ -210,10 +242,10 @@ def _closure(wanted: PackagesWanted, place: Place) -> dict[str, Distribution]:
             for extra in requirement.extras:
                 if (name, extra) not in walked:
                     walked.add((name, extra))
-                    pending += [(Requirement(line), extra, hint) for line in own]
+                    pending += [(line, extra, hint) for line in own]
             continue
         try:
-            dist = found.get(name) or place.distribution(name)
+            dist = found.get(name) or Installed(place.distribution(name))
         except importlib.metadata.PackageNotFoundError:
             if hint:
                 raise _missing(name, "absent", str(requirement.specifier), hint) from None
@@ -224,8 +256,20 @@ def _closure(wanted: PackagesWanted, place: Place) -> dict[str, Distribution]:
         for extra in ("", *sorted(requirement.extras)):
             if (name, extra) not in walked:
                 walked.add((name, extra))
-                pending += [(Requirement(line), extra, "") for line in dist.requires or ()]
+                pending += [(line, extra, "") for line in dist.requires or ()]
     return found
+
+
+def _is_of_another_extra(line: str, active: str) -> bool:
+    """Whether a requirement's marker ends in ``extra == …`` of another extra.
+
+    Most lines of packages are such ones, and parsing one takes longer than seeing it.
+    """
+    _, _, marker = line.partition(";")
+    ending = _OF_EXTRA.search(marker)
+    if ending is None or _ALTERNATIVE.search(marker):
+        return False
+    return normalised(ending[1]) != normalised(active)
 
 
 def _missing(name: str, got: str, expected: str, hint: str) -> ExtraMissing:

@@ -28,6 +28,11 @@ class Kind:
         rule: Check 18 for its runs (``manifest.checks.collaboration``).
         summary: Sums up its run log for a report (``manifest.joint_sections``), or ``None``.
         stand_ins: Makes the ``StandIns`` of a run, for a kind with helpers.
+        fellows: Makes the ``Fellows`` of a run, for a kind whose guests train one model together.
+        stays: Lists the stays of a run's other guests that hold keys (``manifest.checks.parties``).
+        resume: Goes on with a run whose lead ended (``cli.train``), called with its folder, the
+            relay's socket or ``None``, and whether to answer in JSON; ``None`` where only the
+            guest that trains is resumed, or nothing is.
         roles: What a guest of such a recipe may be told to be by its ticket (``cli.guest``), by
             name; called with its settings and the ticket. None for a kind whose guest trains.
     """
@@ -36,7 +41,15 @@ class Kind:
     rule: str
     summary: str | None = None
     stand_ins: str | None = None
+    fellows: str | None = None
+    stays: str | None = None
+    resume: str | None = None
     roles: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def guest_trains(self) -> bool:
+        """Whether ``sealtrain train`` runs a guest of the kind, besides its roles."""
+        return self.stand_ins is not None or self.fellows is not None
 
 
 KINDS: Final[Mapping[str, Kind]] = {
@@ -53,6 +66,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "federated": Kind(
         settings="sealtrain_collab.federated.recipe:Federated",
         rule="sealtrain_collab.federated.check:rounds_hold",
+        resume="sealtrain_collab.federated.cli:resume_lead",
         roles={
             "lead": "sealtrain_collab.federated.cli:lead_by_ticket",
             "party": "sealtrain_collab.federated.cli:join_by_ticket",
@@ -69,6 +83,13 @@ KINDS: Final[Mapping[str, Kind]] = {
         settings="sealtrain_collab.cut.recipe:Cut",
         rule="sealtrain_collab.cut.check:cut_holds",
         roles={"server": "sealtrain_collab.cut.cli:serve_by_ticket"},
+    ),
+    "nodes": Kind(
+        settings="sealtrain_collab.nodes.recipe:Nodes",
+        rule="sealtrain_collab.nodes.check:nodes_hold",
+        fellows="sealtrain_collab.nodes.guest.lead:LeadNode",
+        stays="sealtrain_collab.nodes.check:stays_of_nodes",
+        roles={"node": "sealtrain_collab.nodes.cli:join_by_ticket"},
     ),
 }
 """By the name that ``collaboration.kind`` has in recipes and manifests."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from sealtrain.base.digests import sha256_hex
-from sealtrain.base.files import atomic_write, read_bounded
+from sealtrain.base.files import atomic_write, made_folder, read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.errors import AlreadyExists, RecipeInvalid, UsageError
 from sealtrain.recipe.compose import app_id_of, build_compose, compose_hash, extract_lock
+from sealtrain.recipe.diff import Change, diff
 from sealtrain.recipe.fields import resolve_inside
 from sealtrain.recipe.installation import Installation, measure_installation
 from sealtrain.recipe.lockfile import MAX_BROKERS, HandOnPin, HubPin, Lock, load_lock, parse_lock
@@ -64,8 +65,36 @@ class LockedRecipe:
         """Identity of the deployment, 40 hex digits."""
         return app_id_of(self.compose_bytes, self.lock)
 
+    @classmethod
+    def load(cls, deployment: Path) -> Self:
+        """Read a deployment document, once: what is reviewed is what is sealed for and approved.
+
+        Args:
+            deployment: ``app-compose.json``, which has the lock in it.
+
+        Raises:
+            LockInvalid: It is none that sealtrain wrote.
+            DataInvalid: The file is missing or too long.
+        """
+        compose = read_bounded(deployment, MAX_DEPLOYMENT_BYTES)
+        lock_bytes = extract_lock(compose)
+        return cls(lock=parse_lock(lock_bytes), lock_bytes=lock_bytes, compose_bytes=compose)
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the lock pins."""
+        return self.lock.recipe
+
+    def changes(self, since: LockedRecipe | None = None) -> list[Change]:
+        """What an owner reviews: all that the lock fixes, or what changed since another one."""
+        return diff(None if since is None else since.lock, self.lock)
+
     def write(self, out_dir: Path, *, overwrite: bool = False) -> None:
-        """Write both files; files that already hold these bytes are left alone.
+        """Write both files, or none; files that already hold these bytes are left alone.
+
+        Args:
+            out_dir: Folder for them; made where it is missing.
+            overwrite: Replace another lock.
 
         Raises:
             AlreadyExists: The folder has another lock or document, and ``overwrite`` is false.
@@ -82,8 +111,15 @@ class LockedRecipe:
                     f"{out_dir / name} holds another lock",
                     hint="lock into another folder; approvals of the old one stay with it",
                 )
-        for name, data in changed.items():
-            atomic_write(out_dir / name, data, overwrite=overwrite)
+        fresh = [out_dir / name for name in changed if not (out_dir / name).exists()]
+        with made_folder(out_dir):
+            try:
+                for name, data in changed.items():
+                    atomic_write(out_dir / name, data, overwrite=overwrite)
+            except BaseException:
+                for path in fresh:
+                    path.unlink(missing_ok=True)
+                raise
 
 
 def lock_recipe(

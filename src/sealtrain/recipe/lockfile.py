@@ -231,6 +231,8 @@ def _fits(lock: Lock, recipe: Recipe) -> None:
         )
     _policy_fits(lock, recipe)
     _hand_on_fits(lock, recipe)
+    if recipe.schedule is not None and recipe.schedule.continues == "last":
+        _one_broker_continues(lock)
     _hub_fits(lock, recipe)
     _model_fits(recipe.model, lock.model, lock.tokenizer)
     if lock.models.keys() != recipe.further_models.keys():
@@ -280,6 +282,18 @@ def _hand_on_fits(lock: Lock, recipe: Recipe) -> None:
             got=f"threshold {threshold} of {count} brokers",
             expected="null for one broker; of several, more than half of them",
             hint="set release_policy.model.handed_on.threshold, then run: sealtrain lock",
+        )
+
+
+def _one_broker_continues(lock: Lock) -> None:
+    """Brokers do not know of each other: of two, each could hold another run for the newest."""
+    if len(lock.brokers) > 1:
+        raise LockInvalid(
+            "runs of this recipe begin with the model of the run before, at one broker",
+            check="brokers",
+            got=f"{len(lock.brokers)} brokers",
+            expected="one",
+            hint="lock with one broker, or write continue: base",
         )
 
 

@@ -6,14 +6,12 @@ training has ended.
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Sequence
 from typing import Final
 
 from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["known_metrics", "nearest", "unmeasured"]
+__all__ = ["known_metrics", "unmeasured"]
 
 _EVERY_PHASE: Final = (
     "loss",
@@ -92,11 +90,6 @@ _GROUPS_OF_TRL: Final = re.compile(
 def known_metrics(phase: str) -> frozenset[str]:
     """Names of the metrics that a phase measures."""
     return frozenset((*_EVERY_PHASE, *_OF_PHASE.get(phase, ())))
-
-
-def nearest(name: str, names: Sequence[str] | frozenset[str]) -> str | None:
-    """The one of some names that was probably meant; ``None`` where none is like it."""
-    return next(iter(difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.6)), None)
 
 
 def unmeasured(recipe: Recipe) -> list[str]:

@@ -202,6 +202,7 @@ def _training_breaks(recipe: Any, privacy: PrivateSgd) -> str | None:
         return f"release_policy.metrics name {', '.join(told)}: of training records, without noise"
     unfit: Mapping[str, bool] = {
         "bf16": trainer.bf16,
+        "fp16": trainer.fp16,
         "activation_checkpointing": trainer.activation_checkpointing,
         "neftune_noise_alpha": trainer.neftune_noise_alpha is not None,
         "packing": getattr(trainer, "packing", False),

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from sealtrain.base.models import OwnerName, StrictModel
 from sealtrain.recipe.adapters import Adapter
 from sealtrain.recipe.audit import misplaced
-from sealtrain.recipe.backends import DEFAULT, Backend, is_default, unfit
+from sealtrain.recipe.backends import DEFAULT, Backend, is_default, unfit, unfit_for_fp16
 from sealtrain.recipe.collaboration import is_none, misfit
 from sealtrain.recipe.columns import Columns
 from sealtrain.recipe.fields import RecipePath, Text
@@ -17,10 +17,12 @@ from sealtrain.recipe.kinds import Collaboration
 from sealtrain.recipe.modelspec import Model, ModelFromFolder, ModelFromHub
 from sealtrain.recipe.monitoring import Monitoring
 from sealtrain.recipe.privacy import Privacy, broken_promise
+from sealtrain.recipe.schedule import Schedule, unfit_to_continue
 from sealtrain.recipe.scripts import MAX_PACKAGES, MAX_SCRIPTS, ScriptPackage, misnamed
 from sealtrain.recipe.terms import Dataset, Hardware, ReleasePolicy
 from sealtrain.recipe.trainers import TrainerArguments
 from sealtrain.recipe.validation import Validation
+from sealtrain.signing.datause import LegalBasis, Purpose
 
 __all__ = ["Recipe"]
 
@@ -34,6 +36,17 @@ class Recipe(StrictModel):
     version: Literal[1]
     name: OwnerName
     description: Text = ""
+    purpose: Purpose | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Purpose of the processing, as owners read it; left out of locks when not "
+        "stated.",
+    )
+    legal_basis: LegalBasis | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Legal basis of the processing; left out of locks when not stated.",
+    )
     phase: str
     model: Model
     datasets: tuple[Dataset, ...] = Field(min_length=1, max_length=256)
@@ -66,6 +79,12 @@ class Recipe(StrictModel):
         default=None, description="What the records must keep before training begins."
     )
     privacy: Privacy
+    schedule: Schedule | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="When the recipe is run again without a person asking; left out of locks when "
+        "there is none.",
+    )
     release_policy: ReleasePolicy
     monitoring: Monitoring | None = None
     hardware: Hardware
@@ -77,6 +96,12 @@ class Recipe(StrictModel):
             raise ValueError("datasets name one twice (owner and name)")
         if all(dataset.role != "train" for dataset in self.datasets):
             raise ValueError("datasets need at least one with role train")
+        return self
+
+    @model_validator(mode="after")
+    def _series_are_for_one_guest(self) -> Self:
+        if self.collaboration is not None and any(one.series for one in self.datasets):
+            raise ValueError("datasets name a series, which a collaboration does not read")
         return self
 
     @model_validator(mode="after")
@@ -136,6 +161,13 @@ class Recipe(StrictModel):
         return self
 
     @model_validator(mode="after")
+    def _small_range_suffices(self) -> Self:
+        problem = unfit_for_fp16(self) if getattr(self.trainer, "fp16", False) else None
+        if problem is not None:
+            raise ValueError(f"trainer.fp16 {problem}")
+        return self
+
+    @model_validator(mode="after")
     def _backend_fits(self) -> Self:
         problem = unfit(self)
         if problem is not None:
@@ -162,6 +194,19 @@ class Recipe(StrictModel):
         if len(self.owners) < 2:
             # One owner with every data key has the run key, which opens the checkpoints.
             raise ValueError("model.handed_on needs the data of two owners at least")
+        return self
+
+    @model_validator(mode="after")
+    def _one_guest_is_scheduled(self) -> Self:
+        if self.schedule is not None and self.collaboration is not None:
+            raise ValueError("schedule is for recipes without collaboration: it starts one guest")
+        return self
+
+    @model_validator(mode="after")
+    def _last_model_can_be_opened(self) -> Self:
+        problem = unfit_to_continue(self)
+        if problem is not None:
+            raise ValueError(problem)
         return self
 
     @model_validator(mode="after")

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+from sealtrain.base.spelling import nearest
 from sealtrain.errors import DatasetUnknown, RecordInvalid, SchemaMismatch
-from sealtrain.recipe.metricnames import nearest
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.terms import Dataset
 
@@ -122,7 +122,8 @@ class RecordCheck:
 
         Raises:
             SchemaMismatch: Columns are missing, or have another type.
-            RecordInvalid: While the records are read: a value is missing, or is no label.
+            RecordInvalid: There is no record; or, while they are read: a value is missing, or
+                is no label.
         """
         schema, batches = opened
         self._has_columns(schema)
@@ -134,6 +135,16 @@ class RecordCheck:
         missing = [column for column in self._columns if column.name not in schema.names]
         if not missing:
             return
+        if not schema.names:
+            raise RecordInvalid(
+                f"the data for {self._dataset.name} hold no record",
+                check="records",
+                owner=self._dataset.owner,
+                dataset=self._dataset.name,
+                got="0 records",
+                expected="at least one",
+                hint="see whether this is the file that you meant",
+            )
         hints = []
         for column in missing:
             meant = nearest(column.name, [name for name in schema.names if name])

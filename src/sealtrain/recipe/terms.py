@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    model_serializer,
+    model_validator,
+)
 
 from sealtrain.base.models import Hex40, OwnerName, StrictModel
 from sealtrain.base.platforms import Platform
@@ -20,11 +27,29 @@ MetricName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")
 _HEX = re.compile(r"([0-9a-f]{2}){1,1024}")
 
 
+def _name_or_series(schema: dict[str, Any]) -> None:
+    """Written is one of the two; ``Dataset`` has the name of a series as ``name`` too."""
+    schema["required"].remove("name")
+    schema["oneOf"] = [{"required": ["name"]}, {"required": ["series"]}]
+
+
 class Dataset(StrictModel):
-    """One sealed dataset, named by owner; its bytes are pinned by the owner's approval."""
+    """One sealed dataset, or a series of them, named by owner.
+
+    Its bytes are pinned by the owner's approval.
+    """
+
+    model_config = ConfigDict(json_schema_extra=_name_or_series)
 
     owner: OwnerName
     name: OwnerName
+    """Of the dataset, or of the series where ``series`` is written in its place."""
+    series: OwnerName | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Name of a series, in place of name: a run reads all its members, or the "
+        "newest.",
+    )
     role: Literal["train", "test", "model"]
     weight: float = Field(
         default=1.0,
@@ -43,6 +68,31 @@ class Dataset(StrictModel):
         max_length=256,
         description="Name of a column in this dataset → its name in this recipe.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_named_once(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or "series" not in data:
+            return data
+        if "name" in data:
+            raise ValueError("series stands in place of name: leave one of them out")
+        return data | {"name": data["series"]}
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, inner: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = inner(self)
+        if self.series is not None:
+            del written["name"]
+        return written
+
+    @model_validator(mode="after")
+    def _is_read_whole_as_a_series(self) -> Self:
+        if self.series is None:
+            if "series" in self.model_fields_set:
+                raise ValueError("series that names nothing is left out")
+        elif self.role == "model" or self.max_records is not None:
+            raise ValueError("a series has role train or test and no max_records")
+        return self
 
     @model_validator(mode="after")
     def _only_training_data_has_a_share(self) -> Self:

@@ -59,6 +59,11 @@ class TrainerArguments(StrictModel):
     label_smoothing_factor: float = Field(default=0.0, ge=0, lt=1)
     neftune_noise_alpha: float | None = Field(default=None, gt=0, le=100)
     bf16: bool = False
+    fp16: bool = Field(
+        default=False,
+        exclude_if=lambda wanted: not wanted,
+        description="Compute in float16 and scale the loss: for accelerators without bfloat16.",
+    )
     activation_checkpointing: bool = False
     seed: Seed = 42
     data_seed: Seed | None = Field(default=None, description="Seed of the order; seed when null.")
@@ -93,6 +98,12 @@ class TrainerArguments(StrictModel):
     def _warmup_is_steps_or_fraction(self) -> Self:
         if self.warmup_steps >= 1 and self.warmup_steps != int(self.warmup_steps):
             raise ValueError("warmup_steps is a whole number of steps, or a fraction below 1")
+        return self
+
+    @model_validator(mode="after")
+    def _one_precision(self) -> Self:
+        if self.fp16 and self.bf16:
+            raise ValueError("fp16 and bf16 exclude each other")
         return self
 
     @model_validator(mode="after")

@@ -13,12 +13,16 @@ Release, checks by the numbers of the spec; the first that fails raises, nothing
 9.  lock is for this consortium         ``ConsortiumMismatch``
     names this broker                   ``BrokerNotApproved``
     and this platform                   ``PlatformMismatch``
-10. approvals                           ``ApprovalRevoked`` ``RecipeChanged`` ``ApprovalExpired``
-                                        ``ApprovalsMissing``
+10. approvals                           ``ApprovalRevoked`` ``ApprovalExpired`` ``ApprovalSpent``
+                                        ``BudgetSpent`` ``RecipeChanged`` ``ApprovalsMissing``
 11. run, and its data                   ``RunMismatch``
 12. nothing of the run withdrawn        ``DatasetWithdrawn``
     datasets registered and named       ``DatasetUnknown``
+    for this purpose, if it binds       ``PurposeMismatch``
+    none past its retention             ``RetentionEnded``
 13. roots as registered and pinned      ``DatasetMismatch``
+    whole and newest series             ``SeriesMismatch``
+    model of the newest run of all      ``RunChainBroken``
     of one owner, among several parties ``DatasetMismatch``
 14. privacy budgets, for a new run      ``BudgetSpent``
 15. stanzas open                        ``service.keyring``, the first place that touches a key
@@ -33,11 +37,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from sealtrain.consortium.approvals import Tally, Target, require
 from sealtrain.consortium.datasets import DatasetManifest
-from sealtrain.consortium.receipts import Anchor, ReleasedDataset
+from sealtrain.consortium.receipts import Anchor
+from sealtrain.consortium.standing_approval import Reserve, entries_of
 from sealtrain.errors import (
     AppIdMismatch,
     BrokerMismatch,
@@ -49,8 +54,6 @@ from sealtrain.errors import (
     CheckpointRefused,
     ComposeHashMismatch,
     ConsortiumMismatch,
-    DatasetMismatch,
-    DatasetUnknown,
     DatasetWithdrawn,
     LeaseStale,
     LeaseUnknown,
@@ -60,6 +63,8 @@ from sealtrain.errors import (
     SealtrainError,
 )
 from sealtrain.recipe.privacy import Spending
+from sealtrain.release.asked import Asks
+from sealtrain.release.data_fits import dataset_fits, newest_read, of_one_owner, released_of
 from sealtrain.release.facts import (
     ChallengeState,
     Known,
@@ -70,6 +75,7 @@ from sealtrain.release.facts import (
     RunState,
 )
 from sealtrain.release.messages import ReleaseRequest, RenewalRequest
+from sealtrain.release.model_before import follows_newest
 
 __all__ = [
     "Asks",
@@ -81,7 +87,7 @@ __all__ = [
     "in_force",
     "none_withdrawn",
     "objections",
-    "of_one_owner",
+    "reserves_of",
     "same_consortium",
     "within_budget",
 ]
@@ -95,50 +101,6 @@ class Objection(NamedTuple):
 
     error: SealtrainError
     dataset_id: str | None
-
-
-class AsksOfDataset(Protocol):
-    """A dataset that a guest asks for."""
-
-    @property
-    def dataset_id(self) -> str:
-        """32 hex digits."""
-
-    @property
-    def root(self) -> str:
-        """64 hex digits."""
-
-
-class Asks(Protocol):
-    """What a decision about a release needs of the request; ``ReleaseRequest`` has it."""
-
-    @property
-    def app_id(self) -> str:
-        """40 hex digits."""
-
-    @property
-    def compose_hash(self) -> str:
-        """64 hex digits."""
-
-    @property
-    def recipe_hash(self) -> str:
-        """64 hex digits."""
-
-    @property
-    def run_id(self) -> str:
-        """32 hex digits."""
-
-    @property
-    def resume(self) -> bool:
-        """Whether a run goes on that got keys before."""
-
-    @property
-    def datasets(self) -> Sequence[AsksOfDataset]:
-        """What this broker is asked for."""
-
-    @property
-    def data(self) -> frozenset[tuple[str, str]]:
-        """Id and root of all data of the run."""
 
 
 def admit(request: Request, challenge: ChallengeState | None, *, now: int, limits: Limits) -> None:
@@ -203,7 +165,7 @@ def decide(
         request: As received.
         measured: From evidence that verified and appraised for this request.
         known: What the broker knows, at ``now``.
-        registered: Verified manifests of registered datasets, by dataset id.
+        registered: Verified manifests of the run's datasets that are registered, by dataset id.
         now: The broker's time, seconds since the epoch.
         limits: The broker's bounds.
         spent: Epsilon that runs reserved before, by (owner, dataset name).
@@ -216,16 +178,24 @@ def decide(
     """
     admit(request, known.challenge, now=now, limits=limits)
     for objection in objections(
-        request, measured, known, registered=registered, limits=limits, spent=spent
+        request, measured, known, registered=registered, now=now, limits=limits, spent=spent
     ):
         raise objection.error
     tally, run = known.tally, known.run
+    begins: dict[str, Any] = {}
+    if run is None:
+        begins = {
+            "reserves": measured.privacy,
+            "standing": entries_of(tally.approvals, known.uses, reserves_of(measured)),
+            "series": newest_read(request, measured, known.chains),
+        }
     return Permit(
-        datasets=_released(request, registered),
+        datasets=released_of(request, registered),
         approved_by=tally.approved_by,
-        not_after=_lease_end(tally, now, limits),
+        not_after=_lease_end(tally, _of_target(request, registered).values(), now, limits),
         checkpoint=run.checkpoint if run is not None else None,
-        reserves=() if run is not None else measured.privacy,
+        continues=follows_newest(request, measured, known),
+        **begins,
     )
 
 
@@ -235,6 +205,7 @@ def objections(
     known: Known,
     *,
     registered: Mapping[str, DatasetManifest],
+    now: int,
     limits: Limits,
     spent: Mapping[tuple[str, str], float] = MappingProxyType({}),
 ) -> Iterator[Objection]:
@@ -250,10 +221,17 @@ def objections(
         (partial(none_withdrawn, known.withdrawn), None),  # (12)
     ]
     for dataset in asks.datasets:
-        fits = partial(_dataset_fits, dataset, asks, measured, tally, registered)
+        fits = partial(dataset_fits, dataset, asks, measured, known, registered)
         checks.append((fits, dataset.dataset_id))
+    if run is None:
+        checks.append((partial(newest_read, asks, measured, known.chains), None))  # (13)
+    checks.append((partial(follows_newest, asks, measured, known), None))  # (13)
+    checks += [  # (12)
+        (partial(manifest.require_retained, now), dataset_id)
+        for dataset_id, manifest in _of_target(asks, registered).items()
+    ]
     if measured.apart:
-        checks.append((lambda: of_one_owner(_released(asks, registered)), None))
+        checks.append((lambda: of_one_owner(released_of(asks, registered)), None))
     reserves = () if run is not None else measured.privacy
     checks.append((partial(within_budget, reserves, spent), None))  # (14)
     for check, dataset_id in checks:
@@ -269,6 +247,7 @@ def decide_renewal(
     known: Known,
     *,
     lease: LeaseState | None,
+    registered: Mapping[str, DatasetManifest],
     now: int,
     limits: Limits,
 ) -> Permit:
@@ -300,10 +279,13 @@ def decide_renewal(
         )
     checkpoint = advance_anchor(run.checkpoint, request.checkpoint)
     none_withdrawn(known.withdrawn)  # (15)
+    manifests = _of_target(request, registered).values()
+    for manifest in manifests:
+        manifest.require_retained(now)
     return Permit(
         datasets=(),
         approved_by=tally.approved_by,
-        not_after=_lease_end(tally, now, limits),
+        not_after=_lease_end(tally, manifests, now, limits),
         checkpoint=checkpoint,
     )
 
@@ -395,83 +377,6 @@ def _run_fits(request: Asks, run: RunState | None) -> None:
         )
 
 
-def _released(asks: Asks, registered: Mapping[str, DatasetManifest]) -> tuple[ReleasedDataset, ...]:
-    """The datasets of a request that are registered."""
-    return tuple(
-        ReleasedDataset(dataset_id=asked.dataset_id, owner_id=manifest.owner_id, root=manifest.root)
-        for asked in asks.datasets
-        if (manifest := registered.get(asked.dataset_id)) is not None
-    )
-
-
-def _dataset_fits(
-    asked: AsksOfDataset,
-    request: Asks,
-    measured: Measured,
-    tally: Tally,
-    registered: Mapping[str, DatasetManifest],
-) -> None:
-    manifest = registered.get(asked.dataset_id)
-    if manifest is None:
-        raise DatasetUnknown(
-            "no owner registered this dataset",
-            check="dataset",
-            got=asked.dataset_id,
-            hint="its owner registers it: sealtrain seal does so unless told otherwise",
-        )
-    if (manifest.app_id, manifest.compose_hash) != (request.app_id, request.compose_hash):
-        raise DatasetUnknown(
-            "the dataset was sealed for another deployment",
-            check="dataset deployment",
-            owner=manifest.owner,
-            got=request.compose_hash,
-            expected=manifest.compose_hash,
-            hint="its owner adds a stanza for this recipe (sealtrain rewrap) and registers it",
-        )
-    if (manifest.owner, manifest.name) not in measured.datasets:
-        raise DatasetUnknown(
-            "the recipe does not name this dataset",
-            check="dataset name",
-            owner=manifest.owner,
-            got=f"{manifest.owner}/{manifest.name}",
-            expected=", ".join(sorted("/".join(pair) for pair in measured.datasets)),
-            hint="ask only for datasets of the approved recipe",
-        )
-    _roots_fit(asked, manifest, tally)
-
-
-def _roots_fit(asked: AsksOfDataset, manifest: DatasetManifest, tally: Tally) -> None:
-    if asked.root != manifest.root:
-        raise DatasetMismatch(
-            "the dataset's root is not the one its owner registered",
-            check="dataset root",
-            owner=manifest.owner,
-            got=asked.root,
-            expected=manifest.root,
-            hint="give the guest the folder exactly as its owner sealed it",
-        )
-    for owner, pins in sorted(tally.pins.items()):
-        pinned = pins.get(asked.dataset_id)
-        if pinned is None and owner == manifest.owner and pins:
-            raise DatasetMismatch(
-                "its owner's approval pins other datasets, not this one",
-                check="dataset pin",
-                owner=owner,
-                got=asked.dataset_id,
-                expected=", ".join(sorted(pins)),
-                hint="its owner approves again, naming this dataset too",
-            )
-        if pinned is not None and pinned != asked.root:
-            raise DatasetMismatch(
-                "an approval pins another root of this dataset",
-                check="dataset pin",
-                owner=owner,
-                got=asked.root,
-                expected=pinned,
-                hint="the owner approves again, naming the dataset as it is now",
-            )
-
-
 def advance_anchor(anchored: Anchor | None, offered: Anchor | None) -> Anchor | None:
     """The anchor of a run after a request.
 
@@ -497,10 +402,25 @@ def advance_anchor(anchored: Anchor | None, offered: Anchor | None) -> Anchor | 
     return offered
 
 
-def _lease_end(tally: Tally, now: int, limits: Limits) -> int:
-    end = now + limits.lease_seconds
-    # ``valid_until`` is the last good second; a lease ends with the second it names.
-    return end if tally.valid_until is None else min(end, tally.valid_until + 1)
+def _lease_end(tally: Tally, manifests: Iterable[DatasetManifest], now: int, limits: Limits) -> int:
+    last = [tally.valid_until, *(manifest.last_second for manifest in manifests)]
+    # Of approvals and retentions the last good second is named; a lease ends with that second.
+    return min([now + limits.lease_seconds, *(one + 1 for one in last if one is not None)])
+
+
+def _of_target(
+    asks: Asks | RenewalRequest, registered: Mapping[str, DatasetManifest]
+) -> dict[str, DatasetManifest]:
+    """The manifests, by dataset id, that are registered for the deployment of a request.
+
+    Another deployment's says nothing about this one: of such data another broker has the manifest.
+    """
+    target = (asks.app_id, asks.compose_hash)
+    return {
+        dataset_id: manifest
+        for dataset_id, manifest in sorted(registered.items())
+        if (manifest.app_id, manifest.compose_hash) == target
+    }
 
 
 def _same(run: RunState, request: Asks | RenewalRequest) -> bool:
@@ -545,21 +465,9 @@ def in_force(successor: str | None) -> None:
         )
 
 
-def of_one_owner(released: Iterable[ReleasedDataset]) -> None:
-    """Return if all datasets of a release are one owner's.
-
-    Raises:
-        DatasetMismatch: They are of several.
-    """
-    owners = {one.owner_id for one in released}
-    if len(owners) > 1:
-        raise DatasetMismatch(
-            "a guest asks for data of several owners, and the recipe gives each a guest of its own",
-            check="dataset owner",
-            got=f"datasets of {len(owners)} owners",
-            expected="datasets of one",
-            hint="each party asks for its own data, under its own run id",
-        )
+def reserves_of(measured: Measured) -> tuple[Reserve, ...]:
+    """What a new run of a recipe reserves, as standing approvals count it."""
+    return tuple((one.owner, one.name, one.epsilon) for one in measured.privacy)
 
 
 # Sums of decimal fractions miss by less than this.

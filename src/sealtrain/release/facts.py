@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from sealtrain.consortium.approvals import Tally, Target
+from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.receipts import Anchor, ReleasedDataset
+from sealtrain.consortium.series_block import NewestMember
+from sealtrain.consortium.standing_approval import StandingUse, Use
 from sealtrain.recipe.collaboration import is_shared_out
 from sealtrain.recipe.needs import needs_of
 from sealtrain.recipe.privacy import Spending, spendings
 from sealtrain.release.messages import ChallengePurpose
+from sealtrain.signing.continues import Continues
 from sealtrain.signing.needs import Needs
 
 if TYPE_CHECKING:
@@ -23,6 +27,7 @@ __all__ = [
     "LeaseState",
     "Limits",
     "Measured",
+    "NewestRun",
     "Permit",
     "RunState",
 ]
@@ -65,8 +70,11 @@ class Measured:
         platform: What attested it.
         platforms: Where the recipe may run.
         needs: What the recipe needs of the owners.
+        purpose: Purpose that the recipe states; ``None`` where it states none.
+        series: Those of ``datasets`` that are series, in the recipe's order.
         privacy: What a run of the recipe reserves of each dataset it protects.
         apart: The recipe is for several parties: no guest gets data of two owners.
+        follows: Each run begins with the model of the run before (``schedule.continue: last``).
     """
 
     app_id: str
@@ -79,8 +87,11 @@ class Measured:
     platform: str
     platforms: frozenset[str]
     needs: Needs
+    purpose: str | None = None
+    series: tuple[tuple[str, str], ...] = ()
     privacy: tuple[Spending, ...] = ()
     apart: bool = False
+    follows: bool = False
 
     @classmethod
     def of(cls, lock: Lock, target: Target, *, instance_id: str, platform: str) -> Self:
@@ -104,8 +115,15 @@ class Measured:
             platform=platform,
             platforms=frozenset(recipe.hardware.platforms),
             needs=needs_of(recipe),
+            purpose=recipe.purpose,
+            series=tuple(
+                (dataset.owner, dataset.name)
+                for dataset in recipe.datasets
+                if dataset.series is not None
+            ),
             privacy=spendings(recipe),
             apart=is_shared_out(recipe),
+            follows=recipe.schedule is not None and recipe.schedule.continues == "last",
         )
 
 
@@ -126,6 +144,19 @@ class RunState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NewestRun:
+    """The newest run of a target whose manifest a broker recorded.
+
+    Attributes:
+        run_id: Of the run; its model's files are sealed under this id.
+        next: What the run after it says of it.
+    """
+
+    run_id: str
+    next: Continues
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """What the broker knows when it decides about a request.
 
@@ -133,13 +164,23 @@ class Known:
         challenge: State before this request burnt it; ``None`` when never issued here.
         tally: Where approval of the requested target stands now.
         run: The run of that id; ``None`` when there is none.
-        withdrawn: Of the data of the run those datasets that were withdrawn, with their owners.
+        withdrawn: Of the data of the run those datasets that were withdrawn, with their owners; and
+            of the data of every run before it that its model comes from.
+        chains: By owner and name, the members of each series that are registered for the target:
+            of those that the recipe names, and of those of which the run names a member.
+        uses: What runs took of standing approvals, by digest.
+        newest: The newest run of the target, where the recipe's runs follow each other.
+        began: Which run this one followed when it began; of a resume.
     """
 
     challenge: ChallengeState | None
     tally: Tally
     run: RunState | None
     withdrawn: Mapping[str, str]
+    chains: Mapping[tuple[str, str], tuple[DatasetManifest, ...]] = field(default_factory=dict)
+    uses: Mapping[str, Use] = field(default_factory=dict)
+    newest: NewestRun | None = None
+    began: Continues | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +203,9 @@ class Permit:
         not_after: End of the lease, seconds since the epoch.
         checkpoint: Anchor after this decision.
         reserves: What is reserved of the owners' privacy; nothing on a resume or renewal.
+        standing: Which run under each standing approval begins; nothing on a resume or renewal.
+        series: The newest member of each series that a new run reads, as far as they are known.
+        continues: The run whose model's key is released with the data's.
     """
 
     datasets: tuple[ReleasedDataset, ...]
@@ -169,3 +213,6 @@ class Permit:
     not_after: int
     checkpoint: Anchor | None
     reserves: tuple[Spending, ...] = ()
+    standing: tuple[StandingUse, ...] = ()
+    series: tuple[NewestMember, ...] = ()
+    continues: Continues | None = None

@@ -6,7 +6,7 @@ every list and text bounded. ``load_message`` is the one door for bytes from the
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -27,7 +27,9 @@ from sealtrain.base.models import (
     load_model,
 )
 from sealtrain.consortium.receipts import Anchor, Lease
+from sealtrain.consortium.series_block import MAX_MEMBERS
 from sealtrain.errors import DataInvalid, SealtrainError, error_by_code
+from sealtrain.signing.continues import Continues
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.note import MAX_NOTE_BYTES
 
@@ -133,6 +135,17 @@ class DatasetElsewhere(StrictModel):
     root: Hex64
 
 
+class ModelBefore(Continues):
+    """The model of the run before, whose key is asked for with the data's (§4.1)."""
+
+    stanza: StanzaDocument
+
+    @property
+    def place(self) -> Continues:
+        """Which run it is of."""
+        return Continues(manifest_digest=self.manifest_digest, number=self.number)
+
+
 class _Attested(StrictModel):
     """Fields that release and renewal share; evidence commits to all the others."""
 
@@ -167,6 +180,7 @@ class ReleaseRequest(_Attested):
     datasets: tuple[DatasetRequest, ...] = Field(min_length=1, max_length=MAX_DATASETS)
     elsewhere: tuple[DatasetElsewhere, ...] = Field(max_length=MAX_DATASETS)
     resume: bool
+    continues: ModelBefore | None = Field(default=None, exclude_if=lambda value: value is None)
 
     @model_validator(mode="after")
     def _each_dataset_once(self) -> ReleaseRequest:
@@ -253,6 +267,7 @@ class SealedKeys(StrictModel):
     """
 
     keys: dict[Hex32, _PART] = Field(min_length=1, max_length=MAX_DATASETS, repr=False)
+    model_key: _LEASE_KEY | None = Field(default=None, repr=False)
     latest_checkpoint: Anchor | None
     lease: Lease
     lease_key: _LEASE_KEY = Field(repr=False)
@@ -298,18 +313,51 @@ class BrokerKeys(StrictModel):
         return self.model_dump(mode="json", by_alias=True, exclude={"evidence", "version"})
 
 
+class StandingCount(StrictModel):
+    """What runs took of one standing approval."""
+
+    owner: OwnerName
+    approval: Hex64
+    """Digest of its envelope."""
+    runs: int = Field(ge=0)
+    """How many count under it."""
+    epsilon: float = Field(ge=0, allow_inf_nan=False)
+    """Largest sum of reservations of one of its owner's datasets."""
+
+
 class TallyAnswer(StrictModel):
     """Where the approval of one target stands, with the signed decisions behind it (§6)."""
 
     version: Literal[1]
     tally: dict[str, Any]
     decisions: tuple[EnvelopeDocument, ...]
+    standing: tuple[StandingCount, ...] = Field(
+        default=(), max_length=64, exclude_if=lambda value: not value
+    )
+    """Of each standing approval that counts, what was used of it: the broker's word."""
 
 
 class OwnerPolicies(StrictModel):
     """What owners ask of guests that read their data, as they signed it; those in force (§6)."""
 
     policies: tuple[EnvelopeDocument, ...] = Field(max_length=64)
+
+
+MAX_LISTED_MEMBERS: Final = 2048
+
+
+class ListedSeries(StrictModel):
+    """All members of a series that are registered for one deployment, by number (§4.6)."""
+
+    owner: OwnerName
+    name: OwnerName
+    members: tuple[EnvelopeDocument, ...] = Field(min_length=1, max_length=MAX_MEMBERS)
+
+
+class RegisteredSeries(StrictModel):
+    """The series of one deployment."""
+
+    series: tuple[ListedSeries, ...] = Field(max_length=MAX_LISTED_MEMBERS)
 
 
 class RegisteredDatasets(StrictModel):

@@ -7,6 +7,7 @@ Whether the entries are the whole ledger is for ``ledger.audit`` to say, which r
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +19,13 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import verify_owned
 from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy
 from sealtrain.consortium.receipts import Anchor
+from sealtrain.consortium.series import by_series, chain_of
+from sealtrain.consortium.standing_approval import Begun, Reserve, Use, is_spent, use_of
 from sealtrain.consortium.succession import verify_succession
 from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import SealtrainError
 from sealtrain.release.facts import RunState
+from sealtrain.signing.continues import Continues
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.needs import Needs
 
@@ -44,6 +48,8 @@ class Question:
     run_id: str
     resume: bool
     datasets: tuple[AskedDataset, ...]
+    continues: Continues | None = None
+    """Not known before a guest asks: whichever run is the newest then."""
 
     @property
     def app_id(self) -> str:
@@ -80,6 +86,9 @@ class Standing:
     def __init__(self, consortium: Consortium) -> None:
         self._consortium = consortium
         self._decisions: list[SignedDecision] = []
+        self._places: dict[str, int] = {}
+        self._begun: list[Begun] = []
+        self._index = -1
         self._manifests: dict[tuple[str, str, str], DatasetManifest] = {}
         self.policies: dict[str, SignedPolicy] = {}
         self.withdrawn: dict[str, str] = {}
@@ -87,22 +96,54 @@ class Standing:
         self.spent: defaultdict[tuple[str, str], float] = defaultdict(float)
         self.runs: dict[str, RunState] = {}
 
-    def entry(self, _index: int, entry: Any) -> None:
+    def entry(self, index: int, entry: Any) -> None:
         """Take the next entry; one that does not hold is left out, and an audit reports it."""
+        self._index = index
         try:
             self._take(entry["kind"], entry["body"])
         except (SealtrainError, KeyError, TypeError, ValueError, AttributeError):
             return
 
-    def tally(self, target: Target, now: int, *, needs: Needs) -> Tally:
+    def tally(
+        self,
+        target: Target,
+        now: int,
+        *,
+        needs: Needs,
+        begins: Sequence[Reserve] | None = None,
+    ) -> Tally:
         """Where the approval of ``target`` stands, counted from the owners' signatures.
 
         Args:
             target: The recipe in question.
             now: Seconds since the epoch.
             needs: Of the recipe.
+            begins: What a run reserves that would begin; ``None`` where none would.
         """
-        return tally(self._decisions, self._consortium, target, now, needs=needs)
+        spent = {
+            signed.digest: why
+            for signed, use in self.uses(target)
+            if begins is not None and (why := is_spent(signed, use, begins)) is not None
+        }
+        return tally(self._decisions, self._consortium, target, now, needs=needs, spent=spent)
+
+    def uses(self, target: Target) -> list[tuple[SignedDecision, Use]]:
+        """Each standing approval of a target, with what runs took of it: the broker's word."""
+        return [
+            (signed, use_of(signed, self._places[signed.digest], self._begun))
+            for signed in self._decisions
+            if signed.decision.standing is not None and signed.decision.target == target
+        ]
+
+    def chains(self, target: Target) -> dict[tuple[str, str], tuple[DatasetManifest, ...]]:
+        """Members of every series that are registered for a target, by owner and name."""
+        deployment = [target.app_id, target.compose_hash]
+        here = (manifest for (_id, *of), manifest in self._manifests.items() if of == deployment)
+        found: dict[tuple[str, str], tuple[DatasetManifest, ...]] = {}
+        for key, members in by_series(here).items():
+            with contextlib.suppress(SealtrainError):  # an audit reports it
+                found[key] = chain_of(members)
+        return found
 
     def registered(
         self, dataset_ids: Sequence[str], *, app_id: str, compose_hash: str
@@ -139,6 +180,7 @@ class Standing:
         if kind in ("approval", "revocation"):
             signed = verify_decision(Envelope.from_dict(body["envelope"]), self._consortium)
             self._decisions.append(signed)
+            self._places.setdefault(signed.digest, self._index)
         elif kind == "dataset":
             manifest = verify_dataset(Envelope.from_dict(body["envelope"]), self._consortium)
             key = (manifest.dataset_id, manifest.app_id, manifest.compose_hash)
@@ -168,6 +210,21 @@ class Standing:
         anchored = body["checkpoint"]
         checkpoint = None if anchored is None else Anchor.model_validate(anchored)
         run_id, before = body["run_id"], self.runs.get(body["run_id"])
+        if kind == "release" and before is None:
+            self._begun.append(
+                Begun(
+                    index=self._index,
+                    target=Target(
+                        app_id=body["app_id"],
+                        compose_hash=body["compose_hash"],
+                        recipe_hash=body["recipe_hash"],
+                    ),
+                    reserved=tuple(
+                        (one["owner"], one["name"], one["epsilon"])
+                        for one in body.get("privacy", ())
+                    ),
+                )
+            )
         if kind == "release":
             for reserved in body.get("privacy", ()):
                 self.spent[reserved["owner"], reserved["name"]] += reserved["epsilon"]

@@ -25,7 +25,13 @@ from sealtrain.sealing.chunked import (
     ChunkCipher,
     PayloadShape,
 )
-from sealtrain.sealing.hashtree import GROUP_BYTES, GROUP_CHUNKS, Suite, group_hash
+from sealtrain.sealing.hashtree import (
+    GROUP_BYTES,
+    GROUP_CHUNKS,
+    HASH_BYTES,
+    Suite,
+    group_hash,
+)
 from sealtrain.sealing.marks import STRIPE_CHUNKS, GroupMarks
 from sealtrain.sealing.places import Ranges
 
@@ -147,7 +153,8 @@ class ChunkReader:
         self.shape = shape
         self._cipher = cipher
         self._suite = suite
-        self._leaves = leaves
+        # In one piece: as objects of their own the hashes would take twice the memory.
+        self._leaves = None if leaves is None else b"".join(leaves)
         self._marks = GroupMarks(len(leaves or ()))
 
     def read_into(self, offset: int, view: memoryview[Any]) -> None:
@@ -198,7 +205,8 @@ class ChunkReader:
                     hint="the store alters the file; fetch it again from its owner",
                 )
         elif self._leaves is not None:
-            if group_hash(self._suite, sealed) != self._leaves[group]:
+            leaf = self._leaves[group * HASH_BYTES : (group + 1) * HASH_BYTES]
+            if group_hash(self._suite, sealed) != leaf:
                 raise RootMismatch(
                     f"ciphertext group {group} differs from the root that was signed",
                     check="group hash",

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.base.digests import sha256_hex
@@ -28,9 +28,11 @@ from sealtrain.sealing.hashtree import Suite
 from sealtrain.sealing.header import FileContext
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
-__all__ = ["MAX_BATCH_ROWS", "Batch", "Index", "IndexedShard", "schema_digest_of"]
+__all__ = ["MAX_BATCH_ROWS", "Batch", "BatchTable", "Index", "IndexedShard", "schema_digest_of"]
 
 MAX_INDEX_BYTES: Final = 256 << 20
 MAX_SHARDS: Final = 1 << 20
@@ -40,6 +42,7 @@ MAX_BATCH_ROWS: Final = 1 << 24
 _ALIGNED: Final = 8
 _LAYOUTS: Final = ("arrow", "raw")
 _ENTRY: Final = struct.Struct(">QII")
+_COLUMNS: Final = [("offset", ">u8"), ("length", ">u4"), ("rows", ">u4")]
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
@@ -50,6 +53,67 @@ class Batch:
     offset: int
     length: int
     rows: int
+
+
+class BatchTable(Sequence[Batch]):
+    """The record batches of one shard, kept as the 16 bytes each that the index has for them.
+
+    A dataset of 100 GB has a hundred thousand: as objects they would take as much memory as the
+    batches that a reader holds.
+    """
+
+    __slots__ = ("packed",)
+
+    def __init__(self, packed: bytes = b"") -> None:
+        """Take entries as they lie in the index.
+
+        Args:
+            packed: 16 bytes a batch.
+
+        Raises:
+            struct.error: Not whole entries.
+        """
+        if len(packed) % _ENTRY.size:
+            raise struct.error("not whole entries")
+        self.packed = packed
+
+    @classmethod
+    def of(cls, batches: Iterable[Batch]) -> Self:
+        """The table of these batches."""
+        return cls(b"".join(_ENTRY.pack(one.offset, one.length, one.rows) for one in batches))
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return len(self.packed) // _ENTRY.size
+
+    @overload
+    def __getitem__(self, number: int) -> Batch: ...
+    @overload
+    def __getitem__(self, number: slice) -> tuple[Batch, ...]: ...
+    def __getitem__(self, number: int | slice) -> Batch | tuple[Batch, ...]:
+        """Batch ``number`` of the shard."""
+        if isinstance(number, slice):
+            return tuple(self[one] for one in range(*number.indices(len(self))))
+        place = range(len(self))[number] * _ENTRY.size
+        return _batch(*_ENTRY.unpack_from(self.packed, place))
+
+    def __iter__(self) -> Iterator[Batch]:
+        """All batches in order."""
+        return (_batch(*entry) for entry in _ENTRY.iter_unpack(self.packed))
+
+    def columns(self) -> npt.NDArray[np.void]:
+        """Fields ``offset`` (u64), ``length`` and ``rows`` (u32) of all batches; not a copy."""
+        import numpy as np
+
+        return np.frombuffer(self.packed, _COLUMNS)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other table names the same batches."""
+        return isinstance(other, BatchTable) and self.packed == other.packed
+
+    def __hash__(self) -> int:
+        """Of the entries."""
+        return hash(self.packed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +130,7 @@ class IndexedShard:
     info: ShardInfo
     kind: str
     file: str
-    batches: tuple[Batch, ...] = ()
+    batches: BatchTable = field(default_factory=BatchTable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +184,7 @@ class Index:
                     | {
                         "kind": shard.kind,
                         "file": shard.file,
-                        "batches": _pack_batches(shard.batches),
+                        "batches": to_base64(shard.batches.packed),
                     }
                     for shard in self.shards
                 ],
@@ -201,7 +265,7 @@ def _shard(value: JsonValue) -> IndexedShard:
         info=info,
         kind=_expect(value["kind"], str),
         file=_expect(value["file"], str),
-        batches=_unpack_batches(_expect(value["batches"], str)),
+        batches=BatchTable(from_base64(_expect(value["batches"], str))),
     )
 
 
@@ -217,9 +281,11 @@ def _require_consistent(index: Index) -> None:
         raise _contradiction(index, f"names shards of another kind than its layout {index.layout}")
     rows = 0
     for shard in shards:
-        for number, batch in enumerate(shard.batches):
-            _require_inside(index, shard, number, batch)
-            rows += batch.rows
+        if len(shard.batches):
+            number = _first_outside(shard)
+            if number is not None:
+                _require_inside(index, shard, number, shard.batches[number])
+            rows += int(shard.batches.columns()["rows"].sum(dtype="int64"))
     counts = (index.schema, index.records, index.tokens)
     if index.layout == "raw" and (rows or any(count is not None for count in counts)):
         raise _contradiction(index, "counts records of raw files")
@@ -227,6 +293,19 @@ def _require_consistent(index: Index) -> None:
         raise _contradiction(
             index, "does not count its records", got=index.records, expected=f"{rows} records"
         )
+
+
+def _first_outside(shard: IndexedShard) -> int | None:
+    """Number of the first batch that ``_require_inside`` refuses."""
+    table = shard.batches.columns()
+    size = min(max(shard.info.size, 0), (1 << 63) - 1)
+    offset, length, rows = table["offset"], table["length"], table["rows"]
+    # Nothing is added up: the sum of two numbers of 64 bits may come out small.
+    refused = (offset > size) | (length > size - offset.clip(0, size)) | (length == 0)
+    refused |= (offset % _ALIGNED != 0) | (rows == 0) | (rows > MAX_BATCH_ROWS)
+    if shard.kind == "arrow" and not refused.any():
+        return None
+    return int(refused.argmax())
 
 
 def _require_inside(index: Index, shard: IndexedShard, number: int, batch: Batch) -> None:
@@ -268,14 +347,5 @@ def _expect(value: JsonValue, kind: type) -> Any:
     return value
 
 
-def _pack_batches(batches: Sequence[Batch]) -> str:
-    return to_base64(
-        b"".join(_ENTRY.pack(batch.offset, batch.length, batch.rows) for batch in batches)
-    )
-
-
-def _unpack_batches(text: str) -> tuple[Batch, ...]:
-    return tuple(
-        Batch(offset=offset, length=length, rows=rows)
-        for offset, length, rows in _ENTRY.iter_unpack(from_base64(text))
-    )
+def _batch(offset: int, length: int, rows: int) -> Batch:
+    return Batch(offset=offset, length=length, rows=rows)

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import hmac
 import threading
+from array import array
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Mapping
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from sealtrain.base.encoding import from_hex
 from sealtrain.errors import (
@@ -35,7 +37,7 @@ from sealtrain.sealing.commitments import COMMITMENT_BYTES, Committer
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.description import INDEX_NAME, dataset_root
 from sealtrain.sealing.file import open_file as open_sealed_file
-from sealtrain.sealing.index import MAX_INDEX_BYTES, Index, schema_digest_of
+from sealtrain.sealing.index import MAX_INDEX_BYTES, Batch, Index, schema_digest_of
 from sealtrain.sealing.places import Folder, file_in
 from sealtrain.sealing.reader import SealedFile
 from sealtrain.sealing.recordbatch import parse_record_batch
@@ -45,11 +47,17 @@ if TYPE_CHECKING:
 
 __all__ = ["SealedDataset", "contains_record", "read_index"]
 
-MAX_DESCRIPTORS = 256
+MAX_DESCRIPTORS: Final = 256
+KEPT_BYTES: Final = 128 << 30
+"""Size of the shards that stay open, in bytes. Open, a shard takes a third of a thousandth of its
+size: the hashes of its groups, and the marks of those that were read."""
 
 
 class SealedDataset:
     """Record batches and files of one sealed dataset. Thread-safe; use as a context manager.
+
+    Memory is 28 bytes a record batch, and what the shards take that are kept open: those that were
+    read last, up to a bound. A shard that is read again later is opened anew, with every check.
 
     Attributes:
         dataset_id: 32 hex digits.
@@ -64,44 +72,59 @@ class SealedDataset:
         largest_batch: Bytes of the longest record batch.
     """
 
-    def __init__(self, folder: Folder, data_key: DataKey, index: Index, root: str) -> None:
+    def __init__(
+        self,
+        folder: Folder,
+        data_key: DataKey,
+        index: Index,
+        root: str,
+        *,
+        kept_bytes: int = KEPT_BYTES,
+    ) -> None:
         """Use ``open``, which makes the checks this class relies on."""
         self._folder = folder
         self._data_key = data_key
         self._index = index
         self._lock = threading.Lock()
-        self._files: dict[int, SealedFile] = {}
+        self._files: OrderedDict[int, SealedFile] = OrderedDict()
+        self._kept_bytes, self._room = 0, kept_bytes
+        self._all_kept = sum(shard.info.size for shard in index.shards) <= kept_bytes
         self._closed = False
         self.dataset_id, self.name = index.dataset_id, index.name
         self.owner_id, self.owner_name = index.owner_id, index.owner_name
         self.root, self.layout = root, index.layout
         self.records, self.tokens = index.records, index.tokens
-        self._batches = [
-            (number, batch)
-            for number, shard in enumerate(index.shards)
-            if shard.kind == "arrow"
-            for batch in shard.batches
-        ]
-        self.batch_rows = tuple(batch.rows for _, batch in self._batches)
-        self.largest_batch = max((batch.length for _, batch in self._batches), default=0)
-        self._row_ends = list(accumulate(self.batch_rows))
+        # Numbers and not objects: there are a hundred thousand batches in 100 GB.
+        self._batch_ends = array("q", accumulate(len(shard.batches) for shard in index.shards))
+        self.batch_rows = array("I")
+        self.largest_batch = 0
+        for shard in index.shards:
+            if len(shard.batches):
+                table = shard.batches.columns()
+                self.batch_rows.frombytes(table["rows"].astype("=u4").tobytes())
+                self.largest_batch = max(self.largest_batch, int(table["length"].max()))
+        self._row_ends = array("q", accumulate(self.batch_rows))
         self.schema = _schema(index)
 
     @classmethod
-    def open(cls, folder: Folder, data_key: DataKey, *, root: str) -> Self:
+    def open(
+        cls, folder: Folder, data_key: DataKey, *, root: str, kept_bytes: int = KEPT_BYTES
+    ) -> Self:
         """Open a dataset under the root its owner signed.
 
         Args:
             folder: ``X.sealed``, here or elsewhere.
             data_key: Key of the dataset.
             root: From the verified dataset manifest, 64 hex digits.
+            kept_bytes: Size of the shards to keep open, in bytes; one is kept in any case.
 
         Raises:
             NotSealed, LimitExceeded, SealRefused: The index does not open.
             RootMismatch: The folder holds another version of the dataset.
             StorageUnreachable: It lies elsewhere and does not answer.
         """
-        return cls(folder, data_key, read_index(folder, data_key, root=root), root)
+        index = read_index(folder, data_key, root=root)
+        return cls(folder, data_key, index, root, kept_bytes=kept_bytes)
 
     @property
     def num_rows(self) -> int:
@@ -111,7 +134,12 @@ class SealedDataset:
     @property
     def num_batches(self) -> int:
         """Record batches over all shards."""
-        return len(self._batches)
+        return len(self.batch_rows)
+
+    @property
+    def open_shards(self) -> int:
+        """Shards that are kept open now."""
+        return len(self._files)
 
     @property
     def local(self) -> bool:
@@ -133,7 +161,7 @@ class SealedDataset:
             SealRefused: The shard does not open, or its store gives other bytes than were signed.
             RecordInvalid: The batch is no valid Arrow data.
         """
-        shard, place = self._batches[number]
+        shard, place = self._place(number)
         try:
             data = self._shard(shard).read_buffer_at(place.offset, place.length)
             if data.size != place.length:
@@ -211,20 +239,41 @@ class SealedDataset:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _place(self, number: int) -> tuple[int, Batch]:
+        """Shard of a record batch, and where the batch lies in it."""
+        if not 0 <= number < self.num_batches:
+            raise IndexError("no such record batch")
+        shard = bisect_right(self._batch_ends, number)
+        batches = self._index.shards[shard].batches
+        return shard, batches[number - (self._batch_ends[shard] - len(batches))]
+
     def _shard(self, number: int) -> SealedFile:
-        file = self._files.get(number)
-        if file is None:
-            few = len(self._index.shards) <= MAX_DESCRIPTORS
-            # Not under the lock: elsewhere it takes requests, and other shards need not wait.
-            opened = self._open_shard(number, keep_open=few)
-            with self._lock:
-                if self._closed:
-                    opened.close()
-                    raise ValueError("read from a closed dataset")
-                file = self._files.setdefault(number, opened)
-            if file is not opened:
+        with self._lock:
+            file = self._files.get(number)
+            if file is not None:
+                self._files.move_to_end(number)
+                return file
+        # Shards that may be dropped while a thread reads them have no descriptor to leave behind.
+        few = self._all_kept and len(self._index.shards) <= MAX_DESCRIPTORS
+        # Not under the lock: elsewhere it takes requests, and other shards need not wait.
+        opened = self._open_shard(number, keep_open=few)
+        with self._lock:
+            if self._closed:
                 opened.close()
+                raise ValueError("read from a closed dataset")
+            file = self._files.setdefault(number, opened)
+            if file is opened:
+                self._kept_bytes += self._index.shards[number].info.size
+                self._drop_oldest()
+        if file is not opened:
+            opened.close()
         return file
+
+    def _drop_oldest(self) -> None:
+        """Keep no more shards than there is room for; the newest stays."""
+        while self._kept_bytes > self._room and len(self._files) > 1:
+            number, _ = self._files.popitem(last=False)
+            self._kept_bytes -= self._index.shards[number].info.size
 
     def _open_shard(self, number: int, *, keep_open: bool) -> SealedFile:
         shard = self._index.shards[number]

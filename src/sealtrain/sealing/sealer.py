@@ -36,6 +36,7 @@ from sealtrain.sealing.hashtree import Suite
 from sealtrain.sealing.index import (
     MAX_BATCH_BYTES,
     Batch,
+    BatchTable,
     Index,
     IndexedShard,
     schema_digest_of,
@@ -383,7 +384,7 @@ class _Sealing:
         arrow: pa.RecordBatchFileWriter,
         first: pa.RecordBatch,
         batches: Iterator[pa.RecordBatch],
-    ) -> tuple[tuple[Batch, ...], pa.RecordBatch | None]:
+    ) -> tuple[BatchTable, pa.RecordBatch | None]:
         """Write batches to ``arrow``, which writes to ``sink``, until the shard is full.
 
         Returns:
@@ -402,7 +403,7 @@ class _Sealing:
                 raise LimitExceeded("one record is larger than 4 GiB", check="record")
             placed.append(Batch(offset=offset, length=length, rows=following.num_rows))
             following = next(batches, None)
-        return tuple(placed), following
+        return BatchTable.of(placed), following
 
     def finish(
         self, binding: RecipeBinding, stanzas: Callable[[DataKey, str], Sequence[Stanza]]

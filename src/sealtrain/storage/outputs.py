@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.base.filenames import portable_name
 from sealtrain.base.models import ErrorCode, Hex32, Hex64, StrictModel, load_json
+from sealtrain.consortium.series_block import MAX_MEMBERS
 from sealtrain.errors import (
     DataInvalid,
     LimitExceeded,
@@ -39,6 +41,9 @@ _STATES_OF_A_RUN: Final = re.compile(
     r"checkpoints/checkpoint-[0-9]{8}-[0-9]{10}\.sealed|journal/journal-[0-9]{8}\.sealed"
 )
 
+SeriesKey = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}/[a-z0-9][a-z0-9-]{0,62}$")
+]
 State = Literal["waiting", "started", "checkpointed", "completed", "failed"]
 
 
@@ -53,6 +58,8 @@ class OutputIndex(StrictModel):
         code: Code of the refusal or fault behind ``waiting`` and ``failed``.
         attempts: Starts of the run's process so far.
         files: Name → what the file is.
+        series: Of each series that the run reads, by OWNER/NAME, the number of the newest member
+            when it began: what a guest asks for that continues it. Brokers hold it to that.
     """
 
     version: Literal[1]
@@ -62,14 +69,17 @@ class OutputIndex(StrictModel):
     code: ErrorCode | None
     attempts: Annotated[int, Field(ge=0, le=1 << 31)]
     files: Annotated[dict[str, Pieces], Field(max_length=_MAX_FILES)]
+    series: dict[SeriesKey, Annotated[int, Field(ge=1, le=MAX_MEMBERS)]] = Field(
+        default_factory=dict, max_length=256, exclude_if=lambda value: not value
+    )
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         for name in self.files:
             if not _is_named(name):
                 raise ValueError("files has a name that no run leaves")
-        if self.files and self.run_id is None:
-            raise ValueError("files of no run")
+        if (self.files or self.series) and self.run_id is None:
+            raise ValueError("files or series of no run")
         if (RUN_MANIFEST in self.files) != (self.state == "completed"):
             raise ValueError("manifest.json belongs to state completed, and to no other")
         if self.code is not None and self.state not in ("waiting", "failed"):
@@ -173,13 +183,22 @@ class OutputStore:
         """
         for name, pieces in sorted(self._left.files.items()):
             if _STATES_OF_A_RUN.fullmatch(name):
-                try:
-                    fetch(self._folder, name, pieces, out / name, progress=progress)
-                except DataInvalid as error:
-                    raise OutputStoreInvalid(
-                        f"the store lacks {name}, which its index names", check="pieces"
-                    ) from error
+                self._fetch(name, pieces, out, progress)
                 self._stamps[name] = _stamp(out / name)
+
+    def take_outputs(self, folder: Path, *, progress: Progress = lambda _: None) -> None:
+        """Bring manifest and model of a finished run here. Arguments and errors as ``take``."""
+        for name, pieces in sorted(self._left.files.items()):
+            if not _STATES_OF_A_RUN.fullmatch(name):
+                self._fetch(name, pieces, folder, progress)
+
+    def _fetch(self, name: str, pieces: Pieces, folder: Path, progress: Progress) -> None:
+        try:
+            fetch(self._folder, name, pieces, folder / name, progress=progress)
+        except DataInvalid as error:
+            raise OutputStoreInvalid(
+                f"the store lacks {name}, which its index names", check="pieces"
+            ) from error
 
     def leave(
         self,
@@ -189,6 +208,7 @@ class OutputStore:
         state: State,
         code: str | None = None,
         attempts: int = 0,
+        series: Mapping[str, int] = MappingProxyType({}),
     ) -> OutputIndex:
         """Send what is new, then the index; returns the index.
 
@@ -198,6 +218,7 @@ class OutputStore:
             state: How far it is; ``completed`` sends model and manifest too.
             code: Of the refusal or fault behind it.
             attempts: Starts of the run's process so far.
+            series: Of the run, as ``OutputIndex`` has them.
 
         Raises:
             StorageUnreachable: The store does not take it; the index there is as it was, or names
@@ -215,7 +236,14 @@ class OutputStore:
         for name in changed:
             self._send(name, out / name, present[name])
         files = {name: one for name, one in present.items() if self._is_as_sent(name, out / name)}
-        self._write(run_id=run_id, state=state, code=code, attempts=attempts, files=files)
+        self._write(
+            run_id=run_id,
+            state=state,
+            code=code,
+            attempts=attempts,
+            files=files,
+            series={} if run_id is None else dict(series),
+        )
         self._tidy(set(known) - set(files))
         return self._left
 

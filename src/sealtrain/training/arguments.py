@@ -28,6 +28,7 @@ _SAME_NAME = (
     "label_smoothing_factor",
     "neftune_noise_alpha",
     "bf16",
+    "fp16",
     "seed",
     "logging_steps",
     "save_steps",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import tempfile
 import warnings
@@ -13,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from sealtrain.base.collector import uncollected
 from sealtrain.base.stages import Stage, say_stages, unsaid
 from sealtrain.training.telemetry.bar import progress_bar
 from sealtrain.training.telemetry.monitor import Monitor
@@ -90,23 +90,12 @@ class Reporting:
 
 
 def load_phase(phase: str) -> Any:
-    """Load a phase's module, which loads only its own libraries.
-
-    What libraries define lives as long as the process. The garbage collector would look at all of
-    it while they are loaded, a quarter of that time, and again whenever a trainer collects garbage.
-    """
+    """Load a phase's module, which loads only its own libraries."""
     name = f"sealtrain.training.phases.{phase}"
     if name in sys.modules:
         return sys.modules[name]
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        loaded = import_module(name)
-        gc.freeze()
-    finally:
-        if collecting:
-            gc.enable()
-    return loaded
+    with uncollected():
+        return import_module(name)
 
 
 def train(

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.models import StrictModel
-from sealtrain.errors import ChannelBroken, DataInvalid, SealtrainError
+from sealtrain.errors import ChannelBroken, ChannelCut, DataInvalid, SealtrainError
 from sealtrain.release.messages import ErrorFields, load_message
 from sealtrain_collab.channel.channel import AttestedChannel
 from sealtrain_collab.channel.streams import Buffer
@@ -87,7 +87,8 @@ def receive_answer(
         max_data_bytes: Of what follows.
 
     Raises:
-        ChannelBroken: It ended the conversation, or answers something else than it says.
+        ChannelCut: It ended the conversation.
+        ChannelBroken: It answers something else than it says.
         SealtrainError: What it refused with.
     """
     ok, size = _receive_words(channel, max_bytes)
@@ -110,7 +111,7 @@ def receive_answer_into(
 def _receive_words(channel: AttestedChannel, max_bytes: int) -> tuple[dict[str, Any], int]:
     message = channel.receive(max_bytes=max_bytes)
     if message is None:
-        raise ChannelBroken("the peer ended the conversation", check="channel")
+        raise ChannelCut("the peer ended the conversation", check="channel")
     found = load_message(_Answer, message, error=ChannelBroken)
     if found.error is not None:
         raise found.error.error()

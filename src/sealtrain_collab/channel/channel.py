@@ -103,6 +103,12 @@ class AttestedChannel:
         """Move this direction's key on: the new key opens nothing that was sent before."""
         self._sends.control(RATCHET)
 
+    def cut(self) -> None:
+        """End the connection for a thread that waits on it; that thread gets ``ChannelCut``."""
+        if isinstance(self._socket, socket.socket):
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Say that nothing follows, forget the keys and close the connection."""
         if self._sends.open:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.errors import ChannelRefused
 from sealtrain.signing.ed25519 import verify_signature
@@ -30,11 +31,13 @@ class Peer:
         kind: How it proved itself.
         verdict: Result of appraising its evidence; ``None`` for a key.
         public_key: The Ed25519 key it signed with; ``None`` for a guest.
+        evidence_digest: SHA-256 of its evidence as canonical JSON, hex; empty for a key.
     """
 
     kind: Literal["evidence", "signature"]
     verdict: Verdict | None = None
     public_key: bytes | None = None
+    evidence_digest: str = ""
 
     @property
     def simulated(self) -> bool:
@@ -121,7 +124,8 @@ class AcceptGuest:
         verdict = appraise(
             verified, self.policy, binding=binding, compose_hash=self.compose_hash, app_id=None
         )
-        return Peer(kind="evidence", verdict=verdict)
+        digest = sha256_hex(canonical_json(fields["evidence"]))
+        return Peer(kind="evidence", verdict=verdict, evidence_digest=digest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -333,20 +333,21 @@ class Clients:
 
     def _asked(self, owner: str, client: _Client, ask: Ask, max_bytes: int) -> bytes:
         until = time.monotonic() + self._patience
+        where = f"{ask.dataset_id}, message {ask.number}"
         while True:
-            channel = self._reached(owner, client, until)
+            channel = self._reached(owner, client, until, where)
             try:
                 send_message(channel, ask)
                 answer = channel.receive(max_bytes=max_bytes)
-            except (ChannelBroken, PeerUnreachable):
-                answer = None
+            except (ChannelBroken, PeerUnreachable) as error:
+                answer, where = None, f"{where.partition(':')[0]}: {error.code}"
             if answer is not None:
                 return answer
             with self._changed:
                 if client.channel is channel:
                     client.channel = None
 
-    def _reached(self, owner: str, client: _Client, until: float) -> AttestedChannel:
+    def _reached(self, owner: str, client: _Client, until: float, where: str) -> AttestedChannel:
         with self._changed:
             while client.channel is None:
                 if self._over.is_set() or not self._changed.wait(until - time.monotonic()):
@@ -354,6 +355,8 @@ class Clients:
                         "an owner left before its records had come",
                         check="clients",
                         owner=owner,
+                        got=f"silence at {where}",
+                        expected=f"a client within {self._patience:g} s",
                         hint="the owner runs its client again: it goes on where it was",
                     )
             return client.channel

@@ -65,8 +65,12 @@ class Carrier:
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
         self._over.set()
+        with self._sending:
+            if self._relay is not None and failure is None:
+                with suppress(PeerUnreachable):
+                    send_frame(self._relay, b"")  # the run is over: no lead comes after this one
         if self._relay is not None:
             with suppress(OSError):
                 self._relay.shutdown(socket.SHUT_RDWR)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sealtrain.guest.settings import RunSettings
     from sealtrain_collab.parties.party import Part
 
-__all__ = ["join", "join_by_ticket", "lead", "lead_by_ticket", "relay"]
+__all__ = ["join", "join_by_ticket", "lead", "lead_by_ticket", "relay", "resume_lead"]
 
 _RELAY: Final = Path("relay.sock")
 """Of a deployment document, in the guest's folder."""
@@ -51,8 +51,34 @@ def lead(
 
 
 def lead_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
-    """Be the lead of a deployment document (``cli.guest``)."""
-    _lead(settings, _RELAY, as_json)
+    """Be the lead of a deployment document, again where it began before (``cli.guest``)."""
+    from sealtrain.guest.settings import holds_run
+
+    if holds_run(settings.out):
+        resume_lead(settings.out, _RELAY, as_json)
+    else:
+        _lead(settings, _RELAY, as_json)
+
+
+def resume_lead(out: Path, relay: Path | None, as_json: bool) -> None:
+    """Go on with a run whose lead ended (``cli.train``).
+
+    Args:
+        out: The lead's folder.
+        relay: Where it listens now; as before where ``None``.
+        as_json: Answer in JSON.
+    """
+    from sealtrain_collab.federated.guest.lead import resume_lead as resume
+
+    outcome = resume(
+        out,
+        relay=relay,
+        on_failure=broker_missed,
+        begun=lambda run_id: say(f"federation ready, run {run_id}"),
+        progress=True,
+        alone=True,
+    )
+    show_outcome(outcome, as_json)
 
 
 def _lead(settings: RunSettings, relay: Path, as_json: bool) -> None:

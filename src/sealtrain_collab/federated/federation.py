@@ -1,7 +1,8 @@
 """Rounds of a federation: parties, updates that count, and merges (spec §5).
 
 One thread decides and records; each party has a seat whose thread only talks. What it needs of
-training and of runs is handed in: this module knows neither keys nor models.
+training and of runs is handed in: this module knows neither keys nor models. With ``LeadStates`` it
+seals where it stands after each merge, and another lead goes on from there (spec §8).
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from sealtrain.errors import (
 )
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.federated.carrier import Carrier
-from sealtrain_collab.federated.messages import Asked, Joined, Learned
+from sealtrain_collab.federated.messages import Asked, Joined, Learned, SealedState
 from sealtrain_collab.federated.seats import Answered, Came, Left, News, Seat
+from sealtrain_collab.federated.states import LeadStates, Standing
 
 __all__ = ["Federation", "Merged", "Merging", "Rounds", "Taken"]
 
@@ -46,6 +48,8 @@ class Rounds:
         rounds: How many merges.
         min_parties: Updates that each needs.
         round_seconds: How long it waits for them.
+        joining_seconds: How long the lead waits for parties: for all at the beginning, later for
+            ``min_parties`` of a round whose time is over.
         parties: Owners who may take part: those who give data to train on.
         again_after: Seconds before the lead tries again to talk to a node.
     """
@@ -54,6 +58,7 @@ class Rounds:
     rounds: int
     min_parties: int
     round_seconds: int
+    joining_seconds: int
     parties: tuple[str, ...]
     again_after: float = 3.0
 
@@ -132,6 +137,7 @@ class _Round:
     learned: dict[str, Learned] = field(default_factory=dict)
     reports: dict[str, Any] = field(default_factory=dict)
     answered: set[str] = field(default_factory=set)
+    retried: dict[Seat, str] = field(default_factory=dict)
 
 
 class Federation:
@@ -144,6 +150,8 @@ class Federation:
         merging: The mathematics.
         record: Appends an event to the run log.
         on_merged: Called for each round when it is merged: number, and mean loss of its updates.
+        states: Where it seals its state after each round, and finds one to go on from; without,
+            a lead that ends cannot be resumed.
         random: Names of conversations.
     """
 
@@ -156,6 +164,7 @@ class Federation:
         *,
         record: Callable[[str, dict[str, JsonValue]], None],
         on_merged: Callable[[int, float | None], None] | None = None,
+        states: LeadStates | None = None,
         random: Random = os.urandom,
     ) -> None:
         self._rounds = rounds
@@ -164,7 +173,11 @@ class Federation:
         self._merging = merging
         self._record = record
         self._on_merged = on_merged
+        self._states = states
         self._random = random
+        self._unsaid: list[tuple[str, dict[str, JsonValue]]] | None = None
+        self._lost: dict[str, str] = {}
+        self._documents: dict[str, dict[str, Any]] = {}
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._seats: dict[int, Seat] = {}
         self._present: dict[str, Seat] = {}
@@ -183,17 +196,25 @@ class Federation:
 
         Raises:
             TooFewParties: A round had too few updates in its time.
+            CheckpointRefused: A party knows a sealed state that this lead has not, or the one to go
+                on from does not open.
         """
         rounds = self._rounds
-        self._record("federation.begun", {
-            "rule": rounds.rule, "rounds": rounds.rounds, "min_parties": rounds.min_parties,
-            "parties": list(rounds.parties), "state": sha256_hex(state),
-        })  # fmt: skip
+        number = 0
         try:
-            self._gather()
-            if (planned := self._merging.plan(sorted(self._present))) is not None:
-                self._record("federation.planned", planned)
-            for number in range(1, rounds.rounds + 1):
+            if self._states is not None and self._states.waiting:
+                number, state = self._taken_up(self._states)
+            else:
+                self._record("federation.begun", {
+                    "rule": rounds.rule, "rounds": rounds.rounds,
+                    "min_parties": rounds.min_parties, "parties": list(rounds.parties),
+                    "state": sha256_hex(state),
+                })  # fmt: skip
+                self._gather()
+                if (planned := self._merging.plan(sorted(self._present))) is not None:
+                    self._record("federation.planned", planned)
+            while number < rounds.rounds:
+                number += 1
                 state = self._merged_round(number, state)
             self._measure(state)
         finally:
@@ -207,11 +228,46 @@ class Federation:
             steps=self._steps,
         )
 
+    def _taken_up(self, states: LeadStates) -> tuple[int, bytes]:
+        """Open the newest sealed state with the parties that come; its round and adapter.
+
+        What happens before is recorded when the log can be: it is sealed, too.
+        """
+        self._unsaid = []
+        opened: list[Standing] = []
+
+        def is_open() -> bool:
+            if not opened and (standing := states.opened()) is not None:
+                opened.append(standing)
+            return bool(opened)
+
+        self._hear_until(is_open, self._rounds.joining_seconds)
+        if not opened:
+            raise self._too_few(
+                len(self._present), "came to open the sealed state", self._rounds.joining_seconds
+            )
+        (standing,) = opened
+        self._documents = dict(standing.reports)
+        self._reports = {
+            party: self._merging.read_report(party, document)
+            for party, document in standing.reports.items()
+        }
+        self._steps = standing.steps
+        unsaid, self._unsaid = self._unsaid, None
+        for event, fields in unsaid:
+            self._record(event, fields)
+        # Most of them open the state; a merge without those who are on their way is another one.
+        self._hear_until(
+            lambda: standing.reports.keys() <= set(self._present), self._rounds.round_seconds
+        )
+        return standing.round, standing.state
+
     def _gather(self) -> None:
         """Wait for all parties; at the deadline, for as many as a round needs."""
-        self._hear_until(lambda: len(self._present) == len(self._rounds.parties))
+        seconds = self._rounds.joining_seconds
+        self._hear_until(lambda: len(self._present) == len(self._rounds.parties), seconds)
         if len(self._present) < self._rounds.min_parties:
-            raise self._too_few(len(self._present), "joined")
+            raise self._too_few(len(self._present), "joined", seconds)
 
     def _merged_round(self, number: int, state: bytes) -> bytes:
         rounds = self._rounds
@@ -219,9 +275,15 @@ class Federation:
         self._record("round.begun", {"round": number, "state": sha256_hex(state)})
         for party in tuple(self._present):
             self._ask(party)
-        self._hear_until(self._is_complete)
+        self._hear_until(self._is_complete, rounds.round_seconds)
+        # Those who have enough go on without the others; too few wait for others to come back.
+        self._hear_until(lambda: len(this.taken) >= rounds.min_parties, rounds.joining_seconds)
         if len(this.taken) < rounds.min_parties:
-            raise self._too_few(len(this.taken), f"gave an update to round {number}")
+            raise self._too_few(
+                len(this.taken),
+                f"gave an update to round {number}",
+                rounds.round_seconds + rounds.joining_seconds,
+            )
         taken = [this.taken[party] for party in sorted(this.taken)]
         state, besides = self._merging.merge(number, taken, state)
         self._record("round.merged", besides | {
@@ -229,16 +291,28 @@ class Federation:
             "state": sha256_hex(state),
         })  # fmt: skip
         self._reports |= this.reports
+        self._documents |= {party: one.report for party, one in this.learned.items()}
         losses = []
         for learned in this.learned.values():
             self._steps += learned.steps
             losses += [] if learned.loss is None else [learned.loss]
+        loss = sum(losses) / len(losses) if losses else None
         if self._on_merged is not None:
-            self._on_merged(number, sum(losses) / len(losses) if losses else None)
+            self._on_merged(number, loss)
+        if self._states is not None:
+            self._states.seal(
+                Standing(
+                    round=number,
+                    state=state,
+                    reports=self._documents,
+                    steps=self._steps,
+                    loss=loss,
+                )
+            )
         return state
 
     def _is_complete(self) -> bool:
-        at_it = self._round.number in self._busy.values()
+        at_it = self._round.number in self._busy.values() or bool(self._round.retried)
         return len(self._round.taken) >= self._rounds.min_parties and not at_it
 
     def _measure(self, state: bytes) -> None:
@@ -248,22 +322,29 @@ class Federation:
         last = self._rounds.rounds
         for party in asked:
             self._busy[party] = 0
-            task = Asked(do="finish", round=last, payload=len(state))
+            task = Asked(do="finish", round=last, payload=len(state), sealed=self._sealed())
             self._present[party].ask(task, state)
-        self._hear_until(lambda: 0 not in self._busy.values())
+        self._hear_until(lambda: 0 not in self._busy.values(), self._rounds.round_seconds)
+
+    def _sealed(self) -> SealedState | None:
+        return None if self._states is None else self._states.newest
 
     def _ask(self, party: str) -> None:
         this = self._round
         if this.number and party not in self._busy and party not in this.answered:
             self._busy[party] = this.number
             task = Asked(
-                do="learn", round=this.number, payload=len(this.state), rate=self._merging.rate
+                do="learn",
+                round=this.number,
+                payload=len(this.state),
+                rate=self._merging.rate,
+                sealed=self._sealed(),
             )
             self._present[party].ask(task, this.state)
 
-    def _hear_until(self, enough: Callable[[], bool]) -> None:
-        """Take news until it is enough, at most for the time of a round."""
-        until = time.monotonic() + self._rounds.round_seconds
+    def _hear_until(self, enough: Callable[[], bool], seconds: float) -> None:
+        """Take news until it is enough, at most for so many seconds."""
+        until = time.monotonic() + seconds
         while not enough() and (left := until - time.monotonic()) > 0:
             self._seat_nodes()
             try:
@@ -296,6 +377,7 @@ class Federation:
 
     def _came(self, news: Came) -> None:
         joined, seat = news.joined, news.seat
+        self._round.retried.pop(seat, None)
         try:
             besides = self._let_in(joined)
         except UpdateRefused as refused:
@@ -305,7 +387,8 @@ class Federation:
         seat.party, seat.countable = joined.party, joined.countable
         self._present[joined.party] = seat
         told = joined.records if joined.countable else None
-        self._record("party.joined", besides | {"party": joined.party, "records": told})
+        self._lost.pop(joined.party, None)
+        self._say("party.joined", besides | {"party": joined.party, "records": told})
         self._ask(joined.party)
 
     def _let_in(self, joined: Joined) -> dict[str, JsonValue]:
@@ -317,15 +400,21 @@ class Federation:
                 check="party",
                 got="not of this run" if stranger else "here already",
             )
+        if self._states is not None:
+            self._states.admit(joined)
         return self._merging.admit(joined)
 
     def _left(self, news: Left) -> None:
         party = news.seat.party
+        self._round.retried.pop(news.seat, None)
         if party is not None:
             news.seat.party = None
             self._present.pop(party)
             self._busy.pop(party, None)
-            self._record("party.left", {"party": party, "code": news.error.code})
+            self._lost[party] = f"{party}: {news.error.code} in round {self._round.number}"
+            if self._round.number and party not in self._round.answered:
+                self._round.retried[news.seat] = party
+            self._say("party.left", {"party": party, "code": news.error.code})
         elif not isinstance(news.error, PeerUnreachable):
             self._say_refused(news.seat, news.error)
 
@@ -333,7 +422,14 @@ class Federation:
         """Each kind of refusal of a node stands in the log once: it may try again for ever."""
         if (id(seat), error.code) not in self._said:
             self._said.add((id(seat), error.code))
-            self._record("party.refused", {"code": error.code})
+            self._say("party.refused", {"code": error.code})
+
+    def _say(self, event: str, fields: dict[str, JsonValue]) -> None:
+        """Record an event; while the log is sealed, once it is open."""
+        if self._unsaid is None:
+            self._record(event, fields)
+        else:
+            self._unsaid.append((event, fields))
 
     def _answered(self, news: Answered) -> None:
         party = news.seat.party
@@ -381,11 +477,13 @@ class Federation:
             "records": learned.records if news.seat.countable else None, "norm": taken.norm,
         })  # fmt: skip
 
-    def _too_few(self, count: int, what: str) -> TooFewParties:
+    def _too_few(self, count: int, what: str, seconds: int) -> TooFewParties:
+        lost = "; ".join(self._lost[party] for party in sorted(self._lost))
         return TooFewParties(
             f"too few parties {what} in time",
             check="parties",
-            got=count,
-            expected=f"{self._rounds.min_parties} within {self._rounds.round_seconds} s",
-            hint="see whether their guests and SuperNodes run, then begin anew",
+            owner=min(self._lost, default=None),
+            got=f"{count} ({lost})" if lost else count,
+            expected=f"{self._rounds.min_parties} within {seconds} s",
+            hint="see whether their guests and SuperNodes run, then: sealtrain resume",
         )

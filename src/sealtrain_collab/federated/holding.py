@@ -58,7 +58,7 @@ class Holding:
         mailbox: Where turns arrive.
         conversation: How this guest proves itself, and which leads it accepts; its context is the
             run's.
-        joined: What it says first.
+        joined: What it says first, in each conversation.
         work: What it can do.
         may_go_on: Raises when the party must stop, such as when its lease ended.
         patience: Seconds for which no lead that proved itself may say anything.
@@ -69,7 +69,7 @@ class Holding:
         self,
         mailbox: Mailbox,
         conversation: Conversation,
-        joined: Joined,
+        joined: Callable[[], Joined],
         work: Work,
         *,
         may_go_on: Callable[[], None],
@@ -143,7 +143,7 @@ class Holding:
         try:
             with accept_over(talk.stream, self._conversation) as channel:
                 self._take_the_place_of_others(talk)
-                channel.send(self._joined.to_bytes())
+                channel.send(self._joined().to_bytes())
                 self._attend(channel)
         except SealtrainError as error:
             if self._on_refused is not None:

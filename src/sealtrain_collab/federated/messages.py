@@ -6,10 +6,18 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AllowInfNan, Field
 
-from sealtrain.base.models import OwnerName, StrictModel
+from sealtrain.base.models import Hex64, OwnerName, StrictModel
 from sealtrain.recipe.collaboration import is_none
 
-__all__ = ["MAX_STATE_BYTES", "MAX_WORDS_BYTES", "PURPOSE", "Asked", "Joined", "Learned"]
+__all__ = [
+    "MAX_STATE_BYTES",
+    "MAX_WORDS_BYTES",
+    "PURPOSE",
+    "Asked",
+    "Joined",
+    "Learned",
+    "SealedState",
+]
 
 PURPOSE: Final = "federated-party"
 MAX_STATE_BYTES: Final = 256 << 20
@@ -17,6 +25,18 @@ MAX_WORDS_BYTES: Final = 8 << 20
 """Longest message beside an adapter: a report holds receipts with their proofs."""
 
 Count = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
+
+
+class SealedState(StrictModel):
+    """A sealed state of the lead (spec §8).
+
+    Attributes:
+        counter: From 1.
+        digest: Its file root.
+    """
+
+    counter: Count
+    digest: Hex64
 
 
 class Joined(StrictModel):
@@ -27,13 +47,17 @@ class Joined(StrictModel):
         records: To train on.
         countable: Its owners let others know how many there are; else no log may.
         patients: Whose records they are, where rounds hide patients: so many; public.
+        share: The party's share of the keys of the lead's sealed states, 64 hex digits; secret.
+        sealed: The newest of these states that the party knows.
     """
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     party: OwnerName
     records: Count
     countable: bool
     patients: Count | None = Field(default=None, exclude_if=is_none)
+    share: Hex64 | None = Field(default=None, exclude_if=is_none, repr=False)
+    sealed: SealedState | None = Field(default=None, exclude_if=is_none)
 
 
 class Asked(StrictModel):
@@ -44,13 +68,15 @@ class Asked(StrictModel):
         round: From 1; of ``finish`` the last one.
         payload: Bytes of the adapter.
         rate: Probability of each patient to take part, where rounds hide patients.
+        sealed: The lead's newest sealed state, once there is one.
     """
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     do: Literal["learn", "finish"]
     round: Count
     payload: Annotated[int, Field(ge=1, le=MAX_STATE_BYTES)]
     rate: Annotated[float, Field(gt=0, le=1)] | None = Field(default=None, exclude_if=is_none)
+    sealed: SealedState | None = Field(default=None, exclude_if=is_none)
 
 
 class Learned(StrictModel):

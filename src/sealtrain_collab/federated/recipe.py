@@ -18,6 +18,8 @@ from sealtrain_collab.federated.patients import PatientPrivacy, cannot_hide_pati
 __all__ = ["Federated"]
 
 _SECONDS_A_WEEK: Final = 604_800
+_SECONDS_A_DAY: Final = 86_400
+_SILENT_ROUNDS: Final = 3
 
 
 class Federated(PartiesSettings):
@@ -40,6 +42,14 @@ class Federated(PartiesSettings):
     )
     round_seconds: int = Field(
         default=600, ge=1, le=_SECONDS_A_WEEK, description="Updates that come later do not count."
+    )
+    joining_days: int | None = Field(
+        default=None,
+        ge=1,
+        le=90,
+        exclude_if=is_none,
+        description="How long the lead waits for parties: at the beginning for all, later for "
+        "min_parties; null for round_seconds.",
     )
     aggregation: Literal["exact", "ffa", "fedavg", "median", "trimmed-mean"] = Field(
         description="How updates are merged."
@@ -67,6 +77,17 @@ class Federated(PartiesSettings):
         if self.trim is not None and 2 * self.trim >= self.min_parties:
             raise ValueError("trim leaves nothing of min_parties updates")
         return self
+
+    @property
+    def joining_seconds(self) -> int:
+        """How long the lead waits for parties."""
+        days = self.joining_days
+        return self.round_seconds if days is None else days * _SECONDS_A_DAY
+
+    @property
+    def party_patience(self) -> int:
+        """Seconds for which a party waits for its lead."""
+        return max(_SILENT_ROUNDS * self.round_seconds, self.joining_seconds)
 
     @property
     def privacy_promise(self) -> PrivacyPromise | None:

@@ -27,6 +27,7 @@ NODES, REPLY, LOST = range(3)
 
 _POLL_S = 0.1
 _NODES_EVERY_S = 1.0
+_AGAIN_S = 3600.0  # for which a lead that ended may be restarted
 _RECORD = "sealed"
 
 client = ClientApp()
@@ -53,11 +54,20 @@ def deliver(message: Message, context: Context) -> Message:
 
 @server.main()
 def carry(grid: Grid, context: Context) -> None:
-    """Carry the lead's messages until it hangs up."""
-    with socket.socket(socket.AF_UNIX) as lead:
-        lead.settimeout(60)
-        lead.connect(str(context.run_config["relay"]))
-        _Carriage(grid, lead).run()
+    """Carry the lead's messages until the run is over; a lead that was restarted is found again."""
+    until = time.monotonic()
+    while True:
+        with socket.socket(socket.AF_UNIX) as lead:
+            lead.settimeout(60)
+            try:
+                lead.connect(str(context.run_config["relay"]))
+                if _Carriage(grid, lead).is_over():
+                    return
+                until = time.monotonic() + _AGAIN_S
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+        time.sleep(_NODES_EVERY_S)
 
 
 class _Carriage:
@@ -68,16 +78,20 @@ class _Carriage:
         self._lead = lead
         self._waiting: dict[str, tuple[int, float]] = {}
 
-    def run(self) -> None:
+    def is_over(self) -> bool:
+        """Carry until the lead hangs up; whether it said that the run is over."""
         looked = 0.0
         while True:
             if time.monotonic() - looked > _NODES_EVERY_S:
                 self._tell_nodes()
                 looked = time.monotonic()
             if select.select([self._lead], [], [], _POLL_S)[0]:
-                frame = receive_frame(self._lead)
+                try:
+                    frame = receive_frame(self._lead)
+                except OSError:
+                    return False
                 if not frame:
-                    return
+                    return True
                 self._push(frame)
             self._pull()
 
@@ -127,9 +141,8 @@ def send_frame(sock: socket.socket, data: bytes) -> None:
 
 
 def receive_frame(sock: socket.socket) -> bytes:
-    """What was sent by ``send_frame``; nothing at the end of the stream. Raises ``OSError``."""
-    head = _exactly(sock, LENGTH.size)
-    (size,) = LENGTH.unpack(head) if head else (0,)
+    """What was sent by ``send_frame``. Raises ``OSError``, at the end of the stream too."""
+    (size,) = LENGTH.unpack(_exactly(sock, LENGTH.size))
     if size > MAX_FRAME:
         raise OSError(f"a frame of {size} bytes")
     return _exactly(sock, size)
@@ -140,6 +153,6 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
     while len(data) < size:
         part = sock.recv(min(size - len(data), 1 << 20))
         if not part:
-            return b""
+            raise ConnectionResetError("the stream ended")
         data += part
     return bytes(data)

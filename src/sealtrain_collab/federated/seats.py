@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sealtrain.base.secret import Random
-from sealtrain.errors import ChannelBroken, SealtrainError
+from sealtrain.errors import ChannelBroken, ChannelCut, PeerUnreachable, SealtrainError
 from sealtrain.release.messages import load_message
 from sealtrain_collab.channel.answers import receive_answer
 from sealtrain_collab.channel.channel import AttestedChannel, open_over
@@ -126,7 +126,7 @@ class Seat:
                 self._converse()
                 self._misses = _LONGEST_PAUSE
             except SealtrainError as error:
-                self._news.put(Left(seat=self, error=error))
+                self._news.put(Left(seat=self, error=_dead(error)))
                 self._misses = min(self._misses + 1, _LONGEST_PAUSE)
             self._over.wait(self._again_after * self._misses)
 
@@ -148,3 +148,16 @@ class Seat:
             channel, max_bytes=MAX_WORDS_BYTES, max_data_bytes=MAX_STATE_BYTES
         )
         return Answered(seat=self, asked=asked, words=words, data=data)
+
+
+def _dead(error: SealtrainError) -> SealtrainError:
+    """A stream that ended early is a party that died, not one that altered a message."""
+    if not isinstance(error, ChannelCut):
+        return error
+    return PeerUnreachable(
+        "a party of the federation died, or its connection",
+        check=error.check,
+        got=error.got,
+        expected=error.expected,
+        hint="see whether its guest and its SuperNode run",
+    )

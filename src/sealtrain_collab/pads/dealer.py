@@ -63,6 +63,7 @@ _LABEL: Final = "one-time-pads"
 _MAX_ASKED_BYTES: Final = 1 << 10
 _MAX_ANSWER_BYTES: Final = 16 << 10
 _NOTHING: Final = memoryview(b"")
+_LAST_SECONDS: Final = 5.0
 _Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
 
@@ -256,6 +257,7 @@ class RemoteDealer:
             self._channel = connect((host, port), conversation, timeout=seconds)
         self._begun = False
         self._known: set[bytes] = set()
+        self._using = threading.Lock()  # a thread prefetches while another one ends the session
 
     @property
     def peer(self) -> Peer:
@@ -263,8 +265,14 @@ class RemoteDealer:
         return self._channel.peer
 
     def close(self) -> None:
-        """End the session."""
-        self._channel.close()
+        """End the session, also one that waits for a dealer that does not answer."""
+        if not self._using.acquire(timeout=_LAST_SECONDS):
+            self._channel.cut()
+            self._using.acquire()
+        try:
+            self._channel.close()
+        finally:
+            self._using.release()
 
     def begin(self) -> Secret:
         """As ``Supplier.begin``: the secret of the channel."""
@@ -307,13 +315,13 @@ class RemoteDealer:
         def ask(part: slice) -> None:
             begin, rows = first + part.start, part.stop - part.start
             asked: dict[str, JsonValue] = {"matrix": matrix.digest.hex(), "direction": direction}
-            with _reached():
+            with self._using, _reached():
                 self._ask({"do": "deal", "first": begin, "rows": rows} | asked)
 
         def read(part: slice) -> torch.Tensor:
             rows = part.stop - part.start
             dealt = bytearray(4 * rows * widths[1])
-            with _reached():
+            with self._using, _reached():
                 self._answer(memoryview(dealt))
             return elements(dealt, rows, widths[1])
 

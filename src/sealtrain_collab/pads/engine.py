@@ -19,10 +19,11 @@ from sealtrain.errors import AcceleratorUnreachable, SealtrainError
 from sealtrain_collab.pads.accelerator import Accelerator
 from sealtrain_collab.pads.exact import ExactProduct, Float64
 from sealtrain_collab.pads.field import added, subtracted
-from sealtrain_collab.pads.freivalds import Freivalds
+from sealtrain_collab.pads.freivalds import CHECKS, Freivalds
 from sealtrain_collab.pads.masks import OnePlace, drawn_secret
 from sealtrain_collab.pads.matrix import Direction, PublicMatrix
 from sealtrain_collab.pads.pads import InGuest, Pads, Supplier
+from sealtrain_collab.pads.prefetch import PREFETCH_BYTES
 
 __all__ = ["Engine", "Inside", "Spent", "UnderPads"]
 
@@ -109,18 +110,28 @@ class UnderPads(OnePlace):
         accelerator: Sees uniform numbers and public matrices.
         supplier: Makes the pads' products; ``None`` for the guest itself.
         checks: Secret vectors of each matrix, 1 to 4: a wrong product passes with 2**(-31 n).
+        prefetch: Bytes of pads that may be made ahead of their use, in a thread; 0 for none.
     """
 
     def __init__(
-        self, accelerator: Accelerator, *, supplier: Supplier | None = None, checks: int = 1
+        self,
+        accelerator: Accelerator,
+        *,
+        supplier: Supplier | None = None,
+        checks: int = CHECKS,
+        prefetch: int = PREFETCH_BYTES,
     ) -> None:
         self._accelerator = accelerator
         # Both secrets are new and have no way in or out: a beginning cannot be repeated.
-        self._pads = Pads(supplier or InGuest(Float64()))
+        self._pads = Pads(supplier or InGuest(Float64()), prefetch=prefetch)
         self._freivalds = Freivalds(drawn_secret(), checks)
         self._failed: SealtrainError | None = None
         self._lock = threading.Lock()
         self.spent = Spent()
+
+    def close(self) -> None:
+        """Make no pads ahead any more. The connections are the caller's to close, after this."""
+        self._pads.close()
 
     def admit(self, matrix: PublicMatrix) -> None:
         """Have the accelerator and the supplier know a matrix, and its check ready.
@@ -182,4 +193,5 @@ class UnderPads(OnePlace):
                     if isinstance(error, SealtrainError)
                     else AcceleratorUnreachable("a product under pads was interrupted")
                 )
+                self._pads.close()
                 raise

@@ -75,6 +75,9 @@ class Int8Limb:
 def int8_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """int8 product with int32 sums. CUDA takes certain shapes only, so zeros fill up to them."""
     if left.device.type != "cuda":
+        if right.shape[0] == 1:
+            # A turned column has both strides 1, which this product takes for another matrix.
+            right = right.clone(memory_format=torch.contiguous_format)
         return torch._int_mm(left, right)
     pad = torch.nn.functional.pad
     rows, columns = left.shape[0], right.shape[1]

@@ -17,8 +17,10 @@ from sealtrain_collab.pads.field import dots, limbs, times_vectors
 from sealtrain_collab.pads.masks import MaskStream
 from sealtrain_collab.pads.matrix import Direction, PublicMatrix
 
-__all__ = ["MAX_VECTORS", "Freivalds"]
+__all__ = ["CHECKS", "MAX_VECTORS", "Freivalds"]
 
+CHECKS: Final = 2
+"""Vectors by default. The second one takes 1 % of the wall time (``benchmarks/split.py``)."""
 MAX_VECTORS: Final = 4
 
 
@@ -30,7 +32,7 @@ class Freivalds:
         vectors: For each matrix and direction, 1 to 4; a wrong product passes with 2**(-31 n).
     """
 
-    def __init__(self, secret: Secret, vectors: int = 1) -> None:
+    def __init__(self, secret: Secret, vectors: int = CHECKS) -> None:
         if not 1 <= vectors <= MAX_VECTORS:
             raise UsageError(
                 "a product is checked with 1 to 4 vectors",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
 from sealtrain.base.secret import Secret
 from sealtrain_collab.pads.exact import ExactProduct
-from sealtrain_collab.pads.masks import Masks, drawn_secret
+from sealtrain_collab.pads.masks import Masks, OnePlace, drawn_secret
 from sealtrain_collab.pads.matrix import Direction, PublicMatrix
+from sealtrain_collab.pads.prefetch import Prefetch
+from sealtrain_collab.pads.supplier import Supplier
 from sealtrain_collab.pads.tensors import Later
 
 __all__ = ["InGuest", "Pad", "Pads", "Supplier"]
@@ -27,32 +28,6 @@ class Pad:
 
     mask: torch.Tensor
     product: Later
-
-
-class Supplier(Protocol):
-    """The source of U. Its answer is checked together with the product."""
-
-    def begin(self) -> Secret:
-        """The pad secret of a beginning: new, and for this one alone. Called once.
-
-        Raises:
-            UsageError: Called before.
-        """
-        ...
-
-    def admit(self, matrix: PublicMatrix) -> None:
-        """Learn a matrix."""
-        ...
-
-    def product(
-        self, matrix: PublicMatrix, direction: Direction, first: int, mask: torch.Tensor
-    ) -> Later:
-        """Ask for U of the rows of ``mask``, which are those from ``first`` on in their stream.
-
-        Raises:
-            PadsRefused: There is none.
-        """
-        ...
 
 
 class InGuest:
@@ -79,20 +54,28 @@ class InGuest:
         return lambda: self._exact.product(mask, matrix.factor(direction))
 
 
-class Pads:
+class Pads(OnePlace):
     """Pads of one beginning. Every row is given out once.
 
     Args:
         supplier: Makes the secret of the beginning, and the products.
+        prefetch: Bytes of pads that may be made ahead of their use; 0 to make each when it is
+            taken.
     """
 
-    def __init__(self, supplier: Supplier) -> None:
+    def __init__(self, supplier: Supplier, *, prefetch: int = 0) -> None:
         self._masks = Masks(supplier.begin())
         self._supplier = supplier
+        self._prefetch = Prefetch(self._masks, supplier, prefetch) if prefetch else None
+
+    def close(self) -> None:
+        """Make no pads ahead any more."""
+        if self._prefetch is not None:
+            self._prefetch.close()
 
     def admit(self, matrix: PublicMatrix) -> None:
         """Have the supplier know a matrix."""
-        self._supplier.admit(matrix)
+        (self._prefetch or self._supplier).admit(matrix)
 
     def take(self, matrix: PublicMatrix, direction: Direction, rows: int) -> Pad:
         """A pad that was never given out. Its product may still be at work.
@@ -100,5 +83,8 @@ class Pads:
         Raises:
             PadsRefused: There is none left, or this process may not have any.
         """
+        if self._prefetch is not None:
+            made, done = self._prefetch.take(matrix, direction, rows)
+            return Pad(made, lambda: done)
         first, mask = self._masks.rows(matrix, direction, rows)
         return Pad(mask, self._supplier.product(matrix, direction, first, mask))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,7 +38,7 @@ MAX_HEADER: Final = 1 << 20
 MAX_STREAMS: Final = 1 << 12
 MAX_BLOCK_ROWS: Final = 1 << 16
 TAG_BYTES: Final = 16
-BLOCK_ROWS: Final = 256
+BLOCK_ROWS: Final = 64
 
 
 class PoolStream(StrictModel):
@@ -104,14 +105,19 @@ class _Layout:
         return stream.to_bytes(4, "big") + block.to_bytes(8, "big")
 
 
-def write_pool(
+_Name = tuple[bytes, Direction]
+
+
+def write_pool(  # noqa: PLR0913
     path: Path,
     *,
     secret: Secret,
     matrices: Sequence[PublicMatrix],
-    rows: int,
+    rows: int | Mapping[_Name, int],
     exact: ExactProduct,
-    first: Mapping[tuple[bytes, Direction], int] | None = None,
+    first: Mapping[_Name, int] | None = None,
+    left: Left | None = None,
+    masks: Masks | None = None,
     block_rows: int = BLOCK_ROWS,
     overwrite: bool = False,
 ) -> None:
@@ -124,44 +130,90 @@ def write_pool(
         rows: For each matrix and direction: a forward or backward pass takes one for each token.
         exact: How to multiply.
         first: Rows of a stream (digest, direction) that are not for this file; 0 if not named.
+        left: Rows from ``first`` on that were made before, by an earlier file; ``None`` for none.
+        masks: Streams that stand behind ``left``; those of the secret are read from their beginning
+            where ``None``.
         block_rows: Read and opened together.
         overwrite: Replace a file.
 
     Raises:
         AlreadyExists: There is such a file.
     """
+    first = first or {}
     streams = tuple(
         PoolStream(
             matrix=matrix.digest.hex(),
             direction=direction,
             columns=matrix.widths(direction)[1],
-            first=(first or {}).get((matrix.digest, direction), 0),
-            rows=rows,
+            first=first.get((matrix.digest, direction), 0),
+            rows=rows if isinstance(rows, int) else rows[matrix.digest, direction],
         )
         for matrix in matrices
         for direction in DIRECTIONS
     )
     header = PoolHeader(id=secrets.token_hex(16), block_rows=block_rows, streams=streams)
-    layout, masks = _Layout(header), Masks(secret)
+    layout = _Layout(header)
     key = layout.key(secret)
     by_digest = {matrix.digest.hex(): matrix for matrix in matrices}
     with atomic_writer(path, mode=0o600, overwrite=overwrite) as file:
         file.write(layout.front)
         for number, stream in enumerate(streams):
-            matrix = by_digest[stream.matrix]
-            _pass_over(masks, matrix, stream.direction, stream.first, block_rows)
-            for block in range(-(-rows // block_rows)):
-                _, mask = masks.rows(matrix, stream.direction, layout.rows_of(number, block))
-                product = exact.product(mask, matrix.factor(stream.direction))
+            making = _Making(by_digest[stream.matrix], stream, masks or Masks(secret), exact, left)
+            if masks is None:
+                making.pass_over(block_rows)
+            for block in range(-(-stream.rows // block_rows)):
+                product = making.product(block * block_rows, layout.rows_of(number, block))
                 nonce = layout.nonce(number, block)
                 file.write(key.encrypt(nonce, bytes(octets(product)), layout.associated))
 
 
-def _pass_over(
-    masks: Masks, matrix: PublicMatrix, direction: Direction, rows: int, at_a_time: int
-) -> None:
-    for begin in range(0, rows, at_a_time):
-        masks.rows(matrix, direction, min(at_a_time, rows - begin))
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Rows of an earlier file that were not used.
+
+    Attributes:
+        pool: The file.
+        counts: Of each matrix and direction.
+    """
+
+    pool: Pool
+    counts: Mapping[_Name, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Making:
+    """U of one stream for a new file: what an earlier file has of it, and then new rows."""
+
+    matrix: PublicMatrix
+    stream: PoolStream
+    masks: Masks
+    exact: ExactProduct
+    left: Left | None
+
+    @property
+    def kept(self) -> int:
+        name = self.matrix.digest, self.stream.direction
+        return 0 if self.left is None else self.left.counts[name]
+
+    def pass_over(self, at_a_time: int) -> None:
+        """Come to the first row that is made, in streams that stand at their beginning."""
+        rows = self.stream.first + self.kept
+        for begin in range(0, rows, at_a_time):
+            self.masks.rows(self.matrix, self.stream.direction, min(at_a_time, rows - begin))
+
+    def product(self, begin: int, count: int) -> torch.Tensor:
+        """Rows ``begin`` … ``begin + count`` of the file."""
+        old = max(0, min(count, self.kept - begin))
+        direction, parts = self.stream.direction, []
+        if old and self.left is not None:
+            place = self.stream.first + begin
+            parts.append(self.left.pool.product(self.matrix, direction, place, old))
+        if count > old:
+            first, mask = self.masks.rows(self.matrix, direction, count - old)
+            if first != self.stream.first + begin + old:
+                raise PadsRefused("the streams of a pool do not stand where its rows end")
+            parts.append(self.exact.product(mask, self.matrix.factor(direction)))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 class Pool:
@@ -297,43 +349,61 @@ class OwnPool:
         self._secret: Secret | None = None
         self._pool: Pool | None = None
         self._matrices: dict[bytes, PublicMatrix] = {}
-        self._next: dict[tuple[bytes, Direction], int] = {}
-        self._ends: dict[tuple[bytes, Direction], int] = {}
+        self._next: dict[_Name, int] = {}
+        self._ends: dict[_Name, int] = {}
+        # Stands where the file's rows end, so that no filling makes again what an earlier one made.
+        self._maker: Masks | None = None
+        self._lock = threading.RLock()
 
     def close(self) -> None:
         """Close and remove the file."""
-        if self._pool is not None:
-            self._pool.close()
-        self._path.unlink(missing_ok=True)
+        with self._lock:
+            if self._pool is not None:
+                self._pool.close()
+            self._path.unlink(missing_ok=True)
 
     def begin(self) -> Secret:
         """As ``Supplier.begin``."""
         if self._secret is not None:
             raise UsageError("a pool serves one beginning", hint="make another pool")
         self._secret = drawn_secret()
+        self._maker = Masks(self._secret)
         return self._secret
 
     def admit(self, matrix: PublicMatrix) -> None:
         """As ``Supplier.admit``."""
-        self._matrices[matrix.digest] = matrix
+        with self._lock:
+            self._matrices[matrix.digest] = matrix
 
     def fill(self, rows: int) -> None:
-        """Have so many rows more of every matrix that was admitted, in both directions.
+        """Have at least so many rows of every matrix that was admitted, in both directions.
 
-        Rows that the last filling left are made again: they were not used.
+        Rows that the last filling left are among them: they are taken over, not made again.
 
         Args:
             rows: A forward or backward pass takes one for each token.
         """
+        with self._lock:
+            self._fill(rows)
+
+    def _fill(self, rows: int) -> None:
         if self._secret is None or not self._matrices:
             raise UsageError("a pool is filled for a model that is protected with it")
+        names = [(digest, way) for digest in self._matrices for way in DIRECTIONS]
+        first = {name: self._next.get(name, 0) for name in names}
+        left = {name: max(0, self._ends.get(name, 0) - first[name]) for name in names}
+        ends = {name: first[name] + max(rows, left[name]) for name in names}
+        # What fails leaves the streams anywhere: the next filling then begins them anew.
+        maker, self._maker = self._maker or self._begun(), None
         write_pool(
             self._path,
             secret=self._secret,
             matrices=list(self._matrices.values()),
-            rows=rows,
+            rows={name: ends[name] - first[name] for name in names},
             exact=self._exact,
-            first=self._next,
+            first=first,
+            left=None if self._pool is None else Left(self._pool, left),
+            masks=maker,
             block_rows=self._block_rows,
             overwrite=True,
         )
@@ -342,8 +412,7 @@ class OwnPool:
         self._pool = Pool(self._path, self._secret)
         for matrix in self._matrices.values():
             self._pool.admit(matrix)
-        streams = ((digest, way) for digest in self._matrices for way in DIRECTIONS)
-        self._ends = {name: self._next.get(name, 0) + rows for name in streams}
+        self._ends, self._maker = ends, maker
 
     def product(
         self, matrix: PublicMatrix, direction: Direction, first: int, mask: torch.Tensor
@@ -354,14 +423,31 @@ class OwnPool:
             PadsRefused: It is used up, or was not filled.
         """
         name, end = (matrix.digest, direction), first + mask.shape[0]
-        if self._lot is not None and end > self._ends.get(name, 0):
-            widths = (one.widths(way)[1] for one in self._matrices.values() for way in DIRECTIONS)
-            self.fill(max(mask.shape[0], min(self._lot, self._room // (4 * sum(widths)))))
-        self._next[name] = end
-        if self._pool is None:
-            raise PadsRefused("the pool of pads was not filled", check="pads", hint="fill it first")
-        rows = self._pool.product(matrix, direction, first, mask.shape[0])
-        return lambda: rows
+        with self._lock:
+            if self._lot is not None and end > self._ends.get(name, 0):
+                self._fill(max(mask.shape[0], self._fitting(self._lot)))
+            if self._pool is None:
+                raise PadsRefused(
+                    "the pool of pads was not filled", check="pads", hint="fill it first"
+                )
+            rows = self._pool.product(matrix, direction, first, mask.shape[0])
+            self._next[name] = end
+            return lambda: rows
+
+    def _begun(self) -> Masks:
+        """The streams, read to where the file's rows end."""
+        if self._secret is None:
+            raise UsageError("a pool is filled for a model that is protected with it")
+        masks = Masks(self._secret)
+        for (digest, direction), rows in self._ends.items():
+            for begin in range(0, rows, self._block_rows):
+                masks.rows(self._matrices[digest], direction, min(self._block_rows, rows - begin))
+        return masks
+
+    def _fitting(self, rows: int) -> int:
+        """So many rows of every stream, or as many as there is room for."""
+        widths = (matrix.widths(way)[1] for matrix in self._matrices.values() for way in DIRECTIONS)
+        return min(rows, self._room // (4 * sum(widths)))
 
 
 def _header(file: BinaryIO) -> PoolHeader:

@@ -22,9 +22,11 @@ from torch import nn
 from sealtrain.errors import ModelInvalid
 from sealtrain_collab.pads.accelerator import Accelerator
 from sealtrain_collab.pads.engine import Engine, Inside, UnderPads
+from sealtrain_collab.pads.freivalds import CHECKS
 from sealtrain_collab.pads.linear import PadsLinear, Stack
 from sealtrain_collab.pads.matrix import BITS
 from sealtrain_collab.pads.pads import Supplier
+from sealtrain_collab.pads.prefetch import PREFETCH_BYTES
 
 __all__ = ["SHARED_INPUTS", "Protected", "protect", "protected_layers", "quantise", "restore"]
 
@@ -64,7 +66,8 @@ def protect(
     accelerator: Accelerator,
     *,
     supplier: Supplier | None = None,
-    checks: int = 1,
+    checks: int = CHECKS,
+    prefetch: int = PREFETCH_BYTES,
     skip: Sequence[str] = (),
     shared: Sequence[tuple[str, ...]] = SHARED_INPUTS,
     bits: int = BITS,
@@ -76,6 +79,7 @@ def protect(
         accelerator: Multiplies; sees the frozen weights as int8 and uniform numbers.
         supplier: Makes pads: a dealer or a pool; the guest itself when ``None``.
         checks: Secret vectors each product is checked with, 1 to 4.
+        prefetch: Bytes of pads that may be made ahead of their use, in a thread; 0 for none.
         skip: Layers that stay in the guest: names as ``named_modules`` has them, or their ends
             (``lm_head``, ``layers.0.mlp.up_proj``), as adapters' target modules are named.
         shared: Names of sibling layers that are called with one tensor.
@@ -87,7 +91,7 @@ def protect(
         AcceleratorUnreachable: The accelerator or the supplier does not answer.
     """
     stacks = _stacks(model, skip, shared)
-    engine = UnderPads(accelerator, supplier=supplier, checks=checks)
+    engine = UnderPads(accelerator, supplier=supplier, checks=checks, prefetch=prefetch)
     _swap(model, stacks, engine, bits)
     inside = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
     return Protected(

@@ -6,17 +6,15 @@ and hands it to the brokers, which know the run by its parties' run ids.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sealtrain.base.canonical import parse_json
-from sealtrain.base.encoding import from_base64
 from sealtrain.consortium.datasets import verify_dataset
 from sealtrain.errors import ClaimContradicted
 from sealtrain.guest.closing import Held, Outcome, outcome_of, written
 from sealtrain.manifest.checks.parties import role_of
+from sealtrain.manifest.condense import in_order_of_ledgers
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.parties import party_run_id
 
@@ -52,7 +50,9 @@ def close_joint(lead: LeadRun, trained: Trained, reports: Sequence[PartyReport])
     how = lead.recipe.collaboration
     held = Held(
         datasets=[envelope for one in parties for envelope in one.datasets],
-        releases=_in_order(parties),
+        releases=in_order_of_ledgers(
+            [release.to_dict() for party in parties for release in party.releases]
+        ),
         collaboration={
             "kind": getattr(how, "kind", ""),
             "parties": [
@@ -102,17 +102,3 @@ def checked_report(lead: LeadRun, report: PartyReport) -> PartyReport:
                 expected=expected,
             )
     return report
-
-
-def _in_order(reports: Sequence[PartyReport]) -> list[dict[str, Any]]:
-    """All receipts by time; those of one broker in the order of its ledger."""
-    by_broker: dict[str, list[tuple[int, str, dict[str, Any]]]] = {}
-    for report in reports:
-        for release in report.releases:
-            document = release.to_dict()
-            receipt = parse_json(from_base64(document["receipt"]["payload"]))
-            signer = document["receipt"]["signatures"][0]["keyid"]
-            place = (int(document["proof"]["index"]), receipt["released_at"], document)
-            by_broker.setdefault(signer, []).append(place)
-    ledgers = [sorted(places, key=lambda place: place[0]) for places in by_broker.values()]
-    return [place[2] for place in heapq.merge(*ledgers, key=lambda place: place[1])]

@@ -96,10 +96,16 @@ class LeadRun(AttestedGuest):
         run_id = random(16).hex()
         lead = cls(settings, run_id, on_failure=on_failure, alone=alone, clock=clock, random=random)
         settings.out.mkdir(exist_ok=True)
-        how = lead.recipe.collaboration
-        fields = {"platform": settings.platform, "phase": lead.recipe.phase}
-        lead.record("run.started", fields | {"collaboration": getattr(how, "kind", "")})
+        lead.begun()
         return lead
+
+    def begun(self) -> None:
+        """Begin the run log."""
+        fields = {"platform": self.settings.platform, "phase": self.recipe.phase}
+        kind = getattr(self.recipe.collaboration, "kind", "")
+        self.record("run.started", fields | {"collaboration": kind})
+        if self._held is not None:
+            self.record(BORDER_CLOSED, self._held.to_dict())
 
     @classmethod
     def again(

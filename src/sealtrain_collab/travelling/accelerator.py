@@ -1,38 +1,40 @@
 """The travelling accelerator: a buffer, a program, and the few operations it knows (spec §2).
 
 Contract: one orchestrator at a time; a new session wipes what the last one left. No operation reads
-the buffer. Two lanes of one session may be open: ``work`` trains, ``loans`` lends and takes back
-meanwhile.
+the buffer. Two lanes of one session may be open: ``work`` trains, ``loans`` lends and proves wipes
+meanwhile. The model state is measured once after each training; it is read again before the next
+one only if the accelerator had to wait for it.
 """
 
 from __future__ import annotations
 
-import inspect
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from sealtrain.base import fingerprint
-from sealtrain.base.canonical import JsonValue, canonical_json
-from sealtrain.base.digests import sha256_hex
+from sealtrain.base.canonical import JsonValue
 from sealtrain.base.encoding import from_hex
-from sealtrain.base.fingerprint import Fingerprint, pieces
 from sealtrain.base.models import Hex32, Hex64, StrictModel, load_model
-from sealtrain.errors import CapabilityRefused, DataInvalid, TripBroken
+from sealtrain.errors import DataInvalid, TripBroken
 from sealtrain.training.telemetry.facts import accelerators
 from sealtrain_collab.channel.answers import Done, answer, operation
 from sealtrain_collab.channel.channel import AttestedChannel, accept
 from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.travelling import bounds, capability
+from sealtrain_collab.travelling import bounds, capability, inbox, mapped_code, measurement, scrub
 from sealtrain_collab.travelling import program as program_module
-from sealtrain_collab.travelling.capability import Gate, WriteCapability, wipe
+from sealtrain_collab.travelling.capability import Gate, WriteCapability, Written, wipe
+from sealtrain_collab.travelling.inbox import Inbox, Message
+from sealtrain_collab.travelling.mapped_code import MappedCode
+from sealtrain_collab.travelling.measurement import StateMeter
 from sealtrain_collab.travelling.program import MAX_STATE_BYTES, Program, ProgramSettings
+from sealtrain_collab.travelling.scrub import fingerprint_of, overwrite
 
 __all__ = ["CONTROL_PURPOSE", "MAX_COMMAND_BYTES", "Accelerator", "Lane"]
 
@@ -53,7 +55,23 @@ class _Range(StrictModel):
     end: Annotated[int, Field(ge=1)]
 
 
-class _Scrub(_Range):
+class _Turn(_Range):
+    """Take a chunk back, train on it, measure, wipe it."""
+
+    id: Hex32
+    size: Annotated[int, Field(ge=1)]
+    fingerprint: Hex64
+    nonce: Hex64
+    seed: Hex64
+    export: bool = False
+
+
+class _Wipe(_Range):
+    seed: Hex64
+    id: Hex32
+
+
+class _Prove(_Range):
     nonce: Hex64
 
 
@@ -81,6 +99,12 @@ class Accelerator:
         self._allowed = program
         self._session: tuple[str, str] | None = None
         self._program: Program | None = None
+        self._state: StateMeter | None = None
+        self._code: MappedCode | None = None
+        self._loaded_code = ""
+        self._waited = False
+        self._wiper = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wiper")
+        self._wiping: Future[None] | None = None
         self._lock = threading.Lock()
 
     def serve_control(self, sock: socket.socket, conversation: Conversation) -> None:
@@ -96,9 +120,10 @@ class Accelerator:
         with accept(sock, conversation, timeout=self._patience) as channel:
             lane = load_model(Lane, channel.context, DataInvalid, "context of a lane")
             self._enter(lane)
-            operations = self._work() if lane.lane == "work" else self._loans()
-            while (message := channel.receive(max_bytes=MAX_COMMAND_BYTES)) is not None:
-                self._answer(channel, lane, operations, message)
+            with Inbox(channel, MAX_COMMAND_BYTES, MAX_STATE_BYTES) as asked:
+                operations = self._work(asked) if lane.lane == "work" else self._loans()
+                while (message := asked.next()) is not None:
+                    self._answer(channel, lane, operations, message)
 
     def _enter(self, lane: Lane) -> None:
         session = (lane.run_id, lane.session)
@@ -108,8 +133,9 @@ class Accelerator:
                     raise TripBroken("no such session is at work here", check="session")
                 return
             self._session = session
-            self._program = None
+            self._program = self._state = self._code = None
             self.gate.void()
+            self._wiped()
             wipe(self.buffer)
 
     def _answer(
@@ -117,36 +143,31 @@ class Accelerator:
         channel: AttestedChannel,
         lane: Lane,
         operations: dict[str, Callable[..., Done]],
-        message: bytes,
+        message: Message,
     ) -> None:
         name = ""
 
         def act() -> Done:
             nonlocal name
-            wanted, command = operation(message, operations)
-            payload = b""
-            if command.pop("payload", 0):
-                payload = channel.receive(max_bytes=MAX_STATE_BYTES) or b""
+            wanted, command = operation(message.command, operations)
+            command.pop("payload", 0)
             if (lane.run_id, lane.session) != self._session:
                 raise TripBroken("another orchestrator has taken over", check="session")
             name = wanted
-            return operations[name](command, payload)
+            return operations[name](command, message.payload)
 
         answer(channel, act)
-        if name in ("scrub", "train"):
+        if name in ("lend", "turn"):
             channel.ratchet()  # a trip is over: its frames no longer open
 
-    def _work(self) -> dict[str, Callable[..., Done]]:
-        return {
-            "load": self._load,
-            "train": self._train,
-            "measure": self._measure,
-            "scrub": self._scrub,
-            "export": self._export,
-        }
+    def _work(self, asked: Inbox) -> dict[str, Callable[..., Done]]:
+        def turn(command: dict[str, Any], _payload: bytes) -> Done:
+            return self._turn(command, asked)
+
+        return {"load": self._load, "turn": turn, "export": self._export}
 
     def _loans(self) -> dict[str, Callable[..., Done]]:
-        return {"lend": self._lend, "take-back": self._take_back, "scrub": self._scrub}
+        return {"lend": self._lend, "wipe": self._wipe, "prove": self._prove}
 
     def _load(self, command: dict[str, Any], payload: bytes) -> Done:
         settings = ProgramSettings.from_dict(command.get("settings"))
@@ -157,83 +178,123 @@ class Accelerator:
                 check="program",
                 hint="all guests of a run measure one recipe",
             )
+        nonce = _nonce_of(command)
+        self._wiped()
         wipe(self.buffer)
-        self._program = Program(settings, payload or None)
+        program_module.rehearse(settings)  # loads now what training and saving load when first used
+        self._program = program = Program(settings, payload or None)
+        self._state = StateMeter(program)
+        self._code = MappedCode(settings.to_dict(), [*_MODULES, *program.code()])
+        self._loaded_code = self._code.digest()
+        self._waited = True
+        measured = {"code": self._loaded_code, "model": self._state.take(nonce)}
         used = list(accelerators()) if settings.device == "cuda" else []
-        return {**self._measured(), "buffer": len(self.buffer), "accelerators": used}, b""
+        return {**measured, "buffer": len(self.buffer), "accelerators": used}, b""
 
     def _lend(self, command: dict[str, Any], _payload: bytes) -> Done:
+        challenge = command.get("prove")
+        # Proven before it is lent: afterwards other bytes lie there.
+        done = {} if challenge is None else self._prove(challenge, b"")[0]
         self.gate.lend(WriteCapability.from_dict(command.get("capability")))
+        return done, b""
+
+    def _wipe(self, command: dict[str, Any], _payload: bytes) -> Done:
+        asked = load_model(_Wipe, command, DataInvalid, "wipe")
+        part = self._range(asked)
+        self.gate.close(asked.id)
+        self._wiped()
+        overwrite(part, from_hex(asked.seed))
         return {}, b""
 
-    def _take_back(self, command: dict[str, Any], _payload: bytes) -> Done:
-        name = command.get("id")
-        if not isinstance(name, str):
-            raise CapabilityRefused("no capability is named", check="capability")
-        return self.gate.take_back(name).to_dict(), b""
+    def _prove(self, command: dict[str, Any], _payload: bytes) -> Done:
+        asked = load_model(_Prove, command, DataInvalid, "prove")
+        part = self._range(asked)
+        self._wiped()
+        return {"proof": fingerprint_of(part, from_hex(asked.nonce))}, b""
 
-    def _train(self, command: dict[str, Any], _payload: bytes) -> Done:
-        part = self._range(command)
-        program = self._loaded
+    def _turn(self, command: dict[str, Any], asked: Inbox) -> Done:
+        wanted = load_model(_Turn, command, DataInvalid, "turn")
+        part = self._range(wanted)
+        program, state = self._loaded
+        arrived = self.gate.take_back(wanted.id)
+        if arrived != Written(size=wanted.size, fingerprint=wanted.fingerprint):
+            raise TripBroken(
+                "the accelerator received another chunk than the holder sent",
+                check="chunk",
+                got=f"{arrived.size} bytes {arrived.fingerprint}",
+                expected=f"{wanted.size} bytes {wanted.fingerprint}",
+            )
         moments = [time.perf_counter()]
-        before = self._measured()
+        if self._waited:
+            state.unchanged()
+            self._same_code()
+        self._waited = True  # whatever becomes of this training
         moments.append(time.perf_counter())
-        tokens, loss = program.train(self.buffer[part.start : part.end])
+        tokens, loss = program.train(part)
         moments.append(time.perf_counter())
-        after = self._measured()
+        # Sampled before the state is read: a turn that is here by then begins without a wait.
+        waits = asked.empty
+        after = {"code": self._same_code(), "model": state.take(from_hex(wanted.nonce))}
+        self._waited = waits
         measuring = time.perf_counter() - moments[2] + moments[1] - moments[0]
-        done = {
+        self._wiping = self._wiper.submit(overwrite, part, from_hex(wanted.seed))
+        done: dict[str, JsonValue] = {
             "tokens": tokens,
             "loss": loss,
-            "before": before,
-            "after": after,
+            "after": {**after},
             "seconds": {"train": moments[2] - moments[1], "measure": measuring},
         }
-        return done if program.moved is None else done | {"moved": program.moved}, b""
+        if program.moved is not None:
+            done["moved"] = program.moved
+        return done, program.state() if wanted.export else b""
 
-    def _measure(self, _command: dict[str, Any], _payload: bytes) -> Done:
-        return {**self._measured()}, b""
-
-    def _scrub(self, command: dict[str, Any], _payload: bytes) -> Done:
-        asked = load_model(_Scrub, command, DataInvalid, "scrub")
-        part = self._range({"start": asked.start, "end": asked.end})
-        left = Fingerprint(from_hex(asked.nonce))
-        chunk = self.buffer[part.start : part.end]
-        for start, length in pieces(len(chunk)):
-            piece = chunk[start : start + length]
-            wipe(piece)
-            left.take(piece)
-        return {"proof": left.digest().hex()}, b""
+    def _wiped(self) -> None:
+        """Wait until the last chunk that was trained on is overwritten."""
+        if self._wiping is not None:
+            self._wiping.result()
 
     def _export(self, _command: dict[str, Any], _payload: bytes) -> Done:
-        return {}, self._loaded.state()
+        program, _ = self._loaded
+        return {}, program.state()
 
-    def _measured(self) -> dict[str, str]:
-        program = self._loaded
-        return {"code": _code_digest(program.settings), "model": program.digest()}
+    def _same_code(self) -> str:
+        """The digest of the code, if it is that of ``load``."""
+        found = "" if self._code is None else self._code.digest()
+        if found != self._loaded_code:
+            raise TripBroken(
+                "the code of the accelerator is not what it was when the program was loaded",
+                check="code",
+                got=found,
+                expected=self._loaded_code,
+                hint="do not trust this accelerator; go on from the last sealed state",
+            )
+        return found
 
     @property
-    def _loaded(self) -> Program:
-        if self._program is None:
+    def _loaded(self) -> tuple[Program, StateMeter]:
+        if self._program is None or self._state is None:
             raise TripBroken("no program is loaded", check="program", hint="load one first")
-        return self._program
+        return self._program, self._state
 
-    def _range(self, command: dict[str, Any]) -> _Range:
-        part = load_model(_Range, command, DataInvalid, "range")
+    def _range(self, part: _Range) -> memoryview:
         if not part.start < part.end <= len(self.buffer):
             raise DataInvalid(
                 "the range lies outside the buffer",
                 got=f"{part.start} to {part.end}",
                 expected=f"within {len(self.buffer)} bytes",
             )
-        return part
+        return self.buffer[part.start : part.end]
 
 
-@lru_cache(maxsize=1)  # what was loaded stays loaded
-def _code_digest(settings: ProgramSettings) -> str:
-    """Digest of the settings and of every source file of the device program, hex."""
-    modules = (bounds, capability, fingerprint, program_module, sys.modules[__name__])
-    sources: dict[str, JsonValue] = {
-        module.__name__: sha256_hex(inspect.getsource(module).encode()) for module in modules
-    }
-    return sha256_hex(canonical_json({"settings": settings.to_dict(), "sources": sources}))
+def _nonce_of(command: dict[str, Any]) -> bytes:
+    nonce = command.get("nonce")
+    if not isinstance(nonce, str):
+        raise DataInvalid("no nonce to measure under", check="nonce")
+    return from_hex(nonce, length=32)
+
+
+_MODULES = (
+    bounds, capability, fingerprint, inbox, mapped_code, measurement, program_module, scrub,
+    sys.modules[__name__],
+)  # fmt: skip
+"""Modules of the device program."""

@@ -1,15 +1,18 @@
 """One-shot write capabilities: a holder may append to one range of the buffer, once (spec §3).
 
 Contract: bytes reach the buffer only in order, inside the range, under the capability's own key,
-over its one connection, before it is taken back. Nothing can be read.
+over its one connection, before it is taken back. Nothing can be read. A connection carries the
+writes of one holder, one capability after the other.
 """
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 from cryptography.hazmat.primitives import hashes
@@ -27,16 +30,20 @@ from sealtrain.errors import (
 )
 from sealtrain_collab.channel.frames import (
     END,
-    MAX_PLAINTEXT,
     FrameReader,
     FrameWriter,
 )
-from sealtrain_collab.channel.streams import dialled, receive_exactly, send_all
+from sealtrain_collab.channel.streams import (
+    dialled,
+    receive_exactly,
+    receive_or_end,
+    send_all,
+)
 
-__all__ = ["Gate", "WriteCapability", "Written", "wipe", "write_chunk"]
+__all__ = ["Gate", "WriteCapability", "WriteConnection", "Written", "wipe", "write_chunk"]
 
 ID_BYTES = 16
-_LABEL = b"sealtrain/travelling/v1 "
+_LABEL = b"sealtrain/travelling/v2 "
 _OFFSET = struct.Struct(">Q")
 _RECEIPT_BYTES = 32
 
@@ -130,53 +137,92 @@ class Written:
         return {"size": self.size, "fingerprint": self.fingerprint}
 
 
-def write_chunk(address: tuple[str, int], capability: WriteCapability, size: int, fill: Fill, *,
-                timeout: float) -> Written:  # fmt: skip
-    """Holder: write a chunk through a capability and see that it arrived as it is.
+class WriteConnection:
+    """Holder: a connection to an accelerator's write port, kept from trip to trip.
 
     Args:
         address: The accelerator's write port.
-        capability: As the orchestrator lent it; used up by this call.
-        size: Bytes of the chunk, at most those of its range.
-        fill: Gives the chunk part by part, in order; what it raises ends the write.
         timeout: Seconds to connect and between bytes.
-
-    Raises:
-        DataInvalid: The chunk is empty or longer than the range.
-        CapabilityRefused: The accelerator took something else.
-        ChannelBroken: It refused, or the network cut the connection.
-        PeerUnreachable: It does not answer.
     """
-    if not 0 < size <= capability.end - capability.start:
-        raise DataInvalid(
-            "the chunk does not fit the range that was lent",
-            got=size,
-            expected=f"1 to {capability.end - capability.start} bytes",
-        )
-    message = memoryview(bytearray(_OFFSET.size + min(size, PIECE_BYTES)))
-    sent = Fingerprint(capability.key("fingerprint").reveal())
-    with dialled(address, timeout=timeout) as sock:
+
+    def __init__(self, address: tuple[str, int], *, timeout: float) -> None:
+        self.address = address
+        self._timeout = timeout
+        self._socket: socket.socket | None = None
+        self._message = memoryview(bytearray(_OFFSET.size + PIECE_BYTES))
+
+    def write(self, capability: WriteCapability, size: int, fill: Fill) -> Written:
+        """Write a chunk through a capability and see that it arrived as it is.
+
+        Args:
+            capability: As the orchestrator lent it; used up by this call.
+            size: Bytes of the chunk, at most those of its range.
+            fill: Gives the chunk part by part, in order; what it raises ends the write.
+
+        Raises:
+            DataInvalid: The chunk is empty or longer than the range.
+            CapabilityRefused: The accelerator took something else.
+            ChannelBroken: It refused, or the network cut the connection.
+            PeerUnreachable: It does not answer.
+        """
+        if not 0 < size <= capability.end - capability.start:
+            raise DataInvalid(
+                "the chunk does not fit the range that was lent",
+                got=size,
+                expected=f"1 to {capability.end - capability.start} bytes",
+            )
+        try:
+            sent, receipt = self._written(self._connected(), capability, size, fill)
+        except BaseException:
+            self.close()  # half a write may be out: nothing can follow it
+            raise
+        finally:
+            wipe(self._message)
+        if receipt != sent.digest():
+            raise CapabilityRefused(
+                "the accelerator received another chunk than was sent",
+                check="receipt",
+                hint="the trip is void; the orchestrator starts another one",
+            )
+        return Written.of(sent)
+
+    def close(self) -> None:
+        """Close the connection; the next write opens another."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _connected(self) -> socket.socket:
+        # Between two writes nothing comes: what can be read there is the end.
+        if self._socket is not None and select.select([self._socket], [], [], 0)[0]:
+            self.close()
+        if self._socket is None:
+            self._socket = dialled(self.address, timeout=self._timeout)
+        return self._socket
+
+    def _written(
+        self, sock: socket.socket, capability: WriteCapability, size: int, fill: Fill
+    ) -> tuple[Fingerprint, bytes | None]:
+        message = self._message
+        sent = Fingerprint(capability.key("fingerprint").reveal())
         writer = FrameWriter(sock, capability.key("write"))
         reader = FrameReader(sock, capability.key("receipt"))
         send_all(sock, bytes.fromhex(capability.id))
-        try:
-            for start, length in pieces(size):
-                part = message[_OFFSET.size :][:length]
-                fill(start, part)
-                _OFFSET.pack_into(message, 0, capability.start + start)
-                writer.send(message[: _OFFSET.size + length])
-                sent.take(part)  # while the other side opens what was sent
-        finally:
-            wipe(message)
+        for start, length in pieces(size):
+            part = message[_OFFSET.size :][:length]
+            fill(start, part)
+            _OFFSET.pack_into(message, 0, capability.start + start)
+            writer.send(message[: _OFFSET.size + length])
+            sent.take(part)  # while the other side opens what was sent
         writer.control(END)
-        receipt = reader.receive(max_bytes=_RECEIPT_BYTES)
-    if receipt != sent.digest():
-        raise CapabilityRefused(
-            "the accelerator received another chunk than was sent",
-            check="receipt",
-            hint="the trip is void; the orchestrator starts another one",
-        )
-    return Written.of(sent)
+        return sent, reader.receive(max_bytes=_RECEIPT_BYTES)
+
+
+def write_chunk(address: tuple[str, int], capability: WriteCapability, size: int, fill: Fill, *,
+                timeout: float) -> Written:  # fmt: skip
+    """Holder: one write over a connection of its own. As ``WriteConnection.write``."""
+    with closing(WriteConnection(address, timeout=timeout)) as connection:
+        return connection.write(capability, size, fill)
 
 
 @dataclass(slots=True)
@@ -250,6 +296,13 @@ class Gate:
                 )
             return Written.of(loan.arrived)
 
+    def close(self, capability_id: str) -> None:
+        """Close a capability, whatever came through it; an unknown one is closed already."""
+        with self._lock:
+            loan = self._loans.pop(capability_id, None)
+            if loan is not None and loan.connection is not None:
+                _shut(loan.connection)
+
     def void(self) -> None:
         """Close all capabilities."""
         with self._lock:
@@ -258,29 +311,50 @@ class Gate:
                 if loan.connection is not None:
                     _shut(loan.connection)
 
-    def serve_one(self, sock: socket.socket, *, timeout: float) -> None:
-        """Serve one connection of the write port to its end. Raises nothing a holder can cause."""
-        loan: _Loan | None = None
+    def serve_one(self, sock: socket.socket, *, timeout: float, idle: float | None = None) -> None:
+        """Serve one connection of the write port to its end. Raises nothing a holder can cause.
+
+        Args:
+            sock: The connection, on which a holder writes one chunk after the other.
+            timeout: Seconds for the first id, and between bytes of a write.
+            idle: Seconds between two writes; ``timeout`` where ``None``. Only a connection that
+                wrote a whole chunk waits so long.
+        """
         with sock:
+            message = memoryview(bytearray(_OFFSET.size + PIECE_BYTES))
+            sock.settimeout(timeout)
             try:
-                sock.settimeout(timeout)
-                loan = self._claim(receive_exactly(sock, ID_BYTES).hex(), sock)
-                capability = loan.capability
-                reader = FrameReader(sock, capability.key("write"))
-                message = memoryview(bytearray(MAX_PLAINTEXT))
-                while (length := reader.receive_into(message)) is not None:
-                    self._append(loan, message[:length])
-                with self._lock:
-                    loan.complete = True
-                    receipt = loan.arrived.digest()
-                FrameWriter(sock, capability.key("receipt")).send(receipt)
-            except (SealtrainError, OSError) as error:
-                if loan is not None:
-                    with self._lock:
-                        loan.complete = False
-                        loan.breach = loan.breach or (
-                            error.message if isinstance(error, SealtrainError) else "cut off"
-                        )
+                name: bytes | None = receive_exactly(sock, ID_BYTES)
+                while name is not None and self._serve(sock, name.hex(), message, timeout):
+                    sock.settimeout(timeout if idle is None else idle)
+                    name = receive_or_end(sock, ID_BYTES)
+            except (SealtrainError, OSError):
+                return
+
+    def _serve(
+        self, sock: socket.socket, capability_id: str, message: memoryview, timeout: float
+    ) -> bool:
+        """Serve one write; whether another may follow."""
+        sock.settimeout(timeout)
+        loan = self._claim(capability_id, sock)
+        try:
+            capability = loan.capability
+            reader = FrameReader(sock, capability.key("write"))
+            while (length := reader.receive_into(message)) is not None:
+                self._append(loan, message[:length])
+            with self._lock:
+                # Complete before its holder knows: the orchestrator may ask at once.
+                receipt = loan.arrived.digest()
+                loan.complete, loan.connection = loan.breach is None, None
+            FrameWriter(sock, capability.key("receipt")).send(receipt)
+        except (SealtrainError, OSError) as error:
+            with self._lock:
+                loan.complete = False
+                loan.breach = loan.breach or (
+                    error.message if isinstance(error, SealtrainError) else "cut off"
+                )
+            return False
+        return True
 
     def _claim(self, capability_id: str, sock: socket.socket) -> _Loan:
         with self._lock:

@@ -5,9 +5,9 @@ order, the first breach is ``TranscriptInvalid``:
 
 1. one setup, of the program, buffer and holders that the recipe means, before any trip;
 2. trips are counted 0, 1, 2 …; each is lent, then written or refused, a written one is trained on
-   or refused, and scrubbed last, with the proof that all of it was wiped;
+   or refused, and scrubbed last, with the proof that all of it was overwritten;
 3. ranges lie in the buffer, no capability is lent twice, no trip is trained on beyond what came;
-4. code stays the same, and each training begins with the model state that the last one left;
+4. code stays the same, and every measurement and scrub has a nonce of its own;
 5. no holder gave more than it has, than its limit, or at a time when it took no part;
 6. one end, with nothing in the buffer, and the model that was trained;
 7. what bounds the program was given shows: how far each chunk moved it, what privacy was spent.
@@ -22,12 +22,12 @@ from typing import Any, Final
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.encoding import from_hex
-from sealtrain.base.fingerprint import ZEROS, Fingerprint, pieces
 from sealtrain.errors import ClaimContradicted, DataInvalid, TranscriptInvalid
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
 from sealtrain_collab.travelling.recipe import TOKEN_BYTES, program_of
+from sealtrain_collab.travelling.scrub import proof_of
 
-__all__ = ["Terms", "Travelled", "terms_of", "travelled", "trips_hold", "zeros_proof"]
+__all__ = ["Terms", "Travelled", "terms_of", "travelled", "trips_hold"]
 
 _PREFIXES: Final = ("travel.", "trip.")
 
@@ -131,14 +131,6 @@ def travelled(entries: Iterable[Mapping[str, Any]], terms: Terms) -> Travelled:
     return reader.result()
 
 
-def zeros_proof(nonce: str, size: int) -> str:
-    """What ``scrub`` answers for a range of that many zero bytes: their fingerprint, hex."""
-    zeros = Fingerprint(from_hex(nonce))
-    for _, length in pieces(size):
-        zeros.take(ZEROS[:length])
-    return zeros.digest().hex()
-
-
 @dataclass
 class _Trip:
     """A trip as far as it was read."""
@@ -158,6 +150,7 @@ class _Reader:
     model: str = ""
     trips: dict[int, _Trip] = field(default_factory=dict)
     ids: set[str] = field(default_factory=set)
+    nonces: set[str] = field(default_factory=set)
     tokens: dict[str, int] = field(default_factory=dict)
     trained: int = 0
     takeovers: int = 0
@@ -220,6 +213,7 @@ class _Reader:
         if any(not _is_count(tokens) for tokens in holders.values()):
             raise self._broken("a holder joined with no tokens")
         self.holders = dict(holders)
+        self._fresh(fields["nonce"])
         self.code, self.model = _digest(fields["code"]), _digest(fields["model"])
 
     def _lent(self, fields: dict[str, Any]) -> None:
@@ -259,9 +253,8 @@ class _Reader:
 
     def _trained(self, fields: dict[str, Any]) -> None:
         trip = self._in(fields, "written", "trained")
-        before, after = fields["before"], fields["after"]
-        if (before["code"], before["model"]) != (self.code, self.model):
-            raise self._broken("code or model state changed between two trips")
+        after = fields["after"]
+        self._fresh(fields["nonce"])
         if after["code"] != self.code:
             raise self._broken("code changed while it trained")
         self.model = _digest(after["model"])
@@ -286,7 +279,9 @@ class _Reader:
         if state not in ("trained", "refused"):
             raise self._broken(f"trip {number} was scrubbed out of turn")
         trip = self._in(fields, state, "scrubbed" if state == "trained" else "refused, scrubbed")
-        if fields["proof"] != zeros_proof(fields["nonce"], trip.size):
+        self._fresh(fields["nonce"])
+        self._fresh(fields["seed"])
+        if fields["proof"] != proof_of(fields["seed"], fields["nonce"], trip.size):
             raise self._broken(f"the chunk of trip {number} was not wiped")
 
     def _taken_over(self, fields: dict[str, Any]) -> None:
@@ -307,6 +302,12 @@ class _Reader:
             raise self._broken("a chunk was left in the buffer")
         self._bounded(fields, "privacy", "privacy")
         self.over = True
+
+    def _fresh(self, nonce: JsonValue) -> None:
+        """Every nonce and seed of a run is another, so no answer of an earlier moment fits."""
+        if _digest(nonce) in self.nonces:
+            raise self._broken("a nonce or seed was used twice")
+        self.nonces.add(str(nonce))
 
     def _bounded(self, fields: dict[str, Any], told: str, bound: str) -> None:
         if (told in fields) != (bound in self.terms.program):

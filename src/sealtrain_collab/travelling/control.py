@@ -1,12 +1,12 @@
 """The orchestrator's side of a lane to the accelerator: one operation, one answer.
 
-What returns a function has asked and not yet heard: more may be asked meanwhile, and the answers
-are heard in the order of asking.
+``turn`` asks and does not wait: another turn may be asked meanwhile, and ``trained`` gives the
+answers in the order of asking.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -24,30 +24,72 @@ from sealtrain_collab.channel.channel import AttestedChannel, connect
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.travelling.accelerator import MAX_COMMAND_BYTES
 from sealtrain_collab.travelling.capability import WriteCapability, Written
-from sealtrain_collab.travelling.check import zeros_proof
 from sealtrain_collab.travelling.program import MAX_STATE_BYTES, ProgramSettings
 
-__all__ = ["AcceleratorLane"]
+__all__ = ["AcceleratorLane", "Challenge", "Trained", "Turn"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What the accelerator is asked for one trip, once its chunk was written.
+
+    Attributes:
+        start, end: The range.
+        id: Of the capability that is taken back.
+        written: As the holder says; the accelerator trains on nothing else.
+        nonce: Of the measurement, 32 bytes.
+        seed: What the range is overwritten with, 32 bytes.
+        export: Whether the answer carries the model state.
+    """
+
+    start: int
+    end: int
+    id: str
+    written: Written
+    nonce: bytes
+    seed: bytes
+    export: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """Result of training on a range.
+    """Result of a turn.
 
     Attributes:
         tokens: Trained on.
         loss: Mean of it.
-        before, after: Measurements.
+        after: Measurements.
         moved: How far the weights went before they were cut; ``None`` where nothing bounds them.
         seconds: Of ``train`` and ``measure``, as the accelerator says.
+        state: Model state, if it was asked for.
     """
 
     tokens: int
     loss: float
-    before: dict[str, str]
     after: dict[str, str]
     moved: float | None
     seconds: dict[str, float]
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Challenge:
+    """A range that was overwritten, and the nonce under which that is proven.
+
+    Attributes:
+        start, end: The range.
+        nonce: Drawn after the range was overwritten, 64 hex digits.
+        expected: The proof, 64 hex digits.
+    """
+
+    start: int
+    end: int
+    nonce: str
+    expected: str
+
+    def to_dict(self) -> dict[str, JsonValue]:
+        """What is asked."""
+        return {"start": self.start, "end": self.end, "nonce": self.nonce}
 
 
 class AcceleratorLane:
@@ -68,80 +110,75 @@ class AcceleratorLane:
         with _there():
             return cls(connect(address, conversation, timeout=timeout))
 
-    def load(self, settings: ProgramSettings, state: bytes = b"") -> dict[str, JsonValue]:
+    def load(
+        self, settings: ProgramSettings, nonce: bytes, state: bytes = b""
+    ) -> dict[str, JsonValue]:
         """Wipe it and start a program; returns measurements and the size of the buffer."""
-        return self._ask({"do": "load", "settings": settings.to_dict()}, state)[0]
+        command: dict[str, JsonValue] = {
+            "do": "load", "settings": settings.to_dict(), "nonce": nonce.hex()
+        }  # fmt: skip
+        return self._ask(command, state)[0]
 
-    def lend(self, capability: WriteCapability) -> Callable[[], None]:
-        """Ask to open a capability; returns a function that waits until it is open."""
-        self._send({"do": "lend", "capability": capability.to_dict()})
-
-        def wait() -> None:
-            self._answer()
-
-        return wait
-
-    def take_back(self, capability_id: str) -> Written:
-        """Close a capability; returns what came through it."""
-        answer, _ = self._ask({"do": "take-back", "id": capability_id})
-        return Written(size=int(answer["size"]), fingerprint=str(answer["fingerprint"]))
-
-    def train(self, start: int, end: int) -> Trained:
-        """Train on a range.
+    def lend(self, capability: WriteCapability, challenge: Challenge | None = None) -> None:
+        """Open a capability, once it is proven that its range was overwritten.
 
         Raises:
-            DataInvalid: It holds nothing to train on.
+            TripBroken: It was not.
+        """
+        command: dict[str, JsonValue] = {"do": "lend", "capability": capability.to_dict()}
+        if challenge is not None:
+            command["prove"] = challenge.to_dict()
+        self._channel.ratchet()
+        answer, _ = self._ask(command)
+        if challenge is not None:
+            _proven(answer, challenge)
+
+    def prove(self, challenge: Challenge) -> None:
+        """Have it prove that a range was overwritten. Raises as ``lend``."""
+        _proven(self._ask({"do": "prove", **challenge.to_dict()})[0], challenge)
+
+    def wipe(self, start: int, end: int, seed: bytes, capability_id: str) -> None:
+        """Close a capability and overwrite its range."""
+        self._ask(
+            {"do": "wipe", "start": start, "end": end, "seed": seed.hex(), "id": capability_id}
+        )
+
+    def turn(self, turn: Turn) -> None:
+        """Ask for a trip's training; ``trained`` gives the answers in the order of asking."""
+        self._channel.ratchet()
+        self._send({
+            "do": "turn", "start": turn.start, "end": turn.end, "id": turn.id,
+            **turn.written.to_dict(), "nonce": turn.nonce.hex(), "seed": turn.seed.hex(),
+            "export": turn.export,
+        })  # fmt: skip
+
+    def trained(self) -> Trained:
+        """Wait for the answer of the oldest turn.
+
+        Raises:
+            CapabilityRefused: Its holder broke the rules, or had not written all.
+            DataInvalid: The chunk holds nothing to train on.
+            TripBroken: Another chunk arrived than the holder sent, or code or model state changed.
             ChannelBroken: The accelerator answers something else.
         """
-        answer, _ = self._ask({"do": "train", "start": start, "end": end})
+        answer, state = self._answer()
         try:
             return Trained(
                 tokens=int(answer["tokens"]),
                 loss=float(answer["loss"]),
-                before={name: str(answer["before"][name]) for name in ("code", "model")},
                 after={name: str(answer["after"][name]) for name in ("code", "model")},
                 moved=None if "moved" not in answer else float(answer["moved"]),
                 seconds={name: float(one) for name, one in answer["seconds"].items()},
+                state=state,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ChannelBroken(
                 "the accelerator's answer has no result", check="accelerator"
             ) from error
 
-    def measure(self) -> dict[str, str]:
-        """Digests of code and model state."""
-        answer, _ = self._ask({"do": "measure"})
-        return {name: str(answer[name]) for name in ("code", "model")}
-
-    def scrub(self, start: int, end: int, nonce: bytes) -> Callable[[], str]:
-        """Ask to wipe a range; the function that it returns waits for the proof.
-
-        Raises:
-            TripBroken: From that function: the range does not hold zeros.
-        """
-        self._send({"do": "scrub", "start": start, "end": end, "nonce": nonce.hex()})
-        expected = zeros_proof(nonce.hex(), end - start)
-
-        def proven() -> str:
-            answer, _ = self._answer()
-            if answer.get("proof") != expected:
-                raise TripBroken(
-                    "the accelerator did not prove that it wiped the chunk",
-                    check="scrub",
-                    got=answer.get("proof"),
-                    expected=expected,
-                )
-            return expected
-
-        return proven
-
     def export(self) -> bytes:
         """The model state, safetensors bytes."""
         return self._ask({"do": "export"})[1]
-
-    def ratchet(self) -> None:
-        """Move this direction's key on."""
-        self._channel.ratchet()
 
     def close(self) -> None:
         """End the lane."""
@@ -176,6 +213,16 @@ class AcceleratorLane:
         except AcceleratorUnreachable:
             self._lost = True
             raise
+
+
+def _proven(answer: dict[str, Any], challenge: Challenge) -> None:
+    if answer.get("proof") != challenge.expected:
+        raise TripBroken(
+            "the accelerator did not prove that it wiped the chunk",
+            check="scrub",
+            got=answer.get("proof"),
+            expected=challenge.expected,
+        )
 
 
 @contextmanager

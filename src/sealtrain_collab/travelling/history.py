@@ -16,13 +16,16 @@ __all__ = ["first_open", "left_by", "rotation_after", "spent_of"]
 
 
 def left_by(log: RunLog) -> dict[str, Any] | None:
-    """Code and model state that a run log ends with; ``None`` where nothing was set up."""
+    """Code and model state that a run log ends with, and the nonce that it was measured under.
+
+    ``None`` where nothing was set up.
+    """
     found: dict[str, Any] | None = None
     for entry in log.entries:
         if entry["event"] == "travel.setup":
             found = entry["fields"]
         elif entry["event"] == "trip.trained":
-            found = entry["fields"]["after"]
+            found = {**entry["fields"]["after"], "nonce": entry["fields"]["nonce"]}
     return found
 
 

@@ -22,7 +22,7 @@ from sealtrain.base.models import Hex32, StrictModel, load_model
 from sealtrain.errors import CheckpointRefused, DataInvalid, LimitExceeded
 from sealtrain_collab.channel.answers import Done, answer, operation
 from sealtrain_collab.channel.channel import accept
-from sealtrain_collab.travelling.capability import WriteCapability, write_chunk
+from sealtrain_collab.travelling.capability import WriteCapability, WriteConnection
 
 if TYPE_CHECKING:
     import socket
@@ -134,8 +134,9 @@ class Holder:
         self._report = report
         self._writes = writes
         self._timer = timer
+        self._connection: WriteConnection | None = None
         self._given: dict[tuple[str, int], int] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.over = threading.Event()
 
     def given(self, run_id: str) -> tuple[int, ...]:
@@ -154,8 +155,16 @@ class Holder:
 
     def attend(self, channel: AttestedChannel) -> None:
         """As ``serve``, where the orchestrator has proved itself already."""
-        while (message := channel.receive(max_bytes=_MAX_ASKED_BYTES)) is not None:
-            answer(channel, partial(self._done, message))
+        try:
+            while (message := channel.receive(max_bytes=_MAX_ASKED_BYTES)) is not None:
+                answer(channel, partial(self._done, message))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection to the accelerator; the next write opens another."""
+        with self._lock:
+            self._hang_up()
 
     def _done(self, message: bytes) -> Done:
         does = {
@@ -190,6 +199,7 @@ class Holder:
         return {}, self._report()
 
     def _finish(self, _asked: dict[str, Any]) -> Done:
+        self._hang_up()
         self.over.set()
         return {}, b""
 
@@ -205,8 +215,12 @@ class Holder:
         Raises:
             LimitExceeded: More than this holder gives.
             DataInvalid: A trip it served before, or beyond its data.
-            CapabilityRefused, ChannelBroken, PeerUnreachable: As ``write_chunk``.
+            CapabilityRefused, ChannelBroken, PeerUnreachable: As ``WriteConnection.write``.
         """
+        with self._lock:
+            return self._provided(asked)
+
+    def _provided(self, asked: Provision) -> dict[str, JsonValue]:
         began = self._timer()
         capability = WriteCapability.from_dict(asked.capability)
         trip = (asked.run_id, asked.trip)
@@ -236,7 +250,7 @@ class Holder:
         # Counted before it leaves: whatever becomes of the write, this trip is used up.
         self._given[trip] = 0
         there = self._writes or (asked.host, asked.port)
-        written = write_chunk(there, capability, asked.size, fill, timeout=self._timeout)
+        written = self._connected(there).write(capability, asked.size, fill)
         self._given[trip] = written.size
         timers = {
             "import_key": imported - began,
@@ -249,3 +263,15 @@ class Holder:
             "mark": marked.hex(),
             "timers": {name: round(s, 6) for name, s in timers.items()},
         }
+
+    def _connected(self, address: tuple[str, int]) -> WriteConnection:
+        """The connection to a write port, which is kept from trip to trip."""
+        if self._connection is None or self._connection.address != address:
+            self._hang_up()
+            self._connection = WriteConnection(address, timeout=self._timeout)
+        return self._connection
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -1,8 +1,9 @@
 """The orchestrator: owns model, schedule and transcript, and sends the accelerator round (spec §4).
 
-While the accelerator trains on one half of its buffer, the next holder fills the other. Whatever a
-holder does, its chunk is trained on only when both ends named the same bytes; otherwise the half is
-scrubbed and the trip stands refused in the transcript.
+While the accelerator trains on one half of its buffer, the next holder fills the other, and its
+turn is asked for ahead, so that the accelerator goes on without a wait. Whatever a holder does, its
+chunk is trained on only when both ends named the same bytes; otherwise the half is scrubbed and the
+trip stands refused in the transcript.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import Self, TypeVar
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.encoding import from_hex
 from sealtrain.base.secret import Random
 from sealtrain.errors import (
     CapabilityRefused,
@@ -28,16 +30,15 @@ from sealtrain.errors import (
 )
 from sealtrain.signing.runlog import RunLog
 from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE
-from sealtrain_collab.travelling.capability import WriteCapability
-from sealtrain_collab.travelling.control import AcceleratorLane
+from sealtrain_collab.travelling.capability import WriteCapability, Written
+from sealtrain_collab.travelling.control import AcceleratorLane, Challenge, Turn
 from sealtrain_collab.travelling.history import first_open, left_by, rotation_after, spent_of
 from sealtrain_collab.travelling.holder import Provision
 from sealtrain_collab.travelling.holder_client import Given, HolderLane
+from sealtrain_collab.travelling.measurement import fingerprint_of_bytes
 from sealtrain_collab.travelling.parties import Parties, Progress, joined
 from sealtrain_collab.travelling.schedule import Plan, Trip
-
-if TYPE_CHECKING:
-    pass
+from sealtrain_collab.travelling.scrub import proof_of
 
 __all__ = ["Hooks", "Orchestrator", "TravelLog"]
 
@@ -75,6 +76,44 @@ class Hooks:
     sealed: Callable[[bytes], None] | None = None
     on_trip: Callable[[Trip, float], None] | None = None
     reported: Callable[[str, bytes], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """A chunk that its holder has written."""
+
+    trip: Trip
+    id: str
+    written: Written
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A turn that was asked for and not answered yet."""
+
+    trip: Trip
+    id: str
+    nonce: bytes
+    seed: bytes
+    export: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Wiped:
+    """A chunk that was overwritten, and not proven yet."""
+
+    trip: Trip
+    seed: bytes
+
+    def challenge(self, random: Random) -> Challenge:
+        """Draw the nonce, which the accelerator could not know while it overwrote."""
+        nonce = random(32).hex()
+        return Challenge(
+            start=self.trip.start,
+            end=self.trip.end,
+            nonce=nonce,
+            expected=proof_of(self.seed.hex(), nonce, self.trip.size),
+        )
 
 
 class Orchestrator:
@@ -118,6 +157,7 @@ class Orchestrator:
         self._stack = ExitStack()
         self._ahead = ThreadPoolExecutor(max_workers=1)
         self._measured: dict[str, str] = {}
+        self._nonce = b""
         self._session = random(16).hex()
         self._holders: dict[str, HolderLane] = dict(holders or {})
         self._met = set(self._holders)
@@ -155,21 +195,26 @@ class Orchestrator:
         """
         self._begin(state)
         half = 0
-        used: Trip | None = None  # trained on and not wiped; in the half that is filled next
-        waiting = self._filled(half, used)
-        while (trip := self._awaited(waiting)) is not None:
-            half = 1 - half
-            waiting = self._filled(half, used)
-            used = trip if self._train(trip) else None
-            if used is None:
-                continue
-            if self._sealed is not None and trip.number - self._sealed_at >= self.plan.seal_every:
-                self._sealed(self._work.export())
-                self._sealed_at = trip.number
-        if used is not None:
-            self._wiping(used)()
+        running: _Asked | None = None
+        wiped: _Wiped | None = None  # overwritten and not proven; in the half that is filled next
+        filling = self._filled(half, wiped)
+        while True:
+            filled = self._awaited(filling)
+            asked = None if filled is None else self._turn(filled)
+            trained = running is not None
+            if running is not None:
+                trained, wiped = self._finish(running)
+            if asked is None and (running is None or trained):
+                break
+            if asked is not None:
+                half = 1 - half
+            filling = self._filled(half, wiped)
+            wiped = None
+            running = asked
+        if wiped is not None:
+            self._proven(wiped)
         model = self._work.export()
-        self._same_state(self._work.measure())
+        self._is_the_state(model)
         finished: dict[str, JsonValue] = {"model": self._measured["model"]}
         if (spent := spent_of(self.plan, self.log)) is not None:
             finished["privacy"] = spent
@@ -194,10 +239,14 @@ class Orchestrator:
             raise
 
     def _begin(self, state: bytes) -> None:
-        answer = self._work.load(self.plan.program, state)
+        before = left_by(self.log)
+        self._nonce = self._random(32) if before is None else from_hex(before["nonce"])
+        answer = self._work.load(self.plan.program, self._nonce, state)
         # Not before that answer: until then the accelerator may not know of this session.
         self._loans = self._lane("loans")
         self._measured = {name: str(answer[name]) for name in ("code", "model")}
+        if state:
+            self._is_the_state(state)
         self.accelerators = tuple(map(str, answer["accelerators"]))
         if answer["buffer"] != self.plan.buffer_bytes:
             raise DataInvalid(
@@ -205,7 +254,6 @@ class Orchestrator:
                 got=answer["buffer"],
                 expected=self.plan.buffer_bytes,
             )
-        before = left_by(self.log)
         if before is None:
             self._record(
                 "travel.setup",
@@ -213,6 +261,7 @@ class Orchestrator:
                     "buffer": self.plan.buffer_bytes,
                     "program": self.plan.program.to_dict(),
                     "holders": {holder.name: holder.tokens for holder in self.plan.holders},
+                    "nonce": self._nonce.hex(),
                     **self._measured,
                 },
             )
@@ -227,74 +276,48 @@ class Orchestrator:
         self._sealed_at = self._rotation.number
         self._record("travel.taken-over", dict(self._measured))
 
-    def _filled(self, half: int, used: Trip | None) -> Future[Trip | None]:
-        return self._ahead.submit(self._fill, half, used)
+    def _filled(self, half: int, wiped: _Wiped | None) -> Future[_Filled | None]:
+        return self._ahead.submit(self._fill, half, wiped)
 
-    def _awaited(self, waiting: Future[Trip | None]) -> Trip | None:
+    def _awaited(self, waiting: Future[_Filled | None]) -> _Filled | None:
         began = time.perf_counter()
-        trip = waiting.result()
+        filled = waiting.result()
         self.progress.transfer += time.perf_counter() - began
-        return trip
+        return filled
 
-    def _fill(self, half: int, used: Trip | None = None) -> Trip | None:
-        """Steps 1 to 4, with another holder for each that fails; ``None`` when all is given.
+    def _fill(self, half: int, wiped: _Wiped | None) -> _Filled | None:
+        """Steps 1 to 3, with another holder for each that fails; ``None`` when all is given.
 
-        Before them step 8 of the trip ``used``, whose chunk lies in this half.
+        With them step 7 of the trip whose chunk lay in this half.
         """
-        wiped = None if used is None else self._wiping(used)
         while (trip := self._rotation.next(half)) is not None:
             capability = WriteCapability.make(trip.number, trip.start, trip.end, self._random)
-            lent = self._loans.lend(capability)
-            if wiped is not None:
-                wiped()
-                wiped = None
             began = time.perf_counter()
-            lent()
+            challenge = None if wiped is None else wiped.challenge(self._random)
+            self._loans.lend(capability, challenge)
+            if wiped is not None and challenge is not None:
+                self._scrubbed(wiped, challenge)
+                wiped = None
             self._record("trip.lent", {
                 "trip": trip.number, "holder": trip.holder, "start": trip.start, "end": trip.end,
                 "id": capability.id,
             })  # fmt: skip
             self.progress.add("grab", time.perf_counter() - began)
             try:
-                given = self._written(trip, capability)
+                given = self._provision(trip, capability)
                 if self._reported is not None:
                     self._reported(trip.holder, self.ask(trip.holder, HolderLane.report))
             except (Refused, Unreachable, DataInvalid) as error:
-                self._refuse(self._loans, trip, error)
+                wiped = self._refuse(trip, capability.id, error)
                 continue
             self._record(
                 "trip.written",
                 {"trip": trip.number, "size": given.written.size, "mark": given.mark},
             )
-            return trip
+            return _Filled(trip, capability.id, given.written)
         if wiped is not None:
-            wiped()
+            self._proven(wiped)
         return None
-
-    def _written(self, trip: Trip, capability: WriteCapability) -> Given:
-        problem: Exception | None = None
-        promised: Given | None = None
-        try:
-            promised = self._provision(trip, capability)
-        except (Refused, Unreachable, DataInvalid) as error:
-            problem = error
-        began = time.perf_counter()
-        try:
-            arrived = self._loans.take_back(capability.id)
-        except CapabilityRefused as error:
-            raise problem or error from error
-        finally:
-            self.progress.add("export_key", time.perf_counter() - began)
-        if promised is None:
-            raise problem or AssertionError("nothing was promised")
-        if arrived != promised.written or arrived.size != trip.size:
-            raise TripBroken(
-                "the accelerator received another chunk than the holder sent",
-                check="chunk",
-                got=f"{arrived.size} bytes {arrived.fingerprint}",
-                expected=f"{trip.size} bytes {promised.written.fingerprint}",
-            )
-        return promised
 
     def _provision(self, trip: Trip, capability: WriteCapability) -> Given:
         host, port = self._parties.writes
@@ -308,32 +331,68 @@ class Orchestrator:
             capability=capability.to_dict(),
         )
         given = self.ask(trip.holder, lambda lane: lane.provision(asked))
+        if given.written.size != trip.size:
+            raise TripBroken(
+                "the holder wrote another chunk than it was asked for",
+                check="chunk",
+                got=given.written.size,
+                expected=trip.size,
+            )
         for name, seconds in given.timers.items():
             self.progress.add(name, seconds)
         return given
 
-    def _refuse(self, lane: AcceleratorLane, trip: Trip, error: SealtrainError) -> None:
+    def _refuse(self, trip: Trip, capability_id: str, error: SealtrainError) -> _Wiped:
         self._rotation.refuse(trip)
         refused = {"trip": trip.number, "holder": trip.holder, "code": error.code}
         self._record("trip.refused", refused)
-        self._scrubbing(lane, trip)()
+        seed = self._random(32)
+        self._loans.wipe(trip.start, trip.end, seed, capability_id)
+        return _Wiped(trip, seed)
 
-    def _train(self, trip: Trip) -> bool:
-        """Steps 5 to 7; whether the chunk was something to train on."""
+    def _turn(self, filled: _Filled) -> _Asked:
+        """Ask for steps 4 to 6; the accelerator begins with them when it is done with the last."""
+        trip, nonce, seed = filled.trip, self._random(32), self._random(32)
+        due = trip.number - self._sealed_at >= self.plan.seal_every
+        export = self._sealed is not None and due
+        if export:
+            self._sealed_at = trip.number
+        self._work.turn(
+            Turn(
+                start=trip.start,
+                end=trip.end,
+                id=filled.id,
+                written=filled.written,
+                nonce=nonce,
+                seed=seed,
+                export=export,
+            )
+        )
+        return _Asked(trip, filled.id, nonce, seed, export)
+
+    def _finish(self, asked: _Asked) -> tuple[bool, _Wiped]:
+        """Steps 4 to 6: whether the chunk was trained on, and that it was overwritten."""
+        trip = asked.trip
         try:
-            done = self._work.train(trip.start, trip.end)
-        except DataInvalid as error:
-            self._refuse(self._work, trip, error)
-            self._same_state(self._work.measure())
-            return False
-        self._work.ratchet()
-        self._same_state(done.before)
-        if done.after["code"] != done.before["code"]:
-            raise TripBroken("the code changed while it trained", check="code")
-        self._measured = done.after
+            done = self._work.trained()
+        except (DataInvalid, CapabilityRefused, TripBroken) as error:
+            if isinstance(error, TripBroken) and error.check != "chunk":
+                raise
+            if asked.export:  # the next turn brings the state instead
+                self._sealed_at -= self.plan.seal_every
+            return False, self._refuse(trip, asked.id, error)
+        if done.after["code"] != self._measured["code"]:
+            raise TripBroken(
+                "the code in the accelerator is not as it was loaded",
+                check="code",
+                got=done.after["code"],
+                expected=self._measured["code"],
+                hint="do not trust this accelerator; go on from the last sealed state",
+            )
+        self._measured, self._nonce = done.after, asked.nonce
         bounded: dict[str, JsonValue] = {} if done.moved is None else {"moved": done.moved}
         self._record("trip.trained", {
-            "trip": trip.number, "tokens": done.tokens, "before": dict(done.before),
+            "trip": trip.number, "tokens": done.tokens, "nonce": asked.nonce.hex(),
             "after": dict(done.after), **bounded,
         })  # fmt: skip
         self.progress.training += done.seconds.get("train", 0.0)
@@ -342,40 +401,35 @@ class Orchestrator:
         self._rotation.went_well(trip)
         if self._on_trip is not None:
             self._on_trip(trip, done.loss)
-        return True
+        if asked.export and self._sealed is not None:
+            self._is_the_state(done.state)
+            self._sealed(done.state)
+        return True, _Wiped(trip, asked.seed)
 
-    def _same_state(self, found: dict[str, str]) -> None:
-        for name, value in found.items():
-            if value != self._measured[name]:
-                raise TripBroken(
-                    f"the {name} in the accelerator is not as it was left",
-                    check=name,
-                    got=value,
-                    expected=self._measured[name],
-                    hint="do not trust this accelerator; go on from the last sealed state",
-                )
+    def _is_the_state(self, state: bytes) -> None:
+        """See that a state is the one that was measured last: what was answered is computed."""
+        found = fingerprint_of_bytes(state, self._nonce)
+        if found != self._measured["model"]:
+            raise TripBroken(
+                "the model state is not the one that was measured",
+                check="model",
+                got=found,
+                expected=self._measured["model"],
+                hint="do not trust this accelerator; go on from the last sealed state",
+            )
 
-    def _wiping(self, trip: Trip) -> Callable[[], None]:
-        """Ask for step 8 of a trained trip; the function that it returns does step 9."""
+    def _proven(self, wiped: _Wiped) -> None:
         began = time.perf_counter()
-        scrubbed = self._scrubbing(self._loans, trip)
+        challenge = wiped.challenge(self._random)
+        self._loans.prove(challenge)
+        self._scrubbed(wiped, challenge)
+        self.progress.add("scrub", time.perf_counter() - began)
 
-        def wiped() -> None:
-            scrubbed()
-            self._loans.ratchet()
-            self.progress.add("scrub", time.perf_counter() - began)
-
-        return wiped
-
-    def _scrubbing(self, lane: AcceleratorLane, trip: Trip) -> Callable[[], None]:
-        nonce = self._random(32)
-        proven = lane.scrub(trip.start, trip.end, nonce)
-
-        def scrubbed() -> None:
-            told = {"trip": trip.number, "nonce": nonce.hex(), "proof": proven()}
-            self._record("trip.scrubbed", told)
-
-        return scrubbed
+    def _scrubbed(self, wiped: _Wiped, challenge: Challenge) -> None:
+        self._record("trip.scrubbed", {
+            "trip": wiped.trip.number, "seed": wiped.seed.hex(), "nonce": challenge.nonce,
+            "proof": challenge.expected,
+        })  # fmt: skip
 
     def _note(self, event: str, fields: dict[str, JsonValue]) -> None:
         self.log.append(event, fields, self._clock())

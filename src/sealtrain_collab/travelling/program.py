@@ -21,6 +21,7 @@ from sealtrain.errors import DataInvalid, ModelInvalid, UsageError
 from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain.training.trained import model_files
 from sealtrain_collab.travelling.bounds import PrivateSteps, bounded
+from sealtrain_collab.travelling.measurement import STATE_ENTRY
 from sealtrain_collab.travelling.recipe import TOKEN_BYTES, program_of
 
 if TYPE_CHECKING:
@@ -28,10 +29,9 @@ if TYPE_CHECKING:
 
     from sealtrain.recipe.schema import Recipe
 
-__all__ = ["Program", "ProgramSettings"]
+__all__ = ["Program", "ProgramSettings", "rehearse"]
 
 MAX_STATE_BYTES = 4 << 30
-_KEPT = "sealtrain"
 _drawing = threading.Lock()
 """torch has one source of first weights for all threads, and transformers loads on first use."""
 _Size = Annotated[int, Field(ge=1, le=1 << 20)]
@@ -287,15 +287,15 @@ class Program:
 
         # One entry: the library writes several in any order.
         kept = canonical_json({"settings": self._kept(), "step": self._steps})
-        metadata = {_KEPT: kept.decode()}
-        return save({name: one.cpu().contiguous() for name, one in self._tensors()}, metadata)
+        metadata = {STATE_ENTRY: kept.decode()}
+        return save({name: one.cpu().contiguous() for name, one in self.tensors()}, metadata)
 
     def digest(self) -> str:
         """SHA-256 of the model state (spec/travelling.md §4), hex."""
         import torch
 
         digest = hashlib.sha256(f"step {self._steps}\n".encode())
-        for name, tensor in self._tensors():
+        for name, tensor in self.tensors():
             shape = ",".join(map(str, tensor.shape))
             digest.update(f"{name} {tensor.dtype} [{shape}]\n".encode())
             flat = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
@@ -310,7 +310,29 @@ class Program:
         """What a state belongs to; it may go on where another device computes."""
         return {name: one for name, one in self.settings.to_dict().items() if name != "device"}
 
-    def _tensors(self) -> list[tuple[str, torch.Tensor]]:
+    @property
+    def steps(self) -> int:
+        """Optimizer steps so far."""
+        return self._steps
+
+    def fixed(self) -> list[tuple[str, torch.Tensor]]:
+        """What training never changes, by name: buffers, and parameters without a gradient."""
+        frozen = {
+            f"model.{name}": one.detach()
+            for name, one in self.model.named_parameters()
+            if not one.requires_grad
+        }
+        beside = {f"buffer.{name}": one for name, one in self.model.named_buffers()}
+        return sorted({**frozen, **beside}.items())
+
+    def code(self) -> list[type]:
+        """Classes whose functions compute: of the model's layers and of the optimizer."""
+        objects = [*self.model.modules(), self.optimizer]
+        classes = {kind for one in objects for kind in type(one).__mro__ if kind is not object}
+        return sorted(classes, key=lambda kind: (kind.__module__, kind.__qualname__))
+
+    def tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """The state by name: parameters, and what the optimizer keeps of each."""
         named = dict(self.model.named_parameters())
         tensors = {f"model.{name}": one.detach() for name, one in named.items()}
         for name, one in named.items():
@@ -332,7 +354,7 @@ class Program:
             raise ModelInvalid("the model state is not a safetensors file") from error
         # Loaded above, so the header is whole and JSON; the library shows no metadata of bytes.
         header = json.loads(state[8 : 8 + int.from_bytes(state[:8], "little")])
-        kept_with = parse_json(header.get("__metadata__", {}).get(_KEPT, "null").encode())
+        kept_with = parse_json(header.get("__metadata__", {}).get(STATE_ENTRY, "null").encode())
         if not isinstance(kept_with, dict) or kept_with.get("settings") != self._kept():
             raise ModelInvalid("the model state belongs to another program")
         self._steps = int(kept_with["step"])
@@ -357,3 +379,13 @@ class Program:
                         part: value.reshape(()) if part == "step" else value.to(one.device)
                         for part, value in parts.items()
                     }
+
+
+def rehearse(settings: ProgramSettings) -> None:
+    """Do once, in small, all that a program does, so that it loads no code while it trains."""
+    small = settings.model_copy(
+        update={"n_layer": 1, "n_head": 1, "n_embd": 8, "vocab_size": 8, "seq_len": 8}
+    )
+    program = Program(small)
+    program.train(memoryview(bytes(small.step_bytes)))
+    program.restore(program.state())

@@ -278,6 +278,25 @@ def test_it_speaks_over_a_unix_socket_and_leaves_none_open(tmp_path: Path) -> No
     assert caught.value.problem.kind == "connect"
 
 
+def test_a_unix_socket_may_lie_deeper_than_its_address_holds(tmp_path: Path) -> None:
+    deep = tmp_path / ("a" * 60) / ("b" * 60)
+    deep.mkdir(parents=True)
+    short = tmp_path / "short.sock"
+    place = deep / "guest.sock"
+    with server(lambda one, _: one.sendall(says("200 OK", b"x")), unix=short) as (url, _):
+        short.rename(place)
+        with client(unix=str(place)) as asking:
+            assert asking.ask("GET", url, cap=1).body == b"x"
+        held = [one.resolve() for one in Path("/proc/self/fd").iterdir()]
+        assert deep not in held
+        with client(unix=str(deep / "none.sock")) as asking, pytest.raises(NoAnswer) as caught:
+            asking.ask("GET", url, cap=1)
+    assert caught.value.problem.kind == "connect"
+    with client(unix=str(deep / "c" / "none.sock")) as asking, pytest.raises(NoAnswer) as caught:
+        asking.ask("GET", "http://guest", cap=1)
+    assert caught.value.problem.kind == "connect"
+
+
 def test_environment_and_secrets_have_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")

@@ -64,6 +64,22 @@ def test_an_unknown_field_like_no_other_gets_no_guess() -> None:
     assert "'" not in (caught.value.hint or "")
 
 
+def test_unknown_fields_are_named_all_at_once() -> None:
+    given = {"version": 1, "zzzzzz": 1, "inner": {"learning_rat": 1.0, "yyyyyy": 2}}
+    with pytest.raises(RecipeInvalid) as caught:
+        load_model(Document, given, RecipeInvalid, "recipe")
+    for field in ("'zzzzzz'", "'inner.learning_rat'", "'inner.yyyyyy'"):
+        assert field in str(caught.value)
+    assert "'learning_rate'" in str(caught.value.hint)
+
+
+def test_a_field_of_another_place_is_not_what_was_meant() -> None:
+    given = {"version": 1, "inner": {"learning_rate": 1.0}, "learning_rat": 1}
+    with pytest.raises(RecipeInvalid, check=carries(field="learning_rat")) as caught:
+        load_model(Document, given, RecipeInvalid, "recipe")
+    assert "'" not in (caught.value.hint or "")
+
+
 def test_a_missing_field_is_named() -> None:
     with pytest.raises(TrustInvalid, check=carries(check="trust file", field="inner")):
         load_model(Document, {"version": 1}, TrustInvalid, "trust file")

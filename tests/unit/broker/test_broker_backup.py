@@ -8,6 +8,7 @@ import os
 import sqlite3
 import tarfile
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -218,6 +219,28 @@ def test_what_is_no_backup_is_refused(tmp_path: Path, data: bytes) -> None:
         restore(tmp_path / "b.tar", tmp_path / "new", now=NOW)
     with pytest.raises(DataInvalid):
         restore(tmp_path / "none.tar", tmp_path / "new", now=NOW)
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_of_a_backup_asks_for_no_memory(
+    world: ReleaseWorld, tmp_path: Path, kind: bytes
+) -> None:
+    """The file holds, as a hole, all that its header says."""
+    back_up(state_of(world), tmp_path / "b.tar", now=NOW)
+    head = tarfile.TarInfo("a")
+    head.type, head.size = kind, 1 << 30
+    with (tmp_path / "forged.tar").open("wb") as file:
+        file.write(head.tobuf(tarfile.GNU_FORMAT))
+        file.seek(head.size, os.SEEK_CUR)
+        file.write((tmp_path / "b.tar").read_bytes())
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataInvalid):
+            restore(tmp_path / "forged.tar", tmp_path / "new", now=NOW)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_rewritten_ledger_is_neither_copied_nor_put_back(

@@ -121,6 +121,42 @@ def test_runs_that_began_before_roots_were_kept_have_data_that_no_resume_names(
     assert run.data == {("d1", ""), ("d2", "")}
 
 
+def test_runs_and_datasets_of_before_standing_approvals_are_of_no_count_and_no_series(
+    engine: Engine, database: Path | Postgres
+) -> None:
+    with engine.begin() as connection:
+        command.upgrade(migrations(connection), "0010")
+        connection.execute(sa.text(FIRST[0]))
+        connection.execute(
+            sa.text(
+                "INSERT INTO datasets (dataset_id, app_id, compose_hash, digest, envelope, "
+                "ledger_index) VALUES ('d', 'a', 'b', 'e', 'envelope', 7)"
+            )
+            if engine.dialect.name == "sqlite"
+            else sa.text(
+                "INSERT INTO datasets (dataset_id, app_id, compose_hash, digest, envelope, "
+                "ledger_index) VALUES ('d', 'a', 'b', 'e', CAST('envelope' AS bytea), 7)"
+            )
+        )
+    assert bring_on(database) == ("0010", HEAD)
+    store = Store(database)
+    target = {"app_id": "a", "compose_hash": "b"}
+    try:
+        with store.transaction() as transaction:
+            assert transaction.run("r") is not None
+            assert transaction.first_release("r") is None
+            assert transaction.begun(**target, recipe_hash="c", after=-1) == ()
+            assert transaction.registered(**target) == ("d",)
+            assert transaction.all_members(**target) == ()
+            transaction.begin_run(
+                "s", **target, recipe_hash="c", data=[("d", "root")], now=1, ledger_index=9
+            )
+            assert transaction.begun(**target, recipe_hash="c", after=-1) == (9,)
+            assert transaction.first_release("s") == 9
+    finally:
+        store.close()
+
+
 def test_a_migration_that_breaks_references_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import signal
 import struct
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,7 @@ from sealtrain.errors import (
     SealtrainError,
 )
 from sealtrain.guest.closing import Outcome
+from sealtrain.guest.ending import SAME_SECONDS, softly
 from sealtrain.guest.supervision import Beside, Endurance, supervised
 
 MISSING = ApprovalsMissing("not renewed", check="approvals", owner="clinic-c", hint="resume")
@@ -138,6 +140,81 @@ def test_a_process_that_does_not_heed_the_signal_is_not_started_again(tmp_path: 
     with pytest.raises(RankLost):
         story.told(restarts=3)
     assert len(story.processes) == 1
+
+
+def test_one_signal_to_the_whole_group_is_one_request_to_end(tmp_path: Path) -> None:
+    """The process gets it directly and from the supervisor, in any order and in between."""
+    asked: list[str] = []
+
+    def works() -> None:
+        with softly(lambda: asked.append("end")):
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getppid(), signal.SIGTERM)
+            os.kill(os.getppid(), signal.SIGTERM)
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGTERM)
+            if asked == ["end"]:
+                raise RunStopped("told to end", check="signal")
+        raise AssertionError(asked)
+
+    story = Story(tmp_path, works, done(1))
+    with pytest.raises(RunStopped):
+        story.told(restarts=3)
+    assert len(story.processes) == 1
+
+
+def test_a_later_signal_kills_a_process_that_goes_on(tmp_path: Path) -> None:
+    def works() -> None:
+        with softly(lambda: None):
+            os.kill(os.getppid(), signal.SIGTERM)
+            time.sleep(SAME_SECONDS + 0.3)
+            os.kill(os.getppid(), signal.SIGTERM)
+            time.sleep(20)
+
+    story = Story(tmp_path, works, done(1))
+    with pytest.raises(RankLost):
+        story.told(restarts=3)
+    assert len(story.processes) == 1
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_run_without_a_supervisor_counts_requests_too(later: bool) -> None:
+    program = textwrap.dedent(
+        f"""
+        import os, signal, time
+        from sealtrain.guest.ending import SAME_SECONDS, softly
+        asked = []
+        with softly(lambda: asked.append("end")):
+            for _ in range(3):
+                os.kill(os.getpid(), signal.SIGTERM)
+            if {later}:
+                time.sleep(SAME_SECONDS + 0.1)
+                os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)  # late, while the process leaves
+        print(asked)
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == (-signal.SIGTERM if later else 0)
+    assert done.stdout.strip() == ("" if later else "['end']")
+
+
+def test_a_group_that_is_told_to_end_before_the_run_trains_leaves_as_with_ctrl_c(
+    tmp_path: Path,
+) -> None:
+    def waits() -> None:
+        try:
+            os.kill(os.getppid(), signal.SIGTERM)
+            time.sleep(20)
+        finally:  # what is left in order meanwhile
+            os.kill(os.getpid(), signal.SIGTERM)
+            (tmp_path / "left-in-order").touch()
+
+    story = Story(tmp_path, waits, done(1))
+    with pytest.raises(KeyboardInterrupt):
+        story.told(restarts=3)
+    assert len(story.processes) == 1
+    assert (tmp_path / "left-in-order").exists()
 
 
 def test_it_ends_when_told_so_in_a_pause(tmp_path: Path) -> None:

@@ -29,8 +29,9 @@ from sealtrain.errors import (
     TicketInvalid,
 )
 from sealtrain.guest.closing import Outcome
+from sealtrain.guest.series import note, remembered
 from sealtrain.guest.settings import RunSettings, load_run, save_run
-from sealtrain.guest.unattended import STATUS_NAME, Reports, unattended
+from sealtrain.guest.unattended import PREVIOUS_FOLDER, STATUS_NAME, Reports, unattended
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.store import SealedStore
 from sealtrain.storage.outputs import OutputStore
@@ -72,6 +73,7 @@ class Machine:
             data=(),
             base=self.base,
             out=self.out,
+            previous=self.out.parent / PREVIOUS_FOLDER,
         )
 
     def begin(self, _stored: Any) -> Outcome:
@@ -283,6 +285,70 @@ def test_a_run_that_sealed_nothing_yet_is_the_same_run_on_a_fresh_guest(
     assert done is not None
     assert done.run_id == "cd" * 16
     assert (machine.out / "resumed").exists()
+
+
+def test_a_fresh_guest_asks_for_the_members_that_the_run_began_with(
+    machine: Machine, server: Server, tmp_path: Path
+) -> None:
+    """The series grew meanwhile; the number is nowhere on the fresh machine but in the store."""
+    gone = tmp_path / "gone"
+    store = left_by_another_guest(server, gone, "cd" * 16)
+    note(gone, {"clinic-a/notes": 2})
+    store.leave(gone, run_id="cd" * 16, state="checkpointed", series={"clinic-a/notes": 2})
+    seen = tmp_path / "seen"
+
+    def again(stored: Any) -> Outcome:
+        seen.write_text(repr(remembered(machine.out)))
+        return machine.again(stored)
+
+    machine.run(ticket(store=f"{server.url}/run"), again=again)
+    assert seen.read_text() == repr({("clinic-a", "notes"): 2})
+    index = OutputStore(server.folder("run"), sha256_hex(COMPOSE)).read()
+    assert index is not None
+    assert (index.state, index.series) == ("completed", {"clinic-a/notes": 2})
+
+
+FOLLOWS = {"manifest_digest": "ab" * 32, "number": 2}
+
+
+@pytest.mark.claim("C204")
+def test_the_outputs_of_the_run_before_are_brought_from_its_store(
+    machine: Machine, server: Server, tmp_path: Path
+) -> None:
+    before = Machine(tmp_path / "before")
+    before.run(ticket(store=f"{server.url}/first"))
+    previous = machine.out.parent / PREVIOUS_FOLDER
+    there = tmp_path / "there"
+
+    def begin(stored: Any) -> Outcome:
+        there.write_text(" ".join(sorted(one.name for one in previous.rglob("*.*"))))
+        return machine.begin(stored)
+
+    given = ticket(previous=f"{server.url}/first", continues=FOLLOWS)
+    machine.run(given, begin=begin)
+    assert there.read_text() == "manifest.json weights.sealed"
+    assert (previous / "manifest.json").read_bytes() == b"{}"
+
+
+@pytest.mark.claim("C204")
+@pytest.mark.parametrize("left", ["nothing", "unfinished", "another document"])
+def test_a_store_without_the_run_before_is_refused_before_anything_begins(
+    machine: Machine, server: Server, tmp_path: Path, left: str
+) -> None:
+    if left == "unfinished":
+        store = OutputStore(server.folder("first"), sha256_hex(COMPOSE))
+        store.leave(tmp_path, run_id="cd" * 16, state="started")
+    elif left == "another document":
+        store = OutputStore(server.folder("first"), "ef" * 32)
+        store.leave(tmp_path, run_id=None, state="waiting")
+    with pytest.raises(OutputStoreInvalid):
+        machine.run(ticket(previous=f"{server.url}/first", continues=FOLLOWS))
+    assert not machine.out.exists()
+
+
+def test_outputs_of_a_run_before_are_of_a_run_that_is_followed() -> None:
+    with pytest.raises(TicketInvalid):
+        ticket(previous="/runs/one")
 
 
 def test_what_was_finished_elsewhere_is_not_done_again(

@@ -119,7 +119,7 @@ def test_every_required_limit_has_a_text_and_every_text_is_required_once(world: 
     assert "border-in-software" not in needed(run_log=held)
     together = {
         name
-        for kind in ("travelling", "federated", "pads", "cut")
+        for kind in ("travelling", "federated", "pads", "cut", "nodes")
         for name in needed(collaboration=Collaboration(kind=kind, parties=()))
     }
     lock = honest.recipe.lock | {"scripts": {"train.py": "11" * 32}}

@@ -54,6 +54,15 @@ def test_one_renewal_less_would_not_do(world: World) -> None:
         assert report.refusal.code == "lease-stale"
 
 
+def test_a_run_keeps_as_few_receipts_on_its_way_as_at_its_end(world: World) -> None:
+    recorded = world.record(*renewals(world, every=10, lease=100))
+    kept: list[dict[str, Any]] = []
+    for number, one in enumerate(recorded, 1):
+        kept = needed_releases([*kept, one])
+        assert kept == needed_releases(recorded[:number])
+        assert len(kept) <= 2 + number // 9  # one each time that a lease is nearly over
+
+
 def test_every_release_stays(world: World) -> None:
     def released(at: int, lease: str) -> ReleaseReceipt:
         return world.receipt(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -27,6 +31,7 @@ class Page(HTMLParser):
         self.elements: list[str] = []
         self.attributes: list[tuple[str, str | None]] = []
         self.text = ""
+        self.scripts: list[str] = []
         self.open: list[str] = []
         self.feed(text)
         self.close()
@@ -46,7 +51,10 @@ class Page(HTMLParser):
         assert self.open.pop() == name
 
     def handle_data(self, data: str) -> None:
-        self.text += data
+        if self.open and self.open[-1] == "script":
+            self.scripts.append(data)
+        else:
+            self.text += data
 
 
 @pytest.fixture(scope="module")
@@ -77,22 +85,47 @@ def test_every_section_is_there_with_its_facts(world: World, page: str) -> None:
         world.locked.compose_hash,
     ):
         assert text in parsed.text
-    assert parsed.elements.count("svg") == 1
+    assert parsed.elements.count("svg") == 2
     assert parsed.text.count("✓") == 20
 
 
-def test_the_page_asks_for_nothing_and_runs_nothing(page: str) -> None:
+def test_the_page_asks_for_nothing_and_runs_one_script_named_by_its_hash(page: str) -> None:
     parsed = Page(page)
-    assert not {"script", "img", "link", "iframe", "object", "form"} & set(parsed.elements)
+    assert not {"img", "link", "iframe", "object", "form"} & set(parsed.elements)
     names = {name for name, _ in parsed.attributes}
     assert not {name for name in names if name.startswith("on")}
     assert not names & {"src", "href", "srcset", "style", "action"}
-    assert not re.search(r"url\(|@import|https?://", page)
-    policy = dict(parsed.attributes)["content"] and [
-        value for name, value in parsed.attributes if value and "default-src" in value
-    ]
-    assert policy
-    assert policy[0].startswith("default-src 'none'")
+    (script,) = parsed.scripts
+    assert not re.search(r"url\(|@import|https?://", page.replace(script, ""))
+    (policy,) = [value for _, value in parsed.attributes if value and "default-src" in value]
+    hashed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy.startswith("default-src 'none'; ")
+    assert f"script-src 'sha256-{hashed}'" in policy
+    assert "unsafe" not in policy
+
+
+def test_the_page_holds_what_its_script_checks(world: World, honest: bytes, page: str) -> None:
+    held = dict(re.findall(r'id="(self-manifest|self-trust)" hidden="hidden">([^<]*)<', page))
+    assert base64.b64decode(held["self-manifest"]) == honest
+    assert json.loads(base64.b64decode(held["self-trust"])) == world.trust().to_dict()
+
+
+def test_a_page_whose_script_did_not_run_says_that_it_is_no_pass(page: str) -> None:
+    assert "This is not a pass" in Page(page).text
+
+
+@pytest.mark.parametrize("opened", ["compose_hash", "app_id"])
+def test_a_simulated_run_and_open_trust_are_not_shown_in_green(
+    world: World, honest: bytes, opened: str
+) -> None:
+    trust = world.trust(**{opened: "any"})
+    for report in (
+        examine(honest, world.trust(), artefacts=None, now=NOW),
+        replace(examine(honest, trust, artefacts=None, now=NOW), simulated=False),
+    ):
+        classes = [value for name, value in Page(render(report)).attributes if name == "class"]
+        assert "verdict open" in classes
+        assert "verdict accepted" not in classes
 
 
 def test_a_refused_manifest_is_shown_as_claims_only(world: World, honest: bytes) -> None:

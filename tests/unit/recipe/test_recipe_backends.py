@@ -84,7 +84,6 @@ def test_a_backend_is_in_lock_and_difference(sft: dict[str, Any], lock_of: Locks
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"scripts": ["train.py"]}, "script"),
         ({"trainer": {"max_steps": 2, "packing": True}}, "packing"),
         ({"trainer": {"max_steps": 2, "padding_free": True, "max_length": None}}, "padding_free"),
         (
@@ -110,6 +109,15 @@ def test_what_a_backend_cannot_train_is_refused(
 
 
 SHARED_OUT = [{"name": "fsdp"}, {"name": "deepspeed", "zero_stage": 2}]
+
+
+def test_a_script_has_ranks_but_no_backend_that_shares_a_model_out(sft: dict[str, Any]) -> None:
+    scripts = {"scripts": ["train.py"]}
+    several = parse_recipe(sft | scripts | {"backend": {"name": "trl", "ranks": 2}})
+    assert several.backend is not None
+    for backend in SHARED_OUT:
+        with pytest.raises(RecipeInvalid, match="script"):
+            parse_recipe(sft | scripts | {"backend": backend})
 
 
 @pytest.mark.parametrize("backend", [{"name": "trl", "ranks": 2}, *SHARED_OUT])
@@ -143,9 +151,8 @@ def test_a_policy_that_answers_and_an_evaluation_are_not_shared_out(
 
 def test_copies_keep_the_best_model_and_what_cannot_be_split(sft: dict[str, Any]) -> None:
     best = {"eval_steps": 1, "metric_for_best_model": "loss", "load_best_model_at_end": True}
-    quantized = {"peft": sft["peft"] | {"quantization": {}}, "model": {"path": "base"}}
     prompts = {"peft": {"method": "prompt_tuning", "num_virtual_tokens": 2}}
-    for changed in ({"trainer": {"max_steps": 2} | best}, quantized, prompts):
+    for changed in ({"trainer": {"max_steps": 2} | best}, prompts):
         parse_recipe(sft | {"backend": {"name": "trl", "ranks": 2}} | changed)
         for backend in SHARED_OUT:
             with pytest.raises(RecipeInvalid):
@@ -155,8 +162,50 @@ def test_copies_keep_the_best_model_and_what_cannot_be_split(sft: dict[str, Any]
 def test_adapters_over_weights_of_another_kind_are_not_shared_out(sft: dict[str, Any]) -> None:
     half = sft | {"model": sft["model"] | {"dtype": "bfloat16"}}
     parse_recipe(half | {"backend": {"name": "trl", "ranks": 2}})
+    for backend in SHARED_OUT:
+        with pytest.raises(RecipeInvalid, check=carries(check="recipe")):
+            parse_recipe(half | {"backend": backend})
+
+
+@pytest.mark.parametrize("backend", SHARED_OUT, ids=lambda backend: backend["name"])
+def test_a_base_in_four_bits_is_shared_out(sft: dict[str, Any], backend: Any) -> None:
+    quantized = {"peft": sft["peft"] | {"quantization": {}}, "model": {"path": "base"}}
+    assert parse_recipe(sft | quantized | {"backend": backend}).peft.quantization is not None
+
+
+PRECISE = {"max_steps": 2, "fp16": True}
+
+
+@pytest.mark.parametrize("name", ["trl", "fsdp"])
+def test_fp16_is_in_a_lock_only_where_it_is_wanted(
+    sft: dict[str, Any], lock_of: Locks, name: str
+) -> None:
+    backend = {"backend": {"name": name, "ranks": 2}}
+    assert b"fp16" not in lock_of(sft | backend).lock_bytes
+    assert lock_of(sft | backend | {"trainer": PRECISE}).lock.recipe.trainer.fp16
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"trainer": PRECISE | {"bf16": True}},
+        {"backend": {"name": "deepspeed", "zero_stage": 1}},
+        {"model": {"path": "base", "dtype": "bfloat16"}},
+        {"scripts": ["train.py"]},
+    ],
+    ids=str,
+)
+def test_what_fp16_cannot_do_is_refused(sft: dict[str, Any], changed: dict[str, Any]) -> None:
+    parse_recipe(sft | {"trainer": PRECISE})
     with pytest.raises(RecipeInvalid, check=carries(check="recipe")):
-        parse_recipe(half | {"backend": {"name": "fsdp"}})
+        parse_recipe(sft | {"trainer": PRECISE} | changed)
+
+
+def test_fp16_does_not_scale_an_adapter_beside_four_bits(sft: dict[str, Any]) -> None:
+    base = {"model": {"path": "base"}, "trainer": PRECISE}
+    parse_recipe(sft | base)
+    with pytest.raises(RecipeInvalid, check=carries(check="recipe")):
+        parse_recipe(sft | base | {"peft": sft["peft"] | {"quantization": {}}})
 
 
 def test_gradients_in_pieces_are_not_for_deepspeed(sft: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ import sys
 import tomllib
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
+from importlib.metadata import PathDistribution
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from sealtrain.errors import EnvironmentChanged, ExtraMissing
 from sealtrain.recipe import installation
 from sealtrain.recipe.installation import (
     EnvironmentPin,
+    Installed,
     check_package_files,
     measure_code,
     measure_installation,
@@ -88,6 +90,43 @@ def test_the_closure_follows_markers_and_extras(
     measured = measure()
     assert list(measured.packages) == ["alpha", "beta", "epsilon", "gamma"]
     assert measured.python == platform.python_version()
+
+
+@pytest.mark.parametrize(
+    ("marker", "walked"),
+    [
+        ("extra == 'fast'", True),
+        ('extra=="Fast"', True),
+        ("extra == 'slow'", False),
+        ("python_version >= '3' and extra == 'fast'", True),
+        ("python_version >= '3' and extra == 'slow'", False),
+        ("(sys_platform != 'none') and (extra == 'slow')", False),
+        ("python_version >= '3' or extra == 'slow'", True),
+        ("(python_version >= '3')or(extra == 'slow')", True),
+        ("(extra == 'fast' or extra == 'slow') and python_version >= '3'", True),
+        ("extra == 'fast' or extra == 'slow'", True),
+        ("extra != 'slow'", True),
+        ("'slow' == extra", False),
+    ],
+)
+def test_a_requirement_of_an_extra_counts_where_the_extra_is_asked_for(
+    place: Place, wanted: Callable[..., None], measure: Measure, marker: str, walked: bool
+) -> None:
+    place("alpha", requires=(f"beta; {marker}",))
+    place("beta")
+    wanted("alpha[fast]")
+    assert ("beta" in measure().packages) is walked
+
+
+def test_metadata_is_read_once(place: Place, tmp_path: Path) -> None:
+    info = place("alpha", requires=("beta>=1; extra == 'fast'",))
+    found = Installed(PathDistribution(info))
+    assert (found.name, found.version) == ("alpha", "1.0")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 2.0\n")
+    assert (found.name, found.version) == ("alpha", "1.0")
+    assert found.requires == ["beta>=1; extra == 'fast'"]
+    assert found.read_text("RECORD") == (info / "RECORD").read_text()
+    assert found.locate_file("alpha.py") == tmp_path / "alpha.py"
 
 
 def test_a_missing_or_old_requirement_is_named_with_the_way_to_install_it(

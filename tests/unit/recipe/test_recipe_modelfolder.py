@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import threading
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from sealtrain.base.privatefolder import PrivateFolder
 from sealtrain.errors import ModelInvalid
 from sealtrain.recipe.fields import resolve_inside
 from sealtrain.recipe.modelfolder import measure_folder
@@ -31,6 +37,33 @@ def test_the_tokenizer_digest_reads_no_weights(model_folder: Path) -> None:
     assert tokenizer_digest(model_folder) == before
     (model_folder / "tokenizer.json").write_text("{}")
     assert tokenizer_digest(model_folder) != before
+
+
+def test_files_read_at_a_time_have_the_digests_of_the_bytes_that_are_copied(
+    model_folder: Path,
+) -> None:
+    shards = {f"shard-{number:02}.safetensors": os.urandom(3 << 20) for number in range(12)}
+    for name, data in shards.items():
+        (model_folder / name).write_bytes(data)
+    with closing(PrivateFolder()) as taken:
+        measured = measure_folder(model_folder, copies=taken.writer)
+        for name, data in shards.items():
+            assert measured.files[name] == hashlib.sha256(data).hexdigest()
+            assert (taken.path / name).read_bytes() == data
+    assert list(measured.files) == sorted(measured.files)
+
+
+def test_a_refusal_ends_the_other_reads_and_leaves_no_thread(model_folder: Path) -> None:
+    for number in range(12):
+        with (model_folder / f"shard-{number:02}.safetensors").open("wb") as file:
+            file.truncate(1 << 30)
+    (model_folder / "adapter_config.json").write_text("{}")
+    (model_folder / "b.json").write_bytes(b"no JSON")
+    threads, began = set(threading.enumerate()), time.monotonic()
+    with pytest.raises(ModelInvalid):
+        measure_folder(model_folder)
+    assert set(threading.enumerate()) <= threads  # those of earlier tests may end at any moment
+    assert time.monotonic() - began < 5  # 12 GiB take longer
 
 
 @pytest.mark.parametrize(

@@ -155,3 +155,9 @@ def test_only_datasets_of_the_recipe_are_sealed(sft: dict[str, Any], owner: str,
     with pytest.raises(DatasetUnknown, check=carries(expected="hospital-a/notes")) as caught:
         dataset_of(recipe, owner, name)
     assert isinstance(caught.value, SealtrainError)
+
+
+def test_data_without_a_record_are_refused_as_that(sft: dict[str, Any]) -> None:
+    recipe = recipe_of(sft, "sft text")
+    with pytest.raises(RecordInvalid, check=carries(check="records", got="0 records")):
+        RecordCheck(recipe, recipe.datasets[0])((pa.schema([]), iter(())))

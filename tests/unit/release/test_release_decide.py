@@ -10,6 +10,7 @@ import pytest
 from bare_evidence import EVIDENCE
 from world import digest, founded, identity
 
+from sealtrain.base.clock import to_rfc3339
 from sealtrain.consortium.approvals import (
     DatasetPin,
     Decision,
@@ -40,7 +41,9 @@ from sealtrain.errors import (
     LeaseStale,
     LeaseUnknown,
     PlatformMismatch,
+    PurposeMismatch,
     RecipeChanged,
+    RetentionEnded,
     RunMismatch,
     SealtrainError,
 )
@@ -55,6 +58,7 @@ from sealtrain.release.facts import (
     RunState,
 )
 from sealtrain.release.messages import ReleaseRequest, RenewalRequest
+from sealtrain.signing.datause import DataUse
 from sealtrain.signing.needs import Needs
 
 NOW = 1_790_000_000
@@ -186,6 +190,7 @@ class Case:
             self.measured,
             self.known(challenge, self.run or KNOWN),
             lease=self.lease,
+            registered=self.registered,
             now=self.now,
             limits=self.limits,
         )
@@ -220,6 +225,8 @@ def resumed(**before: Any) -> Case:
     return replace(with_release(resume=True), run=replace(KNOWN, **before))
 
 
+ENDED = DataUse(retention_until=to_rfc3339(NOW - 1))
+BINDING = DataUse(purposes=("early detection",), purposes_bind=True)
 OTHER = Target(app_id=TARGET.app_id, compose_hash=TARGET.compose_hash, recipe_hash="ab" * 32)
 
 # In the order of the spec; each case breaks one check only.
@@ -276,6 +283,8 @@ RELEASE_REFUSALS: list[tuple[str, Case, type[SealtrainError]]] = [
     ("12 other deployment", with_manifest(compose_hash="ab" * 32), DatasetUnknown),
     ("12 not named", with_manifest(name="payroll"), DatasetUnknown),
     ("12 other owner's name", with_manifest(owner="hospital-b"), DatasetUnknown),
+    ("12 purpose", with_manifest(data_use=BINDING), PurposeMismatch),
+    ("12 retention", with_manifest(data_use=ENDED), RetentionEnded),
     ("13 root", with_manifest(root="ab" * 32), DatasetMismatch),
     (
         "13 pinned otherwise",
@@ -402,6 +411,7 @@ RENEWAL_REFUSALS: list[tuple[str, Callable[[], Case], type[SealtrainError]]] = [
         lambda: replace(HONEST, withdrawn={DATASET: "hospital-a"}),
         DatasetWithdrawn,
     ),
+    ("15 retention", lambda: with_manifest(data_use=ENDED), RetentionEnded),
 ]
 
 
@@ -412,6 +422,53 @@ def with_lease(**changed: Any) -> Case:
 def with_checkpoint(counter: int, sealed: str) -> Case:
     anchor = Anchor(counter=counter, digest=sealed)
     return replace(HONEST, renewal=RENEWAL.model_copy(update={"checkpoint": anchor}))
+
+
+@pytest.mark.claim("C175")
+@pytest.mark.parametrize(("left", "lease"), [(0, 1), (59, 60), (3600, 3600), (9999, 3600)])
+def test_no_lease_ends_after_the_retention(left: int, lease: int) -> None:
+    kept = with_manifest(data_use=DataUse(retention_until=to_rfc3339(NOW + left)))
+    assert kept.decide().not_after == kept.renew().not_after == NOW + lease
+
+
+def test_a_manifest_for_another_deployment_says_nothing_about_this_one() -> None:
+    """Of data that other brokers lend, this one may know a manifest for another recipe."""
+    far = MANIFEST.model_copy(
+        update={"dataset_id": digest("far", 16), "compose_hash": "ab" * 32, "data_use": ENDED}
+    )
+    known = replace(HONEST, registered={DATASET: MANIFEST, far.dataset_id: far})
+    assert known.decide().not_after == known.renew().not_after == NOW + 3600
+    ours = far.model_copy(update={"compose_hash": TARGET.compose_hash})
+    held = replace(HONEST, registered={DATASET: MANIFEST, far.dataset_id: ours})
+    for decision in (held.decide, held.renew):
+        with pytest.raises(RetentionEnded):
+            decision()
+
+
+@pytest.mark.claim("C176")
+@pytest.mark.parametrize(
+    ("purpose", "bind", "released"),
+    [
+        ("early detection", True, True),
+        ("Early detection", True, False),
+        ("early detection ", True, False),
+        (None, True, False),
+        ("advertising", True, False),
+        ("advertising", False, True),
+        (None, False, True),
+    ],
+)
+def test_a_purpose_is_compared_where_it_binds(
+    purpose: str | None, bind: bool, released: bool
+) -> None:
+    use = DataUse(purposes=("care", "early detection"), purposes_bind=bind)
+    case = replace(with_manifest(data_use=use), measured=replace(MEASURED, purpose=purpose))
+    if released:
+        assert case.decide().datasets
+        return
+    with pytest.raises(PurposeMismatch) as caught:
+        case.decide()
+    assert (caught.value.owner, caught.value.dataset) == ("hospital-a", "biopsies")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from carrying import carries
 from pyarrow import parquet
 from sealing_world import CANARY, json_lines
 
@@ -140,12 +141,27 @@ def test_a_packed_header_without_an_end_is_not_read_whole(tmp_path: Path) -> Non
     [
         f"a,b\n1,2\n{CANARY}\n",
         f"a,b\n1,2\n1,2,{CANARY}\n",
-        f"a,b\n1,2\n{CANARY},\xff\n".encode("latin-1"),
         f'a,b\n1,2\n"{CANARY}\n',
     ],
 )
 def test_a_bad_csv_row_is_named_without_its_content(tmp_path: Path, text: str | bytes) -> None:
     assert_refused(lambda: read(write(tmp_path, "a.csv", text)), RecordInvalid, "row")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"a,b\n1,2\n{CANARY},\xff\n".encode("latin-1"),  # as a spreadsheet exports it
+        f"a;b\n1;2\n{CANARY};\xe4\n".encode("cp1252"),
+        f"\xe4,b\n{CANARY},2\n".encode("cp1252"),
+        f"a,b\n{CANARY},2\n".encode("utf-16"),
+    ],
+)
+def test_a_csv_in_another_encoding_is_named_as_that(tmp_path: Path, text: bytes) -> None:
+    path = write(tmp_path, "a.csv", text)
+    with pytest.raises(RecordInvalid, check=carries(check="encoding")):
+        read(path)
+    assert_refused(lambda: read(path), RecordInvalid, "UTF-8")
 
 
 @pytest.mark.parametrize("text", ["", "\n", "a,a\n1,2\n", "a,,b\n1,2,3\n"])
@@ -268,6 +284,42 @@ def test_a_broken_json_array_is_refused_without_its_content(
     with pytest.raises(RecordInvalid) as caught:
         read(write(tmp_path, "a.json", text))
     assert CANARY not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 64, 256])
+@pytest.mark.parametrize(
+    ("second", "column"),
+    [
+        ('{"a": tru, "b": 1}', 8),
+        ('{"a": "x" "b": 1}', 12),
+        ('{"a": 1,, "b": 2}', 10),
+        ('{"a": "x\\q"}', 10),
+        ('{"a": NaNo, "b": "abcdefghijklmnop"}', 11),
+        ('{a: 1, "b": "abcdefghijklmnop"}', 3),
+        ("[1]", 2),
+    ],
+)
+def test_a_broken_record_in_a_long_array_is_refused_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, second: str, column: int
+) -> None:
+    """However much follows: the array is longer than a record may be."""
+    monkeypatch.setattr(jsonarray, "CHUNK_CHARACTERS", chunk)
+    monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 1000)
+    rest = ",\n".join([json.dumps({"a": CANARY})] * 200)
+    path = write(tmp_path, "a.json", f'[\n{{"a": "{CANARY}"}},\n {second},\n{rest}]')
+    with pytest.raises(
+        RecordInvalid, check=carries(check="record", got=f"line 3, column {column}")
+    ):
+        read(path)
+
+
+def test_an_endless_record_of_an_array_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonarray, "CHUNK_CHARACTERS", 64)
+    monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 1000)
+    path = write(tmp_path, "a.json", '[{"a": 1},\n{"a": "' + CANARY * 1000 + '"}]')
+    assert_refused(lambda: read(path), LimitExceeded, "record 2")
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,28 @@ from image_world import encoded, png
 from PIL import Image
 from sealing_world import CANARY
 from training_world import checkpoint_store, run, sources_of
-from vision_world import IDEFICS, LLAVA, LORA, VISION, image_reader, seal_digits
+from vision_world import (
+    AREA,
+    IDEFICS,
+    LLAVA,
+    LORA,
+    MLLAMA,
+    QWEN2,
+    QWEN3,
+    QWEN25,
+    TILES,
+    VISION,
+    image_reader,
+    reading,
+    seal_digits,
+)
 
 from sealtrain.errors import ModelInvalid, RecipeInvalid, RecordInvalid
 from sealtrain.training.models.base import build_model, build_tokenizer
+from sealtrain.training.models.imageforms import image_layout
 from sealtrain.training.models.imagetext import (
     IGNORED,
     ImageTextEncoder,
-    image_layout,
     name_image_token,
     train_parts,
 )
@@ -37,7 +51,15 @@ def ready(recipe: Any) -> tuple[Any, Any, Any]:
 
 def encoder(recipe: Any) -> tuple[ImageTextEncoder, Any, Any]:
     _, tokenizer, layout = ready(recipe)
-    return ImageTextEncoder(recipe, tokenizer, layout, recipe.preparation), tokenizer, layout
+    return (
+        ImageTextEncoder(recipe, tokenizer, layout, recipe.preparation.max_pixels),
+        tokenizer,
+        layout,
+    )
+
+
+def sized(width: int, height: int) -> dict[str, Any]:
+    return record() | {"image": encoded(Image.new("RGB", (width, height), (200, 10, 10)))}
 
 
 def record(prompt: str = "what?", completion: str = "a 7") -> dict[str, Any]:
@@ -74,6 +96,86 @@ def test_only_the_answer_and_its_end_are_learned(model: dict[str, Any]) -> None:
         assert int(batch["attention_mask"][row].sum()) == int((ids != 0).sum())
     several = model is IDEFICS
     assert batch["pixel_values"].shape == ((2, 1, 3, 16, 16) if several else (2, 3, 16, 16))
+
+
+# A token is a square of 8 pixels; an area of 512 pixels has room for eight of them.
+@pytest.mark.parametrize(
+    ("width", "height", "grid"),
+    [(16, 16, (1, 4, 4)), (32, 8, (1, 2, 8)), (8, 24, (1, 6, 2)), (320, 320, (1, 4, 4))],
+)
+@pytest.mark.parametrize("config", [QWEN2, QWEN25, QWEN3], ids=lambda one: one["model_type"])
+def test_an_image_of_a_grid_takes_as_many_tokens_as_its_shape(
+    config: dict[str, Any], width: int, height: int, grid: tuple[int, ...]
+) -> None:
+    import torch
+
+    recipe = image_reader(**reading(config))
+    model, tokenizer, layout = ready(recipe)
+    encode = ImageTextEncoder(recipe, tokenizer, layout, recipe.preparation.max_pixels)
+    batch = encode([record("ab<image>"), sized(width, height)])
+    assert tuple(batch["image_grid_thw"][1].tolist()) == grid
+    taken = (batch["input_ids"] == layout.token).sum(1).tolist()
+    assert taken == (batch["image_grid_thw"].prod(1) // 4).tolist()
+    assert batch["pixel_values"].shape == (sum(taken) * 4, 3 * 2 * 4 * 4)
+    assert max(taken) <= layout.most == 8
+    with torch.no_grad():
+        assert torch.isfinite(model(**batch).loss)
+
+
+def test_an_unplaced_image_of_a_grid_is_marked_as_its_model_marks_it() -> None:
+    config = QWEN2 | {"vision_start_token_id": 5, "vision_end_token_id": 6}
+    recipe = image_reader(**reading(config))
+    _, tokenizer, layout = ready(recipe)
+    encode = ImageTextEncoder(recipe, tokenizer, layout, recipe.preparation.max_pixels)
+    first, placed = (
+        encode([record(text)])["input_ids"][0].tolist() for text in ("ab", "ab<image>")
+    )
+    image = [layout.token] * first.count(layout.token)
+    ab = tokenizer("ab")["input_ids"]
+    assert first[: len(image) + 4] == [5, *image, 6, *ab]
+    assert placed[: len(image) + 2] == [*ab, *image]
+
+
+def test_tiles_are_looked_at_from_their_image_on_as_the_library_says() -> None:
+    from transformers import MllamaProcessor
+
+    recipe = image_reader(**reading(MLLAMA))
+    _, tokenizer, layout = ready(recipe)
+    encode = ImageTextEncoder(recipe, tokenizer, layout, recipe.preparation.max_pixels)
+    wide, small = Image.new("RGB", (40, 16), (9, 80, 7)), Image.new("RGB", (9, 9), (1, 2, 200))
+    texts = [("ab<image>cd", "7"), ("<image>a", "72")]
+    batch = encode(
+        [
+            record(*text) | {"image": encoded(image)}
+            for text, image in zip(texts, (wide, small), strict=True)
+        ]
+    )
+    tokenizer.image_token, tokenizer.image_token_id = "<image>", layout.token
+    made: Any = MllamaProcessor
+    theirs = made(layout.processor, tokenizer)(
+        images=[[wide], [small]],
+        # It puts the first token before the text itself; ours end with the last one.
+        text=[f"{prompt}{answer}" for prompt, answer in texts],
+        padding=True,
+        return_tensors="pt",
+    )
+    for name in ("pixel_values", "aspect_ratio_ids", "aspect_ratio_mask"):
+        assert theirs[name].equal(batch[name]), name
+    for row, tiles in enumerate((2, 1)):
+        since = batch["input_ids"][row].tolist().index(layout.token)
+        looked = batch["cross_attention_mask"][row, :, 0]
+        assert not looked[:since].any()
+        assert looked[since:].sum(1).unique().tolist() == [tiles]
+        its = theirs["input_ids"][row].tolist().index(layout.token)
+        assert theirs["cross_attention_mask"][row, its:, 0].equal(
+            looked[since : since + len(looked) - its]
+        )
+
+
+def test_an_image_that_no_grid_can_have_is_refused() -> None:
+    encode, _, _ = encoder(image_reader(**reading(QWEN2)))
+    with pytest.raises(RecordInvalid, check=carries(check="images")):
+        encode([sized(1000, 2)])
 
 
 def test_an_image_stands_where_the_prompt_says() -> None:
@@ -119,7 +221,7 @@ def test_a_black_image_is_no_padding_to_idefics() -> None:
         model=IDEFICS_MODEL, preparation={"size": 16, "mean": [0, 0, 0], "std": [1, 1, 1]}
     )
     model, tokenizer, layout = ready(recipe)
-    encode = ImageTextEncoder(recipe, tokenizer, layout, recipe.preparation)
+    encode = ImageTextEncoder(recipe, tokenizer, layout, recipe.preparation.max_pixels)
     black = record() | {"image": encoded(Image.new("RGB", (16, 16)))}
     with torch.no_grad():
         assert torch.isfinite(model(**encode([record(), black])).loss)
@@ -131,14 +233,15 @@ def trainable(model: Any) -> set[str]:
 
 # One library deprecates what another still calls.
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
-@pytest.mark.parametrize("config", [LLAVA, IDEFICS])
+@pytest.mark.parametrize(
+    "config", [LLAVA, IDEFICS, QWEN2, QWEN3, MLLAMA], ids=lambda one: one["model_type"]
+)
 def test_the_parts_that_the_recipe_names_train_and_no_others(config: dict[str, Any]) -> None:
-    model = IDEFICS_MODEL | {"config": config}
-    vision = ("vision_tower", "vision_model")
-    projector = ("multi_modal_projector", "connector")
+    vision = ("vision_tower", "vision_model", "visual.blocks", "visual.patch", "visual.pos")
+    projector = ("multi_modal_projector", "connector", "visual.merger", "deepstack_merger_list")
 
     def of(parts: list[str], **changed: Any) -> set[str]:
-        recipe = image_reader(model=model, parts=parts, **changed)
+        recipe = image_reader(**reading(config), parts=parts, **changed)
         return trainable(train_parts(recipe, ready(recipe)[0]))
 
     assert all(any(one in name for one in projector) for name in of(["projector"]))
@@ -154,7 +257,8 @@ def test_the_parts_that_the_recipe_names_train_and_no_others(config: dict[str, A
     for name in adapted:
         whole = any(one in name for one in projector) and "modules_to_save" in name
         assert whole or ("lora_" in name and not any(one in name for one in vision))
-    seeing = of(["vision"], peft=LORA)
+    adapter = LORA | {"target_modules": ["qkv" if "qwen" in config["model_type"] else "q_proj"]}
+    seeing = of(["vision"], peft=adapter)
     assert all("lora_" in name and any(one in name for one in vision) for name in seeing)
 
 
@@ -172,6 +276,27 @@ def test_what_does_not_train_stays_as_it_was(tmp_path: Path) -> None:
     assert {"eval_loss", "accuracy", "majority"} <= ran.trained.metrics.keys()
     assert "<image>" in ran.trained.files["tokenizer.json"].decode()
     assert "preprocessor_config.json" in ran.trained.files
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", [QWEN3, MLLAMA], ids=lambda one: one["model_type"])
+def test_a_saved_model_says_itself_how_it_reads_images(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    from sealtrain.training.data.images import preparation_of
+
+    sealed = seal_digits(tmp_path / "digits", 20)
+    first = image_reader(trainer=SHORT, **reading(config))
+    ran = run(first, sources_of(first, sealed), checkpoint_store(tmp_path / "a"))
+    (tmp_path / "base").mkdir()
+    for name, data in ran.trained.files.items():
+        (tmp_path / "base" / name).write_bytes(data)
+    second = image_reader(trainer=SHORT, model={"path": "base"}, preparation=None, peft=LORA)
+    assert preparation_of(second, tmp_path) == first.preparation
+    ran = run(
+        second, sources_of(second, sealed), checkpoint_store(tmp_path / "b"), base_dir=tmp_path
+    )
+    assert "adapter_model.safetensors" in ran.trained.files
 
 
 @pytest.mark.slow
@@ -203,6 +328,9 @@ def test_a_saved_model_trains_on_with_its_own_tokens(tmp_path: Path) -> None:
         ({"preparation": {"size": 32}}, ModelInvalid),
         ({"trainer": {"max_length": 16}}, RecipeInvalid),
         ({"peft": LORA | {"target_modules": ["query"]}}, RecipeInvalid),
+        (reading(MLLAMA) | {"preparation": TILES | {"size": 32}}, ModelInvalid),
+        (reading(MLLAMA) | {"preparation": TILES | {"max_image_tiles": 4}}, ModelInvalid),
+        (reading(QWEN2) | {"preparation": AREA | {"max_area": 64 * 64}}, RecipeInvalid),
     ],
 )
 def test_what_does_not_fit_the_model_is_refused_before_training(
@@ -220,6 +348,13 @@ def test_what_does_not_fit_the_model_is_refused_before_training(
         {"model": {"config": LLAVA, "init_seed": 1}},
         {"model": {"config": LLAVA | {"model_type": "gpt2"}, "init_seed": 1}},
         {"preparation": None},
+        {"preparation": AREA},
+        {"preparation": TILES},
+        reading(QWEN2) | {"preparation": {"size": 16}},
+        reading(QWEN2) | {"preparation": {"min_area": 64}},
+        reading(QWEN2) | {"preparation": {"min_area": 64, "max_area": 32}},
+        reading(MLLAMA) | {"preparation": {"size": 16}},
+        reading(MLLAMA) | {"preparation": TILES | {"max_image_tiles": 0}},
         {"parts": []},
         {"parts": ["projector", "projector"]},
         {"parts": ["head"]},

@@ -33,6 +33,7 @@ OURS = {
 }
 # recipe.backends takes only one value of these.
 FIXED = {
+    "fp16",
     "eos_token",
     "label_smoothing_factor",
     "loss_type",

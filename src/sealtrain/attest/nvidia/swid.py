@@ -58,6 +58,7 @@ _MAX_ALTERNATIVES = 32
 _INDEX = re.compile(r"0|[1-9][0-9]{0,2}")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DIGEST = re.compile(r"[0-9A-Fa-f]{96}")
+_SPACE = re.compile(r"[ \t\r\n]+")
 _CHECK = "reference values"
 _CRITICAL = {ExtensionOID.BASIC_CONSTRAINTS, ExtensionOID.KEY_USAGE}
 _CHAIN_ERRORS = (
@@ -121,6 +122,7 @@ def authentic_rim(xml: bytes, root_sha256: str) -> tuple[Rim, int, int]:
         ReferenceValueInvalid: Form, signature or chain do not hold.
     """
     signature = _signature(_document(xml))
+    _check_value(signature)
     certificates = _certificates(signature)
     start, end = _check_chain(certificates, root_sha256)
     configuration = SignatureConfiguration(
@@ -214,12 +216,23 @@ def _certificates(signature: etree._Element) -> list[x509.Certificate]:
     ):
         raise _invalid("signer's chain has the wrong form", got=f"{len(parts)} parts")
     try:
-        return [
-            x509.load_der_x509_certificate(from_base64("".join((part.text or "").split())))
-            for part in parts
-        ]
+        return [x509.load_der_x509_certificate(_decoded(part)) for part in parts]
     except (DataInvalid, *X509_ERRORS) as error:
         raise _invalid("signer's chain cannot be parsed") from error
+
+
+def _check_value(signature: etree._Element) -> None:
+    """The library passes over characters that are not base64; nothing signs this text."""
+    values = signature.findall(f"{_DS}SignatureValue")
+    try:
+        for value in values:
+            _decoded(value)
+    except DataInvalid as error:
+        raise _invalid("signature is not written in base64") from error
+
+
+def _decoded(element: etree._Element) -> bytes:
+    return from_base64(_SPACE.sub("", element.text or ""))
 
 
 def _check_chain(chain: list[x509.Certificate], root_sha256: str) -> tuple[int, int]:

@@ -296,7 +296,7 @@ _REASONS: tuple[tuple[str, type[EvidenceRefused], str, str], ...] = (
         "platform's TCB status is not acceptable",
     ),
     (
-        r"Fmspc|PCE ?ID|QE[ _]Identity|tcb_?info|CRL|tee type mismatch",
+        r"Fmspc|PCE ?ID|QE[ _]?Identity|tcb_?info|CRL|tee type mismatch",
         CollateralMismatch,
         "collateral",
         "collateral is not authentic or of another platform",

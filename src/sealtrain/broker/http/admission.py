@@ -1,6 +1,6 @@
 """Authenticates a caller by the request's head alone, before the broker reads its body.
 
-1. An owner by a signature on the request (spec/requests.md §1).
+1. An owner, submitter or runner by a signature on the request (spec/requests.md §1).
 2. The holder of a lease by an authentication code under the lease's key (spec/key-release.md §5).
 3. Every other caller is counted, by address and in total, before its body is read.
 
@@ -17,6 +17,7 @@ from typing import Final
 from fastapi import Request
 
 from sealtrain.broker.http.bodies import connection_of
+from sealtrain.broker.service.controllers import SignerRole
 from sealtrain.broker.service.owners import OwnersRequest
 from sealtrain.broker.service.service import Broker
 from sealtrain.broker.service.throttle import address_group
@@ -42,11 +43,15 @@ class Admission:
         self._broker = broker
         self._public_urls = public_urls
 
-    def owner(self, request: Request) -> OwnersRequest:
-        """Return the name of the owner who signed a request's head.
+    def owner(self, request: Request, role: SignerRole = "owner") -> OwnersRequest:
+        """Return who signed a request's head.
+
+        Args:
+            request: The request.
+            role: Whose keys may sign it.
 
         Raises:
-            SignatureInvalid: No owner signed it for this URL.
+            SignatureInvalid: No such key signed it for this URL.
             RequestStale: It was signed too long ago, or ahead.
             RequestReplayed: This process saw its nonce before.
         """
@@ -54,8 +59,9 @@ class Admission:
             method=request.method,
             url=_own_url(request, self._public_urls),
             headers=request.headers.items(),
+            role=role,
         )
-        _admit(request, f"owner {found.owner}")
+        _admit(request, found.caller)
         return found
 
     def holder(self, request: Request) -> LeaseShown | None:

@@ -18,9 +18,9 @@ import logging
 import os
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
-from fastapi import FastAPI, Query, Request
+from fastapi import FastAPI, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from pydantic import BaseModel
@@ -30,6 +30,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as StarletteMessage
 
 from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.filenames import OWNER_NAME
 from sealtrain.base.version import VERSION
 from sealtrain.broker.http.admission import Admission, caller_of
 from sealtrain.broker.http.bodies import NO_STORE, answer, error_answer, internal_answer, raw_answer
@@ -40,12 +41,13 @@ from sealtrain.broker.http.openapi import describe
 from sealtrain.broker.http.posts import Serving, add_posts
 from sealtrain.broker.http.watching import Watch
 from sealtrain.broker.service.bootauth import BootAuthority
+from sealtrain.broker.service.run_control import MAX_PAGE
 from sealtrain.broker.service.service import Broker
 from sealtrain.broker.service.witnessing import MAX_COSIGNED_PAGE
 from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.members import MAX_OWNERS, Consortium
 from sealtrain.errors import DataInvalid, SealtrainError
-from sealtrain.ledger.ledger import LedgerProof
+from sealtrain.ledger.ledger import KIND, LedgerProof
 from sealtrain.release.messages import (
     BrokerIdentity,
     BrokerKeys,
@@ -59,8 +61,10 @@ from sealtrain.release.messages import (
     OwnerPolicies,
     Ready,
     RegisteredDatasets,
+    RegisteredSeries,
     TallyAnswer,
 )
+from sealtrain.release.run_control import SearchPage, SubmissionAnswer, SubmissionPage
 from sealtrain.release.sealing_key import SignedSealingKey
 
 __all__ = ["broker_app", "described"]
@@ -69,6 +73,7 @@ _log = logging.getLogger("sealtrain.broker")
 
 _AppId = Annotated[str, Query(pattern="^[0-9a-f]{40}$")]
 _Hash = Annotated[str, Query(pattern="^[0-9a-f]{64}$")]
+_ID = "^[0-9a-f]{32}$"
 _Index = Annotated[int, Query(ge=0, le=2**53 - 1)]
 _CosignedLimit = Annotated[int, Query(ge=1, le=MAX_COSIGNED_PAGE)]
 
@@ -118,6 +123,7 @@ def _application(
     admission, lanes = Admission(broker, public_urls), Lanes()
     _add_reads(app, broker, admission, lanes)
     _add_ledger(app, broker, lanes)
+    _add_runs(app, broker, lanes)
     add_posts(app, broker, admission, lanes)
     _add_operators(app, broker, metrics, lanes)
     if boot is not None:
@@ -195,6 +201,11 @@ def _add_reads(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes
         found = broker().registry.registered(app_id=app_id, compose_hash=compose_hash)
         return answer(found)
 
+    @read("/v1/datasets/series", RegisteredSeries)
+    def series(app_id: _AppId, compose_hash: _Hash) -> Response:
+        """All members of the series that are registered here for a deployment."""
+        return answer(broker().registry.series(app_id=app_id, compose_hash=compose_hash))
+
     @read("/v1/policies", OwnerPolicies)
     def policies() -> Response:
         """What owners ask of guests that read their data, beyond what this broker asks of all."""
@@ -245,6 +256,47 @@ def _add_ledger(app: FastAPI, broker: Serving, lanes: Lanes) -> None:
     def latest(quorum: Annotated[int, Query(ge=1, le=MAX_OWNERS)] = 1) -> Response:
         """The newest tree head that so many owners cosigned."""
         return answer(broker().registry.witnessing.newest(quorum))
+
+
+def _add_runs(app: FastAPI, broker: Serving, lanes: Lanes) -> None:
+    read = partial(_read, app, lanes)
+
+    @read("/v1/submissions", SubmissionPage)
+    def submissions(
+        state: Literal["open", "all"] = "all",
+        name: Annotated[str | None, Query(pattern=OWNER_NAME)] = None,
+        compose_hash: _Hash | None = None,
+        before: _Index | None = None,
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = MAX_PAGE,
+    ) -> Response:
+        """Submissions, newest first, and where each stands."""
+        return answer(
+            broker().run_control.newest(
+                state=state, name=name, compose_hash=compose_hash, before=before, limit=limit
+            )
+        )
+
+    @read("/v1/submissions/{submission_id}", SubmissionAnswer)
+    def submission(submission_id: Annotated[str, Path(pattern=_ID)]) -> Response:
+        """One submission as it was signed, and where it stands."""
+        return answer(broker().run_control.one(submission_id))
+
+    @read("/v1/ledger/search", SearchPage)
+    def search(
+        run_id: Annotated[str | None, Query(pattern=_ID)] = None,
+        submission_id: Annotated[str | None, Query(pattern=_ID)] = None,
+        compose_hash: _Hash | None = None,
+        kind: Annotated[str | None, Query(pattern=f"^{KIND.pattern}$")] = None,
+        start: _Index = 0,
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = MAX_PAGE,
+    ) -> Response:
+        """Entries of the ledger that name a run, a submission or a document, or of one kind."""
+        asked = {"run_id": run_id, "submission_id": submission_id, "compose_hash": compose_hash}
+        named = {name: value for name, value in asked.items() if value is not None}
+        found, end = broker().run_control.search(named, kind=kind, start=start, limit=limit)
+        entries = b",".join(b'{"entry":%b,"index":%d}' % (data, index) for index, data in found)
+        last = b"null" if end is None else b"%d" % end
+        return raw_answer(b'{"end":%b,"entries":[%b]}' % (last, entries))
 
 
 def _read(

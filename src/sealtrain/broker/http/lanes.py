@@ -119,6 +119,7 @@ class Lanes:
 
     Attributes:
         owners: Requests that owners signed; a caller is an owner.
+        controllers: Requests that submitters and runners signed who are no owners.
         holders: Renewals that the holder of a live lease signed; a caller is a lease.
         guests: Everything else that asks for a decision; a caller is an address.
         manifests: Run manifests, which cost most to verify.
@@ -127,6 +128,9 @@ class Lanes:
 
     owners: Lane = field(
         default_factory=_lane("owners", threads=16, each=2, waiting=1024, waiting_each=16)
+    )
+    controllers: Lane = field(
+        default_factory=_lane("controllers", threads=4, each=2, waiting=256, waiting_each=16)
     )
     holders: Lane = field(
         default_factory=_lane("holders", threads=16, each=2, waiting=256, waiting_each=4)

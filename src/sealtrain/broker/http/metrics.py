@@ -30,6 +30,9 @@ _GRANTS: Final = {
     ("POST", "/v1/approvals"): "decision",
     ("POST", "/v1/datasets"): "dataset",
     ("POST", "/v1/manifests"): "manifest",
+    ("POST", "/v1/submissions"): "submission",
+    ("POST", "/v1/run-events"): "run-event",
+    ("POST", "/v1/run-stops"): "run-stop",
     ("POST", "/bootAuth/app"): "boot-app",
     ("POST", "/bootAuth/kms"): "boot-kms",
 }

@@ -43,8 +43,17 @@ _ERRORS = {
     "500": "The broker failed",
     "503": "The broker cannot answer this now",
 }
-_SECURITY = {
+_SECURITY: dict[str, dict[str, str]] = {
     "operator": {"type": "http", "scheme": "bearer", "description": "spec/requests.md §2"},
+    **{
+        role: {
+            "type": "apiKey",
+            "in": "header",
+            "name": "Signature",
+            "description": "As an owner's, by a configured key: spec/run-control.md §3",
+        }
+        for role in ("submitter", "runner")
+    },
     "owner": {
         "type": "apiKey",
         "in": "header",

@@ -19,8 +19,11 @@ from sealtrain.base.models import StrictModel
 from sealtrain.broker.http.admission import Admission, caller_of
 from sealtrain.broker.http.bodies import answer, read_body
 from sealtrain.broker.http.lanes import Lanes
+from sealtrain.broker.service.controllers import SignerRole
 from sealtrain.broker.service.service import Broker
 from sealtrain.consortium.documents import DOCUMENTS
+from sealtrain.consortium.runevents import RunEvent
+from sealtrain.consortium.submissions import RunStop, Submission
 from sealtrain.errors import LeaseUnknown, SignatureInvalid
 from sealtrain.release.lease_code import LeaseShown
 from sealtrain.release.messages import (
@@ -40,6 +43,7 @@ from sealtrain.release.messages import (
     RenewalRequest,
     load_message,
 )
+from sealtrain.release.run_control import Posted
 
 __all__ = ["Serving", "add_posts"]
 
@@ -139,16 +143,18 @@ def _add_owners(app: FastAPI, broker: Serving, admission: Admission, lanes: Lane
         answered: type[StrictModel],
         act: Callable[[Asked], StrictModel],
         summary: str,
+        role: SignerRole = "owner",
     ) -> None:
         async def endpoint(request: Request) -> Response:
-            found = admission.owner(request)
+            found = admission.owner(request, role)
             data = await read_body(request, MAX_REQUEST_BYTES, broker().caps.body_seconds)
 
             def acted() -> Response:
                 broker().owners.admit(found, data)
                 return answer(act(_parsed(asked, data)))
 
-            return await lanes.owners.run(found.owner, acted)
+            lane = lanes.owners if found.is_owner else lanes.controllers
+            return await lane.run(found.owner, acted)
 
         app.add_api_route(
             path,
@@ -156,7 +162,7 @@ def _add_owners(app: FastAPI, broker: Serving, admission: Admission, lanes: Lane
             methods=["POST"],
             response_model=answered,
             summary=summary,
-            openapi_extra={"x-body": asked.__name__, "security": [{"owner": []}]},
+            openapi_extra={"x-body": asked.__name__, "security": [{role: []}]},
         )
 
     owned(
@@ -192,6 +198,30 @@ def _add_owners(app: FastAPI, broker: Serving, admission: Admission, lanes: Lane
         CosignedPage,
         lambda asked: broker().registry.witnessing.submit(asked),
         "Submit a cosignature of the ledger's checkpoint",
+    )
+    owned(
+        Submission.path,
+        EnvelopeDocument,
+        Posted,
+        lambda asked: broker().run_control.submit(asked),
+        "Submit a run",
+        "submitter",
+    )
+    owned(
+        RunStop.path,
+        EnvelopeDocument,
+        Posted,
+        lambda asked: broker().run_control.stop(asked),
+        "Stop a submitted run",
+        "submitter",
+    )
+    owned(
+        RunEvent.path,
+        EnvelopeDocument,
+        Posted,
+        lambda asked: broker().run_control.report(asked),
+        "Claim a submission, or report on it",
+        "runner",
     )
 
 

@@ -9,7 +9,9 @@ alone is detected here, and setting back both by the holder of a checkpoint or r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from sealtrain.base.digests import sha256_hex
@@ -17,12 +19,13 @@ from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.store.transaction import Transaction
 from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
 from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.standing_approval import Begun, Spent, Use, use_of
 from sealtrain.errors import LedgerInconsistent
 from sealtrain.ledger.ledger import MAX_PAGE, Ledger
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.needs import Needs
 
-__all__ = ["Counting", "spent_so_far"]
+__all__ = ["Counting", "Reserved", "reserved_so_far", "reserving"]
 
 
 class Counting:
@@ -33,7 +36,15 @@ class Counting:
         self._limit = limits.decisions
         self._verified: dict[str, SignedDecision] = {}
 
-    def tally(self, transaction: Transaction, target: Target, now: int, *, needs: Needs) -> Tally:
+    def tally(
+        self,
+        transaction: Transaction,
+        target: Target,
+        now: int,
+        *,
+        needs: Needs,
+        spent: Mapping[str, Spent] = MappingProxyType({}),
+    ) -> Tally:
         """Where the approval of ``target`` stands.
 
         Args:
@@ -41,13 +52,42 @@ class Counting:
             target: The recipe in question.
             now: The broker's time, seconds since the epoch.
             needs: Of the recipe, as the guest measured it.
+            spent: Of a run that would begin: standing approvals that let none begin.
 
         Raises:
             Refused: The database holds a decision that does not verify: it was altered from
                 outside.
             LimitExceeded: It holds more decisions than the broker's cap.
         """
-        return tally(self.decisions(transaction), self._consortium, target, now, needs=needs)
+        return tally(
+            self.decisions(transaction),
+            self._consortium,
+            target,
+            now,
+            needs=needs,
+            spent=spent,
+        )
+
+    def uses(
+        self, transaction: Transaction, target: Target, reserved: Iterable[Begun]
+    ) -> dict[str, tuple[SignedDecision, Use]]:
+        """Standing approvals of a target, each with what runs took of it, by digest.
+
+        Args:
+            transaction: Reads the decisions and the runs.
+            target: The recipe in question.
+            reserved: Runs that reserved privacy, as the ledger states them.
+        """
+        found: dict[str, tuple[SignedDecision, Use]] = {}
+        private = tuple(reserved)
+        for data, place in transaction.recorded_decisions(limit=self._limit):
+            signed = self._decision(data)
+            if signed.decision.standing is None or signed.decision.target != target:
+                continue
+            begun = transaction.begun(**target.to_dict(), after=place)
+            used = replace(use_of(signed, place, private), runs=len(begun))
+            found[signed.digest] = signed, used
+        return found
 
     def decisions(self, transaction: Transaction) -> list[SignedDecision]:
         """Every decision of the consortium, verified, in the order of the ledger.
@@ -68,21 +108,32 @@ class Counting:
         return known
 
 
-def spent_so_far(ledger: Ledger, reserved: Mapping[int, str]) -> dict[tuple[str, str], float]:
-    """Epsilon reserved by all runs.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """The privacy that runs reserved, counted from the ledger.
+
+    Attributes:
+        spent: Sum of epsilon by (owner, dataset name), over all runs.
+        runs: Each run that reserved some.
+    """
+
+    spent: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    runs: tuple[Begun, ...] = ()
+
+
+def reserved_so_far(ledger: Ledger, reserved: Mapping[int, str]) -> Reserved:
+    """Privacy reserved by all runs.
 
     Args:
         ledger: The broker's.
         reserved: Index of every ledger entry that holds a reservation → run id, as the database
             remembers them; the ledger may hold more.
 
-    Returns:
-        Sum by (owner, dataset name).
-
     Raises:
         LedgerInconsistent: A reservation is missing from the ledger.
     """
     total: Counter[tuple[str, str]] = Counter()
+    runs: list[Begun] = []
     missing = dict(reserved)
     for index, entry in _entries(ledger):
         body = entry["body"]
@@ -93,6 +144,7 @@ def spent_so_far(ledger: Ledger, reserved: Mapping[int, str]) -> dict[tuple[str,
             del missing[index]
         for one in found:
             total[one["owner"], one["name"]] += one["epsilon"]
+        runs.append(_begun(index, body))
     if missing:
         raise LedgerInconsistent(
             "the ledger has lost reservations of privacy that this broker made",
@@ -100,7 +152,28 @@ def spent_so_far(ledger: Ledger, reserved: Mapping[int, str]) -> dict[tuple[str,
             got=f"{len(missing)} of {len(reserved)} missing",
             hint="the ledger file was set back: restore the newest copy",
         )
-    return dict(total)
+    return Reserved(spent=dict(total), runs=tuple(runs))
+
+
+def reserving(ledger: Ledger, places: Iterable[int]) -> tuple[Begun, ...]:
+    """The runs whose reservations stand at some places of the ledger; reads nothing else of it."""
+    found = ((place, ledger.entries(place, 1)) for place in sorted(places))
+    return tuple(_begun(place, entries[0]["body"]) for place, entries in found if entries)
+
+
+def _begun(index: int, body: Mapping[str, Any]) -> Begun:
+    """A run, by the entry of its first release."""
+    return Begun(
+        index=index,
+        target=Target(
+            app_id=body["app_id"],
+            compose_hash=body["compose_hash"],
+            recipe_hash=body["recipe_hash"],
+        ),
+        reserved=tuple(
+            (one["owner"], one["name"], one["epsilon"]) for one in body.get("privacy") or ()
+        ),
+    )
 
 
 def _entries(ledger: Ledger) -> Iterator[tuple[int, dict[str, Any]]]:

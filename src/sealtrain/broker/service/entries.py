@@ -65,6 +65,7 @@ def receipt_of(
         released_at=to_rfc3339(now),
         lease=Lease(lease_id=lease_id, not_after=to_rfc3339(permit.not_after)),
         checkpoint=permit.checkpoint,
+        continues=permit.continues,
     )
 
 
@@ -93,6 +94,9 @@ def granted_entry(
     return {
         **({"privacy": reserved} if reserved else {}),
         **({} if reserved_at is None else {"reserved_at": reserved_at}),
+        **({"standing": [one.to_dict() for one in permit.standing]} if permit.standing else {}),
+        **({"series": [one.to_dict() for one in permit.series]} if permit.series else {}),
+        **({} if permit.continues is None else {"continues": permit.continues.to_dict()}),
         "run_id": request.run_id,
         **target_of(request).to_dict(),
         "datasets": [

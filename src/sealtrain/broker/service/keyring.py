@@ -44,6 +44,9 @@ __all__ = ["Keyring"]
 
 _PAIRS = 256
 """Size of the cache of recipe keys; deriving a key anew gives the same key."""
+_PUBLIC_KEYS = 1024
+"""Size of the cache of their public halves, of 1.6 KiB each: strangers choose what is in it, so it
+is another than that of releases."""
 _CHALLENGE_KEYS = 16
 _LEASE_KEYS = 1024
 
@@ -51,7 +54,15 @@ _LEASE_KEYS = 1024
 class Keyring:
     """Everything derived from one root secret, for one consortium."""
 
-    __slots__ = ("_former", "_lease_key", "_recipe_key", "challenge_key", "former", "signer")
+    __slots__ = (
+        "_former",
+        "_lease_key",
+        "_public_key",
+        "_recipe_key",
+        "challenge_key",
+        "former",
+        "signer",
+    )
 
     def __init__(self, root: Secret, former: Sequence[Secret] = ()) -> None:
         """Derive everything.
@@ -64,6 +75,7 @@ class Keyring:
         """Signs receipts and ledger tree heads."""
         # Deriving a key pair takes longer than using it, and each release uses the same few.
         self._recipe_key = lru_cache(maxsize=_PAIRS)(partial(recipe_key, root))
+        self._public_key = lru_cache(maxsize=_PUBLIC_KEYS)(partial(_public_half, root))
         self.challenge_key = lru_cache(maxsize=_CHALLENGE_KEYS)(
             partial(derive, root, "challenge-key")
         )
@@ -81,16 +93,22 @@ class Keyring:
             BrokerKey(
                 owner=owner.name,
                 owner_id=owner.owner_id,
-                public_key=to_base64(
-                    self._recipe_key(
-                        app_id=app_id,
-                        compose_hash=compose_hash,
-                        owner_id=owner.owner_id,
-                    ).public.raw
+                public_key=self.public_key(
+                    owner.owner_id, app_id=app_id, compose_hash=compose_hash
                 ),
             )
             for owner in consortium.owners
         )
+
+    def public_key(self, owner_id: str, *, app_id: str, compose_hash: str) -> str:
+        """The public key for one recipe that one owner's data, or a run's own model, is sealed to.
+
+        Args:
+            owner_id: Of the owner; the consortium's id for models of runs.
+            app_id: 40 hex digits.
+            compose_hash: 64 hex digits.
+        """
+        return self._public_key(app_id=app_id, compose_hash=compose_hash, owner_id=owner_id)
 
     def granted(self, shown: LeaseShown) -> bool:
         """Whether a request's head was made by the holder of a lease that was granted here."""
@@ -106,6 +124,8 @@ class Keyring:
         manifests: Mapping[str, DatasetManifest],
         receipt: ReleaseReceipt,
         signed: Envelope,
+        *,
+        model_of: str | None = None,
     ) -> bytes:
         """Unwrap the keys, or shares, of a request that was decided on and seal them to the guest.
 
@@ -114,6 +134,7 @@ class Keyring:
             manifests: Verified manifest of each dataset in it.
             receipt: Of the decision.
             signed: The signed receipt: the keys are usable only with this envelope.
+            model_of: Id of the run whose model's key is asked for too.
 
         Returns:
             HPKE ciphertext (spec/key-release.md §4.4).
@@ -139,8 +160,33 @@ class Keyring:
             "lease_key": to_base64(self._lease_key(receipt.lease.lease_id).reveal()),
             "receipt_digest": receipt_digest(signed),
         }
+        if request.continues is not None and model_of is not None:
+            answer["model_key"] = to_base64(self._unwrap_model(request, model_of).reveal())
         info = answer_info(transcript_digest(request.transcript()))
         return guest.seal(canonical_json(answer), info=info)
+
+    def _unwrap_model(self, request: ReleaseRequest, run_id: str) -> Secret:
+        """The key of the model that an earlier run of the same deployment sealed for its own."""
+        binding = RecipeBinding(
+            app_id=request.app_id,
+            compose_hash=request.compose_hash,
+            owner_id=request.consortium_id,
+        )
+        named = request.continues
+        if named is None or named.stanza.kind != "recipe":
+            raise DatasetMismatch("the model's stanza is for several brokers", check="model stanza")
+        try:
+            return self._opened(Stanza.from_dict(named.stanza.to_dict()), run_id, binding)
+        except (NoStanza, WrongKey) as error:
+            error.check = "model stanza"
+            error.hint = "give the guest the outputs of the run before, as that run left them"
+            raise
+        except (SealRefused, DataInvalid) as error:
+            raise DatasetMismatch(
+                "the model's stanza is malformed",
+                check="model stanza",
+                hint="give the guest the outputs of the run before, as that run left them",
+            ) from error
 
     def _unwrap(
         self, asked: DatasetRequest, request: ReleaseRequest, manifest: DatasetManifest
@@ -178,3 +224,9 @@ class Keyring:
                 with suppress(NoStanza, WrongKey):
                     return one._opened(stanza, dataset_id, binding)
             raise
+
+
+def _public_half(root: Secret, *, app_id: str, compose_hash: str, owner_id: str) -> str:
+    """Base64 of an owner's public key for one recipe."""
+    private = recipe_key(root, app_id=app_id, compose_hash=compose_hash, owner_id=owner_id)
+    return to_base64(private.public.raw)

@@ -1,4 +1,4 @@
-"""Admits each request that an owner signed for this broker, once (spec/requests.md §1).
+"""Admits each request that was signed for this broker, once (spec/requests.md §1).
 
 ``known`` looks at a request's head and costs one signature; ``admit`` needs the body and the
 database. A replayed request is refused before it is counted: an attacker who replays signed
@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Final
 
 from sealtrain.base.clock import to_rfc3339
+from sealtrain.broker.service.controllers import SignerRole
 from sealtrain.broker.service.parts import BrokerParts
 from sealtrain.broker.service.throttle import Shares
 from sealtrain.broker.store.served_once import replayed
@@ -28,36 +29,49 @@ _SPENT: Final = 1 << 14
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnersRequest:
-    """A request whose head an owner signed."""
+    """A request whose head an owner, submitter or runner signed."""
 
     owner: str
+    """Name of the signer."""
+    is_owner: bool
     head: SignedHead
+
+    @property
+    def caller(self) -> str:
+        """What the signer's requests count for."""
+        return f"owner {self.owner}" if self.is_owner else f"controller {self.owner}"
 
 
 class Owners:
-    """Authenticates the owners of one broker's consortium. Thread-safe."""
+    """Authenticates owners, submitters and runners of one broker. Thread-safe."""
 
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
-        owners = parts.consortium.owners
-        self._keys = {owner.key_id: owner.signing_bytes for owner in owners}
-        self._names = {owner.key_id: owner.name for owner in owners}
         self._ids = parts.ids
         # Apart from all other callers: no flood keeps an owner from revoking.
         self._shares = Shares(parts.limits.owner_share, "owner")
+        self._controllers = Shares(parts.limits.posts_per_controller, "submitter or runner")
         self._spent: dict[tuple[str, str], None] = {}
         self._spending = threading.Lock()
 
-    def known(self, *, method: str, url: str, headers: Iterable[tuple[str, str]]) -> OwnersRequest:
-        """Return which owner signed a request's head. Waits for nothing.
+    def known(
+        self,
+        *,
+        method: str,
+        url: str,
+        headers: Iterable[tuple[str, str]],
+        role: SignerRole = "owner",
+    ) -> OwnersRequest:
+        """Return who signed a request's head. Waits for nothing.
 
         Args:
             method: HTTP method.
             url: The request's URL, under the broker's own address.
             headers: Every header line.
+            role: Whose keys may sign it; an owner is a submitter too.
 
         Raises:
-            SignatureInvalid: Not signed by an owner, for this URL.
+            SignatureInvalid: Not signed by such a key, for this URL.
             BrokerMismatch: Signed for another broker.
             RequestStale: Signed too long ago, or ahead.
             RequestReplayed: This process saw it before.
@@ -67,7 +81,7 @@ class Owners:
             method,
             url,
             headers,
-            self._keys,
+            self._parts.controllers.keys(role),
             brokers=self._ids,
             now=self._parts.clock(),
             max_age=limits.request_seconds,
@@ -76,10 +90,11 @@ class Owners:
         signed = head.request
         if (signed.key_id, signed.nonce) in self._spent:
             raise replayed(signed.nonce)
-        return OwnersRequest(owner=self._names[signed.key_id], head=head)
+        signer = self._parts.controllers.signers(role)[signed.key_id]
+        return OwnersRequest(owner=signer.name, is_owner=signer.owner, head=head)
 
     def admit(self, asked: OwnersRequest, body: bytes) -> str:
-        """Return the name of the owner who signed a request; its nonce has then served.
+        """Return the name of the signer of a request; its nonce has then served.
 
         Args:
             asked: What ``known`` returned.
@@ -99,7 +114,8 @@ class Owners:
             self._since_memory_began(transaction.began_at, signed.created)
             transaction.nonces.spend(signed.key_id, signed.nonce, now=now, forget_after=over)
         self._remember(signed.key_id, signed.nonce)
-        self._shares.take(asked.owner, now)
+        shares = self._shares if asked.is_owner else self._controllers
+        shares.take(asked.owner, now)
         return asked.owner
 
     def _remember(self, key_id: str, nonce: str) -> None:

@@ -13,6 +13,7 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.base.clock import Clock
 from sealtrain.base.secret import Random
 from sealtrain.broker.config import BrokerLimits
+from sealtrain.broker.service.controllers import Controllers
 from sealtrain.broker.service.keyring import Keyring
 from sealtrain.broker.store.memory import Store
 from sealtrain.consortium.members import Consortium
@@ -47,6 +48,7 @@ class BrokerParts:
             answer the KMS (spec/boot-authority.md).
         chain: The contract that must allow a deployment besides its owners; ``None`` for none
             (spec/chain.md).
+        controllers: Who may submit runs and who may run them (spec/run-control.md).
         surroundings: Checks of what it needs to decide besides its databases and the chain, by
             name; each raises ``Unreachable`` where it fails.
     """
@@ -63,6 +65,7 @@ class BrokerParts:
     random: Random
     limits: BrokerLimits
     lease_seconds: int
+    controllers: Controllers
     gateway_app_id: str | None = None
     chain: ChainGate | None = None
     surroundings: Mapping[str, Callable[[], object]] = field(default_factory=dict)

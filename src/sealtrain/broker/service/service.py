@@ -13,7 +13,7 @@ Contract of a release (spec/key-release.md §4):
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from threading import BoundedSemaphore
 from typing import TypeVar
@@ -24,9 +24,15 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.encoding import to_base64
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.service.bootauth import BootAuthority
+from sealtrain.broker.service.chaining import (
+    began_after,
+    newest_run,
+    run_of,
+    withdrawn_before,
+)
 from sealtrain.broker.service.challenges import Challenges
 from sealtrain.broker.service.condition import Condition
-from sealtrain.broker.service.counting import Counting, spent_so_far
+from sealtrain.broker.service.counting import Counting, Reserved, reserved_so_far
 from sealtrain.broker.service.entries import (
     granted_entry,
     is_refusal,
@@ -38,6 +44,7 @@ from sealtrain.broker.service.guests import Appraised, appraise_guest, hold_owne
 from sealtrain.broker.service.operators import Operators
 from sealtrain.broker.service.owners import Owners
 from sealtrain.broker.service.parts import BrokerParts
+from sealtrain.broker.service.run_control import RunControl
 from sealtrain.broker.service.submissions import Registry
 from sealtrain.broker.service.throttle import Shares, Throttle
 from sealtrain.broker.store.recording import record
@@ -47,12 +54,20 @@ from sealtrain.consortium.members import MAX_OWNERS, Consortium
 from sealtrain.consortium.owned import verify_owned
 from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.receipts import ReleaseReceipt, sign_receipt
+from sealtrain.consortium.series import chain_of
+from sealtrain.consortium.standing_approval import is_spent
 from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import ApprovalUnknown, SealtrainError
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.rotation import rotation_entry
-from sealtrain.release.decide import admit, decide, decide_renewal, same_consortium
-from sealtrain.release.facts import ChallengeState, Known, Limits
+from sealtrain.release.decide import (
+    admit,
+    decide,
+    decide_renewal,
+    reserves_of,
+    same_consortium,
+)
+from sealtrain.release.facts import ChallengeState, Known, Limits, Measured
 from sealtrain.release.lease_code import LeaseShown
 from sealtrain.release.messages import (
     IDENTITY_PURPOSE,
@@ -97,7 +112,9 @@ class Broker:
         self.registry = Registry(parts, self._counting)
         """Accepts submissions of owners and guests."""
         self.owners = Owners(parts)
-        """Authenticates owners."""
+        """Authenticates owners, submitters and runners."""
+        self.run_control = RunControl(parts)
+        """Records submissions, run events and stops."""
         self.condition = Condition(parts)
         """The broker's health."""
         self.operators = Operators(parts)
@@ -211,23 +228,22 @@ class Broker:
         Args:
             app_id: 40 hex digits.
             compose_hash: 64 hex digits.
-            owner_id: 64 hex digits.
+            owner_id: 64 hex digits; the consortium's id for the models of the recipe's own runs.
             nonce: 64 hex digits the asker chose.
 
         Raises:
             ApprovalUnknown: The consortium has no such owner.
         """
-        keys = self._parts.keyring.public_keys(
-            self.consortium, app_id=app_id, compose_hash=compose_hash
-        )
-        found = next((key for key in keys if key.owner_id == owner_id), None)
-        if found is None:
+        owners = self.consortium.owners
+        known = {owner.owner_id for owner in owners} | {self.consortium.consortium_id}
+        if owner_id not in known:
             raise ApprovalUnknown(
                 "the broker serves no such owner",
                 check="owner",
                 got=owner_id,
-                expected=", ".join(key.owner_id for key in keys),
+                expected=", ".join(owner.owner_id for owner in owners),
             )
+        key = self._parts.keyring.public_key(owner_id, app_id=app_id, compose_hash=compose_hash)
         signer = self._parts.keyring.signer
         statement = SealingKey(
             broker_id=broker_id(signer.public),
@@ -235,7 +251,7 @@ class Broker:
             app_id=app_id,
             compose_hash=compose_hash,
             owner_id=owner_id,
-            public_key=found.public_key,
+            public_key=key,
             nonce=nonce,
         )
         return sign_sealing_key(statement, signer)
@@ -337,36 +353,61 @@ class Broker:
     ) -> ReleaseAnswer:
         private = guest.measured.privacy
         # The ledger states the privacy that runs spent: no entry of it may be uncommitted.
-        with self._parts.store.transaction(alone=bool(private)) as transaction:
+        follows = guest.measured.follows
+        with self._parts.store.transaction(alone=bool(private) or follows) as transaction:
             transaction.successions.require_none()
             run = transaction.run(request.run_id)
-            registered = self._registered(transaction, request)
+            registered = self._registered(transaction, request, request.data)
             reserved = transaction.reservations() if private else {}
-            spent = spent_so_far(self.ledger, reserved) if private else {}
+            before = reserved_so_far(self.ledger, reserved) if private else Reserved()
+            begins = run is None and not request.resume
+            used = self._counting.uses(transaction, target_of(request), before.runs)
+            asked = reserves_of(guest.measured)
+            spent = {
+                digest: why
+                for digest, (signed, use) in used.items()
+                if begins and (why := is_spent(signed, use, asked)) is not None
+            }
             permit = decide(
                 request,
                 guest.measured,
                 Known(
                     challenge=challenge,
                     tally=self._counting.tally(
-                        transaction, target_of(request), now, needs=guest.measured.needs
+                        transaction,
+                        target_of(request),
+                        now,
+                        needs=guest.measured.needs,
+                        spent=spent,
                     ),
+                    uses={digest: use for digest, (_signed, use) in used.items()},
+                    chains=self._chains(transaction, request, guest.measured, registered),
                     run=run,
                     withdrawn=transaction.owner_documents.about(
                         Withdrawal.entry_kind,
                         request.run_id,
                         [dataset_id for dataset_id, _root in request.data],
-                    ),
+                    )
+                    | withdrawn_before(transaction, target_of(request), guest.measured),
+                    newest=newest_run(transaction, self.ledger, target_of(request))
+                    if follows
+                    else None,
+                    began=began_after(transaction, self.ledger, request.run_id)
+                    if follows
+                    else None,
                 ),
                 registered=registered,
                 now=now,
                 limits=self._limits_for(transaction, guest),
-                spent=spent,
+                spent=before.spent,
             )
             lease_id = self._parts.random(32).hex()
             granted = receipt_of(request, permit, guest, lease_id, now)
             receipt = self._signed(granted)
-            sealed = self._parts.keyring.seal_answer(request, registered, granted, receipt)  # (15)
+            model_of = run_of(transaction, self.ledger, permit.continues)
+            sealed = self._parts.keyring.seal_answer(  # (15)
+                request, registered, granted, receipt, model_of=model_of
+            )
             index = record(
                 transaction,
                 self.ledger,
@@ -397,6 +438,7 @@ class Broker:
     ) -> RenewalAnswer:
         with self._parts.store.transaction(alone=False) as transaction:
             transaction.successions.require_none()
+            run = transaction.run(request.run_id)
             permit = decide_renewal(
                 request,
                 guest.measured,
@@ -405,12 +447,14 @@ class Broker:
                     tally=self._counting.tally(
                         transaction, target_of(request), now, needs=guest.measured.needs
                     ),
-                    run=transaction.run(request.run_id),
+                    run=run,
                     withdrawn=transaction.owner_documents.about(
                         Withdrawal.entry_kind, request.run_id
-                    ),
+                    )
+                    | withdrawn_before(transaction, target_of(request), guest.measured),
                 ),
                 lease=transaction.lease(request.lease_id),
+                registered=self._registered(transaction, request, () if run is None else run.data),
                 now=now,
                 limits=self._limits_for(transaction, guest),
             )
@@ -436,14 +480,45 @@ class Broker:
         return hold_owners_policies(guest, policies, self._limits)
 
     def _registered(
-        self, transaction: Transaction, request: ReleaseRequest
+        self,
+        transaction: Transaction,
+        request: ReleaseRequest | RenewalRequest,
+        data: Iterable[tuple[str, str]],
     ) -> dict[str, DatasetManifest]:
+        """Manifests of the data of a run, id and root of each, as far as they are registered."""
         found = transaction.datasets(
-            [dataset.dataset_id for dataset in request.datasets],
+            [dataset_id for dataset_id, _root in data],
             app_id=request.app_id,
             compose_hash=request.compose_hash,
         )
         return {dataset_id: self._manifest(envelope) for dataset_id, envelope in found.items()}
+
+    def _chains(
+        self,
+        transaction: Transaction,
+        request: ReleaseRequest,
+        measured: Measured,
+        registered: Mapping[str, DatasetManifest],
+    ) -> dict[tuple[str, str], tuple[DatasetManifest, ...]]:
+        """Members of series that are registered for the target of a request, by number.
+
+        Of the series that the recipe names, and of those of which the run has a member.
+        """
+        named = {
+            (manifest.owner, manifest.name)
+            for manifest in registered.values()
+            if manifest.series is not None
+        }
+        target = (request.app_id, request.compose_hash)
+        found = {
+            key: chain_of(
+                self._manifest(envelope)
+                for deployment, envelope in transaction.members(*key)
+                if deployment == target
+            )
+            for key in sorted({*measured.series, *named})
+        }
+        return {key: chain for key, chain in found.items() if chain}
 
     def _signed(self, receipt: ReleaseReceipt) -> Envelope:
         return sign_receipt(receipt, self._parts.keyring.signer)

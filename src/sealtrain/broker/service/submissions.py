@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
-from sealtrain.broker.service.counting import Counting
+from sealtrain.broker.service.chaining import require_first, require_place
+from sealtrain.broker.service.counting import Counting, reserving
 from sealtrain.broker.service.entries import is_refusal
 from sealtrain.broker.service.parts import BrokerParts
 from sealtrain.broker.service.witnessing import Witnessing
@@ -31,6 +32,7 @@ from sealtrain.consortium.documents import DOCUMENTS
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import entry_of, verify_owned
 from sealtrain.consortium.policies import OwnerPolicy
+from sealtrain.consortium.series import by_series, may_join
 from sealtrain.consortium.succession import Succession, verify_succession
 from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import (
@@ -45,16 +47,21 @@ from sealtrain.errors import (
 from sealtrain.ledger.uses import outputs_entry
 from sealtrain.manifest.checks.parties import stays_of
 from sealtrain.manifest.form import read as read_manifest
+from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.trust import Trust, TrustedBrokers
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.release.decide import none_withdrawn
 from sealtrain.release.facts import RunState
 from sealtrain.release.messages import (
+    MAX_LISTED_MEMBERS,
     Accepted,
     EnvelopeDocument,
     FailureReport,
+    ListedSeries,
     OwnerPolicies,
     RegisteredDatasets,
+    RegisteredSeries,
+    StandingCount,
     TallyAnswer,
 )
 from sealtrain.signing.dsse import Envelope
@@ -191,13 +198,44 @@ class Registry:
             trust = self._trust(read.predicate.run.run_id, next(iter(known.values()), None))
             verify_manifest(data, trust, artefacts=None, now=self._parts.clock())
             outputs = outputs_entry([(subject.name, subject.sha256) for subject in read.subjects])
-            return self._record_manifest(digest, list(known), outputs)
+            return self._record_manifest(digest, list(known), outputs, read.predicate)
 
     def registered(self, *, app_id: str, compose_hash: str) -> RegisteredDatasets:
         """Which datasets are registered here for a deployment."""
         with self._parts.store.reading() as transaction:
             ids = transaction.registered(app_id=app_id, compose_hash=compose_hash)
         return RegisteredDatasets(dataset_ids=ids)
+
+    def series(self, *, app_id: str, compose_hash: str) -> RegisteredSeries:
+        """Members of every series that are registered for a deployment, by number (§4.6).
+
+        Raises:
+            LimitExceeded: They are more than one answer holds.
+        """
+        with self._parts.store.reading() as transaction:
+            found = transaction.all_members(app_id=app_id, compose_hash=compose_hash)
+        if len(found) > MAX_LISTED_MEMBERS:
+            raise LimitExceeded(
+                "more members of series are registered for this deployment than are listed",
+                check="series",
+                got=len(found),
+                expected=f"at most {MAX_LISTED_MEMBERS}",
+            )
+        envelopes = [Envelope.from_bytes(data) for data in found]
+        read = {
+            envelope.digest: DatasetManifest.from_bytes(envelope.payload) for envelope in envelopes
+        }
+        place = {read[envelope.digest].dataset_id: envelope for envelope in envelopes}
+        return RegisteredSeries(
+            series=tuple(
+                ListedSeries(
+                    owner=owner,
+                    name=name,
+                    members=tuple(EnvelopeDocument.of(place[one.dataset_id]) for one in members),
+                )
+                for (owner, name), members in by_series(read.values()).items()
+            )
+        )
 
     def tally(self, target: Target) -> TallyAnswer:
         """The state of a target's approval, with the signed decisions on it, oldest first.
@@ -208,7 +246,24 @@ class Registry:
         now = self._parts.clock()
         with self._parts.store.reading() as transaction:
             decisions = self._counting.decisions(transaction)
+            stand = any(
+                one.decision.standing is not None and one.decision.target == target
+                for one in decisions
+            )
+            reserved = transaction.reservations() if stand else {}
+            private = reserving(self._parts.ledger, reserved)
+            used = self._counting.uses(transaction, target, private) if stand else {}
         counted = tally_as_stated(decisions, self._parts.consortium, target, now)
+        standing = tuple(
+            StandingCount(
+                owner=approval.owner.name,
+                approval=approval.digest,
+                runs=used[approval.digest][1].runs,
+                epsilon=used[approval.digest][1].most,
+            )
+            for approval in counted.approvals
+            if approval.digest in used
+        )
         envelopes = [
             decision.envelope for decision in decisions if decision.decision.target == target
         ]
@@ -216,6 +271,7 @@ class Registry:
             version=1,
             tally=counted.to_dict(),
             decisions=tuple(EnvelopeDocument.of(envelope) for envelope in envelopes),
+            standing=standing,
         )
 
     def _record_decision(self, signed: SignedDecision, now: int) -> Accepted:
@@ -272,6 +328,12 @@ class Registry:
                 return self._accepted(before[0], digest)
             self._same_owner(manifest.owner, manifest.owner_id, known.values())
             self._succeeds(manifest, before)
+            others = [self._read(envelope) for _, _, envelope in known.values()]
+            members = [
+                self._read(envelope)
+                for _deployment, envelope in transaction.members(manifest.owner, manifest.name)
+            ]
+            may_join(manifest, others=others, members=members)
             index = self._record(transaction, "dataset", dataset_entry(manifest, envelope))
         return self._accepted(index, digest)
 
@@ -285,9 +347,12 @@ class Registry:
             index = self._record(transaction, ENTRY_KIND, found.entry)
         return self._accepted(index, digest)
 
+    def _read(self, envelope: bytes) -> DatasetManifest:
+        return verify_dataset(Envelope.from_bytes(envelope), self._parts.consortium)
+
     def _same_owner(self, owner: str, owner_id: str, known: Iterable[StoredDocument]) -> None:
         for _index, _digest, envelope in known:
-            before = verify_dataset(Envelope.from_bytes(envelope), self._parts.consortium)
+            before = self._read(envelope)
             if before.owner_id != owner_id:
                 raise DatasetMismatch(
                     "another owner registered this dataset id",
@@ -301,7 +366,7 @@ class Registry:
     def _succeeds(self, manifest: DatasetManifest, known: StoredDocument | None) -> None:
         if known is None:
             return
-        before = verify_dataset(Envelope.from_bytes(known[2]), self._parts.consortium)
+        before = self._read(known[2])
         if not replaces(manifest, before, known[1]):
             raise DatasetMismatch(
                 "the manifest does not continue the registered manifest",
@@ -333,10 +398,16 @@ class Registry:
         )
 
     def _record_manifest(
-        self, digest: str, run_ids: list[str], outputs: list[JsonValue] | None
+        self,
+        digest: str,
+        run_ids: list[str],
+        outputs: list[JsonValue] | None,
+        predicate: Predicate,
     ) -> Accepted:
-        run_id = run_ids[0]
-        parties = {"parties": run_ids} if len(run_ids) > 1 else {}
+        run_id, continues = run_ids[0], predicate.continues
+        stated: dict[str, JsonValue] = {"parties": run_ids} if len(run_ids) > 1 else {}
+        if continues is not None:
+            stated["continues"] = continues.to_dict()
         with self._parts.store.transaction() as transaction:
             index = transaction.manifest(digest)
             if index is None:
@@ -348,10 +419,14 @@ class Registry:
                         got=recorded,
                         expected=f"at most {self._parts.limits.manifests_per_run}",
                     )
+                if continues is None:
+                    require_first(transaction, predicate)
+                else:
+                    require_place(transaction, self._parts.ledger, predicate, continues)
                 index = self._record(
                     transaction,
                     "manifest",
-                    {"run_id": run_id, "manifest_digest": digest, "outputs": outputs} | parties,
+                    {"run_id": run_id, "manifest_digest": digest, "outputs": outputs} | stated,
                 )
         return self._accepted(index, digest)
 

@@ -17,9 +17,11 @@ _REFERENCES = {
     "manifests": "SELECT ledger_index, digest FROM manifests",
     "owner_documents": "SELECT ledger_index, digest FROM owner_documents",
     "successions": "SELECT ledger_index, digest FROM successions",
+    "submissions": "SELECT ledger_index, digest FROM submissions",
+    "control_documents": "SELECT ledger_index, digest FROM control_documents",
     "reservations": "SELECT ledger_index, run_id FROM reservations",
 }
-_RUNS = "SELECT run_id FROM runs"
+_RUNS = "SELECT run_id, ledger_index FROM runs"
 _NOTES = "SELECT size, note FROM cosigned ORDER BY size"
 _LINES = "SELECT owner, line FROM cosignatures WHERE size = ?"
 
@@ -51,14 +53,17 @@ def read_beside(where: Place) -> Beside:
     """
     found: dict[str, dict[int, str]] = {table: {} for table in _REFERENCES}
     notes: list[str] = []
-    runs: frozenset[str] = frozenset()
+    runs: dict[str, int | None] = {}
     problem = None
     with open_reading(where) as db:
         try:
             with db.part():
                 for table, query in _REFERENCES.items():
                     found[table] = {int(index): str(value) for index, value in db.rows(query, ())}
-                runs = frozenset(str(row[0]) for row in db.rows(_RUNS, ()))
+                runs = {
+                    str(run_id): None if index is None else int(index)
+                    for run_id, index in db.rows(_RUNS, ())
+                }
                 for size, note in list(db.rows(_NOTES, ())):
                     lines = sorted((str(row[0]), str(row[1])) for row in db.rows(_LINES, (size,)))
                     notes.append(str(note) + "".join(line for _, line in lines))

@@ -28,7 +28,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Final, Literal
+from typing import IO, BinaryIO, Final, Literal
 
 from pydantic import Field
 
@@ -36,6 +36,7 @@ from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.files import open_regular, sync
 from sealtrain.base.models import Hex64, StrictModel, Timestamp, load_model
+from sealtrain.base.tarheaders import PLAIN, content, headers
 from sealtrain.broker.address import DATABASE, LEDGER
 from sealtrain.broker.store.database import begun, engine_of
 from sealtrain.broker.store.restored import ended
@@ -231,33 +232,38 @@ def _ended(folder: Path, now: int, meta: dict[str, str]) -> int:
 
 def _unpack(file: Path, folder: Path) -> BackupManifest:
     try:
-        with (
-            os.fdopen(open_regular(file), "rb") as source,
-            tarfile.open(fileobj=source, mode="r:") as archive,
-        ):
+        with os.fdopen(open_regular(file), "rb") as source:
+            listed = headers(source, file.name)
             manifest = load_model(
                 BackupManifest,
-                parse_json(_member(archive, _MANIFEST, _MAX_MANIFEST).read()),
+                parse_json(_member(source, listed, _MANIFEST, _MAX_MANIFEST).read()),
                 DataInvalid,
                 "backup manifest",
             )
             if tuple(one.name for one in manifest.files) != _FILES:
                 raise DataInvalid("the backup does not name both databases", check="backup")
             for one in manifest.files:
-                _extract(_member(archive, one.name, one.size), folder / one.name, one)
-            if archive.next() is not None:
+                _extract(_member(source, listed, one.name, one.size), folder / one.name, one)
+            if next(listed, None) is not None:
                 raise DataInvalid("the backup holds unexpected members", check="backup")
     except (tarfile.TarError, EOFError) as error:
         raise DataInvalid("the file is not a backup", check="backup") from error
     return manifest
 
 
-def _member(archive: tarfile.TarFile, name: str, max_bytes: int) -> IO[bytes]:
-    found = archive.next()
-    data = None if found is None or not found.isreg() else archive.extractfile(found)
-    if found is None or data is None or found.name != name or found.size > max_bytes:
+def _member(
+    source: BinaryIO, listed: Iterator[tarfile.TarInfo], name: str, max_bytes: int
+) -> BinaryIO:
+    found = next(listed, None)
+    if (
+        found is None
+        or found.type not in PLAIN
+        or found.issparse()
+        or found.name != name
+        or not 0 <= found.size <= max_bytes
+    ):
         raise DataInvalid(f"the backup's member {name} is missing or out of place", check="backup")
-    return data
+    return content(source, found)
 
 
 def _extract(data: IO[bytes], target: Path, expected: BackupFile) -> None:

@@ -12,6 +12,7 @@ new. One row of it states how many entries it reflects, and the leaf hash of the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import sqlalchemy as sa
@@ -19,6 +20,7 @@ from sqlalchemy.engine import Connection
 
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import from_rfc3339
+from sealtrain.broker.store.entry_index import add_to_index
 from sealtrain.broker.store.recording import RECORDED, Entry, change
 from sealtrain.broker.store.statements import run
 from sealtrain.broker.store.tables import metadata, reflected
@@ -80,27 +82,27 @@ class Following:
         if size == before:
             return 0
         transaction = Transaction(connection)
-        last = b""
         while page := self._tree.read(after, _PAGE):
-            for data in page:
-                self._record(transaction, after, data)
-                after, last = after + 1, data
-        self.advance(connection, before, after, last)
+            for index, data in enumerate(page, start=after):
+                self._record(transaction, index, data)
+            self.advance(connection, after, page)
+            after += len(page)
         return after - before
 
-    def advance(self, connection: Connection, before: int, after: int, last: bytes) -> None:
-        """Note that the database reflects more entries.
+    def advance(self, connection: Connection, before: int, entries: Sequence[bytes]) -> None:
+        """Note that the database reflects more entries, and by what they are found.
 
         Args:
             connection: In the transaction that holds their changes.
             before: Entries it reflected.
-            after: Entries it reflects now.
-            last: The last of them.
+            entries: The next ones, at least one.
 
         Raises:
             Unreachable: It reflected another number: another program appends to the ledger.
         """
-        said = {"before": before, "after": after, "last": merkle.leaf_hash(last).hex()}
+        add_to_index(connection, before, entries)
+        after = before + len(entries)
+        said = {"before": before, "after": after, "last": merkle.leaf_hash(entries[-1]).hex()}
         if run(connection, _ADVANCE, said).rowcount != 1:
             raise Unreachable(
                 "another program writes to the broker's ledger",

@@ -269,7 +269,7 @@ class _Group:
             with failures(self.connection.engine):
                 if self._pending is not None and self._pending.count:
                     if self._following is not None:
-                        self._following.advance(self.connection, *self._pending.reaches())
+                        self._following.advance(self.connection, *self._pending.waiting())
                     self._pending.write()
                 commit(self.connection)
         except BaseException as error:

@@ -13,7 +13,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from sealtrain.broker.store.statements import Settled, among, places, run, settled_rows
-from sealtrain.broker.store.tables import document_subjects, owner_documents, run_datasets
+from sealtrain.broker.store.tables import (
+    document_subjects,
+    manifests,
+    owner_documents,
+    run_datasets,
+    runs,
+)
 
 __all__ = ["OwnerDocuments"]
 
@@ -40,6 +46,20 @@ def _about(count: int) -> sa.Select[Any]:
     return sa.select(found.subject, found.owner).where(
         found.kind == _KIND, sa.or_(among(found.subject, count), found.subject.in_(_DATA))
     )
+
+
+_ABOUT_RECORDED: Final = sa.select(document_subjects.c.subject, document_subjects.c.owner).where(
+    document_subjects.c.kind == _KIND,
+    document_subjects.c.subject.in_(
+        sa.select(run_datasets.c.dataset_id)
+        .join(manifests, manifests.c.run_id == run_datasets.c.run_id)
+        .join(runs, runs.c.run_id == run_datasets.c.run_id)
+        .where(
+            runs.c.app_id == sa.bindparam("app", type_=sa.Text),
+            runs.c.compose_hash == sa.bindparam("compose", type_=sa.Text),
+        )
+    ),
+)
 
 
 class OwnerDocuments:
@@ -73,6 +93,11 @@ class OwnerDocuments:
         values = {**named, "kind": kind, "run": run_id}
         rows = run(self._connection, _about(len(named)), values)
         return dict(rows.fetchall())
+
+    def about_recorded_runs(self, kind: str, *, app_id: str, compose_hash: str) -> dict[str, str]:
+        """As ``about``, of the data of every run of a deployment whose manifest is recorded."""
+        values = {"kind": kind, "app": app_id, "compose": compose_hash}
+        return dict(run(self._connection, _ABOUT_RECORDED, values).fetchall())
 
     def add(
         self,

@@ -18,8 +18,18 @@ from typing import Any, Final
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.broker.store.transaction import Transaction
+from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.documents import DOCUMENTS
 from sealtrain.consortium.receipts import Anchor, data_of_entry
+from sealtrain.consortium.runevents import (
+    RunEvent,
+    SubmissionState,
+    applied,
+    stop_applied,
+    submitted,
+)
+from sealtrain.consortium.submissions import RunStop, Submission
+from sealtrain.errors import SubmissionUnknown
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.release.messages import ledger_origin
 from sealtrain.signing.dsse import Envelope
@@ -32,6 +42,8 @@ RECORDED: Final[Mapping[str, str]] = {
     "owner_documents": "digest",
     "successions": "digest",
     "manifests": "manifest_digest",
+    "submissions": "digest",
+    "control_documents": "digest",
 }
 """Tables whose rows name their entry, and the field of the entry that is the row's ``digest``."""
 
@@ -119,7 +131,15 @@ def _dataset(transaction: Transaction, entry: Entry) -> None:
         digest=body["digest"],
         envelope=_envelope(body),
         ledger_index=entry.index,
+        series=_series(body),
     )
+
+
+def _series(body: Mapping[str, Any]) -> str | None:
+    """OWNER/SERIES of a member of a series."""
+    payload = Envelope.from_dict(body["envelope"]).payload
+    block = DatasetManifest.from_bytes(payload).series
+    return None if block is None else f"{body['owner']}/{block.name}"
 
 
 def _owner_document(transaction: Transaction, entry: Entry) -> None:
@@ -161,6 +181,7 @@ def _release(transaction: Transaction, entry: Entry) -> None:
                 recipe_hash=body["recipe_hash"],
                 data=data_of_entry(body),
                 now=entry.at,
+                ledger_index=entry.index,
             )
         transaction.grant_lease(
             body["lease_id"],
@@ -191,6 +212,53 @@ def _failure(transaction: Transaction, entry: Entry) -> None:
     transaction.extend_lease(entry.body["lease_id"], not_after=entry.at)
 
 
+def _submission(transaction: Transaction, entry: Entry) -> None:
+    body = entry.body
+    if transaction.submissions.get(body["submission_id"]) is None:
+        document = Submission.from_bytes(Envelope.from_dict(body["envelope"]).payload)
+        state = submitted(
+            document, by=body["by"], digest=body["digest"], index=entry.index, at=entry.at
+        )
+        transaction.submissions.put(state, at=entry.at)
+
+
+def _run_event(transaction: Transaction, entry: Entry) -> None:
+    body, known = entry.body, transaction.submissions
+    if known.recorded(body["digest"]) is not None:
+        return
+    event = RunEvent.from_bytes(Envelope.from_dict(body["envelope"]).payload)
+    state = _submitted_before(transaction, event.submission_id)
+    after = applied(
+        state, event, by=body["by"], digest=body["digest"], index=entry.index, at=entry.at
+    )
+    known.put(after, at=entry.at)
+    known.add_document(
+        body["digest"],
+        submission_id=event.submission_id,
+        run_id=event.run_id,
+        ledger_index=entry.index,
+    )
+
+
+def _run_stop(transaction: Transaction, entry: Entry) -> None:
+    body, known = entry.body, transaction.submissions
+    if known.recorded(body["digest"]) is not None:
+        return
+    stop = RunStop.from_bytes(Envelope.from_dict(body["envelope"]).payload)
+    state = _submitted_before(transaction, stop.submission_id)
+    known.put(stop_applied(state, by=body["by"], index=entry.index, at=entry.at), at=entry.at)
+    known.add_document(
+        body["digest"], submission_id=stop.submission_id, run_id=None, ledger_index=entry.index
+    )
+
+
+def _submitted_before(transaction: Transaction, submission_id: str) -> SubmissionState:
+    state = transaction.submissions.get(submission_id)
+    if state is None:
+        raise SubmissionUnknown("the ledger has no such submission", got=submission_id)
+    return state
+
+
 _CHANGES: Final[Mapping[str, Callable[[Transaction, Entry], None]]] = {
     "approval": _decision,
     "revocation": _decision,
@@ -201,6 +269,9 @@ _CHANGES: Final[Mapping[str, Callable[[Transaction, Entry], None]]] = {
     "renewal": _renewal,
     "manifest": _manifest,
     "failure": _failure,
+    "submission": _submission,
+    "run-event": _run_event,
+    "run-stop": _run_stop,
 }
 
 

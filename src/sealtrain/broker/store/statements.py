@@ -17,12 +17,14 @@ from sealtrain.broker.store.tables import datasets, decisions, leases, run_datas
 
 __all__ = [
     "BEGIN_RUN",
+    "BEGUN",
     "DECISIONS",
     "END_LEASES",
     "GIVE_DATA",
     "GRANT_LEASE",
     "LEASE",
     "RUN",
+    "SERIES",
     "Settled",
     "among",
     "datasets_named",
@@ -39,7 +41,7 @@ _key: Final[sa.BindParameter[str]] = sa.bindparam("key", type_=sa.Text)
 _at: Final[sa.BindParameter[int]] = sa.bindparam("at", type_=sa.BigInteger)
 
 DECISIONS: Final = (
-    sa.select(decisions.c.envelope)
+    sa.select(decisions.c.envelope, decisions.c.ledger_index)
     .order_by(decisions.c.sequence)
     .limit(sa.bindparam("limit", type_=sa.Integer))
 )
@@ -57,6 +59,19 @@ RUN: Final = (
     .where(runs.c.run_id == _key)
 )
 """A run, once for each of its datasets."""
+BEGUN: Final = sa.select(runs.c.ledger_index).where(
+    runs.c.recipe_hash == _key,
+    runs.c.app_id == sa.bindparam("app", type_=sa.Text),
+    runs.c.compose_hash == sa.bindparam("compose", type_=sa.Text),
+    runs.c.ledger_index > sa.bindparam("after", type_=sa.BigInteger),
+)
+"""Where the runs of a target began, after a place of the ledger."""
+SERIES: Final = (
+    sa.select(datasets.c.app_id, datasets.c.compose_hash, datasets.c.envelope)
+    .where(datasets.c.series == _key)
+    .order_by(datasets.c.ledger_index)
+)
+"""Manifests of the members of a series, for every deployment."""
 BEGIN_RUN: Final = runs.insert()
 GIVE_DATA: Final = run_datasets.insert()
 LEASE: Final = sa.select(

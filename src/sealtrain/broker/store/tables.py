@@ -16,10 +16,13 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 __all__ = [
+    "control_documents",
     "cosignatures",
     "cosigned",
     "datasets",
     "decisions",
+    "document_subjects",
+    "entry_index",
     "home",
     "incarnations",
     "leases",
@@ -31,6 +34,7 @@ __all__ = [
     "reservations",
     "run_datasets",
     "runs",
+    "submissions",
     "successions",
     "tokens",
     "used_challenges",
@@ -105,6 +109,8 @@ datasets = sa.Table(
     sa.Column("dataset_id", sa.Text, primary_key=True),
     sa.Column("app_id", sa.Text, primary_key=True),
     sa.Column("compose_hash", sa.Text, primary_key=True),
+    # OWNER/SERIES of a member of a series, else null.
+    sa.Column("series", sa.Text, index=True),
     sa.Column("digest", sa.Text, nullable=False),
     sa.Column("envelope", sa.LargeBinary, nullable=False),
     sa.Column("ledger_index", sa.BigInteger, nullable=False),
@@ -116,8 +122,10 @@ runs = sa.Table(
     sa.Column("run_id", sa.Text, primary_key=True),
     sa.Column("app_id", sa.Text, nullable=False),
     sa.Column("compose_hash", sa.Text, nullable=False),
-    sa.Column("recipe_hash", sa.Text, nullable=False),
+    sa.Column("recipe_hash", sa.Text, nullable=False, index=True),
     sa.Column("started_at", sa.BigInteger, nullable=False),
+    # Of the first release; null of runs that are older than standing approvals.
+    sa.Column("ledger_index", sa.BigInteger),
     sa.Column("checkpoint_counter", sa.BigInteger),
     sa.Column("checkpoint_digest", sa.Text),
 )
@@ -205,5 +213,60 @@ successions = sa.Table(
     sa.Column("place", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("successor_id", sa.Text, nullable=False),
     sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("ledger_index", sa.BigInteger, nullable=False),
+)
+
+entry_index = sa.Table(
+    "entry_index",
+    metadata,
+    # What an entry names, and "*": store.entry_index.
+    sa.Column("subject", sa.Text, primary_key=True),
+    sa.Column("ledger_index", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Index(None, "subject", "kind", "ledger_index"),
+)
+
+submissions = sa.Table(
+    "submissions",
+    metadata,
+    sa.Column("submission_id", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False, unique=True),
+    sa.Column("app_id", sa.Text, nullable=False),
+    sa.Column("compose_hash", sa.Text, nullable=False),
+    sa.Column("recipe_hash", sa.Text, nullable=False),
+    sa.Column("submitter", sa.Text, nullable=False),
+    sa.Column("submitter_key", sa.Text, nullable=False),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("has_store", sa.Boolean, nullable=False),
+    sa.Column("ledger_index", sa.BigInteger, nullable=False, unique=True),
+    sa.Column("submitted_at", sa.BigInteger, nullable=False),
+    sa.Column("not_after", sa.BigInteger, nullable=False),
+    sa.Column("phase", sa.Text, nullable=False),
+    sa.Column("head", sa.Text),
+    sa.Column("runner", sa.Text),
+    sa.Column("runner_key", sa.Text),
+    sa.Column("instance", sa.Text),
+    sa.Column("event", sa.Text),
+    sa.Column("code", sa.Text),
+    sa.Column("run_id", sa.Text),
+    sa.Column("run_stated", sa.Boolean, nullable=False),
+    sa.Column("claim_until", sa.BigInteger),
+    sa.Column("event_index", sa.BigInteger),
+    sa.Column("event_at", sa.BigInteger),
+    sa.Column("stop_signer", sa.Text),
+    sa.Column("stop_index", sa.BigInteger),
+    sa.Column("stop_at", sa.BigInteger),
+    # The newest entry of this submission: the time of run control never goes back.
+    sa.Column("changed_at", sa.BigInteger, nullable=False, index=True),
+    sa.Index(None, "phase", "ledger_index"),
+    sa.Index(None, "compose_hash", "ledger_index"),
+)
+
+control_documents = sa.Table(
+    "control_documents",
+    metadata,
+    sa.Column("digest", sa.Text, primary_key=True),
+    sa.Column("submission_id", sa.Text, nullable=False),
+    sa.Column("run_id", sa.Text, index=True),
     sa.Column("ledger_index", sa.BigInteger, nullable=False),
 )

@@ -16,9 +16,11 @@ from sqlalchemy.engine import Connection
 
 from sealtrain.broker.store import statements
 from sealtrain.broker.store.cosignatures import Cosignatures
+from sealtrain.broker.store.entry_index import EntryIndex
 from sealtrain.broker.store.incarnation import incarnation_of
 from sealtrain.broker.store.owner_documents import OwnerDocuments
 from sealtrain.broker.store.served_once import Nonces, UsedChallenges
+from sealtrain.broker.store.submissions import Submissions
 from sealtrain.broker.store.succession import Successions
 from sealtrain.broker.store.tables import (
     datasets,
@@ -63,6 +65,10 @@ class Transaction:
         """What owners signed about their own data (``consortium.documents``)."""
         self.successions = Successions(connection, settled)
         """The consortium's succession."""
+        self.submissions = Submissions(connection)
+        """Submissions, and what runners said of them."""
+        self.entries = EntryIndex(connection)
+        """By what the ledger's entries are found."""
 
     def _run(self, statement: sa.Executable, values: Mapping[str, Any]) -> Any:
         return statements.run(self._connection, statement, values)
@@ -124,8 +130,12 @@ class Transaction:
         Raises:
             LimitExceeded: There are more than ``limit``.
         """
+        return tuple(envelope for envelope, _index in self.recorded_decisions(limit=limit))
+
+    def recorded_decisions(self, *, limit: int) -> tuple[tuple[bytes, int], ...]:
+        """As ``decisions``, each with the index of its entry in the ledger."""
         rows = self._settled_rows(statements.DECISIONS, {"limit": limit + 1})
-        found = tuple(bytes(envelope) for (envelope,) in rows)
+        found = tuple((bytes(envelope), int(index)) for envelope, index in rows)
         if len(found) > limit:
             raise LimitExceeded(
                 "the broker holds too many decisions",
@@ -161,6 +171,7 @@ class Transaction:
         digest: str,
         envelope: bytes,
         ledger_index: int,
+        series: str | None = None,
     ) -> None:
         """Record a verified manifest in place of its predecessor for the same deployment."""
         key = {"dataset_id": dataset_id, "app_id": app_id, "compose_hash": compose_hash}
@@ -169,7 +180,7 @@ class Transaction:
         )
         self._connection.execute(
             datasets.insert().values(
-                **key, digest=digest, envelope=envelope, ledger_index=ledger_index
+                **key, series=series, digest=digest, envelope=envelope, ledger_index=ledger_index
             )
         )
 
@@ -193,6 +204,28 @@ class Transaction:
             .order_by(datasets.c.dataset_id)
         )
         return tuple(row.dataset_id for row in rows)
+
+    def members(self, owner: str, series: str) -> tuple[tuple[tuple[str, str], bytes], ...]:
+        """Members of a series, oldest registration first.
+
+        Returns:
+            (app id, compose hash) and envelope of each.
+        """
+        rows = self._settled_rows(statements.SERIES, {"key": f"{owner}/{series}"})
+        return tuple(((app, compose), bytes(envelope)) for app, compose, envelope in rows)
+
+    def all_members(self, *, app_id: str, compose_hash: str) -> tuple[bytes, ...]:
+        """Envelopes of every member of a series that is registered for a deployment."""
+        rows = self._connection.execute(
+            sa.select(datasets.c.envelope)
+            .where(
+                datasets.c.app_id == app_id,
+                datasets.c.compose_hash == compose_hash,
+                datasets.c.series.is_not(None),
+            )
+            .order_by(datasets.c.ledger_index)
+        )
+        return tuple(bytes(row.envelope) for row in rows)
 
     # Runs and leases
 
@@ -219,12 +252,35 @@ class Transaction:
         recipe_hash: str,
         data: Collection[tuple[str, str]],
         now: int,
+        ledger_index: int | None = None,
     ) -> None:
-        """Record a new run and all its data: id and root of each dataset, at least one."""
-        run = {"run_id": run_id, "recipe_hash": recipe_hash, "started_at": now}
+        """Record a new run and all its data: id and root of each dataset, at least one.
+
+        ``ledger_index`` is where its first release stands.
+        """
+        run = {
+            "run_id": run_id,
+            "recipe_hash": recipe_hash,
+            "started_at": now,
+            "ledger_index": ledger_index,
+        }
         self._run(statements.BEGIN_RUN, {**run, "app_id": app_id, "compose_hash": compose_hash})
         rows = [{"run_id": run_id, "dataset_id": one, "root": root} for one, root in sorted(data)]
         statements.run_all(self._connection, statements.GIVE_DATA, rows)
+
+    def begun(
+        self, *, app_id: str, compose_hash: str, recipe_hash: str, after: int
+    ) -> tuple[int, ...]:
+        """Where runs of a target began, behind a place of the ledger."""
+        named = {"key": recipe_hash, "app": app_id, "compose": compose_hash, "after": after}
+        return tuple(int(row[0]) for row in self._run(statements.BEGUN, named).fetchall())
+
+    def first_release(self, run_id: str) -> int | None:
+        """Ledger index of the first release of a run; ``None`` of an unknown one."""
+        found = self._connection.execute(
+            sa.select(runs.c.ledger_index).where(runs.c.run_id == run_id)
+        ).scalar_one_or_none()
+        return None if found is None else int(found)
 
     def anchor(self, run_id: str, checkpoint: Anchor) -> None:
         """Record a run's newest checkpoint; ``release.decide`` made sure it is newer."""
@@ -299,6 +355,20 @@ class Transaction:
             sa.select(manifests.c.ledger_index).where(manifests.c.digest == digest)
         ).scalar_one_or_none()
         return None if found is None else int(found)
+
+    def manifests_after(self, index: int, *, app_id: str, compose_hash: str) -> tuple[int, ...]:
+        """Ledger indexes of the manifests of a deployment's runs that were recorded later."""
+        rows = self._connection.execute(
+            sa.select(manifests.c.ledger_index)
+            .join(runs, runs.c.run_id == manifests.c.run_id)
+            .where(
+                manifests.c.ledger_index > index,
+                runs.c.app_id == app_id,
+                runs.c.compose_hash == compose_hash,
+            )
+            .order_by(manifests.c.ledger_index)
+        )
+        return tuple(int(row.ledger_index) for row in rows)
 
     def add_manifest(self, digest: str, run_id: str, *, ledger_index: int) -> None:
         """Record that a run's manifest was submitted."""

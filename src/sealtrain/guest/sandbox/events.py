@@ -65,6 +65,7 @@ _FOR_SCRIPTS: Final = (
     "sealtrain.guest.script",
     "sealtrain.guest.lightning",
     "sealtrain.training.checkpoints.loop",
+    "sealtrain.training.distributed.agreement",
     "sealtrain.training.saved",
 )
 """What scripts call: how it refuses."""

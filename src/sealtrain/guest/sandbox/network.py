@@ -38,6 +38,7 @@ __all__ = ["Borders", "address_of", "confined_to", "is_number", "program_to_name
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
 _KINDS = (socket.SOCK_STREAM, socket.SOCK_DGRAM)
 _SHELL = "/bin/sh"
+_BY_FOLDER = "/proc/self/fd/"
 _PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
 
 
@@ -92,7 +93,9 @@ def confined_to(
     global _borders, _noted, _hooked
     borders = Borders(
         reachable=frozenset(pair for url in urls for pair in _numbers(url)),
-        unix=None if unix is None else frozenset(str(path) for path in unix),
+        unix=None
+        if unix is None
+        else frozenset(name for path in unix for name in (str(path), os.path.realpath(path))),
         writable=None if writable is None else tuple(path.resolve() for path in writable),
         programs=programs,
     )
@@ -191,6 +194,8 @@ def _connecting(borders: Borders, _event: str, arguments: tuple[Any, ...]) -> No
         return
     if isinstance(place, (str, bytes)):
         name = os.fsdecode(place)
+        if name.startswith(_BY_FOLDER):  # a path that is too long for the kernel (``base.http``)
+            name = os.path.realpath(name)
         if borders.unix is None or name in borders.unix:
             return
         raise _refused("network.refused", "a library tried to reach another service", "unix socket")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -72,6 +73,8 @@ class Case:
     counted: tuple[Counted, ...] | None = None
     tally: Tally | None = None
     unasked: tuple[str, ...] | None = None
+    chains: Mapping[tuple[str, str], tuple[DatasetManifest, ...]] = field(default_factory=dict)
+    """By owner and name, the members of each series up to the newest that the run read."""
 
     @property
     def predicate(self) -> Predicate:

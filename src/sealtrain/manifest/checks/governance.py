@@ -9,6 +9,7 @@ from sealtrain.base.clock import from_rfc3339
 from sealtrain.consortium.approvals import CLOCK_SKEW, SignedDecision, Target, require, tally
 from sealtrain.consortium.datasets import verify_dataset
 from sealtrain.consortium.decisions import verify_decision
+from sealtrain.consortium.standing_approval import admits
 from sealtrain.errors import ClaimContradicted, DatasetMismatch, DatasetUnknown
 from sealtrain.manifest.checks.case import Case, NotEstablished
 from sealtrain.manifest.checks.parties import (
@@ -16,6 +17,7 @@ from sealtrain.manifest.checks.parties import (
     parties_are_the_recipes,
     stays_of,
 )
+from sealtrain.manifest.checks.series import chains_hold
 from sealtrain.recipe.needs import needs_of
 from sealtrain.signing import dsse
 
@@ -44,12 +46,13 @@ def datasets_are_their_owners(case: Case) -> str:
             )
     if len({one.dataset_id for one in found}) != len(found):
         raise DatasetMismatch("the manifest lists a dataset twice", check="datasets")
+    chains = chains_hold(case, found)
     named = Counter(
         (dataset.owner, dataset.name)
         for dataset in case.need_lock().recipe.datasets
-        if dataset.owner in took_part
+        if dataset.owner in took_part and dataset.series is None
     )
-    listed = Counter((one.owner, one.name) for one in found)
+    listed = Counter(key for one in found if (key := (one.owner, one.name)) not in chains)
     if named != listed:
         raise DatasetUnknown(
             "the datasets are not exactly those that the recipe names",
@@ -57,7 +60,9 @@ def datasets_are_their_owners(case: Case) -> str:
             got=_pairs(listed),
             expected=_pairs(named),
         )
-    case.datasets = found
+    for one in found:
+        one.require_purpose(case.need_lock().recipe.purpose)
+    case.datasets, case.chains = found, chains
     records = [one.records for one in found]
     total = "" if None in records else f", {sum(record or 0 for record in records)} records"
     return f"{len(found)} datasets of {len({one.owner for one in found})} owners{total}"
@@ -92,8 +97,8 @@ def approvals_sufficed(case: Case) -> str:
                 got=", ".join(standing.approved_by),
                 expected=", ".join(moment.approved_by),
             )
-        for owner, pins in standing.pins.items():
-            _refuse_other_pins(case, owner, pins)
+        for approval in standing.approvals:
+            _refuse_other_pins(case, approval)
     if standing is None:
         raise NotEstablished("releases")
     case.tally = standing
@@ -158,16 +163,18 @@ def _was_known(one: SignedDecision, moment: int) -> bool:
     return one.decision.signed <= moment + CLOCK_SKEW
 
 
-def _refuse_other_pins(case: Case, owner: str, pins: dict[str, str]) -> None:
+def _refuse_other_pins(case: Case, approval: SignedDecision) -> None:
+    owner, pins = approval.owner.name, approval.decision.pins()
     for dataset in case.need_datasets():
         pinned = pins.get(dataset.dataset_id)
-        if pinned is None and pins and dataset.owner == owner:
+        chain = case.chains.get((dataset.owner, dataset.name), ())
+        if dataset.owner == owner and not admits(approval.decision, dataset, chain):
             raise DatasetMismatch(
                 f"the approval pins other datasets than {dataset.name}",
                 check="dataset pin",
                 owner=owner,
                 got=dataset.dataset_id,
-                expected=", ".join(sorted(pins)),
+                expected=", ".join([*sorted(pins), *approval.decision.series]),
             )
         if pinned is not None and pinned != dataset.root:
             raise DatasetMismatch(

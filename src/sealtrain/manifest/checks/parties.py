@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.errors import ClaimContradicted
 from sealtrain.recipe.collaboration import holders_of, is_shared_out
-from sealtrain.recipe.kinds import settings_of
+from sealtrain.recipe.kinds import KINDS, load, settings_of
 from sealtrain.signing.parties import party_run_id
 
 if TYPE_CHECKING:
@@ -32,12 +32,19 @@ class Stay:
         party: Name of the owner whose data alone it held; ``None`` for all of the recipe.
         begins: Seconds since the epoch.
         until: The same.
+        leads: It is the run's own guest, which keeps the run log; where there are parties, none is.
     """
 
     run_id: str
     party: str | None
     begins: int
     until: int
+    leads: bool = False
+
+    @property
+    def name(self) -> str:
+        """As messages name it."""
+        return self.party or f"the guest known as run {self.run_id}"
 
 
 def role_of(kind: str) -> str | None:
@@ -47,14 +54,15 @@ def role_of(kind: str) -> str | None:
 
 
 def stays_of(predicate: Predicate) -> tuple[Stay, ...]:
-    """The guests that hold keys in this run: one, or one for each party.
+    """The guests that hold keys in this run: one, one for each party, or one for each node.
 
     A party's run id is computed, not read: a manifest cannot give it another's receipts.
     """
     run, collaboration = predicate.run, predicate.collaboration
     if collaboration is None or role_of(collaboration.kind) is None:
         ends = from_rfc3339(run.started_at), from_rfc3339(run.finished_at)
-        return (Stay(run_id=run.run_id, party=None, begins=ends[0], until=ends[1]),)
+        own = Stay(run_id=run.run_id, party=None, begins=ends[0], until=ends[1], leads=True)
+        return (own, *_fellows(predicate))
     return tuple(
         Stay(
             run_id=party_run_id(run.run_id, party.name),
@@ -64,6 +72,14 @@ def stays_of(predicate: Predicate) -> tuple[Stay, ...]:
         )
         for party in collaboration.parties
     )
+
+
+def _fellows(predicate: Predicate) -> tuple[Stay, ...]:
+    """The other guests that held all data and trained with the run's own."""
+    kind = None if predicate.collaboration is None else KINDS.get(predicate.collaboration.kind)
+    if kind is None or kind.stays is None:
+        return ()
+    return tuple(load(kind.stays)(predicate))
 
 
 def keys_were_released(predicate: Predicate) -> bool:

@@ -79,12 +79,20 @@ def _refuse_overspending(case: Case, claimed: PrivateTraining, asked: PrivateSgd
     if claimed.epsilon != max(dataset.epsilon for dataset in claimed.datasets):
         raise _other("epsilon", claimed.epsilon, "the largest of its datasets")
     named = [(dataset.owner, dataset.name) for dataset in claimed.datasets]
-    recipe = case.need_lock().recipe
     expected = [
-        (dataset.owner, dataset.name) for dataset in recipe.datasets if dataset.role == "train"
+        (dataset.owner, dataset.name)
+        for dataset in case.need_lock().recipe.datasets
+        if dataset.role == "train"
+        for _member in _read_of(case, dataset.owner, dataset.name)
     ]
     if sorted(named) != sorted(expected):
         raise _other("set of datasets", len(named), f"{len(expected)}: the recipe's")
+
+
+def _read_of(case: Case, owner: str, name: str) -> tuple[object, ...]:
+    """The members of a series that the run read; one item for a dataset in none."""
+    read = {(one.owner, one.name): one.members for one in case.predicate.series}
+    return read.get((owner, name), (name,))
 
 
 def _other(what: str, got: object, expected: object) -> ClaimContradicted:

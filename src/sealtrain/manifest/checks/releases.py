@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
-from sealtrain.base.canonical import JsonValue
+from sealtrain.base.canonical import JsonValue, parse_canonical
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
+from sealtrain.base.models import load_model
 from sealtrain.consortium.receipts import (
     ReleaseReceipt,
     data_of_entry,
@@ -15,6 +17,7 @@ from sealtrain.consortium.receipts import (
 from sealtrain.errors import (
     BrokerNotApproved,
     ClaimContradicted,
+    DataInvalid,
     DatasetMismatch,
     ProofInvalid,
     SignatureInvalid,
@@ -26,6 +29,7 @@ from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case, Counted
 from sealtrain.manifest.checks.leases import live_throughout, windows_of
 from sealtrain.manifest.checks.parties import Stay, keys_were_released, stays_of
 from sealtrain.manifest.checks.privacy import privacy_reserved
+from sealtrain.manifest.checks.series import begins_as_allowed
 from sealtrain.manifest.predicate import Release
 from sealtrain.signing import dsse
 from sealtrain.signing.ed25519 import key_id
@@ -52,6 +56,7 @@ def receipts_hold(case: Case) -> str:
     for one in counted:
         _refuse_other_run(case, one.receipt, stays)
         _refuse_other_datasets(case, one.receipt, stays[one.receipt.run_id])
+        _refuse_other_model(case, one.receipt)
     _refuse_too_few(case, counted)
     case.counted = counted
     kinds = [one.receipt.kind for one in counted]
@@ -87,6 +92,7 @@ def ledger_holds_receipts(case: Case) -> str:
             )
         if isinstance(body, dict):
             privacy_reserved(case, one.receipt, body, proof.index)
+            begins_as_allowed(case, one.receipt, body)
             if one.receipt.kind == "release":
                 _refuse_other_data(case, body, stays[one.receipt.run_id])
         indices.setdefault(one.broker, []).append(proof.index)
@@ -112,12 +118,13 @@ def events_are_in_order(case: Case) -> str:
             _refuse_outside(to_rfc3339(moment), started, finished, "a party's part")
         if stay.until < stay.begins:
             ends = to_rfc3339(stay.until), f"≥ {to_rfc3339(stay.begins)}"
-            raise _disorder(f"{stay.party} left before it came", *ends)
+            raise _disorder(f"{stay.name} left before it came", *ends)
     for receipt in case.need_receipts():
         stay = stays[receipt.run_id]
         _refuse_outside(receipt.released_at, stay.begins, stay.until, "a release")
     for stay in stays.values():
         _refuse_lease_gaps(case, stay)
+        _refuse_ended_retention(case, stay)
     last_release = max(
         (
             from_rfc3339(receipt.released_at)
@@ -271,6 +278,23 @@ def _refuse_other_datasets(case: Case, receipt: ReleaseReceipt, stay: Stay) -> N
             )
 
 
+def _refuse_other_model(case: Case, receipt: ReleaseReceipt) -> None:
+    """A run began with the model of the run that it names, where its recipe says so, and no other.
+
+    A release is with the key of that model, and a renewal is without any.
+    """
+    schedule = case.need_lock().recipe.schedule
+    follows = schedule is not None and schedule.continues == "last"
+    expected = case.predicate.continues if follows and receipt.kind == "release" else None
+    if receipt.continues != expected:
+        raise ClaimContradicted(
+            "the broker released the key of another model than of the run before",
+            check="model before",
+            got="none" if receipt.continues is None else receipt.continues.manifest_digest,
+            expected="none" if expected is None else expected.manifest_digest,
+        )
+
+
 def _refuse_too_few(case: Case, counted: Sequence[Counted]) -> None:
     by: dict[str, set[str]] = {}
     for one in counted:
@@ -298,17 +322,21 @@ def _refuse_lease_gaps(case: Case, stay: Stay) -> None:
     ]
     brokers = case.trust.brokers
     # The resumes are those of the guest that leads; where there are parties, it holds no keys.
-    resumes = len(case.predicate.run.resumes) if stay.party is None else 0
-    if brokers.datasets == "theirs" or not keys_were_released(case.predicate):
-        return  # the others' leases may have carried the run where theirs did not
+    resumes = len(case.predicate.run.resumes) if stay.leads else 0
+    if not keys_were_released(case.predicate):
+        return
+    if brokers.datasets == "theirs":
+        # The others' leases may have carried the run where theirs did not.
+        _refuse_guest_without_keys(case, stay)
+        return
     for dataset in case.need_datasets():
         if stay.party not in (None, dataset.owner):
             continue
         lent = [window for window in windows if dataset.dataset_id in window.datasets]
         begun = sorted(window.begins for window in lent)[brokers.threshold - 1 :]
-        if stay.party is not None and begun and begun[0] > stay.begins + CLOCK_TOLERANCE_S:
+        if not stay.leads and begun and begun[0] > stay.begins + CLOCK_TOLERANCE_S:
             raise _disorder(
-                f"{stay.party} took part before keys of {dataset.name} were released",
+                f"{stay.name} took part before keys of {dataset.name} were released",
                 to_rfc3339(stay.begins),
                 f"≥ {to_rfc3339(begun[0])}",
             )
@@ -321,6 +349,56 @@ def _refuse_lease_gaps(case: Case, stay: Stay) -> None:
                 f"{resumes} resumes, {len(lent)} releases of {dataset.name}",
                 f"{brokers.threshold} releases at the start and at each resume",
             )
+
+
+def _refuse_guest_without_keys(case: Case, stay: Stay) -> None:
+    """Refuse a guest that held all data, but to which the manifest lists no release of some.
+
+    A reader who trusts one broker of several cannot verify what the others released, but an honest
+    manifest lists it. Where the lock has no other brokers, only receipts that were verified count.
+    """
+    if stay.party is not None:
+        return
+    counted = case.need_counted()
+    trusted = {one.broker for one in counted}
+    trusted |= {broker_id(key) for key in case.trust.brokers.by_key_id.values()}
+    receipts = [one.receipt for one in counted]
+    if set(case.need_lock().brokers) - trusted:
+        receipts += _listed(case)
+    theirs = {dataset.dataset_id for one in counted for dataset in one.receipt.datasets}
+    shown = {
+        dataset.dataset_id
+        for receipt in receipts
+        if receipt.run_id == stay.run_id
+        for dataset in receipt.datasets
+    }
+    for dataset in case.need_datasets():
+        if dataset.dataset_id in theirs - shown:
+            raise _disorder(
+                f"{stay.name} took part without a release of {dataset.name}",
+                "no release",
+                "a release to each guest that held all data",
+            )
+
+
+def _listed(case: Case) -> Iterator[ReleaseReceipt]:
+    """Receipts as the manifest lists them, by whichever broker."""
+    for release in case.predicate.releases:
+        with suppress(DataInvalid, StatementInvalid):
+            payload = parse_canonical(dsse.Envelope.from_dict(release.receipt).payload)
+            yield load_model(ReleaseReceipt, payload, StatementInvalid, "release receipt")
+
+
+def _refuse_ended_retention(case: Case, stay: Stay) -> None:
+    """No key was released or lent, and no data used, after the owner's retention of it."""
+    moments = [
+        from_rfc3339(receipt.released_at)
+        for receipt in case.need_receipts()
+        if receipt.run_id == stay.run_id
+    ]
+    for dataset in case.need_datasets():
+        if stay.party in (None, dataset.owner):
+            dataset.require_retained(max([stay.until - CLOCK_TOLERANCE_S, *moments]))
 
 
 def _refuse_outside(moment: str, started: int, finished: int, what: str) -> None:

@@ -6,6 +6,7 @@ Plain JSON by the published schema, 1.6 or 1.7; the same manifest gives the same
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from sealtrain.base.canonical import canonical_json
@@ -216,8 +217,14 @@ def _dataset(one: Data) -> dict[str, Any]:
             _property("role", one.role),
             _property("records", records),
             _property("ciphertext-root", one.root),
+            *_stated(one.data_use),
         ],
     }
+
+
+def _stated(words: Mapping[str, str]) -> list[dict[str, str]]:
+    """Statements about the use of data, which the specification has no fields for."""
+    return [_property(name.replace(" ", "-").lower(), text) for name, text in words.items()]
 
 
 def _properties(facts: ModelFacts) -> list[dict[str, str]]:
@@ -230,7 +237,7 @@ def _properties(facts: ModelFacts) -> list[dict[str, str]]:
     }
     if facts.marker is not None:
         told = {"marker": facts.marker, **told}
-    return [_property(name, value) for name, value in told.items()]
+    return [_property(name, value) for name, value in told.items()] + _stated(facts.intended)
 
 
 def _property(name: str, value: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from sealtrain.manifest.exports.model_facts import ModelFacts, plain
+from sealtrain.manifest.exports.model_facts import ModelFacts, plain, statements
 
 __all__ = ["model_card"]
 
@@ -43,6 +43,7 @@ def model_card(facts: ModelFacts) -> bytes:
         ),
         *([f"- Together: {plain(facts.collaboration)}"] if facts.collaboration else []),
         f"- Privacy: {plain(facts.privacy)}",
+        *(f"- {name.capitalize()}: {plain(text)}" for name, text in facts.intended.items()),
         f"- Approved by: {plain(', '.join(facts.approved_by))}",
         f"- Finished: {run.finished_at}",
         "",
@@ -58,6 +59,7 @@ def model_card(facts: ModelFacts) -> bytes:
             for dataset in facts.datasets
         ),
         "",
+        *statements(facts.datasets),
         "## Evaluation",
         "",
         "As the release policy lets it out, rounded.",

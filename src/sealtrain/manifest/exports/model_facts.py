@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sealtrain.errors import ManifestMalformed
@@ -19,14 +19,17 @@ from sealtrain.recipe.lockfile import Lock
 from sealtrain.recipe.modelspec import ModelFromConfig, SealedModel
 from sealtrain.signing.statement import Subject
 
-__all__ = ["Data", "ModelFacts", "model_facts_of", "plain"]
+__all__ = ["Data", "ModelFacts", "model_facts_of", "plain", "statements"]
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>~$&@-])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """A dataset. ``records`` and ``tokens`` are ``None`` where its owner withheld them."""
+    """A dataset. ``records`` and ``tokens`` are ``None`` where its owner withheld them.
+
+    ``data_use`` is what its owner states about its use, by the name that people read.
+    """
 
     owner: str
     name: str
@@ -35,6 +38,7 @@ class Data:
     tokens: int | None
     root: str
     sealed_at: str
+    data_use: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +74,13 @@ class ModelFacts:
     def name(self) -> str:
         """The recipe's name."""
         return self.lock.recipe.name
+
+    @property
+    def intended(self) -> dict[str, str]:
+        """Purpose and legal basis that the recipe states, by name."""
+        recipe = self.lock.recipe
+        stated = {"purpose": recipe.purpose, "legal basis": recipe.legal_basis}
+        return {name: text for name, text in stated.items() if text is not None}
 
 
 def model_facts_of(report: Report) -> ModelFacts:
@@ -111,6 +122,7 @@ def model_facts_of(report: Report) -> ModelFacts:
                 tokens=dataset.tokens,
                 root=dataset.root,
                 sealed_at=dataset.sealed_at,
+                data_use={} if dataset.data_use is None else dataset.data_use.in_words(),
             )
             for dataset in facts.datasets
         ),
@@ -127,6 +139,19 @@ def model_facts_of(report: Report) -> ModelFacts:
 def plain(text: str) -> str:
     """``text`` for Markdown, with every character escaped that could be markup."""
     return _MARKUP.sub(r"\\\1", text)
+
+
+def statements(datasets: Iterable[Data]) -> list[str]:
+    """What owners state about the use of their data: items of a Markdown list and an empty line.
+
+    Nothing where no owner states anything.
+    """
+    lines = [
+        f"- {plain(one.owner)} states of {plain(one.name)}: {name}: {plain(text)}"
+        for one in datasets
+        for name, text in one.data_use.items()
+    ]
+    return [*lines, ""] if lines else []
 
 
 def _collaboration(predicate: Predicate) -> str | None:

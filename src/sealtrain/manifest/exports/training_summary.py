@@ -7,7 +7,7 @@ provider, who alone can answer for them. It says that it is a draft.
 
 from __future__ import annotations
 
-from sealtrain.manifest.exports.model_facts import ModelFacts, plain
+from sealtrain.manifest.exports.model_facts import ModelFacts, plain, statements
 
 __all__ = ["training_summary"]
 
@@ -74,6 +74,7 @@ def training_summary(facts: ModelFacts) -> bytes:
             for one in trained
         ),
         "",
+        *statements(trained),
         "### 2.3 Data crawled and scraped from online sources",
         "",
         f"{_NOT_HERE}{_ASK}",
@@ -103,6 +104,7 @@ def training_summary(facts: ModelFacts) -> bytes:
         "",
         "### 3.3 Other information",
         "",
+        *(f"- {name.capitalize()}: {plain(text)}" for name, text in facts.intended.items()),
         f"- {plain(facts.privacy)}",
         f"- Approved by {plain(', '.join(facts.approved_by))}.",
         f"- {plain(facts.decrypted)}",

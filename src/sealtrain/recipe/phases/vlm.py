@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from sealtrain.recipe.columns import Columns
 from sealtrain.recipe.fields import ColumnName, by_key
-from sealtrain.recipe.images import ImageAugmentation, Preparation
+from sealtrain.recipe.images import AnyPreparation, ImageAugmentation
 from sealtrain.recipe.modelspec import ModelFromConfig
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.trainers import Length, TrainerArguments
@@ -22,8 +22,20 @@ __all__ = [
     "VlmRecipe",
 ]
 
-ARCHITECTURES = ("idefics3", "llava")
-"""Values of ``model_type`` that train here."""
+ARCHITECTURES: Final = {
+    "idefics3": "square",
+    "llava": "square",
+    "mllama": "tiles",
+    "qwen2_5_vl": "grid",
+    "qwen2_vl": "grid",
+    "qwen3_vl": "grid",
+}
+"""Values of ``model_type`` that train here, and the form in which each reads images."""
+_WRITTEN: Final = {
+    "square": "{size: …}",
+    "tiles": "{size: …, max_image_tiles: …}",
+    "grid": "{min_area: …, max_area: …}",
+}
 
 Part = Literal["vision", "projector", "language"]
 
@@ -72,7 +84,7 @@ class VlmRecipe(Recipe):
     phase: Literal["vlm"]
     columns: VlmColumns
     trainer: VlmArguments
-    preparation: Preparation | None = Field(
+    preparation: AnyPreparation | None = Field(
         default=None, description="Of images; the model folder's own when null."
     )
     augmentation: ImageAugmentation | None = None
@@ -104,10 +116,11 @@ class VlmRecipe(Recipe):
     @model_validator(mode="after")
     def _model_reads_images_and_text(self) -> Self:
         if isinstance(self.model, ModelFromConfig):
-            if self.model.config["model_type"] not in ARCHITECTURES:
+            form = ARCHITECTURES.get(str(self.model.config["model_type"]))
+            if form is None:
                 raise ValueError(f"model_type is one of {', '.join(ARCHITECTURES)}")
-            if self.preparation is None:
-                raise ValueError("model.config needs preparation: {size: …}")
+            if self.preparation is None or self.preparation.kind != form:
+                raise ValueError(f"model.config needs preparation: {_WRITTEN[form]}")
         return self
 
     @model_validator(mode="after")

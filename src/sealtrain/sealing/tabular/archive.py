@@ -1,9 +1,9 @@
 """Members of a tar file, in order and in bounded memory; every member but a plain file is refused.
 
 Nothing is extracted: a name is only a name here, yet the reader refuses a name that would leave its
-folder, and links, devices, sparse files and all other members that are not plain files. ``tarfile``
-reads headers through a window of few bytes, so that no header can fill memory, and the archive must
-end as the format says: a damaged header in the middle would otherwise pass for its end.
+folder, and links, devices, sparse files and all other members that are not plain files. No header
+can fill memory (``base.tarheaders``), and the archive must end as the format says: a damaged header
+in the middle would otherwise pass for its end.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from __future__ import annotations
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import IO, BinaryIO, Final, cast
+from pathlib import Path
+from typing import BinaryIO, Final
 
-from sealtrain.errors import LimitExceeded, RecordInvalid
+from sealtrain.base.tarheaders import MAX_HEADER_BYTES, PLAIN, headers
+from sealtrain.errors import RecordInvalid
 
 __all__ = ["MAX_HEADER_BYTES", "Member", "members"]
 
-MAX_HEADER_BYTES: Final = 16 << 10
-"""All headers of one member together."""
 _BLOCK: Final = 512
 _END: Final = 2 * _BLOCK
 _PIECE: Final = 1 << 20
@@ -64,49 +63,23 @@ def members(path: Path) -> Iterator[Member]:
             name = _safe_name(found.name, where)
             if found.isdir():
                 continue
-            if found.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or found.issparse():
+            if found.type not in PLAIN or found.issparse():
                 _refuse(f"{where} is not a plain file, but a link, a device or the like")
             yield Member(number, name, found.size, _reader(file, found, where))
         _check_end(path, file, end)
 
 
 def _headers(path: Path, file: BinaryIO) -> Iterator[tarfile.TarInfo]:
-    window = _Window(file, path.name)
     number = 0
     try:
-        with tarfile.open(fileobj=cast("IO[bytes]", window), mode="r:", encoding="utf-8") as opened:
-            while True:
-                window.left = MAX_HEADER_BYTES
-                found = opened.next()
-                if found is None:
-                    return
-                number += 1
-                vars(opened)["members"].clear()  # tarfile keeps every member it has read
-                yield found
-    except (tarfile.TarError, ValueError, OSError, RecursionError):
+        for found in headers(file, path.name):
+            number += 1
+            yield found
+    except tarfile.TarError:
         _refuse(
             f"{path.name}: no readable tar header after member {number}",
             hint="write it as an uncompressed tar file; check that it is complete",
         )
-
-
-class _Window:
-    """The window ``tarfile`` reads headers through: a few bytes for each member."""
-
-    def __init__(self, file: BinaryIO, name: str) -> None:
-        self._file, self._name = file, name
-        self.left = MAX_HEADER_BYTES
-        self.tell, self.seek = file.tell, file.seek
-
-    def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= self.left:
-            raise LimitExceeded(
-                f"{self._name}: the headers of a member are too long",
-                expected=f"at most {MAX_HEADER_BYTES} bytes",
-                hint="write the tar file without extended attributes",
-            )
-        self.left -= size
-        return self._file.read(size)
 
 
 def _reader(file: BinaryIO, found: tarfile.TarInfo, where: str) -> Callable[[int], bytes]:
@@ -123,19 +96,19 @@ def _reader(file: BinaryIO, found: tarfile.TarInfo, where: str) -> Callable[[int
 
 def _safe_name(name: str, where: str) -> str:
     name = name.removeprefix("./").rstrip("/")
-    path = PurePosixPath(name)
+    # Not by pathlib, which interns each part of a name: as many as an archive has members.
+    parts = [part for part in name.split("/") if part not in ("", ".")]
     if (
         not name.isprintable()
-        or path.is_absolute()
+        or name.startswith("/")
         or "\\" in name
-        or ".." in path.parts
-        or any(part.startswith(".") for part in path.parts if name != ".")
+        or any(part.startswith(".") for part in parts)
     ):
         _refuse(
             f"{where} has a name that is hidden or leaves its folder",
             hint="write plain relative names: folder/0001.jpg",
         )
-    return path.as_posix()
+    return "/".join(parts) or "."
 
 
 def _check_end(path: Path, file: BinaryIO, end: int) -> None:

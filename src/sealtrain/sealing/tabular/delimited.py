@@ -113,8 +113,8 @@ def header(path: Path) -> tuple[list[str], str]:
         Names of the columns, and the character between fields.
 
     Raises:
-        SchemaMismatch: The row does not name every column, or is not UTF-8.
-        RecordInvalid: A packed file is damaged.
+        SchemaMismatch: The row does not name every column.
+        RecordInvalid: It is not UTF-8, or a packed file is damaged.
     """
     import csv
 
@@ -135,11 +135,13 @@ def header(path: Path) -> tuple[list[str], str]:
     whole = [mark for mark in several if not any('"' in name for name in rows[mark])]
     separates = next(iter((*whole, *several, *rows)))
     names = rows[separates]
-    if not names or not all(names) or any("\ufffd" in name for name in names):
+    if any("\ufffd" in name for name in names):
+        raise _not_utf8(path)
+    if not names or not all(names):
         raise SchemaMismatch(
             f"{path.name}: the first row must name every column",
             check="schema",
-            hint="write a header row, UTF-8",
+            hint="write a header row",
         )
     return names, separates
 
@@ -170,21 +172,34 @@ def _without_content(path: Path, bad_row: list[int | None]) -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError):
+    except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError) as error:
         # Arrow's message would quote the row.
+        if not bad_row and (isinstance(error, UnicodeDecodeError) or "UTF8" in str(error)):
+            raise _not_utf8(path) from None
         where = f"row {bad_row[0]}" if bad_row and bad_row[0] is not None else "a row"
         raise RecordInvalid(
-            f"{path.name}: {where} has another number of fields or is not UTF-8",
+            f"{path.name}: {where} has another number of fields than the first",
             check="record",
-            hint="quote fields that hold separators or line breaks",
+            hint="quote fields that hold separators or line breaks, and close every quote",
         ) from None
+
+
+def _not_utf8(path: Path) -> RecordInvalid:
+    return RecordInvalid(
+        f"{path.name} is not UTF-8 text",
+        check="encoding",
+        hint="save it as UTF-8 (Excel: CSV UTF-8), or: iconv -f WINDOWS-1252 -t UTF-8",
+    )
 
 
 def _empty_to_null(column: pa.Array) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    return pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
+    # Not by pa.scalar, which loads pandas, where it is installed, to see whether a value is of it.
+    [empty] = pa.StringArray.from_buffers(1, pa.py_buffer(bytes(8)), pa.py_buffer(b""))
+    [null] = pa.nulls(1, pa.string())
+    return pc.if_else(pc.equal(column, empty), null, column)
 
 
 def _fits(column: pa.Array, kind: pa.DataType, *, strict_text: bool) -> bool:

@@ -25,6 +25,9 @@ __all__ = ["infer_schema", "read_batches"]
 
 CHUNK_CHARACTERS: Final = 4 << 20
 _BLANK: Final = " \t\r\n"
+_CUT: Final = "Unterminated string"
+_WHOLE: Final = 16
+"""Characters: the longest piece of JSON that reads as another error where the text is cut."""
 Progress = Callable[[int], None]
 
 
@@ -95,71 +98,114 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 def _records(path: Path) -> Iterator[str]:
     """The text of each element of the array."""
-    decoder = json.JSONDecoder()
-    number, at, rest = 0, 0, ""
     with opened(path) as file:
-        text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-
-        def more() -> bool:
-            nonlocal rest, at
-            try:
-                read = text.read(CHUNK_CHARACTERS)
-            except UnicodeDecodeError:
-                raise _refusal(path, number + 1, "is not UTF-8") from None
-            rest, at = rest[at:] + read, 0
-            try:
-                # Both stand outside of strings, and below what was parsed.
-                require_bounded(rest.encode(), max_depth=MAX_FOREIGN_DEPTH, max_values=sys.maxsize)
-            except LimitExceeded:
-                raise _refusal(path, number + 1, "is nested too deeply") from None
-            if len(rest) > jsonl.MAX_LINE_BYTES:
-                raise LimitExceeded(
-                    f"{path.name}: a record is too long",
-                    expected=f"at most {jsonl.MAX_LINE_BYTES} bytes",
-                )
-            return bool(read)
-
-        def mark() -> str:
-            """The next character that is no white space; empty at the end."""
-            nonlocal at
-            while True:
-                while at < len(rest) and rest[at] in _BLANK:
-                    at += 1
-                if at < len(rest):
-                    return rest[at]
-                if not more():
-                    return ""
-
-        mark()
-        at += 1  # the bracket
-        if mark() == "]":
-            at += 1
+        array = _Array(path, io.TextIOWrapper(file, encoding="utf-8-sig", newline=""))
+        array.mark()
+        array.at += 1  # the bracket
+        if array.mark() == "]":
+            array.at += 1
         else:
             while True:
-                if mark() != "{":
-                    raise _refusal(path, number + 1, "is not a JSON object")
-                while True:
-                    try:
-                        _, end = decoder.raw_decode(rest, at)
-                        break
-                    except ValueError:
-                        if not more():
-                            raise _refusal(path, number + 1, "is not a JSON object") from None
-                yield rest[at:end]
-                number, at = number + 1, end
-                after = mark()
-                at += 1
+                yield array.record()
+                after = array.mark()
+                if after not in (",", "]"):
+                    raise array.refusal("is followed by no comma")
+                array.at += 1
                 if after == "]":
                     break
-                if after != ",":
-                    raise _refusal(path, number, "is followed by no comma")
-        if mark():
-            raise _refusal(path, number, "is followed by more than the array's end")
+        if array.mark():
+            raise array.refusal("is followed by more than the array's end")
 
 
-def _refusal(path: Path, number: int, why: str) -> RecordInvalid:
-    return RecordInvalid(
-        f"{path.name}: record {number} {why}",
-        check="record",
-        hint="write an array of JSON objects, or one object a line, UTF-8",
+class _Array:
+    """Text of an array, read as far as it is needed.
+
+    Attributes:
+        at: How far it was parsed, in the part that is held.
+    """
+
+    def __init__(self, path: Path, text: io.TextIOWrapper) -> None:
+        self._path, self._text = path, text
+        self._decode = json.JSONDecoder().raw_decode
+        self._rest = ""
+        self.at = 0
+        self._number = 0  # of the last record
+        self._line, self._column = 1, 1  # of the first held character
+
+    def mark(self) -> str:
+        """The next character that is no white space; empty at the end."""
+        while True:
+            while self.at < len(self._rest) and self._rest[self.at] in _BLANK:
+                self.at += 1
+            if self.at < len(self._rest):
+                return self._rest[self.at]
+            if not self._more():
+                return ""
+
+    def record(self) -> str:
+        """The text of the next record.
+
+        Raises:
+            RecordInvalid: There is none, or it is no JSON object.
+            LimitExceeded: It is longer than 256 MiB.
+        """
+        self._number += 1
+        if self.mark() != "{":
+            raise self.refusal("is not a JSON object")
+        while True:
+            try:
+                _, end = self._decode(self._rest, self.at)
+                break
+            except json.JSONDecodeError as error:
+                broken = error.pos
+                cut_short = error.msg.startswith(_CUT) or len(self._rest) - broken < _WHOLE
+            except RecursionError:
+                raise self.refusal("is nested too deeply") from None
+            # What is broken in the middle stays so, however much follows.
+            if not (cut_short and self._more()):
+                raise self.refusal("is not a JSON object", min(broken, len(self._rest))) from None
+        text = self._rest[self.at : end]
+        self.at = end
+        return text
+
+    def refusal(self, why: str, at: int | None = None) -> RecordInvalid:
+        """The refusal of the newest record, at a place of the held text [how far it was parsed]."""
+        passed = self._rest[: self.at if at is None else at]
+        line, column = _after(passed, self._line, self._column)
+        return RecordInvalid(
+            f"{self._path.name}: record {max(1, self._number)} {why}",
+            check="record",
+            got=f"line {line}, column {column}",
+            hint="write an array of JSON objects, or one object a line, UTF-8",
+        )
+
+    def _more(self) -> bool:
+        """Hold more text, and let go of what was parsed; ``False`` at the end."""
+        try:
+            read = self._text.read(CHUNK_CHARACTERS)
+        except UnicodeDecodeError:
+            raise self.refusal("or one that follows is not UTF-8", len(self._rest)) from None
+        self._line, self._column = _after(self._rest[: self.at], self._line, self._column)
+        self._rest, self.at = self._rest[self.at :] + read, 0
+        try:
+            # Both stand outside of strings, and below what was parsed.
+            require_bounded(
+                self._rest.encode(), max_depth=MAX_FOREIGN_DEPTH, max_values=sys.maxsize
+            )
+        except LimitExceeded:
+            raise self.refusal("is nested too deeply") from None
+        if len(self._rest) > jsonl.MAX_LINE_BYTES:
+            raise LimitExceeded(
+                f"{self._path.name}: record {max(1, self._number)} is too long",
+                got=f"line {self._line}, column {self._column}",
+                expected=f"at most {jsonl.MAX_LINE_BYTES} bytes",
+            )
+        return bool(read)
+
+
+def _after(text: str, line: int, column: int) -> tuple[int, int]:
+    """Line and column behind some text that begins at these."""
+    breaks = text.count("\n")
+    return (
+        (line, column + len(text)) if not breaks else (line + breaks, len(text) - text.rfind("\n"))
     )

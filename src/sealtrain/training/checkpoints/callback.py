@@ -364,6 +364,7 @@ class SealedRun(TrainerCallback):
         kept = {
             **weights,
             "scheduler": objects["lr_scheduler"].state_dict(),
+            **_scaler_state(objects["optimizer"]),
             "random": random,
             "rows": self.rows,
             "mark": self.mark,
@@ -387,6 +388,8 @@ class SealedRun(TrainerCallback):
         kept = checkpoint.load(self._context.blobs, self._context.run_id, ref)
         self._context.machinery.restore(objects["model"], objects["optimizer"], kept)
         objects["lr_scheduler"].load_state_dict(kept["scheduler"])
+        if kept.get("scaler") is not None:
+            objects["optimizer"].scaler.load_state_dict(kept["scaler"])
         trainer = kept["trainer"]
         state.global_step = self.steps = ref.step
         state.num_input_tokens_seen = trainer["tokens"]
@@ -418,3 +421,9 @@ class SealedRun(TrainerCallback):
             )
         if self._position is not None:
             self._position.resume(step=ref.step, mark=self.mark)
+
+
+def _scaler_state(optimizer: Any) -> dict[str, Any]:
+    """What scales the loss of ``fp16``, where something does."""
+    scaler = getattr(optimizer, "scaler", None)
+    return {} if scaler is None else {"scaler": scaler.state_dict()}

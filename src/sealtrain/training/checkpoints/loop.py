@@ -9,6 +9,8 @@
    the position in the data are sealed. If the lease on the keys is not renewed, they are sealed
    then and the run stops.
 3. A resumed run begins with the batch after its checkpoint, in the same state, bit for bit.
+4. Of several ranks each gets its own part of every step, and the averages are over all of them.
+   The script joins their gradients; rank 0 seals, with the random states of all.
 """
 
 from __future__ import annotations
@@ -22,7 +24,15 @@ from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.lease import stops_here
 from sealtrain.training.checkpoints.randomness import random_states, restore_random_states
 from sealtrain.training.data.hugging import positioned_under
+from sealtrain.training.data.part import Part
 from sealtrain.training.data.stream import RecordStream
+from sealtrain.training.distributed.agreement import (
+    gathered_states,
+    mean_over_ranks,
+    own_states,
+    to_first,
+)
+from sealtrain.training.distributed.ranks import place
 from sealtrain.training.models.weights import load_weights, trainable_state
 from sealtrain.training.telemetry.averages import Averages
 
@@ -30,7 +40,7 @@ if TYPE_CHECKING:
     from sealtrain.recipe.trainers import TrainerArguments
     from sealtrain.training.checkpoints.callback import RunContext
 
-__all__ = ["SealedLoop"]
+__all__ = ["SealedLoop", "expect_dealt"]
 
 
 class SealedLoop:
@@ -106,14 +116,16 @@ class SealedLoop:
         steps = self._arguments.max_steps
         if self.steps >= steps:
             return
-        saver = self._context.open_saver()
+        saver = self._context.open_saver() if place().leads else None
         for batch in self._batches.give(self.rows, steps - self.steps, self._go_on):
-            saver.check()
+            if saver is not None:
+                saver.check()
             yield batch
             self.steps += 1
             self.rows = self._batches.rows_behind()
             self._conclude()
-        saver.flush()
+        if saver is not None:
+            saver.flush()
 
     def _go_on(self) -> None:
         """Restore the random states of the checkpoint, once."""
@@ -136,23 +148,28 @@ class SealedLoop:
         stops = not final and stops_here(keeper, saver, self.steps)
         # A checkpoint closes the interval of the averages: none of them spans two processes.
         if due or self.steps % arguments.logging_steps == 0:
-            self.last = self._averages.close()
+            self.last = mean_over_ranks(self._averages.close())
             self._context.gate.offer(self.steps, self.last)
         for told in self._context.on_step:
             told(self.steps, self.last)
-        if (due or stops) and saver is not None:
-            saver.save(self.steps, self._state())
-            if stops and keeper is not None:
+        if due or stops:
+            random, accounts = gathered_states(random_states()), to_first(self._averages.state())
+            if saver is not None:
+                saver.save(self.steps, self._state(random, accounts))
+        if stops and keeper is not None:
+            if saver is not None:
                 saver.flush()
-                keeper.stopped()
+            keeper.stopped()
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self, random: Any, accounts: list[Any]) -> dict[str, Any]:
+        """What rank 0 keeps: its own model and optimizer, and of all ranks what differs."""
+        account = accounts[0] if len(accounts) == 1 else accounts
         return {
-            "loop": {"rows": self.rows, "last": self.last, "account": self._averages.state()},
+            "loop": {"rows": self.rows, "last": self.last, "account": account},
             "model": trainable_state(self.model),
             "optimizer": self._optimizer.state_dict(),
             "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
-            "random": random_states(),
+            "random": random,
         }
 
     def _restore(self) -> None:
@@ -166,13 +183,14 @@ class SealedLoop:
                 check="checkpoint",
                 hint="resume with the script that began the run",
             )
+        self._random = own_states(kept["random"])
         load_weights(self.model, kept["model"])
         self._optimizer.load_state_dict(kept["optimizer"])
         if self._scheduler is not None:
             self._scheduler.load_state_dict(kept["scheduler"])
         self.steps, self.rows, self.last = ref.step, kept["loop"]["rows"], kept["loop"]["last"]
-        self._averages.restore(kept["loop"]["account"])
-        self._random = kept["random"]
+        account = kept["loop"]["account"]
+        self._averages.restore(account[place().rank] if isinstance(account, list) else account)
 
 
 class _Columns:
@@ -181,6 +199,9 @@ class _Columns:
     def __init__(self, stream: RecordStream, arguments: TrainerArguments) -> None:
         self._stream = stream
         self._size = arguments.per_device_train_batch_size
+        mine = place()
+        self._step = self._size * mine.world
+        self._part = Part(rank=mine.rank, world=mine.world, step=self._step)
         self._rows = 0
 
     def give(
@@ -189,8 +210,9 @@ class _Columns:
         """``count`` batches from row ``start`` on; ``go_on`` restores random states."""
         go_on()
         self._rows = start
-        for table in self._stream.batches(self._size, start, start + count * self._size):
-            self._rows += self._size
+        stop = start + count * self._step
+        for table in self._stream.batches(self._size, start, stop, part=self._part):
+            self._rows += self._step
             yield table.to_pydict()
 
     def rows_behind(self) -> int:
@@ -212,6 +234,7 @@ class _Loaded:
                 expected="num_workers=0, over the stream of sealtrain.unwrap_dataset()",
                 hint="a thread already prefetches; drop map_style and num_workers",
             )
+        expect_dealt(loader)
         self._loader, self._stream = loader, stream
         self._ends: dict[int, int] = {}
         self._made = self._given = 0
@@ -246,6 +269,35 @@ class _Loaded:
     def rows_behind(self) -> int:
         """Rows used after the batch given last."""
         return self._ends.pop(self._given)
+
+
+def expect_dealt(loader: Any) -> None:
+    """See that of several ranks each makes the batches of its own part of a step.
+
+    Args:
+        loader: Of this rank's training data.
+
+    Raises:
+        UsageError: Every rank would read the same rows, or rank 0 those of all.
+    """
+    world = place().world
+    if world == 1:
+        return
+    dataset, shares = getattr(loader, "dataset", None), False
+    while dataset is not None and not shares:
+        shares = getattr(dataset, "num_processes", 1) == world
+        dataset = getattr(dataset, "dataset", None)
+    sampler = getattr(getattr(loader, "base_dataloader", loader), "batch_sampler", None)
+    shares = shares or getattr(sampler, "num_processes", 1) == world
+    dispatched = hasattr(loader, "_fetch_batches")
+    if dispatched or not shares:
+        raise UsageError(
+            "the loader does not deal the rows of a step out to the ranks",
+            check="loader",
+            got="batches sent by rank 0" if dispatched else "the same rows in every rank",
+            expected=f"a part of each step in each of {world} ranks",
+            hint="give the loader to accelerator.prepare, and leave dispatch_batches out",
+        )
 
 
 def _number(value: Any) -> float:

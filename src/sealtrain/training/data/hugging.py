@@ -30,6 +30,7 @@ __all__ = [
     "as_map_style_dataset",
     "map_in_this_process",
     "positioned_under",
+    "read_in_each_rank",
 ]
 
 ROW = "sealtrain_row"
@@ -177,6 +178,20 @@ def _alone(method: Any) -> Any:
 
     alone.of_datasets = method  # type: ignore[attr-defined]
     return alone
+
+
+def read_in_each_rank() -> None:
+    """Have Accelerate let each rank read a stream, where a script does not say who reads it.
+
+    By default rank 0 would read for all, and join batches that a collator padded to unequal
+    lengths.
+    """
+    from accelerate import Accelerator
+
+    def chosen(self: Any) -> bool:
+        return bool(self.dataloader_config.dispatch_batches)
+
+    Accelerator.dispatch_batches = property(chosen)
 
 
 def positioned_under(dataset: Any) -> Positioned | None:

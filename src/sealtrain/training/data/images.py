@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.errors import ModelInvalid, RecordInvalid
-from sealtrain.recipe.images import Preparation
+from sealtrain.recipe.images import AnyPreparation, GridPreparation, Preparation, TilePreparation
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -86,15 +86,14 @@ def pixels(
     return torch.from_numpy(np.stack(rows))
 
 
-def preparation_of(recipe: Any, base_dir: Path) -> Preparation:
+def preparation_of(recipe: Any, base_dir: Path) -> Any:
     """The recipe's preparation, else what the model's folder was saved with.
 
     Raises:
         ModelInvalid: The folder has none that is understood.
     """
     if recipe.preparation is not None:
-        chosen: Preparation = recipe.preparation
-        return chosen
+        return recipe.preparation
     path = base_dir / recipe.model.path / CONFIG_NAME
     try:
         return _from_config(json.loads(path.read_bytes()))
@@ -127,25 +126,42 @@ def preparation_file(preparation: Preparation) -> dict[str, bytes]:
     return {CONFIG_NAME: json.dumps(values, indent=2).encode()}
 
 
-def _from_config(saved: Mapping[str, Any]) -> Preparation:
-    """Of the forms Transformers saves: CLIP's (edge and crop), ViT's (square), ConvNeXt's."""
+def _from_config(saved: Mapping[str, Any]) -> AnyPreparation:
+    """Of the forms Transformers saves.
+
+    Those of CLIP (edge and crop), ViT (square), ConvNeXt, Qwen-VL (area), Llama 3.2 Vision (tiles).
+    """
     if not saved.get("do_resize", True) or not saved.get("do_rescale", True):
         raise ValueError("images must be resized and rescaled")
     if abs(saved.get("rescale_factor", 1 / 255) * 255 - 1) > 1e-6:
         raise ValueError("only a factor of 1/255")
     normalised = saved.get("do_normalize", True)
+    kind = str(saved.get("image_processor_type", ""))
+    area = kind.startswith("Qwen2VL")
     common: dict[str, Any] = {
-        "resample": _RESAMPLE[saved["resample"]],
+        # Qwen's files leave their processor's own out.
+        "resample": _RESAMPLE[saved.get("resample", 3) if area else saved["resample"]],
         "mean": tuple(saved["image_mean"]) if normalised else (0.0, 0.0, 0.0),
         "std": tuple(saved["image_std"]) if normalised else (1.0, 1.0, 1.0),
     }
+    if area:
+        edges = saved.get("size") or {}
+        return GridPreparation(
+            min_area=saved.get("min_pixels") or edges["shortest_edge"],
+            max_area=saved.get("max_pixels") or edges["longest_edge"],
+            **common,
+        )
     size = saved["size"] if isinstance(saved["size"], dict) else {"height": saved["size"]}
+    if "max_image_tiles" in saved:
+        return TilePreparation(
+            size=size["height"], max_image_tiles=saved["max_image_tiles"], **common
+        )
     edge = size.get("shortest_edge")
     if edge is None:
         if size.get("width", size["height"]) != size["height"]:
             raise ValueError("only squares")
         return Preparation(size=size["height"], stretch=True, **common)
-    if "crop_pct" in saved or str(saved.get("image_processor_type", "")).startswith("ConvNext"):
+    if "crop_pct" in saved or kind.startswith("ConvNext"):
         if edge >= 384:
             return Preparation(size=edge, stretch=True, **common)
         return Preparation(size=edge, resize=int(edge / saved.get("crop_pct", 224 / 256)), **common)

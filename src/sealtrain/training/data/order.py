@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Indices = npt.NDArray[np.int64]
+    Counts = npt.NDArray[np.uint32]
 
 __all__ = ["MAX_LANES", "Order", "Pick", "Place", "Round", "divided"]
 
@@ -127,13 +128,13 @@ class _Lane:
     """Some record batches of one source, walked again and again."""
 
     def __init__(
-        self, number: int, source: int, batches: Indices, rows: Indices, share: Fraction, seed: int
+        self, number: int, source: int, batches: Counts, rows: Counts, share: Fraction, seed: int
     ) -> None:
         self.number, self.source = number, source
         self._batches, self._rows, self._seed = batches, rows, seed
         self._share = share
-        self.total = int(rows.sum())
-        self._pass: tuple[int, list[int], list[int]] | None = None
+        self.total = int(rows.sum(dtype="int64"))
+        self._pass: tuple[int, memoryview, memoryview] | None = None
 
     @property
     def epoch_rows(self) -> Fraction:
@@ -167,15 +168,17 @@ class _Lane:
             start += count
         return found
 
-    def _walk(self, turn: int) -> tuple[list[int], list[int]]:
+    def _walk(self, turn: int) -> tuple[memoryview, memoryview]:
         """The lane's batches in the order of a pass, and where each of them ends."""
         import numpy as np
 
         if self._pass is None or self._pass[0] != turn:
             generator = np.random.default_rng([self._seed, _PASS, self.number, turn])
             walk = generator.permutation(len(self._batches))
-            # Lists: one number at a time is looked up, which takes numpy ten times as long.
-            self._pass = turn, self._batches[walk].tolist(), np.cumsum(self._rows[walk]).tolist()
+            ends = np.cumsum(self._rows[walk], dtype=np.int64)
+            # One number at a time is looked up, which takes numpy ten times as long; lists would
+            # take eight times the memory of the smaller numbers.
+            self._pass = turn, self._batches[walk].data, ends.data
         return self._pass[1], self._pass[2]
 
 
@@ -206,7 +209,8 @@ class Order:
         import numpy as np
 
         self._seed = seed
-        filled = [source for source, rows in enumerate(batch_rows) if sum(rows)]
+        counts = [np.asarray(rows, dtype=np.uint32) for rows in batch_rows]
+        filled = [source for source, rows in enumerate(counts) if rows.any()]
         if not filled:
             raise DataInvalid("training data holds no record", hint="the sealed datasets are empty")
         # Decimal text, so that a weight of 0.1 is a tenth and not its nearest binary fraction.
@@ -215,9 +219,9 @@ class Order:
         self._lanes: list[_Lane] = []
         self._groups: list[tuple[list[_Lane], int | None]] = []
         for source in filled:
-            rows = np.asarray(batch_rows[source], dtype=np.int64)
+            rows = counts[source]
             generator = np.random.default_rng([seed, _LANES, source])
-            dealt = generator.permutation(np.flatnonzero(rows))
+            dealt = generator.permutation(np.flatnonzero(rows)).astype(np.uint32)
             count = min(len(dealt), max(1, lanes // len(filled)))
             for first in range(count):
                 mine = dealt[first::count]
@@ -237,7 +241,7 @@ class Order:
             ),
             Fraction(0),
         )
-        largest = max(max(rows, default=0) for rows in batch_rows)
+        largest = max(int(rows.max(initial=0)) for rows in counts)
         self.round_rows = min(MAX_ROUND_ROWS, max(MIN_ROUND_ROWS, 4 * largest))
 
     @property

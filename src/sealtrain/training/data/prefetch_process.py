@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from sealtrain.base.processes import answer_of, packed_error
@@ -107,6 +108,8 @@ class PrefetchProcess(Generic[Item]):
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process.start()
         other.close()
+        # Before multiprocessing asks it to end by a signal that it ignores, and waits.
+        self._ended = Finalize(self, self._process.kill, exitpriority=0)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """The batches that were not taken yet, finished or not. Raises as ``take``."""
@@ -133,11 +136,8 @@ class PrefetchProcess(Generic[Item]):
         if self._connection.closed or sys.is_finalizing():  # then multiprocessing ends it
             return
         self._connection.close()
-        self._process.terminate()
-        self._process.join(_GRACE_SECONDS)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+        self._ended()  # it holds nothing that has to be left in order
+        self._process.join()
 
     def _answer(self) -> tuple[pa.RecordBatch, bool] | None:
         """As ``take``, but ``None`` where none is left."""
@@ -247,8 +247,8 @@ class _Filling:
 def _serve(messages: Iterator[Message], reader: Connection, inherited: Connection) -> None:
     """The other process: work until nothing is left to do or the reader is gone."""
     inherited.close()  # or the end of the reader's process would never show here
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the reader decides when to stop
+    for number in (signal.SIGTERM, signal.SIGINT):  # a whole process group gets them
+        signal.signal(number, signal.SIG_IGN)  # the reader decides when to stop
     threading.excepthook = lambda _: None
     try:
         for message in messages:

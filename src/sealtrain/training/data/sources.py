@@ -23,7 +23,10 @@ class BatchedRecords(Protocol):
 
     dataset_id: str
     root: str
-    batch_rows: tuple[int, ...]
+
+    @property
+    def batch_rows(self) -> Sequence[int]:
+        """Rows of each record batch."""
 
     @property
     def schema(self) -> pa.Schema | None:

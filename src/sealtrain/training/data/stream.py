@@ -22,6 +22,7 @@ from sealtrain.training.data.columns import Projection
 from sealtrain.training.data.fetching import far, fetched
 from sealtrain.training.data.opening import Evenly, Opener, Turned, largest_batch, opener_for
 from sealtrain.training.data.order import MAX_LANES, Order, Pick, Round
+from sealtrain.training.data.part import WHOLE, Part
 from sealtrain.training.data.prefetch import prefetched
 from sealtrain.training.data.prefetch_process import PrefetchProcess
 
@@ -89,35 +90,43 @@ class RecordStream:
         self._batches_a_round = -(-batches * self.order.round_rows // rows)
 
     def rounds(
-        self, start: int = 0, stop: int | None = None, *, rank: int = 0, world: int = 1
+        self, start: int = 0, stop: int | None = None, *, part: Part = WHOLE
     ) -> Iterator[pa.RecordBatch]:
         """Rows ``start`` … ``stop`` as record batches of changing length: the fast path.
 
         Args:
             start: First row.
             stop: Row after the last; endless when ``None``.
-            rank: Give only rows whose position leaves this remainder …
-            world: … divided by this number. Together, all ranks read every row once.
+            part: Give only the rows of one rank. Together, all ranks read every row once.
         """
-        share = _Share(stop=stop, rank=rank, world=world)
         opener = opener_for(self._datasets, ahead=self._ahead > 0)
         depth = self._ahead if opener.prefetches else 0
-        yield from prefetched(lambda: self._read(start, share, opener), depth)
+        yield from prefetched(lambda: self._read(start, stop, part, opener), depth)
+
+    def positions(
+        self, start: int = 0, stop: int | None = None, *, part: Part = WHOLE
+    ) -> Iterator[Indices]:
+        """Positions in the stream of the rows that ``rounds`` gives, and nothing is decrypted.
+
+        Arguments as ``rounds``; an array int64 for each round of the order.
+        """
+        for current in self._rounds(start, stop):
+            yield current.start + part.places(current, start, stop)
 
     def batches(
-        self, size: int, start: int = 0, stop: int | None = None, *, rank: int = 0, world: int = 1
+        self, size: int, start: int = 0, stop: int | None = None, *, part: Part = WHOLE
     ) -> Iterator[pa.Table]:
         """Columns of exactly ``size`` rows at a time; a last partial batch is left out."""
         import pyarrow as pa
 
         held: list[pa.RecordBatch] = []
         count = 0
-        for batch in self.rounds(start, stop, rank=rank, world=world):
+        for batch in self.rounds(start, stop, part=part):
             offset = 0
             while count + batch.num_rows - offset >= size:
-                part = batch.slice(offset, size - count)
-                offset += part.num_rows
-                yield pa.Table.from_batches([*held, part])
+                piece = batch.slice(offset, size - count)
+                offset += piece.num_rows
+                yield pa.Table.from_batches([*held, piece])
                 held, count = [], 0
             if offset < batch.num_rows:
                 held.append(batch.slice(offset))
@@ -128,59 +137,101 @@ class RecordStream:
         for batch in self.rounds(start, stop):
             yield from batch.to_pylist()
 
-    def _read(self, start: int, share: _Share, opener: Opener) -> Iterator[pa.RecordBatch]:
+    def _read(
+        self, start: int, stop: int | None, part: Part, opener: Opener
+    ) -> Iterator[pa.RecordBatch]:
         """A few rows as soon as the batches that hold them are open, then the rest."""
         batches = _OpenBatches(self._projection, self.order)
-        for current, _ in islice(self._touched(start, share.stop), 1):
+        for current in islice(self._rounds(start, stop), 1):
             for many in FIRST_ROWS:
-                few = share.of(current, start)[:many]
+                few = part.places(current, start, stop)[:many]
                 if len(few):
-                    rows = _few_rows(current, few, batches, opener.threads)
-                    start = share.after(current, start, len(few))
+                    rows = _few_rows(current, current.order[few], batches, opener.threads)
+                    start = current.start + int(few[-1]) + 1
                     yield rows
-        yield from self._whole_rounds(start, share, batches, opener)
+        yield from self._whole_rounds(self._visits(start, stop, part), batches, opener)
 
     def _whole_rounds(
-        self, start: int, share: _Share, batches: _OpenBatches, opener: Opener
+        self, visits: Iterator[_Visit], batches: _OpenBatches, opener: Opener
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of each round, of which every batch is opened."""
+        """The rows of each round, of which every batch that holds one is opened."""
         import pyarrow as pa
 
         held: dict[int, Turned] = {}
-        rounds, beforehand = tee(self._touched(start, share.stop))
-        picks = (pick for _, fresh in beforehand for pick in fresh if pick)
+        visits, beforehand = tee(visits)
+        picks = (pick for visit in beforehand for pick, is_new in visit.picks if is_new)
         with closing(Evenly(opener.open(picks, batches))) as opening:
-            for current, fresh in rounds:
+            for visit in visits:
                 pieces = []
-                for pick, first in zip(current.picks, fresh, strict=True):
-                    if first is not None:
+                for pick, is_new in visit.picks:
+                    if is_new:
                         held[pick.lane] = opening.take()
                     pieces.append(held[pick.lane].part(pick.start, pick.stop))
-                wanted = share.of(current, start)
-                if len(wanted):
+                for lane in visit.left:
+                    del held[lane]
+                if len(visit.rows):
                     joined = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
-                    yield joined.take(pa.array(wanted))
+                    yield joined.take(pa.array(visit.rows))
                 if self._ahead:
                     opening.work_ahead(self._batches_a_round)
 
-    def _touched(self, start: int, stop: int | None) -> Iterator[tuple[Round, list[Pick | None]]]:
-        """Rounds, each with those of its picks whose shuffled batch no earlier one had."""
-        held: dict[int, tuple[int, int]] = {}
+    def _rounds(self, start: int, stop: int | None) -> Iterator[Round]:
+        """Rounds from the one that holds ``start`` on."""
         place = self.order.place(start)
         epoch, number = place.epoch, place.round
         while stop is None or start < stop:
             if number == self.order.rounds_in(epoch):
                 epoch, number = epoch + 1, 0
             current = self.order.round(epoch, number)
-            fresh: list[Pick | None] = []
-            for pick in current.picks:  # a lane may come to its next batch within one round
-                wanted = pick.turn, pick.batch
-                fresh.append(None if held.get(pick.lane) == wanted else pick)
-                held[pick.lane] = wanted
             if current.rows:
-                yield current, fresh
+                yield current
             number += 1
             start = current.start + current.rows
+
+    def _visits(self, start: int, stop: int | None, part: Part) -> Iterator[_Visit]:
+        """What a reader needs of each round."""
+        held: dict[int, tuple[int, int]] = {}
+        for current in self._rounds(start, stop):
+            rows = current.order[part.places(current, start, stop)]
+            # Alone, a reader needs every batch: there is nothing to look for.
+            picks, rows = (current.picks, rows) if part.world == 1 else _needed(current, rows)
+            found, last = [], {pick.lane: (pick.turn, pick.batch) for pick in current.picks}
+            for pick in picks:  # a lane may come to its next batch within one round
+                wanted = pick.turn, pick.batch
+                found.append((pick, held.get(pick.lane) != wanted))
+                held[pick.lane] = wanted
+            left = [lane for lane, batch in held.items() if last.get(lane, batch) != batch]
+            for lane in left:
+                del held[lane]
+            yield _Visit(rows=rows, picks=found, left=left)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Visit:
+    """What a reader needs of one round.
+
+    Attributes:
+        rows: Its rows, as places in the picks put together.
+        picks: Those that hold them, by lane, and whether no earlier round had the same batch.
+        left: Lanes that went on to a batch of which the reader needs nothing yet.
+    """
+
+    rows: Indices
+    picks: Sequence[tuple[Pick, bool]]
+    left: Sequence[int]
+
+
+def _needed(current: Round, rows: Indices) -> tuple[Sequence[Pick], Indices]:
+    """The picks that hold some rows of a round, and those rows as places in these picks alone."""
+    import numpy as np
+
+    sizes = np.array([pick.stop - pick.start for pick in current.picks])
+    ends = np.cumsum(sizes)
+    pick_of_row = np.searchsorted(ends, rows, side="right")
+    numbers = np.unique(pick_of_row)
+    shift = (ends - sizes)[numbers] - (np.cumsum(sizes[numbers]) - sizes[numbers])
+    back = shift[np.searchsorted(numbers, pick_of_row)]
+    return [current.picks[number] for number in numbers], rows - back
 
 
 class _OpenBatches:
@@ -211,30 +262,6 @@ class _OpenBatches:
         for pick, batch in zip(missing, opened, strict=True):
             self._kept[pick.source, pick.batch] = batch
         return [self.turned(pick, self._kept[pick.source, pick.batch]) for pick in picks]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Share:
-    """Which rows of a stream one reader gives: up to ``stop``, every ``world``-th of them."""
-
-    stop: int | None
-    rank: int
-    world: int
-
-    def of(self, current: Round, start: int) -> Indices:
-        """Places in a round's picks, put together, of the rows from position ``start`` on."""
-        low, high = self._bounds(current, start)
-        return current.order[low : high : self.world]
-
-    def after(self, current: Round, start: int, rows: int) -> int:
-        """Position behind the first ``rows`` of ``of``."""
-        low, _ = self._bounds(current, start)
-        return current.start + low + (rows - 1) * self.world + 1
-
-    def _bounds(self, current: Round, start: int) -> tuple[int, int]:
-        low = max(0, start - current.start)
-        high = current.rows if self.stop is None else min(current.rows, self.stop - current.start)
-        return low + (self.rank - current.start - low) % self.world, high
 
 
 def _few_rows(current: Round, few: Indices, batches: _OpenBatches, threads: int) -> pa.RecordBatch:

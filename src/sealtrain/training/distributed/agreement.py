@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from statistics import fmean
 from typing import Any, Final, TypeVar
 
-from sealtrain.errors import CheckpointRefused
+from sealtrain.errors import CheckpointRefused, UsageError
 from sealtrain.training.distributed.ranks import place
 
 __all__ = [
     "add_up",
     "by_itself",
     "dealt",
+    "expect_one_model",
     "flag_of_first",
     "gathered_states",
+    "mean_over_ranks",
     "own_states",
     "same_for_all",
     "to_first",
@@ -110,6 +114,58 @@ def by_itself(trainer: Any) -> Iterator[None]:
 
 def _unchanged(own: Told, *_: Any, **__: Any) -> Told:
     return own
+
+
+def mean_over_ranks(own: dict[str, float]) -> dict[str, float]:
+    """On rank 0 the mean of each name over the ranks that have it; other ranks keep their own."""
+    parts = to_first(own)
+    names = dict.fromkeys(name for part in parts for name in part)
+    if not place().leads:
+        return own
+    return {name: fmean(part[name] for part in parts if name in part) for name in names}
+
+
+def expect_one_model(model: Any) -> None:
+    """Compare the parameters of all ranks, each of which has a whole copy. All ranks take part.
+
+    Args:
+        model: A ``torch.nn.Module``.
+
+    Raises:
+        UsageError: A rank has other parameters, or a part of the model only.
+    """
+    mine = place()
+    if mine.world == 1:
+        return
+    import torch.distributed as dist
+
+    digests: list[bytes | None] = [None] * mine.world
+    dist.all_gather_object(digests, _digest_of(model))
+    others = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+    if others or digests[0] is None:
+        raise UsageError(
+            "the ranks of this training did not end with one model",
+            check="ranks",
+            got="a part of the model in each"
+            if not others
+            else f"another model in rank {others[0]}",
+            expected="the same parameters in every rank",
+            hint="let the trainer or accelerator.prepare(model) join the ranks' gradients",
+        )
+
+
+def _digest_of(model: Any) -> bytes | None:
+    """Of names and content of all parameters; ``None`` where one is shared out over ranks."""
+    import torch
+
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        if hasattr(parameter, "full_tensor"):
+            return None
+        content = parameter.detach().reshape(-1).contiguous().view(torch.uint8).cpu()
+        digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}\n".encode())
+        digest.update(content.numpy().data)
+    return digest.digest()
 
 
 def flag_of_first(own: bool) -> bool:

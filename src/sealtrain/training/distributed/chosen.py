@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sealtrain.training.distributed.ranks import place
+from sealtrain.training.halfprecision import scaled
 from sealtrain.training.models.weights import load_weights, trainable_state
 
 if TYPE_CHECKING:
@@ -46,17 +47,18 @@ class Machinery(Protocol):
 
 def machinery_of(recipe: Recipe) -> Machinery:
     """The machinery of a recipe's backend."""
+    half = getattr(recipe.trainer, "fp16", False)  # an evaluation has no precision
     if recipe.backend.name == "fsdp":
         from sealtrain.training.distributed.sharded import Sharded
 
-        return Sharded(recipe.backend)
+        return Sharded(recipe.backend, half=half)
     if recipe.backend.name == "deepspeed":
         from sealtrain.training.distributed.zero import Zero
 
         return Zero(recipe.backend, recipe.trainer)
     from sealtrain.training.distributed.chosen import Copies
 
-    return Copies()
+    return Copies(half=half)
 
 
 def connected(name: str) -> None:
@@ -76,13 +78,16 @@ def connected(name: str) -> None:
 class Copies:
     """``Machinery`` of a single process, or of several that each hold a copy of the model."""
 
+    def __init__(self, *, half: bool = False) -> None:
+        self._half = half
+
     def arguments(self) -> dict[str, Any]:
         """No arguments: Transformers finds the other ranks by itself."""
         return {}
 
     def trainer(self, kind: type[Any]) -> type[Any]:
-        """The class itself."""
-        return kind
+        """The class itself, or its subclass that scales the loss of ``fp16``."""
+        return scaled(kind) if self._half else kind
 
     def state(self, model: Any, optimizer: Any) -> dict[str, Any]:
         """Rank 0's own state: all copies are equal."""

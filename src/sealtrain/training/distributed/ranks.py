@@ -5,8 +5,9 @@ training library, and they inherit opened datasets, keys, silence and the networ
 none of it is ever serialised. Rank 0 is the run: it collects evidence and writes journal,
 checkpoints and manifest; the other ranks train and release nothing.
 
-1. Ranks meet over an anonymous file in memory and connect to each other over loopback. Only then
-   does the sandbox close around each; from then on no rank can listen or connect.
+1. Ranks meet over an anonymous file in memory and connect to each other over loopback (``Alone``),
+   or to the ranks of other guests too (``Company``). Only then does the sandbox close around each;
+   from then on no rank can listen or connect.
 2. Every rank but 0 waits until the run names the checkpoint to begin from.
 3. When a rank fails, the run fails with that rank's error; when a rank is lost, with ``RankLost``.
    The other ranks end with the run, whatever ended it.
@@ -27,7 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from sealtrain.base.processes import answer_of, end_with_parent, packed, packed_error
 from sealtrain.errors import RankLost, SealtrainError, UsageError
@@ -36,7 +37,7 @@ from sealtrain.training.silence import silence
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
-__all__ = ["Place", "Ranks", "gathered", "place"]
+__all__ = ["Company", "Place", "Ranks", "gathered", "place"]
 
 MEETING_SECONDS: Final = 120.0
 ANSWER_SECONDS: Final = 30 * 60.0
@@ -55,6 +56,28 @@ class Place:
     def leads(self) -> bool:
         """Whether this process is rank 0, the run itself."""
         return self.rank == 0
+
+
+class Company(Protocol):
+    """All ranks of a training, of which this guest has some.
+
+    Attributes:
+        first: Global number of this guest's first rank.
+        world: Number of all ranks, in all guests.
+    """
+
+    first: int
+    world: int
+
+    def connect(self, rank: int) -> None:
+        """Make the default group of ``torch.distributed``, as the rank with this global number.
+
+        Raises:
+            SealtrainError: The other ranks cannot be reached, or are not the expected ones.
+        """
+
+    def leave(self) -> None:
+        """Give up what the connections held, once the group is destroyed."""
 
 
 def place() -> Place:
@@ -169,22 +192,22 @@ class Ranks:
             hint="check whether the machine ran out of memory, then: sealtrain resume",
         )
 
-    def fork(self, rank: int, world: int, memory: int, first: Any, work: Any) -> None:
+    def fork(self, mine: _Local, company: Company, first: Any, work: Any) -> None:
         """Add a rank. See ``gathered``."""
         here, there = multiprocessing.Pipe()
         inherited = [self._lifeline, here, *(other.answers for other in self._others)]
         process = multiprocessing.get_context("fork").Process(
             target=_serve,
             args=(
-                Place(rank=rank, world=world),
-                memory,
+                mine,
+                company,
                 there,
                 self._ends,
                 inherited,
                 first,
                 work,
             ),
-            name=f"sealtrain-rank-{rank}",
+            name=f"sealtrain-rank-{mine.rank}",
         )
         with warnings.catch_warnings():
             # Python 3.12 warns of forking beside threads; the child uses nothing that they hold.
@@ -206,48 +229,90 @@ class Ranks:
             other.answers.close()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Local:
+    """The number of a rank within its guest, and the number of ranks that the guest has."""
+
+    rank: int
+    count: int
+
+
+class _Alone:
+    """``Company`` of a guest that trains by itself: its ranks meet over loopback."""
+
+    first = 0
+
+    def __init__(self, world: int) -> None:
+        self.world = world
+        self._memory = os.memfd_create("sealtrain-ranks")
+
+    def connect(self, rank: int) -> None:
+        import torch
+        import torch.distributed as dist
+
+        device = torch.device("cuda", rank) if torch.cuda.is_available() else None
+        store: Any = dist.FileStore(  # type: ignore[attr-defined]  # exported all the same
+            f"/proc/self/fd/{self._memory}", self.world
+        )
+        store.set_timeout(timedelta(seconds=MEETING_SECONDS))
+        dist.init_process_group(
+            "gloo" if device is None else "cpu:gloo,cuda:nccl",
+            store=store,
+            rank=rank,
+            world_size=self.world,
+            timeout=timedelta(seconds=ANSWER_SECONDS),
+            device_id=device,  # connects now: the sandbox refuses to listen later
+        )
+
+    def leave(self) -> None:
+        os.close(self._memory)
+
+
 @contextmanager
 def gathered(
-    world: int,
+    count: int,
     *,
     group: bool,
     prepare: Callable[[], None],
     secure: Callable[[], None],
     work: Callable[[Any], None],
+    company: Company | None = None,
 ) -> Iterator[Ranks]:
-    """Fork the other ranks and connect all of them. This process becomes rank 0.
+    """Fork the other ranks of this guest and connect all of them. This process is its first.
 
     Args:
-        world: Number of ranks, this one included.
+        count: Number of this guest's ranks, this one included.
         group: Build a process group for a single rank too, which sharding backends need.
         prepare: Called in every rank once it is connected, before the sandbox closes.
         secure: Called in each other rank after that: closes the sandbox around it.
         work: Called in each other rank with the order of ``Ranks.lead``.
+        company: All ranks of the training; ``None`` where this guest has them all.
 
     Raises:
         UsageError: PyTorch is loaded already, so its threads would be missing in a fork.
         RankLost: A rank ended before all ranks were connected.
+        SealtrainError: As ``Company.connect``.
     """
     ranks = Ranks()
-    if world == 1 and not group:
+    if count == 1 and not group and company is None:
         try:
             yield ranks
         finally:
             ranks.end()
         return
-    if world > 1 and "torch" in sys.modules:
+    if count > 1 and "torch" in sys.modules:
         raise UsageError(
             "ranks must be forked before PyTorch is loaded",
             check="ranks",
             hint="start the run with: sealtrain train",
         )
     kept = dict(os.environ)
-    memory = os.memfd_create("sealtrain-ranks")
+    company = _Alone(count) if company is None else company
     try:
-        for rank in range(1, world):
-            ranks.fork(rank, world, memory, (prepare, secure), work)
+        for rank in range(1, count):
+            ranks.fork(_Local(rank=rank, count=count), company, (prepare, secure), work)
         try:
-            _join(Place(rank=0, world=world), memory)
+            _join(_Local(rank=0, count=count), company)
             prepare()
         except RuntimeError:
             raise ranks._cause() or RankLost(  # its own
@@ -257,19 +322,20 @@ def gathered(
     finally:
         ranks.end()
         _leave()
-        os.close(memory)
+        company.leave()
         os.environ.clear()
         os.environ.update(kept)
 
 
-def _join(mine: Place, memory: int) -> None:
+def _join(mine: _Local, company: Company) -> None:
     """Meet the other ranks and connect to each of them."""
     os.environ.update(
         {
-            "RANK": str(mine.rank),
+            "RANK": str(company.first + mine.rank),
             "LOCAL_RANK": str(mine.rank),
-            "WORLD_SIZE": str(mine.world),
-            "LOCAL_WORLD_SIZE": str(mine.world),
+            "WORLD_SIZE": str(company.world),
+            "LOCAL_WORLD_SIZE": str(mine.count),
+            "GROUP_RANK": str(company.first // mine.count),
             # Only this machine, whatever its name resolves to.
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": "0",
@@ -278,36 +344,22 @@ def _join(mine: Place, memory: int) -> None:
             "NCCL_IB_DISABLE": "1",
         }
     )
-    if mine.world > 1:
-        threads = max(1, len(os.sched_getaffinity(0)) // mine.world)
+    if mine.count > 1:
+        threads = max(1, len(os.sched_getaffinity(0)) // mine.count)
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     silence()
     import torch
-    import torch.distributed as dist
 
-    cuda = torch.cuda.is_available()
-    if cuda and torch.cuda.device_count() < mine.world:
-        raise UsageError(
-            "the machine has fewer accelerators than the recipe has ranks",
-            check="backend.ranks",
-            got=torch.cuda.device_count(),
-            expected=f"at least {mine.world}",
-        )
-    device = torch.device("cuda", mine.rank) if cuda else None
-    if device is not None:
-        torch.cuda.set_device(device)
-    store: Any = dist.FileStore(  # type: ignore[attr-defined]  # exported all the same
-        f"/proc/self/fd/{memory}", mine.world
-    )
-    store.set_timeout(timedelta(seconds=MEETING_SECONDS))
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if cuda else "gloo",
-        store=store,
-        rank=mine.rank,
-        world_size=mine.world,
-        timeout=timedelta(seconds=ANSWER_SECONDS),
-        device_id=device,  # connects now: the sandbox refuses to listen later
-    )
+    if torch.cuda.is_available():
+        if torch.cuda.device_count() < mine.count:
+            raise UsageError(
+                "the machine has fewer accelerators than the recipe has ranks",
+                check="backend.ranks",
+                got=torch.cuda.device_count(),
+                expected=f"at least {mine.count}",
+            )
+        torch.cuda.set_device(torch.device("cuda", mine.rank))
+    company.connect(company.first + mine.rank)
 
 
 def _leave() -> None:
@@ -317,8 +369,8 @@ def _leave() -> None:
 
 
 def _serve(
-    mine: Place,
-    memory: int,
+    mine: _Local,
+    company: Company,
     answers: Connection,
     ends: Connection,
     inherited: list[Connection],
@@ -328,13 +380,13 @@ def _serve(
     """Another rank's whole life."""
     if not end_with_parent():
         return
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run decides when to stop
+    for number in (signal.SIGTERM, signal.SIGINT):  # a whole process group gets them
+        signal.signal(number, signal.SIG_IGN)  # the run decides when to stop
     for one in inherited:
         one.close()
     threading.Thread(target=_end_with, args=(ends,), name="lifeline", daemon=True).start()
     try:
-        _join(mine, memory)
+        _join(mine, company)
         for one_by_one in first:
             one_by_one()
         work(answers.recv())
@@ -343,8 +395,9 @@ def _serve(
     except BaseException as error:
         answers.send_bytes(packed_error(error))
     else:
+        company.leave()
         answers.send_bytes(packed("done"))
-    # Connections close with the process: closing them here would look like a loss to the others.
+    # Gloo's connections close with the process: here it would look like a loss to the others.
 
 
 def _end_with(ends: Connection) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.training.distributed.outline import filled, outline_of
 from sealtrain.training.distributed.ranks import place
+from sealtrain.training.halfprecision import scaled
 from sealtrain.training.models.weights import of_training, refuse_another_model
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ __all__ = ["Sharded"]
 class Sharded:
     """``Machinery`` over FSDP2."""
 
-    def __init__(self, backend: Fsdp) -> None:
-        self._reshard = backend.reshard_after_forward
+    def __init__(self, backend: Fsdp, *, half: bool = False) -> None:
+        self._reshard, self._half = backend.reshard_after_forward, half
         self._outline: Any = None
 
     def arguments(self) -> dict[str, Any]:
@@ -53,7 +54,7 @@ class Sharded:
                 finally:
                     self.model.set_requires_gradient_sync(True)
 
-        return ShardedTrainer
+        return scaled(ShardedTrainer) if self._half else ShardedTrainer
 
     def share_out(self, model: Any) -> None:
         """Leave each rank its shard of every layer."""

@@ -28,7 +28,8 @@ def connect() -> None:
 
     if not torch.cuda.is_available():
         os.environ["DS_ACCELERATOR"] = "cpu"
-        os.environ["LOCAL_SIZE"] = str(place().world)  # else it starts a program to count memories
+        # The ranks of this guest; else DeepSpeed starts a program to count memories.
+        os.environ["LOCAL_SIZE"] = os.environ["LOCAL_WORLD_SIZE"]
     import deepspeed
     from deepspeed.utils import groups
 
@@ -68,6 +69,7 @@ class Zero:
             del os.environ["ACCELERATE_USE_DEEPSPEED"]
         return {
             "deepspeed": self._config,
+            "bf16": False,  # Transformers would have DeepSpeed hold the weights themselves in it
             "use_cpu": False,
             "accelerator_config": {"use_configured_state": True, "dispatch_batches": False},
         }
@@ -198,6 +200,8 @@ def ds_config(backend: DeepSpeed, trainer: TrainerArguments) -> dict[str, Any]:
         "gradient_accumulation_steps": trainer.gradient_accumulation_steps,
         "gradient_clipping": trainer.max_grad_norm,
         "zero_optimization": zero,
+        # As the trainer does by itself without DeepSpeed: weights stay float32.
+        "torch_autocast": {"enabled": trainer.bf16, "dtype": "bfloat16"},
         # The recipe's optimizer is PyTorch's. DeepSpeed's own would be compiled when first used.
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,

@@ -26,6 +26,8 @@ _CONFIGS: Final = {
 
 
 _REARRANGES = "support_avx512bf16_for_cpu"
+# PEFT trains these whole beside the adapter of a classifier.
+_HEADS = ("classifier", "score")
 
 
 def adapter_config(adapter: Adapter, task_type: str | None) -> Any:
@@ -45,8 +47,18 @@ def adapter_config(adapter: Adapter, task_type: str | None) -> Any:
     return getattr(peft, _CONFIGS[adapter.method])(task_type=task_type, **values)
 
 
-def quantization_config(quantization: Quantization) -> Any:
+def quantization_config(
+    quantization: Quantization, *, classifies: bool = False, shared_out: bool = False
+) -> Any:
     """Transformers' configuration for loading a base in four bits.
+
+    Args:
+        quantization: The recipe's.
+        classifies: The model ends in a head for classes or a score, which is trained and so keeps
+            its bits. Transformers finds such a head only where it has no bias.
+        shared_out: Ranks share the base out (FSDP-QLoRA): packed bits then lie in numbers of the
+            type of all other weights, since a backend splits tensors of one type. The bits are
+            the same.
 
     Raises:
         RecipeInvalid: bitsandbytes is not installed.
@@ -62,7 +74,10 @@ def quantization_config(quantization: Quantization) -> Any:
     import transformers
 
     make: Any = transformers.BitsAndBytesConfig
-    return make(load_in_4bit=True, **quantization.to_dict())
+    # Everything but the packed bits is float32: ``prepare_base``.
+    further = {"bnb_4bit_quant_storage": "float32"} if shared_out else {}
+    kept = {"llm_int8_skip_modules": list(_HEADS)} if classifies else {}
+    return make(load_in_4bit=True, **quantization.to_dict(), **further, **kept)
 
 
 def prepare_base(model: Any) -> Any:

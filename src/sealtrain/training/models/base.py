@@ -120,7 +120,8 @@ def build_model(
         base_dir: Folder that the recipe's paths start from.
         kind: Transformers' auto class: ``AutoModelForCausalLM``,
             ``AutoModelForSequenceClassification``.
-        sealed: The opened model, where the recipe names a sealed one.
+        sealed: The opened model, where the recipe names a sealed one or the run begins with the
+            model of the run before.
         settings: Config values the phase needs (``num_labels``, ``pad_token_id``).
 
     Raises:
@@ -132,16 +133,20 @@ def build_model(
 
     auto = getattr(transformers, kind)
     model = recipe.model
-    if model.kind == "sealed":
-        if sealed is None:
-            raise UsageError(
-                "the model is sealed, and only the guest can open it", hint="train in a guest"
-            )
+    if sealed is not None:
         return sealed_model(recipe, sealed, kind, **settings)
+    if model.kind == "sealed":
+        raise UsageError(
+            "the model is sealed, and only the guest can open it", hint="train in a guest"
+        )
     dtype = getattr(torch, model.dtype)
     wanted = None if recipe.peft is None else recipe.peft.quantization
     if wanted is not None:
-        settings["quantization_config"] = quantization_config(wanted)
+        settings["quantization_config"] = quantization_config(
+            wanted,
+            classifies=kind == "AutoModelForSequenceClassification",
+            shared_out=recipe.backend.name in ("fsdp", "deepspeed"),
+        )
         settings["device_map"] = {"": "cuda" if torch.cuda.is_available() else "cpu"}
     try:
         if model.kind == "folder":

@@ -1,30 +1,33 @@
 """Models that read images: their parts, the place of an image among tokens, records as batches.
 
-This module does the work of Transformers' processors without torchvision. The input has an image as
-a repeated token, once for every vector of the vision tower and projector. If a prompt holds that
-token once, the image stands there, else at the beginning.
+If a prompt holds the token of an image once, the image stands there, else at the beginning. What
+takes its place differs by architecture (``training.models.imageforms``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.errors import ModelInvalid, RecipeInvalid, RecordInvalid
 from sealtrain.recipe.phases.vlm import ARCHITECTURES
 from sealtrain.training.data.augmentation import image_changes
 from sealtrain.training.data.hugging import ROW
-from sealtrain.training.data.images import decode, pixels
+from sealtrain.training.data.images import decode
 from sealtrain.training.models.adapters import adapt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.recipe.images import Preparation
+    from sealtrain.training.models.imageforms import Layout
 
-__all__ = ["ImageTextEncoder", "image_layout", "name_image_token", "train_parts"]
+__all__ = ["ImageTextEncoder", "name_image_token", "train_parts"]
 
+_QWEN: Final = {
+    "vision": ("model.visual",),
+    "projector": ("model.visual.merger", "model.visual.deepstack_merger_list"),
+    "language": ("model.language_model", "lm_head"),
+}
 _PARTS: Final = {
     "llava": {
         "vision": ("model.vision_tower",),
@@ -36,27 +39,20 @@ _PARTS: Final = {
         "projector": ("model.connector",),
         "language": ("model.text_model", "lm_head"),
     },
+    "mllama": {
+        "vision": ("model.vision_model",),
+        "projector": ("model.multi_modal_projector",),
+        "language": ("model.language_model", "lm_head"),
+    },
+    "qwen2_5_vl": _QWEN,
+    "qwen2_vl": _QWEN,
+    "qwen3_vl": _QWEN,
 }
+"""Where the parts of a model are; a place inside another one belongs to its own part only."""
 _IMAGE: Final = "<image>"
-_AROUND: Final = ("<fake_token_around_image>", "<global-img>")
 IGNORED: Final = -100
 
 Encoded = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ImageLayout:
-    """How an image stands in a model's input.
-
-    Attributes:
-        token: Id that stands for one vector of an image.
-        tokens: Ids of an image, including the tokens that surround it.
-        several: The model takes a list of images for each record.
-    """
-
-    token: int
-    tokens: tuple[int, ...]
-    several: bool
 
 
 def name_image_token(model: Any, tokenizer: PreTrainedTokenizerBase, *, fresh: bool) -> None:
@@ -85,41 +81,6 @@ def name_image_token(model: Any, tokenizer: PreTrainedTokenizerBase, *, fresh: b
         raise ModelInvalid("the tokenizer has no image token of the model", check="tokenizer")
 
 
-def image_layout(
-    model: Any, tokenizer: PreTrainedTokenizerBase, preparation: Preparation
-) -> ImageLayout:
-    """Tokens that an image takes; found by running the model on an image.
-
-    Raises:
-        ModelInvalid: The model reads images of another size.
-    """
-    import torch
-
-    size, wanted = preparation.size, model.config.vision_config.image_size
-    if size != wanted:
-        raise ModelInvalid(
-            "the model reads images of another size",
-            check="preparation",
-            got=size,
-            expected=wanted,
-            hint="set preparation.size",
-        )
-    several = model.config.model_type == "idefics3"
-    shape = (1, 1, 3, size, size) if several else (1, 3, size, size)
-    training = model.training
-    model.eval()
-    with torch.no_grad():
-        seen = model.get_image_features(pixel_values=torch.ones(shape, dtype=model.dtype))
-    model.train(training)
-    token = model.config.image_token_id
-    image = (token,) * len(seen.pooler_output[0])
-    vocabulary = tokenizer.get_vocab()
-    if several and all(name in vocabulary for name in _AROUND):
-        around, whole = (vocabulary[name] for name in _AROUND)
-        image = (around, whole, *image, around)
-    return ImageLayout(token, image, several)
-
-
 def train_parts(recipe: Any, model: Any) -> Any:
     """Freeze the parts that the recipe does not train; put an adapter on the parts that it trains.
 
@@ -128,21 +89,18 @@ def train_parts(recipe: Any, model: Any) -> Any:
     """
     import torch
 
-    places = _PARTS[model.config.model_type]
+    parts = _PARTS[model.config.model_type]
     if recipe.peft is None:
-        inside = tuple(f"{place}." for part in recipe.parts for place in places[part])
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(name.startswith(inside))
+            parameter.requires_grad_(_part_of(name, parts) in recipe.parts)
         return model
-    adapted = tuple(
-        f"{place}." for part in recipe.parts if part != "projector" for place in places[part]
-    )
+    adapted = set(recipe.parts) - {"projector"}
     wanted = recipe.peft.target_modules
     suffixes = () if wanted == "all-linear" else tuple(f".{name}" for name in wanted)
     names = [
         name
         for name, module in model.named_modules()
-        if name.startswith(adapted)
+        if _part_of(name, parts) in adapted
         and (isinstance(module, torch.nn.Linear) if not suffixes else name.endswith(suffixes))
     ]
     if not names:
@@ -151,7 +109,7 @@ def train_parts(recipe: Any, model: Any) -> Any:
             check="peft.target_modules",
             hint="name modules of the language model, such as q_proj, k_proj, v_proj, o_proj",
         )
-    whole = places["projector"] if "projector" in recipe.parts else None
+    whole = _modules_at(model, parts["projector"]) if "projector" in recipe.parts else None
     settings = recipe.peft.model_copy(
         update={"target_modules": tuple(names), "modules_to_save": whole}
     )
@@ -159,36 +117,62 @@ def train_parts(recipe: Any, model: Any) -> Any:
     return adapt(model, settings, "CAUSAL_LM", activation_checkpointing=checkpointing)
 
 
+def _part_of(name: str, parts: Mapping[str, Sequence[str]]) -> str | None:
+    """The part that a module or parameter belongs to: of the places around it the innermost."""
+    around = [
+        (len(place), part)
+        for part, places in parts.items()
+        for place in places
+        if f"{name}.".startswith(f"{place}.")
+    ]
+    return max(around)[1] if around else None
+
+
+def _modules_at(model: Any, places: Sequence[str]) -> tuple[str, ...]:
+    """Names of the modules at these places; of a list its members, which PEFT saves one by one."""
+    import torch
+
+    found: list[str] = []
+    for name, module in model.named_modules():
+        if name in places:
+            several = isinstance(module, torch.nn.ModuleList)
+            found += [f"{name}.{at}" for at in range(len(module))] if several else [name]
+    return tuple(found)
+
+
 class ImageTextEncoder:
     """Records as batches: image, prompt and completion, or image and text."""
 
     def __init__(
-        self,
-        recipe: Any,
-        tokenizer: PreTrainedTokenizerBase,
-        layout: ImageLayout,
-        preparation: Preparation,
+        self, recipe: Any, tokenizer: PreTrainedTokenizerBase, layout: Layout, max_pixels: int
     ) -> None:
         """Read records as the recipe says.
+
+        Args:
+            recipe: Of phase ``vlm``.
+            tokenizer: Knows the token of an image.
+            layout: How the model takes images.
+            max_pixels: A larger image is refused, not decoded.
 
         Raises:
             RecipeInvalid: ``trainer.max_length`` has no room for text beside the image.
         """
         self._columns, self._tokenizer = recipe.columns, tokenizer
-        self._layout, self._preparation = layout, preparation
+        self._layout, self._max_pixels = layout, max_pixels
         self._length = recipe.trainer.max_length
         seed, wanted = recipe.trainer.seed, recipe.augmentation
         self._changes = None if wanted is None else image_changes(wanted, seed)
-        if self._length <= len(layout.tokens):
+        if self._length <= layout.most:
             raise RecipeInvalid(
                 "trainer.max_length has no room for text",
                 check="trainer.max_length",
                 got=self._length,
-                expected=f"more than the {len(layout.tokens)} tokens of an image",
+                expected=f"more than the {layout.most} tokens of an image",
+                hint="raise trainer.max_length, or lower preparation.max_area if there is one",
             )
 
     def __call__(self, records: Sequence[Encoded]) -> Encoded:
-        """Ids, mask and labels int64 (batch, tokens), pixels float32 (batch, …, 3, size, size).
+        """Ids, mask and labels int64 (batch, tokens), and what the layout makes of the images.
 
         Labels are -100 at positions without a loss.
 
@@ -197,15 +181,14 @@ class ImageTextEncoder:
         """
         import torch
 
-        images = [
-            decode(record[self._columns.image], self._preparation.max_pixels) for record in records
-        ]
+        images = [decode(record[self._columns.image], self._max_pixels) for record in records]
         if self._changes is not None:
             images = [
                 self._changes(record[ROW])(image) if ROW in record else image
                 for record, image in zip(records, images, strict=True)
             ]
-        rows = [self._tokens(record) for record in records]
+        tensors, taken = self._layout.read(images)
+        rows = [self._tokens(record, image) for record, image in zip(records, taken, strict=True)]
         longest = max(len(ids) for ids, _ in rows)
         ids = torch.full((len(rows), longest), self._tokenizer.pad_token_id, dtype=torch.int64)
         mask, labels = torch.zeros_like(ids), torch.full_like(ids, IGNORED)
@@ -218,19 +201,11 @@ class ImageTextEncoder:
             "input_ids": ids,
             "attention_mask": mask,
             "labels": labels,
-            "pixel_values": self._pixels(images),
+            **tensors,
+            **self._layout.of_text(ids, tensors),
         }
 
-    def _pixels(self, images: Sequence[Any]) -> Any:
-        values = pixels(images, self._preparation)
-        if not self._layout.several:
-            return values
-        # The model would take an image of zeros only for padding.
-        empty = (values == 0).flatten(1).all(1)
-        values[empty, 0, 0, 0] = 1e-12
-        return values[:, None]
-
-    def _tokens(self, record: Encoded) -> tuple[list[int], int]:
+    def _tokens(self, record: Encoded, image: tuple[int, ...]) -> tuple[list[int], int]:
         """Ids of a record, and the position of the first token to learn."""
         if self._columns.kind == "text":
             prompt, answer = "", record[self._columns.text]
@@ -238,7 +213,7 @@ class ImageTextEncoder:
             prompt, answer = record[self._columns.prompt], record[self._columns.completion]
         if not isinstance(prompt, str) or not isinstance(answer, str):
             raise RecordInvalid("a record has no text in its text columns", check="columns")
-        before = self._with_image(list(self._tokenizer(prompt)["input_ids"]))
+        before = self._with_image(list(self._tokenizer(prompt)["input_ids"]), image)
         after = self._tokenizer(answer, add_special_tokens=False)["input_ids"]
         if self._layout.token in after:
             raise RecordInvalid("a record's answer holds the token of an image", check="columns")
@@ -251,13 +226,13 @@ class ImageTextEncoder:
             )
         return whole, len(before)
 
-    def _with_image(self, prompt: list[int]) -> list[int]:
-        layout = self._layout
-        found = prompt.count(layout.token)
+    def _with_image(self, prompt: list[int], image: tuple[int, ...]) -> list[int]:
+        token = self._layout.token
+        found = prompt.count(token)
         if found > 1:
             raise RecordInvalid("a record's prompt holds several images", check="columns")
         if found:
-            place = prompt.index(layout.token)
-            return [*prompt[:place], *layout.tokens, *prompt[place + 1 :]]
+            place = prompt.index(token)
+            return [*prompt[:place], *image, *prompt[place + 1 :]]
         begins = bool(prompt) and prompt[0] == self._tokenizer.bos_token_id
-        return [*prompt[:begins], *layout.tokens, *prompt[begins:]]
+        return [*prompt[:begins], *self._layout.unmarked(image), *prompt[begins:]]

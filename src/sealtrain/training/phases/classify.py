@@ -86,7 +86,7 @@ def build(work: TrainingContext) -> tuple[Any, PreTrainedTokenizerBase | None]:
         check_vocabulary(model, tokenizer)
     if recipe.peft is not None:
         model = _adapted(recipe, model)
-    if kind == "tabular":
+    if kind == "tabular" and work.model is None:  # the model of the run before keeps its scale
         model.standardise(*feature_scale(work))
     return model, tokenizer
 

@@ -34,6 +34,8 @@ __all__ = ["train"]
 
 def train(work: TrainingContext) -> PhaseResult:
     """Train and evaluate."""
+    import torch
+    from accelerate.utils import convert_to_fp32
     from trl.trainer.reward_config import RewardConfig
     from trl.trainer.reward_trainer import RewardTrainer
 
@@ -50,7 +52,17 @@ def train(work: TrainingContext) -> PhaseResult:
     )
     check_vocabulary(model, tokenizer)
     callback = SealedRun(work.context)
-    trainer = work.machinery.trainer(RewardTrainer)(
+
+    class Trainer(RewardTrainer):
+        """Takes differences of scores in float32, whatever a backend computes them in."""
+
+        def compute_loss(self, model: Any, *words: Any, **named: Any) -> Any:
+            def scores(**inputs: Any) -> Any:
+                return convert_to_fp32(model(**inputs))
+
+            return super().compute_loss(scores, *words, **named)  # type: ignore[no-untyped-call]
+
+    trainer = work.machinery.trainer(Trainer)(
         model=model,
         args=RewardConfig(
             **trainer_arguments(recipe.trainer, work.scratch)
@@ -65,7 +77,9 @@ def train(work: TrainingContext) -> PhaseResult:
     )
 
     def evaluate(model: Any) -> dict[str, float]:
-        return _measure(trainer, model)
+        # A model that was shared out comes back without the trainer's wrapping, which computes so.
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=recipe.trainer.bf16):
+            return _measure(trainer, model)
 
     trained, metrics = train_and_measure(work, trainer, None if test_rows is None else evaluate)
     return trained, tokenizer, metrics, callback

@@ -1,7 +1,8 @@
 """``vlm``: a language model that reads images, with Transformers and PEFT.
 
-A vision tower sees, a projector translates, a language model answers (LLaVA), or a connector in the
-projector's place (Idefics3). The recipe says which of these train. On the sealed test split:
+A vision tower sees, a projector translates, a language model answers (LLaVA, Llama 3.2 Vision); in
+the projector's place may be a connector (Idefics3) or a merger of patches (Qwen-VL). The recipe
+says which of these train. On the sealed test split:
 ``eval_loss`` and, for prompts with completions, ``accuracy``: the share of records whose every
 completion token, the end token included, is the model's first choice given the true tokens before.
 """
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.checkpoints.callback import SealedRun
 from sealtrain.training.data.hugging import as_iterable_dataset
-from sealtrain.training.data.images import preparation_file, preparation_of
+from sealtrain.training.data.images import preparation_of
 from sealtrain.training.measuring import completion_metrics, test_records, train_and_measure
 from sealtrain.training.models.base import (
     adopt_tokens,
@@ -22,12 +23,8 @@ from sealtrain.training.models.base import (
     build_tokenizer,
     check_vocabulary,
 )
-from sealtrain.training.models.imagetext import (
-    ImageTextEncoder,
-    image_layout,
-    name_image_token,
-    train_parts,
-)
+from sealtrain.training.models.imageforms import image_layout
+from sealtrain.training.models.imagetext import ImageTextEncoder, name_image_token, train_parts
 
 if TYPE_CHECKING:
     from sealtrain.training.context import PhaseResult, TrainingContext
@@ -54,10 +51,9 @@ def train(work: TrainingContext) -> PhaseResult:
     if fresh:
         adopt_tokens(model, tokenizer)
     preparation = preparation_of(recipe, work.base_dir)
-    work.beside |= preparation_file(preparation)
-    encode = ImageTextEncoder(
-        recipe, tokenizer, image_layout(model, tokenizer, preparation), preparation
-    )
+    layout = image_layout(model, tokenizer, preparation)
+    work.beside |= layout.files()
+    encode = ImageTextEncoder(recipe, tokenizer, layout, preparation.max_pixels)
     model = train_parts(recipe, model)
     stream = work.training_stream({name: name for name in recipe.columns.names})
     stream.numbered = recipe.augmentation is not None

@@ -32,6 +32,7 @@ class ClippedSums:
         from opacus.grad_sample import GradSampleHooks
         from opacus.validators import ModuleValidator
 
+        model.train()  # loaded weights come in evaluation mode, which it refuses
         problems = ModuleValidator.validate(model, strict=False)
         if problems:
             raise ModelInvalid(

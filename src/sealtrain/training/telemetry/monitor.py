@@ -8,6 +8,9 @@ failed alert at the next tick, and skips a tick that cannot read the machine. A 
 itself ends the training at its next step.
 
 Name, step and threshold of an alert leave, its value never does.
+
+Where it has the run's folder, it appends what the release policy released to ``metrics.jsonl``
+(spec/console.md §2), which a console draws while the run goes on.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from sealtrain.recipe.monitoring import Alert, AlertName, Monitoring
 from sealtrain.training.telemetry.endpoint import Page, Shown, page
 from sealtrain.training.telemetry.gauges import SystemGauges
 
-__all__ = ["ALERTS_FILE", "Alerts", "Fired", "Monitor", "to_file", "to_webhook"]
+__all__ = ["ALERTS_FILE", "METRICS_FILE", "Alerts", "Fired", "Monitor", "to_file", "to_webhook"]
 
 _WEBHOOK_SECONDS = 5.0
 
@@ -97,11 +100,15 @@ def to_file(path: Path) -> Callable[[Fired], None]:
     """One JSON object a line, appended."""
 
     def tell(fired: Fired) -> None:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        with os.fdopen(descriptor, "a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(fired)) + "\n")
+        _append(path, asdict(fired))
 
     return tell
+
+
+def _append(path: Path, line: Mapping[str, Any]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    with os.fdopen(descriptor, "a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 def to_webhook(url: str) -> Callable[[Fired], None]:
@@ -131,6 +138,7 @@ def to_webhook(url: str) -> Callable[[Fired], None]:
 
 
 ALERTS_FILE = "alerts.jsonl"
+METRICS_FILE = "metrics.jsonl"
 _TICK_SECONDS = 1.0
 _TOKEN_COUNTS = ("num_input_tokens_seen", "num_tokens")
 
@@ -146,7 +154,7 @@ class Monitor:
         self,
         monitoring: Monitoring | None = None,
         *,
-        folder: Path = Path(),
+        folder: Path | None = None,
         rows_per_step: int = 1,
         port: int | None = None,
         lease_left: Callable[[], float] | None = None,
@@ -156,7 +164,8 @@ class Monitor:
 
         Args:
             monitoring: The recipe's section.
-            folder: The run's folder, for alerts that go to a file.
+            folder: The run's folder, for released metrics, and for alerts that go to a file;
+                without it metrics go to no file, and alerts to the working folder.
             rows_per_step: Training records used by one optimizer step.
             port: Loopback port of the page for Prometheus, 0 for any free port; no page when
                 ``None``.
@@ -245,9 +254,12 @@ class Monitor:
             found["tokens_per_second"] = (tokens - before[2]) / seconds
         return found
 
-    def released(self, _step: int, values: Mapping[str, float | None]) -> None:
+    def released(self, step: int, values: Mapping[str, float | None]) -> None:
         """Take the metrics that the release policy released."""
         self.shown.metrics = {**self.shown.metrics, **values}
+        if self._folder is not None:
+            with suppress(OSError):  # a full disk ends no training
+                _append(self._folder / METRICS_FILE, {"step": step, "values": dict(values)})
 
     def look(self) -> None:
         """Read the machine and check the conditions between steps. Called every second.
@@ -290,7 +302,8 @@ class Monitor:
     def _tell_all(self) -> None:
         """Send the fired alerts, oldest first; keep those that fail for the next tick."""
         webhook = self._wanted.webhook
-        tell = to_file(self._folder / ALERTS_FILE) if webhook is None else to_webhook(webhook)
+        file = (self._folder or Path()) / ALERTS_FILE
+        tell = to_file(file) if webhook is None else to_webhook(webhook)
         with self._telling:
             try:
                 while self._untold:

@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from sealtrain.errors import PrivacyBroken, SealtrainError
+from sealtrain.errors import CheckpointRefused, PrivacyBroken, SealtrainError
 from sealtrain.guest.guest import secluded
 from sealtrain_collab.federated.guest.terms import conversation_of, terms_of
 from sealtrain_collab.federated.holding import Holding
 from sealtrain_collab.federated.mailbox import Mailbox
-from sealtrain_collab.federated.messages import Asked, Joined, Learned
+from sealtrain_collab.federated.messages import Asked, Joined, Learned, SealedState
 from sealtrain_collab.federated.patients import patient_privacy_of
+from sealtrain_collab.federated.states import SHARE_PURPOSE
 from sealtrain_collab.parties.party import Part, PartyRun
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from sealtrain_collab.federated.private import PatientRounds
 
 __all__ = ["join"]
-
-_SILENT_ROUNDS = 3
 
 
 def join(
@@ -86,6 +85,7 @@ class _Work:
         self._run = run
         self._terminal = terminal
         self._rounds: list[int] = []
+        self._sealed: SealedState | None = None
 
     def done(self, mailbox: Mailbox) -> dict[str, Any]:
         from sealtrain_collab.federated.learner import Learner
@@ -95,26 +95,36 @@ class _Work:
             sources = run.sources
             self._learner: Learner = Learner(run.recipe, run.base, sources, party=run.name)
             self._patients = self._patients_of(sources)
+            anchor = run.grant.latest_checkpoint
+            if anchor is not None:
+                self._sealed = SealedState(counter=anchor.counter, digest=anchor.digest)
             Holding(
                 mailbox,
                 conversation_of(run, run.run_id),
-                Joined(
-                    party=run.name,
-                    records=self._learner.records,
-                    countable=all(one.manifest.records is not None for one in run.found),
-                    patients=None if self._patients is None else self._patients.patients,
-                ),
+                self._joined,
                 self,
                 may_go_on=run.lease.require,
-                patience=float(_SILENT_ROUNDS * terms_of(run).round_seconds),
+                patience=float(terms_of(run).party_patience),
                 on_refused=lambda error: self._say(f"a conversation ended: {error.code}"),
             ).run()
         return {"party": run.name, "run_id": run.run_id, "rounds": self._rounds}
+
+    def _joined(self) -> Joined:
+        run = self._run
+        return Joined(
+            party=run.name,
+            records=self._learner.records,
+            countable=all(one.manifest.records is not None for one in run.found),
+            patients=None if self._patients is None else self._patients.patients,
+            share=None if self._patients is not None else run.share(SHARE_PURPOSE).hex(),
+            sealed=self._sealed,
+        )
 
     def learn(self, asked: Asked, state: bytes) -> Done:
         """As ``federated.holding.Work``."""
         self._say(f"round {asked.round}")
         try:
+            self._know(asked)
             if self._patients is None:
                 learned = self._learner.learn(asked.round, state)
                 steps, loss, update = learned.steps, learned.loss, learned.state
@@ -134,6 +144,32 @@ class _Work:
             report=report.to_dict(),
         )
         return words.to_dict(), update
+
+    def _know(self, asked: Asked) -> None:
+        """Have brokers anchor the lead's newest state, before anything is learned after it.
+
+        Raises:
+            CheckpointRefused: This party, or its brokers, knew a newer one, or another one.
+        """
+        from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+
+        known, sealed = self._sealed, asked.sealed
+        if sealed == known:
+            return
+        if known is not None and (sealed is None or sealed.counter <= known.counter):
+            raise CheckpointRefused(
+                "the lead goes on from another sealed state than the one that it told of",
+                check="sealed state",
+                got="none" if sealed is None else f"{sealed.counter} {sealed.digest}",
+                expected=f"{known.counter} {known.digest}, or a higher counter",
+            )
+        self._sealed = sealed
+        if sealed is not None:
+            keeper = self._run.keeper
+            steps = (asked.round - 1) * terms_of(self._run).local_steps
+            keeper.sealed(CheckpointRef(counter=sealed.counter, step=steps, digest=sealed.digest))
+            if keeper.refused is not None:
+                raise keeper.refused
 
     def _patients_of(self, sources: Sequence[Source]) -> PatientRounds | None:
         """What makes sums that hide patients, where the recipe promises that."""

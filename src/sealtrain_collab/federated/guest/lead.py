@@ -2,7 +2,8 @@
 
 1. as ``parties.lead``: admit, and have the brokers prove themselves;
 2. tell the run's id, for parties to join under, and listen for the relay;
-3. build the model, and go through the rounds (``federated.federation``);
+3. build the model, and go through the rounds (``federated.federation``), sealing its state after
+   each to the parties (``federated.states``);
 4. seal the merged adapter to its recipients, and write the manifest (``parties.joint``).
 """
 
@@ -10,17 +11,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from sealtrain.errors import DataInvalid
+from sealtrain.errors import (
+    AlreadyExists,
+    DataInvalid,
+    PeerUnreachable,
+    PrivacyBroken,
+    SealtrainError,
+    UsageError,
+)
 from sealtrain.guest.guest import secluded
+from sealtrain.guest.settings import load_run, save_run
 from sealtrain.recipe.collaboration import holders_of
+from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain_collab.federated.carrier import Carrier
 from sealtrain_collab.federated.federation import Federation, Merged, Rounds
 from sealtrain_collab.federated.guest.merging import merging_of
 from sealtrain_collab.federated.guest.terms import conversation_of, terms_of
 from sealtrain_collab.federated.recipe import Federated
+from sealtrain_collab.federated.states import LeadStates, Standing, present_after
 from sealtrain_collab.parties.joint import close_joint
 from sealtrain_collab.parties.lead import LeadRun
 
@@ -30,8 +42,11 @@ if TYPE_CHECKING:
     from sealtrain.guest.settings import RunSettings
     from sealtrain.training.trained import Trained
     from sealtrain_collab.federated.learner import Learner
+    from sealtrain_collab.federated.messages import SealedState
 
-__all__ = ["lead"]
+__all__ = ["lead", "resume_lead"]
+
+_STATES = "states"
 
 
 def lead(
@@ -59,9 +74,67 @@ def lead(
         TooFewParties: A round had too few updates in its time.
         SealtrainError: Whatever else fails.
     """
+    settings = replace(settings, relay=relay.absolute())
     run = LeadRun.begin(settings, on_failure=on_failure, alone=alone)
-    terms = terms_of(run)
+    save_run(settings, run.run_id)
+    return _led(run, relay, begun=begun, progress=progress, alone=alone)
+
+
+def resume_lead(
+    out: Path,
+    *,
+    relay: Path | None,
+    on_failure: OnBrokerFailure,
+    begun: Callable[[str], None],
+    progress: bool,
+    alone: bool = False,
+) -> Outcome:
+    """Go on with a run whose lead ended, from its newest sealed state (spec §8).
+
+    Args:
+        out: The lead's folder.
+        relay: As for ``lead``; the run's own where ``None``.
+        on_failure: As for ``lead``.
+        begun: As for ``lead``.
+        progress: As for ``lead``.
+        alone: As for ``lead``.
+
+    Raises:
+        UsageError: The folder holds no federated run.
+        AlreadyExists: The run ended with a manifest.
+        PrivacyBroken: Its rounds hide patients: the noise of a lead that ended is lost.
+        CheckpointRefused: No state is whole, it is not of this run, or an older one than a party
+            knows.
+        TooFewParties: Too few came to open it.
+        SealtrainError: As ``lead``.
+    """
+    settings, run_id = load_run(out)
+    where = relay or settings.relay
+    if where is None:
+        raise UsageError("the run has no relay", hint="name its unix socket with --relay")
+    if (out / RUN_MANIFEST).exists():
+        raise AlreadyExists("the run is complete", got=str(out / RUN_MANIFEST))
+    settings = replace(settings, relay=where.absolute())
+    run = LeadRun(settings, run_id, on_failure=on_failure, alone=alone)
     try:
+        if terms_of(run).patient_privacy is not None:
+            raise PrivacyBroken(
+                "a lead whose rounds hide patients cannot be resumed",
+                check="resume",
+                hint="begin a new run; the spent epsilon stays spent",
+            )
+    except SealtrainError:
+        run.close()
+        raise
+    save_run(settings, run_id)
+    return _led(run, where, begun=begun, progress=progress, alone=alone)
+
+
+def _led(
+    run: LeadRun, relay: Path, *, begun: Callable[[str], None], progress: bool, alone: bool
+) -> Outcome:
+    try:
+        terms = terms_of(run)
         with Carrier(relay) as carrier:
             begun(run.run_id)
             return secluded(
@@ -85,6 +158,18 @@ class _Work:
         self._terminal = terminal
         self._gate = MetricGate(run.recipe.release_policy, run.released_metrics, self._show)
         self._last: dict[str, float] = {}
+        self._states: LeadStates | None = None
+        if terms.patient_privacy is None:
+            self._states = LeadStates(
+                run.settings.out / _STATES,
+                run.run_id,
+                min_parties=terms.min_parties,
+                journal=lambda: run.journal.to_dict() | {"wall_s": round(run.wall(), 3)},
+                take_up=self._take_up,
+            )
+        waits = self._states is not None and self._states.waiting
+        if not waits and not run.journal.log.entries:  # nothing was sealed: it begins again
+            run.begun()
 
     def done(self) -> Outcome:
         from sealtrain_collab.federated.learner import Learner
@@ -99,6 +184,7 @@ class _Work:
                 rounds=terms.rounds,
                 min_parties=terms.min_parties,
                 round_seconds=terms.round_seconds,
+                joining_seconds=terms.joining_seconds,
                 parties=holders_of(run.recipe),
             ),
             self._carrier,
@@ -106,10 +192,22 @@ class _Work:
             self._merging,
             record=run.record,
             on_merged=self._merged_once,
+            states=self._states,
         )
         merged = federation.run(learner.initial())
         reports = [report for _party, report in sorted(merged.reports.items())]
         return close_joint(run, self._trained(learner, merged), reports)
+
+    def _take_up(self, journal: dict[str, Any], sealed: SealedState, standing: Standing) -> None:
+        """Go on with the journal of a lead that ended; its parties were lost with it."""
+        run = self._run
+        run.take_up(journal)
+        steps = standing.round * self._terms.local_steps
+        run.resumed(sealed.counter, steps, sealed.digest)
+        for party in present_after(run.journal.log.entries):
+            run.record("party.left", {"party": party, "code": PeerUnreachable.code})
+        if standing.loss is not None:
+            self._last = {"loss": standing.loss}
 
     def _merged_once(self, number: int, loss: float | None) -> None:
         # Where rounds hide patients parties tell no loss, and none would be told.

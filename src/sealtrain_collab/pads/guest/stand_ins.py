@@ -75,6 +75,7 @@ class PadStandIns:
         self._stack.callback(accelerator.close)
         supplier, dealer = self._supplier(how)
         protected = protect(model, accelerator, supplier=supplier, checks=how.checks, skip=how.skip)
+        self._stack.callback(protected.engine.close)  # first, before what it asks is closed
         leaves = Counter(_leaf(name) for stack in protected.layers for name in stack)
         self._run.record(
             "pads.begun",

@@ -102,7 +102,9 @@ def accelerate(
                 ),
                 listening(
                     writes,
-                    lambda sock: accelerator.gate.serve_one(sock, timeout=ports.timeout),
+                    lambda sock: accelerator.gate.serve_one(
+                        sock, timeout=ports.timeout, idle=ports.patience
+                    ),
                     what="holders",
                 ),
             ):

@@ -89,6 +89,37 @@ def test_exact_takes_layers_narrower_than_the_rank() -> None:
     torch.testing.assert_close((columns @ rows).float(), wanted)
 
 
+@pytest.mark.parametrize("shared", [0.0, 0.9, 1.0])
+@pytest.mark.parametrize("fade", [1.0, 1e-2, 1e-5, 0.0])
+@pytest.mark.parametrize("inputs", [40, 64])
+def test_exact_is_the_best_of_its_rank_however_the_parties_agree(
+    shared: float, fade: float, inputs: int
+) -> None:
+    """From parties that learned alike to ones apart, and directions down to nothing."""
+    chance = torch.Generator().manual_seed(3)
+    outputs, rank, parties = 48, 4, 5
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=chance)
+
+    common = drawn(rank, inputs), drawn(outputs, rank)
+    sizes = torch.tensor([1.0, 1.0, fade, fade])
+    factors = [
+        (
+            shared * common[0] + (1 - shared) * drawn(rank, inputs),
+            (shared * common[1] + (1 - shared) * drawn(outputs, rank)) * sizes,
+        )
+        for _ in range(parties)
+    ]
+    shares = [1 / parties] * parties
+    rows, columns = merged_factors(factors, shares, rank=rank, row_length=2.0)
+    whole = sum(w * b.double() @ a.double() for (a, b), w in zip(factors, shares, strict=True))
+    left, found, right = torch.linalg.svd(torch.as_tensor(whole), full_matrices=False)
+    best = left[:, :rank] * found[:rank] @ right[:rank]
+    torch.testing.assert_close(columns @ rows, best, rtol=1e-9, atol=1e-9 * float(found[0]))
+    torch.testing.assert_close(rows @ rows.T, 4.0 * torch.eye(rank).double(), rtol=0, atol=1e-6)
+
+
 def test_with_a_frozen_the_mean_is_exact() -> None:
     given = updates(2, 1, 1)
     start = state(9)[A]

@@ -126,6 +126,17 @@ def test_both_back_ends_give_what_integers_give(t: int, n: int, m: int, seed: in
         assert turned.tolist() == expected
 
 
+@pytest.mark.parametrize("columns", [1, 2, 3, 8, 33])
+@pytest.mark.parametrize("rows", [1, 2, 5, 17])
+def test_a_turned_column_is_multiplied_as_any_matrix(rows: int, columns: int) -> None:
+    generator = torch.Generator().manual_seed(columns)
+    left = torch.randint(-HALF, HALF + 1, (rows, 1), generator=generator, dtype=torch.int32)
+    layer = torch.randint(-127, 128, (columns, 1), generator=generator, dtype=torch.int8)
+    expected = [[centre(a * b) for (b,) in layer.tolist()] for (a,) in left.tolist()]
+    for way in (Float64(), Int8Limb()):
+        assert way.product(left, layer.T).tolist() == expected
+
+
 @pytest.mark.parametrize("terms", [1 << 16, (1 << 16) - 1])
 def test_the_widest_product_of_extremes_is_exact(terms: int) -> None:
     left = torch.full((1, terms), -HALF, dtype=torch.int32)

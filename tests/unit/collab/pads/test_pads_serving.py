@@ -239,7 +239,8 @@ def test_only_an_end_without_an_error_is_silent() -> None:
         until = time.monotonic() + 10
         while len(said) < 2 and time.monotonic() < until:
             time.sleep(0.01)
-    assert said == ["accelerator: ended [data-invalid]", "accelerator: ended [channel-cut]"]
+    # Each connection has a thread of its own, and either may be the first to end.
+    assert sorted(said) == ["accelerator: ended [channel-cut]", "accelerator: ended [data-invalid]"]
 
 
 # --- Broken accelerators ------------------------------------------------------------------------

@@ -3,6 +3,7 @@ from __future__ import annotations
 import doctest
 import itertools
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from training_world import PlainDataset, numbered, source_of
 from sealtrain.errors import DataInvalid, SchemaMismatch
 from sealtrain.training.data import order as order_of_rows
 from sealtrain.training.data.order import MAX_LANES, Order, divided
+from sealtrain.training.data.part import Part
 from sealtrain.training.data.stream import FIRST_ROWS, RecordStream
 
 
@@ -32,6 +34,20 @@ SHAPES = [
 
 def ids(stream: RecordStream, start: int, stop: int) -> list[int]:
     return [row["id"] for row in stream.rows(start, stop)]
+
+
+def by_position(stream: RecordStream, start: int, stop: int, world: int, step: int) -> list[int]:
+    """What all ranks read together, in the order of the stream; no row is read twice."""
+    found: dict[int, int] = {}
+    for rank in range(world):
+        part = Part(rank=rank, world=world, step=step)
+        places = np.concatenate(list(stream.positions(start, stop, part=part)))
+        read = [
+            row["id"] for one in stream.rounds(start, stop, part=part) for row in one.to_pylist()
+        ]
+        assert not found.keys() & set(places.tolist())
+        found |= dict(zip(places.tolist(), read, strict=True))
+    return [found[position] for position in sorted(found)]
 
 
 def stream_over(shape: list[list[int]], seed: int = 3) -> tuple[RecordStream, int]:
@@ -88,15 +104,8 @@ def test_a_far_position_costs_no_more_batches_than_a_near_one() -> None:
 @pytest.mark.parametrize("world", [2, 3, 4, 8])
 def test_ranks_together_read_what_one_reads_alone(world: int) -> None:
     stream, total = stream_over([[100] * 5, [77]])
-    alone = ids(stream, 5, 2 * total)
-    parts = [
-        [row["id"] for batch in stream.rounds(5, 2 * total, rank=rank, world=world)
-         for row in batch.to_pylist()]
-        for rank in range(world)
-    ]  # fmt: skip
-    together = [parts[position % world].pop(0) for position in range(5, 2 * total)]
-    assert together == alone
-    assert not any(parts)
+    for start, step in ((5, world), (0, 24), (48, 24), (5, 5000 * world)):
+        assert by_position(stream, start, 2 * total, world, step) == ids(stream, start, 2 * total)
 
 
 def test_the_order_is_a_function_of_the_seed() -> None:
@@ -197,12 +206,7 @@ def test_ranks_read_a_capped_stream_in_the_same_order(world: int) -> None:
     sources = [source_of(numbered([30] * 40), max_records=100), source_of(numbered([60], 5000))]
     stream = RecordStream(sources, seed=1)
     alone = ids(stream, 10, 900)
-    parts = [
-        [row["id"] for batch in stream.rounds(10, 900, rank=rank, world=world)
-         for row in batch.to_pylist()]
-        for rank in range(world)
-    ]  # fmt: skip
-    assert [parts[position % world].pop(0) for position in range(10, 900)] == alone
+    assert by_position(stream, 10, 900, world, 8) == alone
     assert ids(stream, 777, 900) == alone[767:]
 
 

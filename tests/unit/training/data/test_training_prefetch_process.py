@@ -25,6 +25,7 @@ from training_world import source_of
 
 from sealtrain.errors import DecryptionLost, RootMismatch
 from sealtrain.sealing.opened import SealedDataset
+from sealtrain.training.data.part import Part
 from sealtrain.training.data.prefetch_process import PrefetchProcess
 from sealtrain.training.data.stream import RecordStream, read_all
 
@@ -84,10 +85,10 @@ def test_a_stream_gives_what_reading_in_place_gives(dataset: SealedDataset) -> N
 def test_every_rank_gives_its_rows(dataset: SealedDataset, start: int) -> None:
     ahead = RecordStream([source_of(dataset)], ["id"], seed=3)
     in_place = RecordStream([source_of(dataset)], ["id"], seed=3, ahead=0)
-    expected = [row["id"] for row in in_place.rows(start, start + 9000)]
     for rank in range(3):
-        mine = rows_of(ahead.rounds(start, start + 9000, rank=rank, world=3))
-        assert mine == expected[(rank - start) % 3 :: 3]
+        part = Part(rank=rank, world=3, step=24)
+        mine = rows_of(ahead.rounds(start, start + 9000, part=part))
+        assert mine == rows_of(in_place.rounds(start, start + 9000, part=part))
 
 
 def test_all_records_are_read_in_their_order(dataset: SealedDataset) -> None:
@@ -250,6 +251,39 @@ def test_the_process_ends_with_its_reader(dataset: SealedDataset) -> None:
     assert len(multiprocessing.active_children()) == int(PrefetchProcess.helps([dataset]))
     rows.close()
     assert multiprocessing.active_children() == []
+
+
+def test_a_signal_to_the_whole_group_does_not_end_it(dataset: SealedDataset) -> None:
+    """The reader decides when it ends: a run that is told to end still reads to its checkpoint."""
+    with closing(process_of(dataset, range(40), slots=2)) as process:
+        batches = iter(process)
+        next(batches)
+        [child] = multiprocessing.active_children()
+        assert child.pid is not None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(child.pid, number)
+        assert sum(1 for _ in batches) == 39
+    assert multiprocessing.active_children() == []
+
+
+def test_a_process_that_is_left_open_ends_with_its_reader(folder: Any) -> None:
+    program = textwrap.dedent(
+        f"""
+        import sys
+        sys.path.insert(0, {str(SUPPORT)!r})
+        from pathlib import Path
+        from sealing_world import repeatable
+        from sealtrain.sealing.datakey import DataKey
+        from sealtrain.sealing.opened import SealedDataset
+        from sealtrain.training.data.prefetch_process import PrefetchProcess
+        folder = Path({str(folder.folder)!r})
+        key = DataKey.generate(repeatable("aside"))
+        opened = SealedDataset.open(folder, key, root={folder.description.root!r})
+        process = PrefetchProcess(iter(range(40)), opened.batch, largest=2 << 20, slots=2)
+        next(iter(process))
+        """
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
 
 
 def test_the_process_ends_when_its_parent_is_killed(folder: Any, tmp_path: Path) -> None:

@@ -121,18 +121,18 @@ def test_a_damaged_chunk_stops_the_stream(tmp_path: Path) -> None:
 
 
 def test_reading_ahead_stops_with_its_reader() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())  # of earlier tests, and these may end at any moment
     rows = RecordStream([source_of(numbered([100] * 20))], seed=1).rows()
     for _ in range(10):
         next(rows)
-    assert threading.active_count() > before  # the helpers of a beginning reader may linger
+    assert set(threading.enumerate()) - before  # the helpers of a beginning reader may linger
     rows.close()
     del rows
     gc.collect()
     deadline = time.monotonic() + 5
-    while threading.active_count() > before and time.monotonic() < deadline:
+    while set(threading.enumerate()) - before and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert threading.active_count() == before
+    assert not set(threading.enumerate()) - before
 
 
 def test_an_error_ahead_reaches_the_reader() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 from carrying import carries
-from training_world import LLAMA, classify, sft
+from ranks_world import JUDGE, write_judge
+from training_world import LLAMA, LORA, classify, sft
 
 from sealtrain.errors import ModelInvalid
 from sealtrain.recipe.schema import Recipe
@@ -115,6 +116,29 @@ def test_a_tabular_classifier_loads_from_its_files(tmp_path: Path) -> None:
     model.eval()
     assert torch.equal(again(features=features).logits, model(features=features).logits)
     assert torch.isfinite(model(features=features).logits).all()
+
+
+# PEFT reads an attribute of models that Transformers renames.
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_the_head_of_an_encoder_beside_four_bits_can_be_trained(tmp_path: Path) -> None:
+    """Transformers finds heads without a bias only, and would pack this one."""
+    from peft import get_peft_model
+
+    write_judge(tmp_path)
+    adapter = LORA | {"target_modules": ["query", "value"], "quantization": {}}
+    columns = {"text": "text", "label": "finding"}
+    recipe = classify(model=JUDGE, columns=columns, peft=adapter)
+    base = build_model(recipe, tmp_path, "AutoModelForSequenceClassification", num_labels=2)
+    assert base.bert.encoder.layer[0].attention.self.query.weight.dtype == torch.uint8
+    model = get_peft_model(base, adapter_config(recipe.peft, "SEQ_CLS"))
+    trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    assert {name.rpartition(".")[2] for name in trained if "classifier" in name} == {
+        "weight",
+        "bias",
+    }
+    assert model.get_parameter(
+        next(name for name in trained if "classifier" in name)
+    ).is_floating_point()
 
 
 def test_a_model_with_fewer_tokens_than_its_tokenizer_is_refused() -> None:

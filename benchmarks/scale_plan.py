@@ -1,0 +1,306 @@
+"""The plan on paper for 100 TB and 1,000 GPUs: measured constants, multiplied, beside limits."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, log2
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sealtrain.base.canonical import canonical_json
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.grant import Asked, Grant, obtain, renew
+from sealtrain.sealing.index import MAX_INDEX_BYTES, MAX_SHARDS
+from sealtrain.signing.runlog import RunLog
+from sealtrain.training.data.order import MAX_LANES
+from sealtrain.training.data.part import Part
+from sealtrain.training.data.sources import Source
+from sealtrain.training.data.stream import RecordStream
+
+__all__ = ["Plan", "Row", "broker_constants", "opened_at_scale", "plan"]
+
+WORLDS = Path(__file__).resolve().parents[1] / "tests" / "support"
+MANIFEST_BYTES = 8 << 20
+MANIFEST_RECEIPTS = 4096
+MANIFEST_LOG = 20_000
+RELEASES, RENEWALS = 4, 16
+DAY = 86_400
+
+
+class _Counted:
+    """Record batches of 80 rows that lie in memory, and how many were opened."""
+
+    dataset_id, root = "0" * 32, "0" * 64
+    batch_rows = (80,) * 512
+    schema = pa.schema([("id", pa.int64())])
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        """As of any dataset."""
+        self.count += 1
+        return pa.record_batch([pa.array(np.arange(80))], self.schema)
+
+
+def opened_at_scale(world: int, rows_a_rank: int = 8, ranks: int = 4) -> float:
+    """How often a record batch is opened in an epoch, by all ranks together.
+
+    Counted for a few ranks over an epoch of 512 batches, and taken to be the same for the others.
+    """
+    counts = []
+    for rank in np.linspace(0, world - 1, ranks, dtype=int):
+        records = _Counted()
+        source = Source(role="train", owner="o", name="n", weight=1.0, dataset=records)
+        part = Part(rank=int(rank), world=world, step=world * rows_a_rank)
+        for _ in RecordStream([source], seed=1, ahead=0).rounds(0, 512 * 80, part=part):
+            pass
+        counts.append(records.count)
+    return sum(counts) / len(counts) * world / 512
+
+
+def broker_constants(folder: Path) -> dict[str, float]:
+    """What releases and renewals leave behind: a real broker, asked over HTTP by simulated guests.
+
+    Args:
+        folder: Where its database and ledger may lie; does not exist yet.
+    """
+    sys.path.insert(0, str(WORLDS))
+    from broker_site import process_site
+
+    folder.mkdir()
+    with process_site(folder) as site:
+        process, url = site.start()
+        with process, BrokerClient(url) as client:
+            collect = site.world.collect(site.world.guest())
+            start = len(_entries(client))
+            grants = [_released(site, client, collect) for _ in range(RELEASES)]
+            held, first_renewal = grants[-1], len(_entries(client))
+            began = time.perf_counter()
+            for number in range(1, RENEWALS + 1):
+                anchor = number, os.urandom(32).hex()
+                held = renew(client, site.attested, collect, held, checkpoint=anchor)
+            seconds = time.perf_counter() - began
+            entries = _entries(client)
+            release, renewal = held.receipts
+            return {
+                "entry_release": _mean(entries[start:first_renewal]),
+                "entry_renewal": _mean(entries[first_renewal:]),
+                "renewal_ms": 1000 * seconds / RENEWALS,
+                "manifest_release": len(canonical_json(release.to_dict())),
+                "manifest_renewal": len(canonical_json(renewal.to_dict())),
+                "ledger_entries": len(entries),
+                "datasets": len(site.world.sealed),
+            }
+
+
+def _released(site: Any, client: BrokerClient, collect: Any) -> Grant:
+    world = site.world
+    return obtain(
+        client,
+        site.attested,
+        collect,
+        Asked(
+            run_id=os.urandom(16).hex(),
+            recipe_hash=world.locked.recipe_hash,
+            datasets=[one.asked for one in world.sealed.values()],
+            resume=False,
+        ),
+    )
+
+
+def _entries(client: BrokerClient) -> list[Any]:
+    found: list[Any] = []
+    while page := client.ledger_entries(len(found), 100):
+        found += page
+    return found
+
+
+def _mean(entries: list[Any]) -> float:
+    return sum(len(canonical_json(one)) for one in entries) / len(entries)
+
+
+def run_log_bytes() -> int:
+    """Bytes of the entry that a sealed checkpoint adds to the run log."""
+    log = RunLog("ab" * 16)
+    fields: dict[str, Any] = {"counter": 1000, "step": 100_000, "digest": "cd" * 32}
+    log.append("checkpoint.sealed", fields, int(time.time()))
+    return len(canonical_json(log.entries[-1]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is planned.
+
+    Attributes:
+        terabytes: Of data, all in one dataset; 10**12 bytes each.
+        gpus: Ranks.
+        gpus_a_node: On each node.
+        brokers: Asked by every node.
+        days: Of training.
+        lease_hours: Of a broker's leases.
+        checkpoint_hours: Between two checkpoints.
+        parameters: Of the model, trained in full: float32 and two moments.
+    """
+
+    terabytes: float = 100
+    gpus: int = 1000
+    gpus_a_node: int = 8
+    brokers: int = 3
+    days: float = 30
+    lease_hours: float = 1
+    checkpoint_hours: float = 1
+    parameters: float = 70e9
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return ceil(self.gpus / self.gpus_a_node)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One quantity of the plan.
+
+    Attributes:
+        what: It is.
+        found: Its value in the plan, with a unit.
+        how: It is computed.
+        used: Value divided by its limit; ``None`` where nothing limits it.
+        limit: The limit in words.
+    """
+
+    what: str
+    found: str
+    how: str
+    used: float | None = None
+    limit: str = ""
+
+
+def plan(measured: Mapping[str, float], wanted: Plan) -> list[Row]:
+    """Every quantity of a plan.
+
+    Args:
+        measured: Constants that the benchmark measured.
+        wanted: The plan.
+    """
+    gigabytes = wanted.terabytes * 1000
+    seconds = wanted.days * DAY
+    index = measured["index_bytes_a_gb"] * gigabytes
+    shards = gigabytes * measured["shards_a_gb"]
+    checkpoints = wanted.days * 24 / wanted.checkpoint_hours
+    halves = wanted.days * 24 / (wanted.lease_hours / 2)
+    renewals = (checkpoints + halves) * wanted.nodes
+    entries = renewals * wanted.brokers
+    # A proof has one more hash, of 67 bytes in JSON, each time the ledger doubles.
+    deeper = 67 * max(0.0, log2(max(renewals, 2) / measured["ledger_entries"]))
+    kept = ceil(wanted.days * 24 / wanted.lease_hours) * wanted.nodes * wanted.brokers
+    receipts = kept * (measured["manifest_renewal"] + deeper)
+    state = wanted.parameters * 12
+    fetched = wanted.terabytes * measured["opened_at_scale"] * measured["fetched_a_byte"]
+    every = wanted.terabytes * wanted.gpus * measured["fetched_a_byte"]
+    log = checkpoints * measured["run_log_entry"]
+    return [
+        Row(
+            what="sealed index",
+            found=_bytes(index),
+            how=f"{measured['index_bytes_a_gb'] / 1000:.1f} kB a GB",
+            used=index / MAX_INDEX_BYTES,
+            limit="256 MiB a dataset; a run may have 256 datasets",
+        ),
+        Row(
+            what="shards",
+            found=f"{shards:,.0f}",
+            how=f"{measured['shards_a_gb']:.1f} a GB, of 64 MiB",
+            used=shards / MAX_SHARDS,
+            limit="2^20 a dataset",
+        ),
+        Row(
+            what="to open the dataset, each rank",
+            found=f"{measured['open_s_a_gb'] * gigabytes:,.0f} s",
+            how=f"{1e6 * measured['open_s_a_gb']:.0f} µs a GB",
+        ),
+        Row(
+            what="memory for what lies where, each rank",
+            found=_bytes(measured["memory_a_gb"] * gigabytes),
+            how=f"{measured['memory_a_gb'] / 1000:.0f} kB a GB; forked ranks share it",
+        ),
+        Row(
+            what="record batches opened, all ranks, where parts follow lanes",
+            found=f"{measured['opened_at_scale']:.0f} times the data",
+            how=f"{MAX_LANES} lanes: each is read by {wanted.gpus / MAX_LANES:.0f} ranks and more",
+        ),
+        Row(
+            what="the same, where trainers divide by position",
+            found=f"{wanted.gpus} times the data",
+            how="every rank opens every batch and prepares every record, its own or not: "
+            "what the recipe's trainers do today",
+        ),
+        Row(
+            what="store must deliver, parts by lanes",
+            found=f"{fetched / seconds * 1000:,.1f} GB/s",
+            how=f"{measured['fetched_a_byte']:.1f} bytes fetched a byte of a batch",
+        ),
+        Row(
+            what="store must deliver, by position",
+            found=f"{every / seconds * 1000:,.1f} GB/s",
+            how="the same over all ranks",
+        ),
+        Row(
+            what="releases, to begin or resume",
+            found=f"{wanted.nodes * wanted.brokers}",
+            how="nodes times brokers, one release each, whatever the number of datasets",
+        ),
+        Row(
+            what="renewals, each broker",
+            found=f"{renewals / seconds:.2f}/s, {renewals:,.0f} in all",
+            how="at half of the lease, and at each checkpoint, of each node",
+            used=renewals / seconds * measured["renewal_ms"] / 1000,
+            limit=f"{1000 / measured['renewal_ms']:.0f}/s, one at a time, evidence included",
+        ),
+        Row(
+            what="ledger growth, each broker",
+            found=_bytes(renewals * measured["entry_renewal"]),
+            how=f"{measured['entry_renewal']:.0f} B a renewal, "
+            f"{measured['entry_release']:.0f} B a release",
+        ),
+        Row(
+            what="receipts in the manifest",
+            found=f"{kept:,} of {entries:,.0f}, {_bytes(receipts)}",
+            how="those that show an unbroken lease: one a lease, node and broker",
+            used=max(receipts / MANIFEST_BYTES, kept / MANIFEST_RECEIPTS),
+            limit="8 MiB, 4096 receipts",
+        ),
+        Row(
+            what="run log in the manifest",
+            found=f"{checkpoints:,.0f} entries, {_bytes(log)}",
+            how=f"{measured['run_log_entry']:.0f} B a checkpoint",
+            used=max(
+                checkpoints / MANIFEST_LOG, checkpoints * measured["run_log_entry"] / MANIFEST_BYTES
+            ),
+            limit="20,000 entries",
+        ),
+        Row(
+            what=f"checkpoint of {wanted.parameters / 1e9:.0f}B parameters in full",
+            found=f"{_bytes(state)}, {state / measured['seal_bytes_a_s'] / 60:,.0f} min",
+            how="rank 0 holds and seals the whole state, at "
+            f"{measured['seal_bytes_a_s'] / 1e9:.2f} GB/s",
+            used=state / measured["seal_bytes_a_s"] / (wanted.checkpoint_hours * 3600),
+            limit="done before the next one",
+        ),
+    ]
+
+
+def _bytes(amount: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:,.3g} {unit}"
+        amount /= 1000
+    return f"{amount:,.3g} TB"

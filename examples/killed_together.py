@@ -1,0 +1,139 @@
+"""Kill every role of a federated run at random moments, let it go on, and list what came of it.
+
+    python examples/killed_together.py [--out DIR] [--seed N] [--json]
+
+The story of ``sealtrain federate demo`` on the simulator, with Flower's own processes: the lead and
+each hospital's guest are ended with SIGKILL, each once, in a random order and at a random moment
+after another round, and started again in the folder that they began in. The manifest is verified
+and the model opened. Exits with 1 unless every round was merged of enough hospitals and the run log
+shows each loss as ``peer-unreachable``, never as an attack.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from collaboration.federate_story import HOSPITALS, RECIPE, Stage, records
+from sealtrain.cli.programs import Part
+from sealtrain.cli.rehearsal import run_log
+from sealtrain.errors import Unreachable
+
+WITHIN_S = 600.0
+POLL_S = 0.1
+LEAD = "lead"
+ROUNDS = len(HOSPITALS) + 2
+
+
+class Killed(Stage):
+    """A federation whose roles are killed, one after the other.
+
+    Args:
+        out: New folder for everything that is made.
+        drawn: Draws order and moments.
+    """
+
+    def __init__(self, out: Path, drawn: random.Random) -> None:
+        super().__init__(out, lambda line: print(line, file=sys.stderr))
+        self._drawn = drawn
+        self.seen: list[dict[str, Any]] = []
+
+    def _train(self, path: Path) -> dict[str, Any]:
+        from sealtrain_collab.federated.flower import Flower
+
+        flower = self._stack.enter_context(Flower(self.out / "flower"))
+        flower.open_link()
+        for hospital in HOSPITALS:
+            flower.add_node(hospital, self._relay(hospital))
+        ticket = self._ticket(LEAD, LEAD, *self._brokers, "--base", path.resolve().parent)
+        self._lead_words = self._started(LEAD, ticket)
+        self._path = path
+        parts = {LEAD: self._part("lead-0", *self._lead_words)}
+        self._run_id = parts[LEAD].place("federation ready", within=WITHIN_S)
+        for one in HOSPITALS:
+            parts[one] = self._again(one, 0)
+        flower.run_app(self._relay(LEAD))
+        roles = [LEAD, *HOSPITALS]
+        self._drawn.shuffle(roles)
+        for number, role in enumerate(roles, 1):
+            told = self._told(parts[LEAD], number)
+            time.sleep(self._drawn.uniform(0.0, 2.0))
+            gone = parts[role].gone
+            parts[role].kill()
+            before = time.monotonic()
+            parts[role] = self._again(role, number)
+            ready = "federation ready" if role == LEAD else "party ready"
+            parts[role].line(ready, within=WITHIN_S)
+            seen = {
+                "role": role,
+                "after_round": told,
+                "over_already": gone,
+                "back_after_s": round(time.monotonic() - before, 1),
+            }
+            self._say(f"killed {role} after round {told}: back in {seen['back_after_s']} s")
+            self.seen.append(seen)
+        return {"trained": parts[LEAD].ended(within=WITHIN_S)}
+
+    def _again(self, role: str, number: int) -> Part:
+        if role == LEAD:
+            return self._part(f"lead-{number}", *self._lead_words)
+        return self._joined(self._path, f"{role}-{number}", role, self._run_id)
+
+    def _told(self, lead: Part, least: int) -> int:
+        """The newest round that a lead told of, once it is so far; of what another lead told, 0."""
+        until = time.monotonic() + WITHIN_S
+        while time.monotonic() < until:
+            gone = lead.gone
+            words = [line.split() for line in lead.said() if line.startswith("round ")]
+            newest = max((int(one[1]) for one in words), default=0)
+            if newest >= least or gone:
+                return newest
+            time.sleep(POLL_S)
+        raise Unreachable("the lead tells of no further round", hint=f"see {lead.log}")
+
+
+def main() -> None:
+    """Play it."""
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("killed-together"))
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--seed", type=int, default=None, help="of order and moments; default: any")
+    given = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    steps = RECIPE["collaboration"]["local_steps"]
+    recipe = RECIPE | {
+        "trainer": RECIPE["trainer"] | {"max_steps": ROUNDS * steps},
+        "collaboration": RECIPE["collaboration"] | {"rounds": ROUNDS},
+    }
+    with Killed(given.out, random.Random(given.seed)) as stage:  # noqa: S311 - no secret
+        done = stage.play_recipe(recipe, records(stage.out / "records"))
+        seen = stage.seen
+    log = run_log(done)
+    merged = [one["fields"]["parties"] for one in log if one["event"] == "round.merged"]
+    codes = sorted({one["fields"]["code"] for one in log if one["event"] == "party.left"})
+    resumes = sum(one["event"] == "run.resumed" for one in log)
+    checks = sum(one["outcome"] == "passed" for one in done["verified"]["checks"])
+    held = len(merged) == ROUNDS and set(codes) <= {"peer-unreachable"}
+    if given.json:
+        answer = {"simulated": True, "killed": seen, "merged": merged, "codes": codes}
+        print(json.dumps(answer | {"resumes": resumes, "checks": checks, "held": held}, indent=2))
+    else:
+        for one in seen:
+            print(f"{one['role']:12}killed after round {one['after_round']}, back in "
+                  f"{one['back_after_s']} s")  # fmt: skip
+        for number, parties in enumerate(merged, 1):
+            print(f"round {number}     merged of {', '.join(parties)}")
+        print(f"lost as     {', '.join(codes)}; the lead was resumed {resumes} times")
+        print(f"verified    {checks} checks passed")
+    if not held:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

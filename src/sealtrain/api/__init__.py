@@ -1,0 +1,1 @@
+"""What owners, engineers and auditors do from Python, each with the functions of the commands."""

@@ -1,0 +1,164 @@
+"""Broker and simulated guests for a program, for as long as a block lasts. Nothing is attested.
+
+Owners, engineer and auditor are the caller's own objects (``sealtrain.api``): a simulation plays
+the operator and the hardware only. Every server is tied to the thread that started it: the kernel
+ends it when that thread ends, by ``kill -9`` of the process too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from sealtrain.api.run import Run
+from sealtrain.base.extras import require_extras
+from sealtrain.cli.rehearsal import Rehearsal
+from sealtrain.errors import UsageError
+
+if TYPE_CHECKING:
+    from sealtrain.api.recipe import Recipe
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.recipe.lock import LockedRecipe
+
+__all__ = ["Simulation", "rehearsal"]
+
+
+def rehearsal(
+    folder: Path,
+    consortium: Consortium,
+    *,
+    brokers: int = 1,
+    threshold: int | None = None,
+    machine: Sequence[str] = (),
+    on_step: Callable[[str], None] = lambda _line: None,
+) -> Simulation:
+    """Brokers in simulated guests for one consortium. SIMULATED — NOT ATTESTED.
+
+    Use it as a context manager, or end it with ``close``: use data that may be shown.
+
+    Args:
+        folder: New folder for all that brokers and guests write.
+        consortium: Whose keys the brokers guard.
+        brokers: So many; each holds a share of the keys where there are several.
+        threshold: So many of several open the data together.
+        machine: Options of ``sealtrain simulator serve`` that say what every guest plays.
+        on_step: Called with a line for each step.
+
+    Raises:
+        AlreadyExists: ``folder`` is there and not empty.
+        ExtraMissing: The packages of broker and simulator are missing.
+        UsageError: Brokers and threshold do not go together.
+    """
+    require_extras("a rehearsal", "broker", "simulator")
+    return Simulation(
+        folder,
+        consortium,
+        brokers=brokers,
+        threshold=threshold,
+        machine=tuple(machine),
+        on_step=on_step,
+    )
+
+
+class Simulation(Rehearsal):
+    """Brokers and simulated guests in one folder; ``rehearsal`` makes it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        consortium: Consortium,
+        *,
+        brokers: int,
+        threshold: int | None,
+        machine: tuple[str, ...],
+        on_step: Callable[[str], None],
+    ) -> None:
+        super().__init__(folder, on_step, machine, brokers=brokers, threshold=threshold)
+        self._members = consortium
+        self._begun: dict[Path, tuple[str | Path, ...]] = {}
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        try:
+            self._members.save(self._consortium)
+            self._trust_machines()
+            self._open_brokers()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def start(self) -> Self:
+        """Start the brokers, as the beginning of a ``with`` block does; ``close`` ends them."""
+        return self.__enter__()
+
+    def close(self) -> None:
+        """End every process; the files stay."""
+        self._stack.close()
+
+    @property
+    def brokers(self) -> tuple[Path, ...]:
+        """Broker file of each broker, pinned."""
+        return tuple(self._broker_files)
+
+    @property
+    def policy(self) -> Path:
+        """Appraisal policy that trusts this simulator and nothing else."""
+        return self._policy
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """Every run that was begun here, refused and interrupted ones too, oldest first."""
+        return tuple(Run(folder=folder) for folder in self._begun)
+
+    def train(self, recipe: Recipe, locked: LockedRecipe, sealed: Path) -> Run:
+        """Train in a simulated guest that measured the locked recipe, to the signed manifest.
+
+        Args:
+            recipe: As the engineer has it; models in its folder are looked for there.
+            locked: The same, locked for the brokers here.
+            sealed: Folder with the sealed datasets.
+
+        Raises:
+            SealtrainError: Why the broker released no key, or what training refused; the run is in
+                ``runs``.
+        """
+        document = self.out / "documents" / locked.compose_hash[:16]
+        document.mkdir(parents=True, exist_ok=True)
+        locked.write(document)
+        self._deployment = document / self._deployment.name
+        self._sealed = sealed.resolve()
+        name = f"guest-{len(self._begun) + 1}"
+        ticket = self._ticket(
+            name, "evaluate" if recipe.document.phase == "evaluate" else "train",
+            *self._brokers, "--data", self._sealed, "--base", recipe.path.resolve().parent,
+            *(self._nodes(recipe.path) or self._helpers(recipe.path)),
+        )  # fmt: skip
+        run = Run(folder=self.out / name / "out")
+        self._begun[run.folder] = self._started(name, ticket)
+        self._say("training")
+        self._run(*self._begun[run.folder])
+        return run
+
+    def resume(self, run: Run) -> Run:
+        """Continue an interrupted run in its own simulated guest, from its last sealed checkpoint.
+
+        Args:
+            run: Begun here.
+
+        Raises:
+            UsageError: It was not begun here.
+            SealtrainError: As ``train``.
+        """
+        words = self._begun.get(run.folder)
+        if words is None:
+            raise UsageError(
+                "the run was not begun in this rehearsal",
+                check="run",
+                got=run.folder.name,
+                hint="in a guest that stays: sealtrain resume FOLDER",
+            )
+        self._say("training on")
+        self._run(*words)
+        return run

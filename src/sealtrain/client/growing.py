@@ -1,0 +1,115 @@
+"""The place of a dataset that its owner is about to seal in a series (spec/approvals.md §5.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from sealtrain.base.canonical import JsonValue
+from sealtrain.base.models import load_model
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.connection import Reviewed, deployment_of
+from sealtrain.client.owner import Owner, at_each
+from sealtrain.client.pin import load_pin
+from sealtrain.consortium.datasets import load_dataset_manifest, verify_dataset
+from sealtrain.consortium.series import block_of, chain_of, member_digest
+from sealtrain.consortium.series_block import Bounds, SeriesBlock
+from sealtrain.errors import UsageError
+
+if TYPE_CHECKING:
+    from sealtrain.consortium.datasets import DatasetManifest
+
+__all__ = ["Beginning", "place_in_series"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """What an owner says of a series when it begins.
+
+    Attributes:
+        mode: Whether a run reads every member or the newest; ``append`` where left out.
+        bounds: What every successor may be; ``None`` without bounds.
+    """
+
+    mode: Literal["append", "replace"] | None = None
+    bounds: Bounds | None = None
+
+
+def place_in_series(
+    owner: Owner,
+    name: str,
+    deployment: Path | Reviewed,
+    *,
+    after: Path | None = None,
+    beginning: Beginning = Beginning(),
+) -> SeriesBlock:
+    """The place behind the newest member, or the first one.
+
+    Args:
+        owner: Whose series it is; its brokers list the members.
+        name: Of the series.
+        deployment: That the dataset is sealed for.
+        after: Sealed member that the new one follows; the newest that the brokers list when
+            ``None``, and the first member where they list none.
+        beginning: Of a series that begins.
+
+    Raises:
+        UsageError: A series that has begun is told how to begin, or ``after`` is in no such series.
+        SeriesMismatch: The brokers list no chain.
+        SealtrainError: No broker answered.
+    """
+    last = _listed(owner, name, deployment) if after is None else _member(owner, name, after)
+    if last is None:
+        begins: dict[str, JsonValue] = {
+            "name": name,
+            "number": 1,
+            "mode": beginning.mode or "append",
+            "previous": None,
+        }
+        if beginning.bounds is not None:
+            begins["bounds"] = beginning.bounds.to_dict()
+        return load_model(SeriesBlock, begins, UsageError, "series")
+    block = block_of(last)
+    if beginning.bounds is not None or beginning.mode not in (None, block.mode):
+        raise UsageError(
+            f"the series {name} has begun, and keeps the mode and the bounds of its member 1",
+            check="--series",
+            got=beginning.mode or "bounds",
+            expected=f"{block.mode}, and no bounds",
+            hint="leave them out, or begin a series of another name",
+        )
+    return SeriesBlock(
+        name=name, number=block.number + 1, mode=block.mode, previous=member_digest(last)
+    )
+
+
+def _member(owner: Owner, name: str, after: Path) -> DatasetManifest:
+    manifest = load_dataset_manifest(after, owner.keys.public)
+    if manifest.series is None or manifest.series.name != name:
+        raise UsageError(
+            f"{after} is no member of the series {name}",
+            check="--after",
+            got=manifest.name,
+            expected=name,
+            hint="name the sealed folder of the newest member",
+        )
+    return manifest
+
+
+def _listed(owner: Owner, name: str, deployment: Path | Reviewed) -> DatasetManifest | None:
+    """The newest member that any of the owner's brokers lists."""
+    _lock, target = deployment_of(deployment)
+    me = owner.keys.public
+
+    def at(broker: Path) -> tuple[DatasetManifest, ...]:
+        with BrokerClient(load_pin(broker).url) as client:
+            listed = client.series(app_id=target.app_id, compose_hash=target.compose_hash)
+        own = [one for one in listed if (one.owner, one.name) == (me.name, name)]
+        return chain_of(
+            verify_dataset(document.envelope(), me) for one in own for document in one.members
+        )
+
+    chains = at_each(owner.brokers, at).done.values()
+    longest = max(chains, key=len, default=())
+    return longest[-1] if longest else None

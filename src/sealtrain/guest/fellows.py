@@ -1,0 +1,116 @@
+"""The other guests that train a run with this one, as its kind of collaboration brings them.
+
+The kind makes them (``recipe.kinds``); a run of one guest has ``NoFellows``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sealtrain.errors import SealtrainError, UsageError
+from sealtrain.recipe.kinds import KINDS, load
+from sealtrain.recipe.lock import load_lock
+
+if TYPE_CHECKING:
+    from sealtrain.guest.guestrun import GuestRun
+    from sealtrain.guest.settings import RunSettings
+    from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+    from sealtrain.training.distributed.ranks import Company
+
+__all__ = ["Fellows", "NoFellows", "expect_listening", "fellows_of"]
+
+
+class Fellows(Protocol):
+    """See the module.
+
+    Attributes:
+        company: All ranks of the training; ``None`` where this guest has them all.
+        urls: Addresses of the others, which the sandbox lets this guest reach.
+        run_ids: Under which they asked brokers for keys, in this process.
+    """
+
+    company: Company | None
+    urls: Sequence[str]
+    run_ids: Sequence[str]
+
+    def begin(self, checkpoint: CheckpointRef | None) -> None:
+        """Note in the run log who is there, and let the others train from a checkpoint."""
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Listen to the others while the block trains."""
+
+    def finish(self) -> None:
+        """Wait until every other guest is done, with its lease live.
+
+        Raises:
+            SealtrainError: One is not.
+        """
+
+    def why(self, error: SealtrainError) -> SealtrainError:
+        """The cause of an error that training ended with, where another guest has it."""
+
+
+class NoFellows:
+    """``Fellows`` of a run of one guest."""
+
+    company: Company | None = None
+    urls: Sequence[str] = ()
+    run_ids: Sequence[str] = ()
+
+    def begin(self, checkpoint: CheckpointRef | None) -> None:
+        """No other guest to tell."""
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """No other guest to listen to."""
+        yield
+
+    def finish(self) -> None:
+        """No other guest to wait for."""
+
+    def why(self, error: SealtrainError) -> SealtrainError:
+        """The error is this guest's."""
+        return error
+
+
+def expect_listening(settings: RunSettings) -> None:
+    """See that a guest is told to listen exactly where its recipe has others that dial it.
+
+    Raises:
+        UsageError: It is not, or is without need.
+        LockInvalid: The lock is malformed.
+    """
+    how = load_lock(settings.lock).recipe.collaboration
+    wanted = how is not None and KINDS[how.kind].fellows is not None
+    if wanted and settings.listen is None:
+        raise UsageError(
+            "the recipe has several nodes, but --listen is missing",
+            expected="--listen HOST:PORT",
+            hint="name an address of this machine that the other nodes reach",
+        )
+    if settings.listen is not None and not wanted:
+        raise UsageError(
+            "the recipe has no nodes that join this guest",
+            got=settings.listen,
+            hint="leave --listen out, or lock a recipe with collaboration: {kind: nodes, …}",
+        )
+
+
+@contextmanager
+def fellows_of(run: GuestRun) -> Iterator[Fellows]:
+    """Bring the others of a run together with this guest, for as long as the block lasts.
+
+    Raises:
+        SealtrainError: They do not come, or are not who they should be.
+    """
+    how = run.recipe.collaboration
+    place = None if how is None else KINDS[how.kind].fellows
+    if place is None:
+        yield NoFellows()
+        return
+    made: Any = load(place)
+    with made.met(run) as fellows:
+        yield fellows

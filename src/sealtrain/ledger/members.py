@@ -1,0 +1,101 @@
+"""Members of series as a ledger's entries register them (spec/approvals.md §5.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from sealtrain.consortium.series import (
+    block_of,
+    chain_of,
+    may_join,
+    member_digest,
+    members_read,
+    newest_of,
+)
+from sealtrain.consortium.series_block import NewestMember
+from sealtrain.errors import SeriesMismatch
+
+if TYPE_CHECKING:
+    from sealtrain.consortium.approvals import Tally
+    from sealtrain.consortium.datasets import DatasetManifest
+    from sealtrain.consortium.decisions import Target
+
+__all__ = ["Members"]
+
+_Key = tuple[str, str]
+_Deployment = tuple[str, str]
+
+
+class Members:
+    """The members so far. Feed it every dataset manifest, in the order of the ledger."""
+
+    def __init__(self) -> None:
+        self._of: dict[_Key, dict[tuple[_Deployment, int], DatasetManifest]] = {}
+        self._manifests: dict[str, dict[_Deployment, DatasetManifest]] = {}
+
+    def problems(self, manifest: DatasetManifest) -> Iterator[str]:
+        """Yield a problem if the next manifest may not be recorded; it is taken in any case."""
+        deployment = (manifest.app_id, manifest.compose_hash)
+        known = self._manifests.setdefault(manifest.dataset_id, {})
+        key = (manifest.owner, manifest.name)
+        members = tuple(self._of.get(key, {}).values())
+        try:
+            may_join(manifest, others=tuple(known.values()), members=members)
+        except SeriesMismatch as error:
+            yield error.message
+        known[deployment] = manifest
+        if manifest.series is not None:
+            self._of.setdefault(key, {})[deployment, manifest.series.number] = manifest
+
+    def chain(self, target: Target, owner: str, name: str) -> tuple[DatasetManifest, ...]:
+        """Members that are registered for a target, from member 1 on, as far as they hold."""
+        deployment = (target.app_id, target.compose_hash)
+        found = sorted(
+            (one for (of, _), one in self._of.get((owner, name), {}).items() if of == deployment),
+            key=lambda one: block_of(one).number,
+        )
+        while found:
+            try:
+                return chain_of(found)
+            except SeriesMismatch:
+                found.pop()
+        return ()
+
+    def misread(
+        self,
+        target: Target,
+        data: frozenset[tuple[str, str]],
+        stated: Sequence[NewestMember],
+        counted: Tally,
+    ) -> Iterator[str]:
+        """Yield the problems of the series that a run reads.
+
+        Args:
+            target: Of the run.
+            data: Id and root of all its data.
+            stated: What the entry of its first release says.
+            counted: The approvals that it began under.
+        """
+        named = {(one.owner, one.name) for one in stated}
+        if len(named) != len(stated):
+            yield "it states the newest member of a series twice"
+        for item in stated:
+            chain = self.chain(target, item.owner, item.name)
+            if not chain or newest_of(chain) != item:
+                yield f"it states another newest member of {item.owner}/{item.name}"
+                continue
+            wanted = {(member.dataset_id, member.root) for member in members_read(chain)}
+            members = {member.dataset_id for member in chain}
+            if {one for one in data if one[0] in members} != wanted:
+                yield f"its run does not read the whole and newest series {item.name}"
+        for approval in counted.approvals:
+            owner = approval.owner.name
+            terms = approval.decision.standing
+            for approved in () if terms is None else terms.series:
+                chain = self.chain(target, owner, approved.name)
+                if not chain or member_digest(chain[0]) != approved.first:
+                    continue
+                read = {member.dataset_id for member in chain} & {one for one, _root in data}
+                if read and (owner, approved.name) not in named:
+                    yield f"it does not state the newest member of {owner}/{approved.name}"

@@ -1,0 +1,176 @@
+"""Compare a chain of manifests with a ledger: nothing of it is left out, every due time ended.
+
+A chain by itself cannot show that its newest runs are missing, nor why there was no run on a day.
+The ledger can (spec/schedule.md §5.1). Entries come in their order, from an audit: this module
+verifies no tree head and no signature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sealtrain.base.canonical import parse_json
+from sealtrain.base.clock import from_rfc3339, to_rfc3339
+from sealtrain.errors import RunChainBroken, SealtrainError
+from sealtrain.manifest.chain import Chain
+from sealtrain.recipe.duetimes import due_in, due_times
+from sealtrain.recipe.schedule import Schedule
+from sealtrain.signing.dsse import Envelope
+
+__all__ = ["Due", "Recorded", "require_whole"]
+
+_FINAL: Final = frozenset({"completed", "failed", "stopped", "skipped"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """How a due time of the schedule ended.
+
+    Attributes:
+        at: Due time, RFC 3339.
+        state: ``completed``, ``failed``, ``stopped``, ``skipped``; ``expired`` where no runner took
+            it in time; ``open`` while it has not ended.
+        code: Why, of ``failed`` and ``skipped``.
+        number: Of the run in the chain; ``None`` where it has no manifest there.
+    """
+
+    at: str
+    state: str
+    code: str | None
+    number: int | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return {"due": self.at, "state": self.state, "code": self.code, "number": self.number}
+
+
+@dataclass(slots=True)
+class _Asked:
+    due: int
+    not_after: str
+    state: str = "open"
+    code: str | None = None
+    run_id: str | None = None
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What a ledger holds of one recipe's runs; give it every entry in order."""
+
+    recipe_hash: str
+    manifests: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    """Digest → run id, and digest of the manifest that it continues."""
+    _asked: dict[str, _Asked] = field(default_factory=dict)
+    _latest: str = ""
+
+    def state_of(self, asked: _Asked) -> str:
+        """State of a due time, as ``Due`` has it."""
+        if asked.state == "open" and asked.not_after < self._latest:
+            return "expired"
+        return "open" if asked.state == "claimed" else asked.state
+
+    def entry(self, _index: int, entry: Mapping[str, Any]) -> None:
+        """Take the next entry; kinds that say nothing of chains are passed over."""
+        kind, body = entry.get("kind"), entry.get("body")
+        if not isinstance(body, dict):
+            return
+        self._latest = max(self._latest, str(entry.get("at")))
+        if kind == "manifest":
+            continues = body.get("continues") or {}
+            before = continues.get("manifest_digest") if isinstance(continues, dict) else None
+            self.manifests[str(body.get("manifest_digest"))] = (str(body.get("run_id")), before)
+        elif kind == "submission" and body.get("recipe_hash") == self.recipe_hash:
+            due = due_in(str(body.get("name")), self.recipe_hash)
+            if due is not None:
+                made = _Asked(due, _not_after(body))
+                self._asked.setdefault(str(body.get("submission_id")), made)
+        elif kind == "run-event":
+            asked = self._asked.get(str(body.get("submission_id")))
+            if asked is not None and asked.state not in _FINAL:
+                event = str(body.get("event"))
+                asked.state = event if event in _FINAL else "claimed"
+                asked.code = body.get("code")
+                asked.run_id = body.get("run_id") or asked.run_id
+
+    @property
+    def asked(self) -> Sequence[_Asked]:
+        """What was submitted for due times, oldest due time first."""
+        return sorted(self._asked.values(), key=lambda asked: asked.due)
+
+
+def require_whole(
+    chain: Chain, recorded: Recorded, schedule: Schedule | None = None
+) -> tuple[Due, ...]:
+    """Verify that a ledger knows of no more runs of a chain, and how each due time ended.
+
+    1. every manifest of the chain is recorded, of the same run;
+    2. no recorded manifest continues one of them but the next one of the chain;
+    3. every due time before the last one that was submitted was submitted, too;
+    4. a due time that completed has its manifest in the chain.
+
+    Args:
+        chain: Verified.
+        recorded: The ledger's entries.
+        schedule: Of the recipe's lock; without one, check 3 is left out.
+
+    Returns:
+        Every due time that was submitted, oldest first.
+
+    Raises:
+        RunChainBroken: One of these does not hold.
+        ExtraMissing: As ``due_times``.
+    """
+    number = {link.run_id: link.number for link in chain.links}
+    for link in chain.links:
+        known = recorded.manifests.get(link.digest)
+        if known is None or known[0] != link.run_id:
+            raise _broken("not recorded", f"run {link.number}", "an entry of kind manifest")
+    mine = {link.digest: link.number for link in chain.links}
+    for digest, (_, before) in recorded.manifests.items():
+        if before in mine and mine.get(digest) != mine[before] + 1:
+            raise _broken("left out", digest, f"no manifest that follows run {mine[before]}")
+    asked = recorded.asked
+    if schedule is not None and asked:
+        _require_no_silence([one.due for one in asked], schedule)
+    for one in asked:
+        if one.state == "completed" and one.run_id not in number:
+            raise _broken("left out", one.run_id, f"the manifest of {to_rfc3339(one.due)}")
+    return tuple(
+        Due(
+            at=to_rfc3339(one.due),
+            state=recorded.state_of(one),
+            code=one.code,
+            number=None if one.run_id is None else number.get(one.run_id),
+        )
+        for one in asked
+    )
+
+
+def _not_after(body: Mapping[str, Any]) -> str:
+    """Last second at which a submission could be claimed; far off where that cannot be read."""
+    try:
+        payload = Envelope.from_dict(body["envelope"]).payload
+        document: Any = parse_json(payload)
+        return str(document["not_after"])
+    except (SealtrainError, KeyError, TypeError):
+        return "9999"
+
+
+def _require_no_silence(submitted: Iterable[int], schedule: Schedule) -> None:
+    seen = set(submitted)
+    last = min(max(seen), from_rfc3339(schedule.ends_at))
+    for due in due_times(schedule, until=last):
+        if due not in seen:
+            raise _broken("due time", to_rfc3339(due), "a submission for every due time")
+
+
+def _broken(check: str, got: object, expected: object) -> RunChainBroken:
+    return RunChainBroken(
+        "the ledger knows more or other runs than the chain",
+        check=check,
+        got=got,
+        expected=expected,
+        hint="ask the broker's operator for the manifests that the ledger's entries name",
+    )

@@ -1,0 +1,229 @@
+"""Within checks 10 and 13: the series that a run read, and the standing approvals it began under.
+
+See spec/run-manifest.md §2.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.base.canonical import JsonValue
+from sealtrain.base.clock import from_rfc3339
+from sealtrain.base.models import load_model
+from sealtrain.consortium.approvals import CLOCK_SKEW, Target, verify_decision
+from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
+from sealtrain.consortium.receipts import ReleaseReceipt
+from sealtrain.consortium.series import block_of, chain_of, members_read, newest_of
+from sealtrain.consortium.series_block import NewestMember
+from sealtrain.consortium.standing_approval import StandingUse
+from sealtrain.errors import (
+    ApprovalSpent,
+    BudgetSpent,
+    ClaimContradicted,
+    ProofInvalid,
+    SeriesMismatch,
+)
+from sealtrain.signing import dsse
+
+if TYPE_CHECKING:
+    from sealtrain.consortium.decisions import SignedDecision
+    from sealtrain.manifest.checks.case import Case
+    from sealtrain.manifest.predicate import SeriesRead
+
+__all__ = ["begins_as_allowed", "chains_hold"]
+
+_ROUNDING = 1e-9
+_Key = tuple[str, str]
+
+
+def chains_hold(
+    case: Case, datasets: Sequence[DatasetManifest]
+) -> dict[_Key, tuple[DatasetManifest, ...]]:
+    """(10) Every series of the lock is one chain, of which the run read what its mode says.
+
+    Args:
+        case: Its lock is known.
+        datasets: Verified manifests of the run's data.
+
+    Returns:
+        Members from member 1 to the newest, by owner and name.
+
+    Raises:
+        ClaimContradicted: The items are not those of the lock.
+        SeriesMismatch: A gap, a fork, a broken bound, or members that the run did not read.
+    """
+    series = case.predicate.series
+    stated = [(one.owner, one.name) for one in series]
+    asked = [
+        (one.owner, one.name) for one in case.need_lock().recipe.datasets if one.series is not None
+    ]
+    if stated != asked:
+        raise ClaimContradicted(
+            "the series are not exactly those that the recipe names",
+            check="series",
+            got=_keys(stated),
+            expected=_keys(asked),
+        )
+    by_id = {one.dataset_id: one for one in datasets}
+    return {(one.owner, one.name): _chain(case, one, by_id) for one in series}
+
+
+def begins_as_allowed(case: Case, receipt: ReleaseReceipt, body: Mapping[str, JsonValue]) -> None:
+    """(13) The entry with which a run begins counts it, and names the newest member of each series.
+
+    Args:
+        case: Its datasets and its lock are known.
+        receipt: The receipt that the entry is about.
+        body: Of the ledger entry.
+
+    Raises:
+        ProofInvalid: The entry says less or more, or in another form.
+        SeriesMismatch: Its broker knew a newer member than the run read.
+        ApprovalSpent, BudgetSpent: It counts more than an approval allows.
+    """
+    if receipt.kind != "release" or receipt.resume:
+        if "standing" in body or "series" in body:
+            raise _unproven("only the entry with which a run begins counts it")
+        return
+    case.need_datasets()  # and with them the chains
+    _newest_read(case, receipt, _items(NewestMember, body, "series"))
+    _counted(case, receipt, _items(StandingUse, body, "standing"))
+
+
+def _chain(
+    case: Case, one: SeriesRead, by_id: Mapping[str, DatasetManifest]
+) -> tuple[DatasetManifest, ...]:
+    former = [
+        verify_dataset(dsse.Envelope.from_dict(document), case.predicate.consortium)
+        for document in one.former
+    ]
+    missing = [member for member in one.members if member not in by_id]
+    if missing:
+        raise ClaimContradicted(
+            "a series lists a member that is not among the datasets",
+            check="series",
+            owner=one.owner,
+            got=missing[0],
+        )
+    read = [by_id[member] for member in one.members]
+    members = [*former, *read]
+    for member in members:
+        if (member.owner, member.name) != (one.owner, one.name):
+            raise _broken(one, "lists a dataset of another owner or name")
+        block_of(member)
+    chain = chain_of(members)
+    if list(chain) != members or list(members_read(chain)) != read:
+        raise _broken(one, "does not list the members that a run of its mode reads")
+    own = {
+        key for key, known in by_id.items() if (known.owner, known.name) == (one.owner, one.name)
+    }
+    if own != set(one.members):
+        raise _broken(one, "leaves out a dataset of its name that the run read")
+    return chain
+
+
+def _newest_read(case: Case, receipt: ReleaseReceipt, stated: Sequence[NewestMember]) -> None:
+    said = {(item.owner, item.name): item for item in stated}
+    if len(said) != len(stated):
+        raise _unproven("it states the newest member of a series twice")
+    if not said.keys() <= case.chains.keys():
+        raise SeriesMismatch(
+            "the ledger names a series that the recipe does not read",
+            check="series",
+            got=_keys(sorted(said.keys() - case.chains.keys())),
+        )
+    released = {dataset.dataset_id for dataset in receipt.datasets}
+    for key, chain in case.chains.items():
+        item, newest = said.get(key), newest_of(chain)
+        if item is None and not released.isdisjoint(one.dataset_id for one in chain):
+            raise _unproven("it does not state the newest member of a series that was released")
+        if item is not None and item != newest:
+            raise SeriesMismatch(
+                "the broker knew another newest member of the series than the run read",
+                check="series",
+                owner=key[0],
+                dataset=key[1],
+                got=newest.number,
+                expected=item.number,
+            )
+
+
+def _counted(case: Case, receipt: ReleaseReceipt, uses: Sequence[StandingUse]) -> None:
+    named = [use.owner for use in uses]
+    order = [owner.name for owner in case.predicate.consortium.owners if owner.name in named]
+    if named != order or not set(named) <= set(receipt.approved_by):
+        raise _unproven("it counts approvals of other owners than the receipt names")
+    known = _approvals(case, receipt)
+    for use in uses:
+        signed = known.get(use.owner, {}).get(use.approval)
+        terms = None if signed is None else signed.decision.standing
+        if terms is None or (terms.epsilon is None) != (use.epsilon is None):
+            raise _unproven("it counts an approval that the manifest does not hold")
+        if use.run > terms.runs:
+            raise ApprovalSpent(
+                "the run is one more than the standing approval allows",
+                check="approvals",
+                owner=use.owner,
+                got=use.run,
+                expected=f"at most {terms.runs}",
+            )
+        if use.epsilon is not None and use.epsilon > (terms.epsilon or 0.0) + _ROUNDING:
+            raise BudgetSpent(
+                "runs reserved more epsilon than the standing approval allows",
+                check="approvals",
+                owner=use.owner,
+                got=use.epsilon,
+                expected=f"at most {terms.epsilon:g}",
+            )
+    for owner in receipt.approved_by:
+        plain = [one for one in known.get(owner, {}).values() if one.decision.standing is None]
+        if owner not in named and not plain:
+            raise _unproven("it does not count the run under a standing approval")
+
+
+def _approvals(case: Case, receipt: ReleaseReceipt) -> dict[str, dict[str, SignedDecision]]:
+    """By owner and digest, approvals of the target that were signed by the time of a receipt."""
+    deployment = case.predicate.deployment
+    target = Target(
+        app_id=deployment.app_id,
+        compose_hash=deployment.compose_hash,
+        recipe_hash=case.predicate.recipe.recipe_hash,
+    )
+    until = from_rfc3339(receipt.released_at) + CLOCK_SKEW
+    found: dict[str, dict[str, SignedDecision]] = {}
+    for document in case.predicate.approvals:
+        signed = verify_decision(dsse.Envelope.from_dict(document), case.predicate.consortium)
+        decision = signed.decision
+        if (
+            decision.decision == "approve"
+            and decision.target == target
+            and decision.signed <= until
+        ):
+            found.setdefault(signed.owner.name, {})[signed.digest] = signed
+    return found
+
+
+def _items(form: type[Any], body: Mapping[str, JsonValue], name: str) -> tuple[Any, ...]:
+    items = body.get(name, ())
+    if not isinstance(items, (list, tuple)) or (name in body and not items):
+        raise _unproven(f"{name} has another form")
+    return tuple(load_model(form, item, ProofInvalid, "ledger entry") for item in items)
+
+
+def _unproven(problem: str) -> ProofInvalid:
+    return ProofInvalid(
+        f"the ledger entry of a release does not prove what it must: {problem}",
+        check="ledger",
+        hint="the broker released keys without counting the run",
+    )
+
+
+def _broken(one: SeriesRead, problem: str) -> SeriesMismatch:
+    return SeriesMismatch(
+        f"a series of the manifest {problem}", check="series", owner=one.owner, dataset=one.name
+    )
+
+
+def _keys(keys: Sequence[_Key]) -> str:
+    return ", ".join(f"{owner}/{name}" for owner, name in keys) or "none"

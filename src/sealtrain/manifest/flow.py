@@ -1,0 +1,89 @@
+"""Where data, keys and the model went in a run, drawn as inline SVG."""
+
+from __future__ import annotations
+
+from sealtrain.manifest.markup import Html, join, tag
+from sealtrain.manifest.predicate import Predicate
+from sealtrain.manifest.sections import missing
+from sealtrain.manifest.verify import Facts
+
+__all__ = ["draw_flow"]
+
+_WIDTH, _BOX, _STEP, _TOP = 640, 34, 44, 12
+_LEFT, _MIDDLE, _RIGHT = 8, 236, 464
+_SIDE = 168
+_MAX_DRAWN = 8
+_MAX_TEXT = 24
+
+
+def draw_flow(predicate: Predicate, facts: Facts) -> Html:
+    """Owners' sealed data and the brokers' keys on the left, the guest, the recipients."""
+    heading = tag("h2", "Where the data went")
+    if facts.datasets is None or facts.brokers is None:
+        return tag("section", heading, missing())
+    sources = [(f"{one.owner}/{one.name}", "sealed data") for one in facts.datasets]
+    sources += [(f"broker {one[:8]}", "keys") for one in sorted(set(facts.brokers))]
+    stated = predicate.outputs
+    targets = [(name, "sealed model") for name in stated.recipients]
+    if stated.dataset is not None:
+        targets = [(f"guests of {stated.dataset.compose_hash[:8]}", "sealed model")]
+    targets.append(("the release policy", f"{len(predicate.run.metrics)} metrics"))
+    left, right = _shortened(sources), _shortened(targets)
+    rows = max(len(left), len(right))
+    height = 2 * _TOP + rows * _STEP
+    middle = height / 2
+    parts = [
+        *(_place(_LEFT, i, len(left), height, one, from_left=True) for i, one in enumerate(left)),
+        *(
+            _place(_RIGHT, i, len(right), height, one, from_left=False)
+            for i, one in enumerate(right)
+        ),
+        tag("rect", class_="guest", x=_MIDDLE, y=middle - 30, width=_SIDE, height=60, rx=6),
+        _text(_MIDDLE + _SIDE / 2, middle - 6, f"guest on {predicate.deployment.platform}"),
+        _text(_MIDDLE + _SIDE / 2, middle + 12, "data is in the clear here only", note=True),
+    ]
+    picture = tag(
+        "svg",
+        *parts,
+        class_="flow",
+        viewBox=f"0 0 {_WIDTH} {height}",
+        role="img",
+        aria_label="Sealed data and keys go into the guest; sealed models and metrics leave it.",
+    )
+    return tag("section", heading, tag("figure", picture))
+
+
+def _shortened(items: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    if len(items) <= _MAX_DRAWN:
+        return items
+    kept = items[: _MAX_DRAWN - 1]
+    return [*kept, (f"{len(items) - len(kept)} more", "listed below")]
+
+
+def _place(
+    left: float, index: int, count: int, height: float, item: tuple[str, str], *, from_left: bool
+) -> Html:
+    y = height / 2 + (index - (count - 1) / 2) * _STEP
+    name, note = item
+    start, end = (left + _SIDE, _MIDDLE) if from_left else (_MIDDLE + _SIDE, left)
+    first, last = (y, height / 2) if from_left else (height / 2, y)
+    bend = (start + end) / 2
+    return join(
+        (
+            tag(
+                "path",
+                class_="arrow",
+                d=f"M{start} {first:.1f}C{bend} {first:.1f} {bend} {last:.1f} {end} {last:.1f}",
+            ),
+            tag("rect", class_="box", x=left, y=y - _BOX / 2, width=_SIDE, height=_BOX, rx=4),
+            _text(left + _SIDE / 2, y - 2, name),
+            _text(left + _SIDE / 2, y + 12, note, note=True),
+        )
+    )
+
+
+def _text(x: float, y: float, text: str, *, note: bool = False) -> Html:
+    shown = text if note or len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
+    return tag(
+        "text", shown, x=x, y=f"{y:.1f}", text_anchor="middle", class_="note" if note else None
+    )

@@ -1,0 +1,80 @@
+"""Due times of a schedule, and the one name under which each is submitted (spec/schedule.md §1).
+
+Everything follows from the lock: no state is kept, so that a scheduler that starts again, or a
+second one beside it, finds the same due times and the same names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+from sealtrain.base.clock import from_rfc3339
+from sealtrain.errors import ExtraMissing
+from sealtrain.recipe.schedule import Schedule
+
+__all__ = ["due_in", "due_times", "name_of", "prefix_of"]
+
+_HASH_DIGITS: Final = 32
+_FORM: Final = "%Y%m%dt%H%M%Sz"
+_STAMP: Final = re.compile(r"[0-9]{8}t[0-9]{6}z")
+
+
+def due_times(schedule: Schedule, *, until: int) -> Iterator[int]:
+    """Every due time up to ``until``, oldest first; seconds since the epoch.
+
+    Raises:
+        ExtraMissing: cron is asked for and the library that reads it is missing.
+    """
+    last = min(until, from_rfc3339(schedule.ends_at))
+    first = from_rfc3339(schedule.starts_at)
+    if schedule.least_seconds is not None:
+        yield from range(first, last + 1, schedule.least_seconds)
+        return
+    for due in _cron(schedule.cron or "", first):
+        if due > last:
+            return
+        if due >= first:
+            yield due
+
+
+def _cron(expression: str, first: int) -> Iterator[int]:
+    try:
+        from cronsim import CronSim, CronSimError
+    except ImportError as error:
+        raise ExtraMissing(
+            "a schedule of cron needs the library cronsim",
+            check="cronsim",
+            hint="pip install 'sealtrain[schedule]'",
+        ) from error
+    try:
+        moments = CronSim(expression, datetime.fromtimestamp(first - 60, UTC))
+    except CronSimError:
+        return  # the form is right, so there is no such day: 31 February
+    for found in moments:
+        yield int(found.timestamp())
+
+
+def prefix_of(recipe_hash: str) -> str:
+    """What the names of a recipe's scheduled submissions begin with."""
+    return f"schedule-{recipe_hash[:_HASH_DIGITS]}-"
+
+
+def name_of(recipe_hash: str, due: int) -> str:
+    """Name of the submission for a due time: the same for every scheduler."""
+    return prefix_of(recipe_hash) + datetime.fromtimestamp(due, UTC).strftime(_FORM)
+
+
+def due_in(name: str, recipe_hash: str) -> int | None:
+    """The due time that a name means; ``None`` for a name that no schedule of the recipe gives."""
+    prefix = prefix_of(recipe_hash)
+    stamp = name.removeprefix(prefix)
+    if not name.startswith(prefix) or not _STAMP.fullmatch(stamp):
+        return None
+    try:
+        due = int(datetime.strptime(stamp, _FORM).replace(tzinfo=UTC).timestamp())
+    except ValueError:
+        return None
+    return due if name_of(recipe_hash, due) == name else None

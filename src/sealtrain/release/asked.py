@@ -1,0 +1,68 @@
+"""What a decision about a release needs of the request that asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+__all__ = ["Asks", "AsksOfDataset", "Following"]
+
+
+class AsksOfDataset(Protocol):
+    """A dataset that a guest asks for."""
+
+    @property
+    def dataset_id(self) -> str:
+        """32 hex digits."""
+
+    @property
+    def root(self) -> str:
+        """64 hex digits."""
+
+
+class Following(Protocol):
+    """Which run another one follows."""
+
+    @property
+    def manifest_digest(self) -> str:
+        """Of the run before, 64 hex digits."""
+
+    @property
+    def number(self) -> int:
+        """Of the later run in its chain."""
+
+
+class Asks(Protocol):
+    """What a decision about a release needs of the request; ``ReleaseRequest`` has it."""
+
+    @property
+    def app_id(self) -> str:
+        """40 hex digits."""
+
+    @property
+    def compose_hash(self) -> str:
+        """64 hex digits."""
+
+    @property
+    def recipe_hash(self) -> str:
+        """64 hex digits."""
+
+    @property
+    def run_id(self) -> str:
+        """32 hex digits."""
+
+    @property
+    def resume(self) -> bool:
+        """Whether a run goes on that got keys before."""
+
+    @property
+    def datasets(self) -> Sequence[AsksOfDataset]:
+        """What this broker is asked for."""
+
+    @property
+    def continues(self) -> Following | None:
+        """The run whose model this one begins with; ``None`` for the recipe's own model."""
+
+    @property
+    def data(self) -> frozenset[tuple[str, str]]:
+        """Id and root of all data of the run."""

@@ -1,0 +1,173 @@
+"""Checks 12 and 13 of a release: the data are what owners registered, approved and signed last.
+
+See spec/key-release.md §4.2. Pure, as ``release.decide``, which makes them in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from sealtrain.consortium.datasets import DatasetManifest
+from sealtrain.consortium.receipts import ReleasedDataset
+from sealtrain.consortium.series import members_read, newest_of
+from sealtrain.consortium.series_block import NewestMember
+from sealtrain.consortium.standing_approval import admits
+from sealtrain.errors import DatasetMismatch, DatasetUnknown, SeriesMismatch
+from sealtrain.release.asked import Asks, AsksOfDataset
+from sealtrain.release.facts import Known, Measured
+
+__all__ = ["dataset_fits", "newest_read", "of_one_owner", "released_of"]
+
+
+def released_of(
+    asks: Asks, registered: Mapping[str, DatasetManifest]
+) -> tuple[ReleasedDataset, ...]:
+    """The datasets of a request that are registered."""
+    return tuple(
+        ReleasedDataset(dataset_id=asked.dataset_id, owner_id=manifest.owner_id, root=manifest.root)
+        for asked in asks.datasets
+        if (manifest := registered.get(asked.dataset_id)) is not None
+    )
+
+
+def dataset_fits(
+    asked: AsksOfDataset,
+    request: Asks,
+    measured: Measured,
+    known: Known,
+    registered: Mapping[str, DatasetManifest],
+) -> None:
+    """Return if a dataset is the one that owners registered and approved (12, 13).
+
+    Args:
+        asked: The dataset.
+        request: That asks for it.
+        measured: What the guest runs.
+        known: What the broker knows.
+        registered: Verified manifests by dataset id.
+
+    Raises:
+        DatasetUnknown, PurposeMismatch, DatasetMismatch: It is not.
+    """
+    manifest = registered.get(asked.dataset_id)
+    if manifest is None:
+        raise DatasetUnknown(
+            "no owner registered this dataset",
+            check="dataset",
+            got=asked.dataset_id,
+            hint="its owner registers it: sealtrain seal does so unless told otherwise",
+        )
+    if (manifest.app_id, manifest.compose_hash) != (request.app_id, request.compose_hash):
+        raise DatasetUnknown(
+            "the dataset was sealed for another deployment",
+            check="dataset deployment",
+            owner=manifest.owner,
+            got=request.compose_hash,
+            expected=manifest.compose_hash,
+            hint="its owner adds a stanza for this recipe (sealtrain rewrap) and registers it",
+        )
+    if (manifest.owner, manifest.name) not in measured.datasets:
+        raise DatasetUnknown(
+            "the recipe does not name this dataset",
+            check="dataset name",
+            owner=manifest.owner,
+            got=f"{manifest.owner}/{manifest.name}",
+            expected=", ".join(sorted("/".join(pair) for pair in measured.datasets)),
+            hint="ask only for datasets of the approved recipe",
+        )
+    manifest.require_purpose(measured.purpose)
+    _roots_fit(asked, manifest, known)
+
+
+def _roots_fit(asked: AsksOfDataset, manifest: DatasetManifest, known: Known) -> None:
+    if asked.root != manifest.root:
+        raise DatasetMismatch(
+            "the dataset's root is not the one its owner registered",
+            check="dataset root",
+            owner=manifest.owner,
+            got=asked.root,
+            expected=manifest.root,
+            hint="give the guest the folder exactly as its owner sealed it",
+        )
+    chain = known.chains.get((manifest.owner, manifest.name), ())
+    for approval in known.tally.approvals:
+        owner, pins = approval.owner.name, approval.decision.pins()
+        pinned = pins.get(asked.dataset_id)
+        if owner == manifest.owner and not admits(approval.decision, manifest, chain):
+            raise DatasetMismatch(
+                "its owner's approval pins other datasets, not this one",
+                check="dataset pin",
+                owner=owner,
+                got=asked.dataset_id,
+                expected=", ".join([*sorted(pins), *approval.decision.series]),
+                hint="its owner approves again, naming this dataset or its series too",
+            )
+        if pinned is not None and pinned != asked.root:
+            raise DatasetMismatch(
+                "an approval pins another root of this dataset",
+                check="dataset pin",
+                owner=owner,
+                got=asked.root,
+                expected=pinned,
+                hint="the owner approves again, naming the dataset as it is now",
+            )
+
+
+def newest_read(
+    asks: Asks,
+    measured: Measured,
+    chains: Mapping[tuple[str, str], Sequence[DatasetManifest]],
+) -> tuple[NewestMember, ...]:
+    """The newest member of each series of a recipe, once a new run asks for what it is to read.
+
+    Args:
+        asks: The request.
+        measured: Names the recipe's series.
+        chains: Their members that are registered here for its target. A series of which there are
+            none is another broker's to judge.
+
+    Raises:
+        SeriesMismatch: A member is left out, or one is asked for that a run does not read.
+    """
+    found = []
+    for key in measured.series:
+        chain = chains.get(key, ())
+        if not chain or (measured.apart and not _asks_of(asks, chain)):
+            continue
+        wanted = {(member.dataset_id, member.root) for member in members_read(chain)}
+        members = {member.dataset_id for member in chain}
+        named = {(one, root) for one, root in asks.data if one in members}
+        if named != wanted:
+            differ = sorted(one for one, _root in named ^ wanted)
+            raise SeriesMismatch(
+                f"the run would not read the whole and newest series {key[1]}",
+                check="series",
+                owner=key[0],
+                dataset=key[1],
+                got=", ".join(differ[:4]),
+                expected=f"{len(wanted)} of {len(chain)} members, up to the newest",
+                hint="give the guest every member that its owner registered: --data",
+            )
+        found.append(newest_of(chain))
+    return tuple(found)
+
+
+def _asks_of(asks: Asks, chain: Iterable[DatasetManifest]) -> bool:
+    return not {member.dataset_id for member in chain}.isdisjoint(one for one, _root in asks.data)
+
+
+def of_one_owner(released: Iterable[ReleasedDataset]) -> None:
+    """Return if all datasets of a release are one owner's.
+
+    Raises:
+        DatasetMismatch: They are of several.
+    """
+    owners = {one.owner_id for one in released}
+    if len(owners) > 1:
+        raise DatasetMismatch(
+            "a guest asks for data of several owners, and the recipe gives each a guest of its own",
+            check="dataset owner",
+            got=f"datasets of {len(owners)} owners",
+            expected="datasets of one",
+            hint="each party asks for its own data, under its own run id",
+        )

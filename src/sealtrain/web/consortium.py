@@ -1,0 +1,289 @@
+"""Pages of the consortium: owners and thresholds; one recipe as an owner must read it.
+
+What is counted is counted here, from the owners' signatures, under the consortium file of this
+machine: a broker can keep a decision back, and invent none. What only a broker says is marked so.
+A page paints from files alone; what brokers say comes into it afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import Response
+
+from sealtrain.client.imagerecords import verified_records
+from sealtrain.client.registered import registered_at
+from sealtrain.client.reviewing import facts, is_empty, text_of
+from sealtrain.client.standing import StandingUsed, used_of
+from sealtrain.consortium.approvals import tally
+from sealtrain.errors import AnswerInvalid, ConsortiumMismatch, SealtrainError
+from sealtrain.recipe.diff import diff
+from sealtrain.recipe.needs import needs_of
+from sealtrain.web import deciding
+from sealtrain.web.app import Page
+from sealtrain.web.rendering import page, part
+from sealtrain.web.sources import Asked, Sources, sources_of
+
+if TYPE_CHECKING:
+    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.connection import Reviewed
+    from sealtrain.client.pin import BrokerPin
+    from sealtrain.consortium.approvals import Tally
+    from sealtrain.consortium.datasets import DatasetManifest
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.recipe.lock import Lock
+
+__all__ = ["CONSORTIUM", "Counted", "Vote", "counted_at", "votes_of"]
+
+_router = APIRouter()
+_router.include_router(deciding.router)
+CONSORTIUM = Page(path="/consortium", title="Consortium", router=_router)
+Hash = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
+
+_SAID = {
+    "approved": "approves",
+    "spent": "approved; as many runs as allowed have begun",
+    "expired": "approval has ended",
+    "not-yet": "approval is dated in the future",
+    "mistaken": "approved something else than the recipe needs",
+    "revoked": "revoked",
+    "missing": "has not decided",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """Where one owner stands.
+
+    Attributes:
+        owner: Its name.
+        state: A key of the words below.
+        words: The same for people.
+        until: Until when it counts.
+        demanded: The owner must be among those who approve, because its data is read.
+    """
+
+    owner: str
+    state: str
+    words: str
+    until: str | None
+    demanded: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What a broker holds about a recipe, counted here.
+
+    Attributes:
+        tally: From the signed decisions.
+        votes: Of each owner.
+        standing: Standing approvals; what was used of them is the broker's word.
+        registered: Datasets, as their owners signed them.
+    """
+
+    tally: Tally
+    votes: tuple[Vote, ...]
+    standing: tuple[StandingUsed, ...]
+    registered: tuple[DatasetManifest, ...]
+
+
+def votes_of(tally: Tally, members: Consortium) -> tuple[Vote, ...]:
+    """Where each owner stands, in the order of the consortium."""
+    states = dict.fromkeys((one.name for one in members.owners), "missing")
+    for state, owners in (
+        ("not-yet", tally.not_yet),
+        ("mistaken", tally.mistaken),
+        ("expired", tally.expired),
+        ("spent", tally.spent),
+        ("approved", tally.approved_by),
+        ("revoked", tally.revoked_by),
+    ):
+        states |= dict.fromkeys(owners, state)
+    ends = {one.owner.name: one.decision.not_after for one in (*tally.approvals, *tally.exhausted)}
+    return tuple(
+        Vote(
+            owner=owner,
+            state=state,
+            words=_SAID[state],
+            until=ends.get(owner),
+            demanded=owner in tally.own_data,
+        )
+        for owner, state in states.items()
+    )
+
+
+def counted_at(
+    client: BrokerClient, pin: BrokerPin, read: Reviewed, members: Consortium, now: int
+) -> Counted:
+    """Ask one broker about a recipe.
+
+    Raises:
+        SealtrainError: It does not answer, or what it answers does not verify.
+    """
+    lock, target = read
+    counted = tally(
+        client.decided(target, members), members, target, now, needs=needs_of(lock.recipe)
+    )
+    said = client.standing(target)
+    try:
+        size = int(client.ledger_checkpoint().split("\n", 2)[1])
+    except (IndexError, ValueError) as error:
+        raise AnswerInvalid("the broker's tree head names no size", check="tree head") from error
+    return Counted(
+        tally=counted,
+        votes=votes_of(counted, members),
+        standing=used_of(counted, [(one.approval, one.runs, one.epsilon) for one in said]),
+        registered=tuple(registered_at(client, members, target, min(size, 1 << 40))),
+    )
+
+
+@_router.get("/consortium")
+def _consortium(request: Request) -> Response:
+    sources = sources_of(request)
+    members = sources.members()
+    return page(
+        request,
+        "consortium.html",
+        members=members,
+        thresholds=[(name.replace("_", " "), count) for name, count in members.thresholds],
+        documents=sources.documents(),
+        brokers=len(sources.brokers),
+    )
+
+
+@_router.get("/consortium/{compose_hash}/standing")
+def _standing(request: Request, compose_hash: Hash) -> Response:
+    """What brokers hold, as a part of the page of the consortium."""
+    sources = sources_of(request)
+    read = sources.document(compose_hash)
+    asked = _asked(sources, read, sources.members())
+    return part("standing.html", asked=asked, furthest=_furthest(asked), differ=_differ(asked))
+
+
+@_router.get("/consortium/{compose_hash}")
+def _recipe(
+    request: Request,
+    compose_hash: Hash,
+    before: Annotated[str | None, Query(pattern="^[0-9a-f]{64}$")] = None,
+) -> Response:
+    """One recipe, as an owner must read it before a decision."""
+    sources = sources_of(request)
+    lock, target = sources.document(compose_hash)
+    members = sources.members()
+    _require_same(lock, members)
+    others = [
+        one.read for one in sources.documents() if one.read is not None and one.read[1] != target
+    ]
+    earlier = None if before is None else sources.document(before)
+    return page(
+        request,
+        "recipe.html",
+        lock=lock,
+        target=target,
+        facts=_grouped(sources, lock, members, ()),
+        scripts=[one for one in diff(None, lock) if one.text_lines],
+        others=others,
+        before=earlier,
+        changes=[] if earlier is None else _changes(earlier[0], lock),
+        needs=needs_of(lock.recipe),
+        members=members,
+        agent=sources.agent is not None,
+        brokers=len(sources.brokers),
+    )
+
+
+@_router.get("/consortium/{compose_hash}/facts")
+def _facts(request: Request, compose_hash: Hash) -> Response:
+    """The recipe with the records of its registered datasets, once brokers named them."""
+    sources = sources_of(request)
+    read = sources.document(compose_hash)
+    members = sources.members()
+    asked = _asked(sources, read, members)
+    known = {one.dataset_id: one for at in asked if at.answer for one in at.answer.registered}
+    registered = sorted(known.values(), key=lambda one: (one.owner, one.name, one.sealed_at))
+    return part("facts.html", facts=_grouped(sources, read[0], members, registered))
+
+
+def _asked(sources: Sources, read: Reviewed, members: Consortium) -> list[Asked[Counted]]:
+    _require_same(read[0], members)
+    now = sources.clock()
+    return sources.ask(lambda client, pin: counted_at(client, pin, read, members, now))
+
+
+def _require_same(lock: Lock, members: Consortium) -> None:
+    if lock.consortium_id != members.consortium_id:
+        raise ConsortiumMismatch(
+            "the recipe is another consortium's than the file of this console",
+            check="consortium",
+            got=lock.consortium_id,
+            expected=members.consortium_id,
+            hint="start the console with the consortium file that belongs to the recipe",
+        )
+
+
+def _furthest(asked: Sequence[Asked[Counted]]) -> Counted | None:
+    """The broker's answer that is furthest behind: what a page must not overstate."""
+    answers = [one.answer for one in asked if one.answer is not None]
+    return min(
+        answers,
+        key=lambda one: (not one.tally.revoked, not one.tally.sealed, one.tally.progress),
+        default=None,
+    )
+
+
+def _differ(asked: Sequence[Asked[Counted]]) -> bool:
+    """Whether brokers show different decisions."""
+    return len({one.answer.votes for one in asked if one.answer is not None}) > 1
+
+
+def _grouped(
+    sources: Sources, lock: Lock, members: Consortium, registered: Sequence[DatasetManifest]
+) -> list[tuple[str, list[str]]]:
+    """The facts of a recipe, with the sentences under each label together."""
+    try:
+        verified = verified_records(sources.verified, lock, members, now=sources.clock())
+        problem = None
+    except SealtrainError as error:
+        verified, problem = (), error
+    rows: list[tuple[str, list[str]]] = []
+    for label, text in facts(lock, registered, verified):
+        if label or not rows:
+            rows.append((label, [text]))
+        else:
+            rows[-1][1].append(text)
+    if problem is not None:
+        rows.append(("WARNING", [f"records of the image: [{problem.code}] {problem.message}"]))
+    return rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """One difference, as a row."""
+
+    area: str
+    severity: str
+    path: str
+    before: str
+    after: str
+    lines: tuple[str, ...]
+
+
+def _changes(before: Lock, after: Lock) -> list[tuple[str, list[_Shown]]]:
+    """What differs between two locks, by area in reading order."""
+    rows = [
+        _Shown(
+            area=one.area,
+            severity=one.severity,
+            path=one.path,
+            before="" if is_empty(one.before) else text_of(one.before),
+            after="" if is_empty(one.after) else text_of(one.after),
+            lines=tuple(one.text_lines),
+        )
+        for one in diff(before, after)
+        if not (is_empty(one.before) and is_empty(one.after))
+    ]
+    return [(area, list(found)) for area, found in groupby(rows, key=lambda one: one.area)]

@@ -1,0 +1,88 @@
+"""Templates to pages. Everything that a template is given is escaped, whoever wrote it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.version import VERSION
+from sealtrain.errors import SealtrainError
+
+__all__ = ["error_page", "is_part", "page", "part"]
+
+_UNSEEN: Final = re.compile(
+    "[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
+"""Characters that hide text or turn its direction."""
+
+
+def _plain(value: object) -> str:
+    """A value as text that reads as it is written: what hides or reorders text is shown by number.
+
+    Args:
+        value: Anything, from anywhere.
+    """
+    return _UNSEEN.sub(lambda found: f"\\u{{{ord(found[0]):x}}}", str(value))
+
+
+def _instant(seconds: int | None) -> str:
+    return "-" if seconds is None else to_rfc3339(seconds)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("sealtrain.web"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: value if hasattr(value, "__html__") else _plain(value),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["instant"] = _instant
+    return made
+
+
+def is_part(request: Request) -> bool:
+    """Whether htmx asks for a part of a page that is there already."""
+    return request.headers.get("hx-request") == "true"
+
+
+def page(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+    """A whole page.
+
+    Args:
+        request: Being answered; its application names the pages of the navigation.
+        template: Its name.
+        status: Of the answer.
+        **values: For the template.
+    """
+    state = request.app.state
+    known: Mapping[str, Any] = {
+        "pages": state.pages,
+        "here": request.url.path,
+        "version": VERSION,
+        "assets": state.assets,
+    }
+    text = _environment().get_template(template).render({**known, **values})
+    return HTMLResponse(text, status_code=status)
+
+
+def part(template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+    """A part of a page, which htmx puts in its place."""
+    return HTMLResponse(_environment().get_template(template).render(values), status_code=status)
+
+
+def error_page(request: Request, error: SealtrainError) -> HTMLResponse:
+    """What was refused or is away, typed: its code, what was got and expected, what to do."""
+    if is_part(request):
+        return part("refusal.html", status=error.http_status, error=error)
+    return page(request, "error.html", status=error.http_status, error=error)

@@ -1,0 +1,190 @@
+"""Runs on this machine: folders that guests leave, and manifests. Each says only what it is.
+
+Everything here is the word of the machine that holds the files. A manifest is read, not verified:
+that is the work of ``sealtrain verify``, with an auditor's trust file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from sealtrain.base.files import read_bounded
+from sealtrain.base.limits import MAX_MANIFEST_BYTES
+from sealtrain.errors import SealtrainError
+from sealtrain.guest.inventory import FoundCheckpoint, checkpoints_in
+from sealtrain.guest.settings import holds_run, load_run
+from sealtrain.manifest import form
+from sealtrain.manifest.form import Manifest
+from sealtrain.sealing.trainedmodel import RUN_MANIFEST
+from sealtrain.signing.continues import number_of
+
+__all__ = ["Alert", "LocalRun", "alerts_of", "chains_of", "checkpoints_of", "local_runs"]
+
+METRICS_FILE: Final = "metrics.jsonl"
+_ALERTS_FILE: Final = "alerts.jsonl"
+_MOST_RUNS: Final = 500
+_MAX_ALERT_BYTES: Final = 1 << 20
+_MOST_ALERTS: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalRun:
+    """A run as its folder or its manifest says.
+
+    Attributes:
+        path: The folder, or the manifest.
+        run_id: Of the run; ``None`` where it cannot be read.
+        manifest: What a completed run left, unverified.
+        error: Why the folder or the manifest cannot be read.
+    """
+
+    path: Path
+    run_id: str | None = None
+    manifest: Manifest | None = field(default=None, repr=False)
+    error: SealtrainError | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the run's files lie; ``None`` where only its manifest is here."""
+        return self.path if self.path.is_dir() else None
+
+    @property
+    def name(self) -> str:
+        """Of the recipe where the manifest says it, else of the folder."""
+        if self.manifest is None:
+            return self.path.name
+        recipe = self.manifest.predicate.recipe.lock.get("recipe")
+        return str(recipe.get("name", "")) if isinstance(recipe, dict) else self.path.name
+
+    @property
+    def chain_number(self) -> int | None:
+        """Its place in a chain of runs, from 1."""
+        return None if self.manifest is None else number_of(self.manifest.predicate.continues)
+
+    @property
+    def epsilon(self) -> float | None:
+        """What it spent of privacy, as its manifest says; ``None`` without a bound."""
+        if self.manifest is None:
+            return None
+        privacy = self.manifest.predicate.privacy
+        return getattr(privacy, "epsilon", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """An alert that fired; its value stays in the guest."""
+
+    name: str
+    step: int
+    threshold: float | None
+
+
+def local_runs(places: Sequence[Path]) -> list[LocalRun]:
+    """Every run in some places, the newest file first.
+
+    Args:
+        places: Folders of runs, folders that hold such folders, manifests.
+    """
+    found: list[LocalRun] = []
+    for path in _folders(places):
+        if len(found) >= _MOST_RUNS:
+            break
+        found.append(_read(path))
+    return sorted(found, key=lambda one: (-_changed(one.path), one.path.name))
+
+
+def _folders(places: Sequence[Path]) -> Iterator[Path]:
+    for place in places:
+        if place.is_file() or holds_run(place) or (place / RUN_MANIFEST).is_file():
+            yield place
+            continue
+        try:
+            below = sorted(place.iterdir())
+        except OSError:
+            yield place
+            continue
+        for path in below:
+            if holds_run(path) or (path / RUN_MANIFEST).is_file():
+                yield path
+
+
+def _read(path: Path) -> LocalRun:
+    try:
+        file = path / RUN_MANIFEST if path.is_dir() else path
+        manifest = None
+        if file.is_file() or not path.is_dir():
+            manifest = form.read(read_bounded(file, MAX_MANIFEST_BYTES))
+        run_id = manifest.predicate.run.run_id if manifest is not None else load_run(path)[1]
+        return LocalRun(path=path, run_id=run_id, manifest=manifest)
+    except SealtrainError as error:
+        return LocalRun(path=path, error=error)
+
+
+def _changed(path: Path) -> float:
+    for file in (path / RUN_MANIFEST, path / METRICS_FILE, path):
+        try:
+            return file.stat().st_mtime
+        except OSError:
+            continue
+    return 0.0
+
+
+def checkpoints_of(run: LocalRun) -> list[FoundCheckpoint]:
+    """Its sealed checkpoints, newest first, as their files claim them.
+
+    Raises:
+        SealtrainError: The folder cannot be read as a run's.
+    """
+    folder = run.folder
+    return checkpoints_in(folder) if folder is not None and holds_run(folder) else []
+
+
+def alerts_of(run: LocalRun) -> list[Alert]:
+    """Alerts that went to the run's file, newest first.
+
+    Raises:
+        SealtrainError: The file is too long or cannot be read.
+    """
+    file = run.path / _ALERTS_FILE
+    if run.folder is None or not file.is_file():
+        return []
+    lines = read_bounded(file, _MAX_ALERT_BYTES).splitlines()
+    found = [alert for line in lines if (alert := _alert(line)) is not None]
+    return found[::-1][:_MOST_ALERTS]
+
+
+def _alert(line: bytes) -> Alert | None:
+    try:
+        said: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    match said:
+        case {"alert": str(name), "step": int(step), "threshold": int() | float() | None as least}:
+            return Alert(name=name[:64], step=step, threshold=least)
+    return None
+
+
+def chains_of(runs: Sequence[LocalRun]) -> list[list[LocalRun]]:
+    """Completed runs by the chain that they continue, each in its order; unverified."""
+    by_digest = {run.manifest.digest: run for run in runs if run.manifest is not None}
+    chains: dict[str, list[LocalRun]] = {}
+    for digest, run in by_digest.items():
+        first, seen = digest, {digest}
+        while (before := _before(by_digest[first])) in by_digest and before not in seen:
+            first = before
+            seen.add(first)
+        chains.setdefault(first, []).append(run)
+    return [
+        sorted(chain, key=lambda one: one.chain_number or 0)
+        for chain in chains.values()
+        if len(chain) > 1
+    ]
+
+
+def _before(run: LocalRun) -> str:
+    continues = None if run.manifest is None else run.manifest.predicate.continues
+    return "" if continues is None else continues.manifest_digest

@@ -1,0 +1,179 @@
+"""Pages of runs: all that are known here, one as it goes on, and chains of continuous runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Path, Request
+from starlette.responses import JSONResponse, Response
+
+from sealtrain.errors import PageUnknown, SealtrainError
+from sealtrain.recipe.privacy import spendings
+from sealtrain.web.app import Page
+from sealtrain.web.curves import Curve, Curves
+from sealtrain.web.ledgerview import RunEntries, entries_of
+from sealtrain.web.rendering import page, part
+from sealtrain.web.runfolders import (
+    METRICS_FILE,
+    LocalRun,
+    alerts_of,
+    chains_of,
+    checkpoints_of,
+    local_runs,
+)
+from sealtrain.web.sources import Asked, Sources, sources_of
+
+if TYPE_CHECKING:
+    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.pin import BrokerPin
+    from sealtrain.consortium.decisions import Target
+    from sealtrain.release.run_control import ShownSubmission
+
+__all__ = ["RUNS"]
+
+_router = APIRouter()
+RUNS = Page(path="/runs", title="Runs", router=_router)
+RunId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
+_SHOWN_AT_ONCE = 50
+
+
+@_router.get("/runs")
+def _runs(request: Request) -> Response:
+    sources = sources_of(request)
+    found = local_runs(sources.runs)
+    return page(
+        request,
+        "runs.html",
+        runs=found,
+        chains=chains_of(found),
+        brokers=len(sources.brokers),
+        documents=[one for one in sources.documents() if one.read is not None],
+    )
+
+
+@_router.get("/runs/submitted")
+def _submitted(request: Request) -> Response:
+    """Submissions at brokers, as a part of the page of all runs."""
+
+    def at(client: BrokerClient, _pin: BrokerPin) -> tuple[ShownSubmission, ...]:
+        return client.submissions(limit=_SHOWN_AT_ONCE)
+
+    return part("submitted.html", asked=sources_of(request).ask(at))
+
+
+@_router.get("/runs/series")
+def _series(request: Request) -> Response:
+    """Series of owners that the shown recipes read, as brokers list them."""
+    sources = sources_of(request)
+    rows: list[tuple[str, Asked[Any]]] = []
+    for document in sources.documents():
+        if document.read is None:
+            continue
+        lock, target = document.read
+        if all(one.series is None for one in lock.recipe.datasets):
+            continue
+        asked = sources.ask(partial(_listed, target))
+        rows += [(lock.recipe.name, one) for one in asked]
+    return part("series.html", rows=rows)
+
+
+def _listed(target: Target, client: BrokerClient, _pin: BrokerPin) -> list[tuple[str, str, int]]:
+    """Owner, name and number of members of each series."""
+    found = client.series(app_id=target.app_id, compose_hash=target.compose_hash)
+    return [(one.owner, one.name, len(one.members)) for one in found]
+
+
+@_router.get("/runs/{run_id}")
+def _run(request: Request, run_id: RunId) -> Response:
+    sources = sources_of(request)
+    run = _local(sources, run_id)
+    return page(
+        request,
+        "run.html",
+        run_id=run_id,
+        run=run,
+        brokers=len(sources.brokers),
+        live=run is not None and run.folder is not None,
+        **_states(run),
+    )
+
+
+@_router.get("/runs/{run_id}/ledger")
+def _ledger(request: Request, run_id: RunId) -> Response:
+    """Releases, leases and events of a run, as brokers show them."""
+    sources = sources_of(request)
+
+    def at(client: BrokerClient, _pin: BrokerPin) -> tuple[RunEntries, ShownSubmission | None]:
+        mine = next((one for one in client.submissions(limit=100) if run_id in _run_ids(one)), None)
+        named = None if mine is None else mine.submission_id
+        return entries_of(client, run_id=run_id, submission_id=named), mine
+
+    asked = sources.ask(at)
+    hashes = {one.answer[0].compose_hash for one in asked if one.answer is not None}
+    return part(
+        "ledger.html", asked=asked, reserved=_reserved(sources, hashes), now=sources.clock()
+    )
+
+
+@_router.get("/runs/{run_id}/files")
+def _files(request: Request, run_id: RunId) -> Response:
+    """Checkpoints and alerts of a run on this machine."""
+    return part("files.html", **_states(_local(sources_of(request), run_id)))
+
+
+@_router.get("/runs/{run_id}/curves")
+def _curves(request: Request, run_id: RunId) -> Response:
+    """Released metrics, thinned to what a chart can show."""
+    run = _local(sources_of(request), run_id)
+    if run is None:
+        raise PageUnknown("no folder of this run is shown here", check="run", got=run_id)
+    if run.folder is not None and (run.folder / METRICS_FILE).is_file():
+        curves: Curves = request.app.state.curves
+        return JSONResponse(curves.of(run.folder / METRICS_FILE).to_dict())
+    return JSONResponse(_from_manifest(run))
+
+
+def _from_manifest(run: LocalRun) -> dict[str, Any]:
+    """The curves that a manifest holds, in the form of ``CurveFile.to_dict``."""
+    curves: dict[str, Curve] = {}
+    step = 0
+    for point in () if run.manifest is None else run.manifest.predicate.run.history:
+        step = point.step
+        for name, value in point.values.items():
+            curves.setdefault(name, Curve()).add(point.step, value)
+    drawn = {name: curve.to_dict() for name, curve in sorted(curves.items())}
+    return {"step": step, "left_out": 0, "curves": drawn}
+
+
+def _local(sources: Sources, run_id: str) -> LocalRun | None:
+    return next((one for one in local_runs(sources.runs) if one.run_id == run_id), None)
+
+
+def _states(run: LocalRun | None) -> dict[str, Any]:
+    """Checkpoints and alerts, each with its error where they cannot be read."""
+    found: dict[str, Any] = {"checkpoints": [], "alerts": [], "problems": []}
+    if run is None:
+        return found
+    for name, read in (("checkpoints", checkpoints_of), ("alerts", alerts_of)):
+        try:
+            found[name] = read(run)
+        except SealtrainError as error:
+            found["problems"].append(error)
+    return found
+
+
+def _run_ids(shown: ShownSubmission) -> Sequence[str]:
+    said = (shown.runner and shown.runner.run_id, shown.broker and shown.broker.run_id)
+    return [one for one in said if one]
+
+
+def _reserved(sources: Sources, hashes: set[str | None]) -> list[tuple[str, str, float]]:
+    """What a run of these deployments reserves of each dataset, as its recipe says."""
+    return [
+        (one.owner, one.name, one.epsilon)
+        for document in sources.documents()
+        if document.read is not None and document.read[1].compose_hash in hashes
+        for one in spendings(document.read[0].recipe)
+    ]

@@ -1,0 +1,207 @@
+"""What the pages read: files on this machine and brokers, anew for each request.
+
+The console keeps nothing of it. Its time for a broker is bounded, so that a page says that a broker
+stalls instead of stalling itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.models import StrictModel
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.connection import Reviewed, deployment_of
+from sealtrain.client.pin import load_pin
+from sealtrain.client.transport import Transport
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import BrokerUnreachable, PageUnknown, SealtrainError, UsageError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from sealtrain.client.pin import BrokerPin
+
+__all__ = ["Asked", "Document", "Sources", "sources_of"]
+
+Answer = TypeVar("Answer")
+Message = TypeVar("Message", bound=StrictModel)
+_EXCHANGE_SECONDS: Final = 4.0
+_BROKER_SECONDS: Final = 5.0
+"""For all that one page asks of one broker; one exchange may go on a little longer."""
+_MAX_BROKERS: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A deployment document, or why it cannot be read.
+
+    Attributes:
+        path: Of its file.
+        read: Lock and target.
+        error: Of reading it.
+    """
+
+    path: Path
+    read: Reviewed | None = None
+    error: SealtrainError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked(Generic[Answer]):
+    """What came of asking one broker.
+
+    Attributes:
+        url: Of the broker, or its file where that cannot be read.
+        answer: What was asked for.
+        error: Why there is no answer.
+    """
+
+    url: str
+    answer: Answer | None = None
+    error: SealtrainError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where the pages read.
+
+    Attributes:
+        consortium: The consortium file.
+        brokers: Broker files.
+        deployments: Deployment documents of the recipes that are shown.
+        verified: Records of owners who verified images.
+        runs: Folders of runs, and manifests.
+        agent: Socket of the owner's agent; ``None`` where none signs.
+        clock: Source of the time.
+        exchange_seconds: For one exchange with a broker.
+        broker_seconds: For all exchanges of one page with a broker.
+    """
+
+    consortium: Path
+    brokers: tuple[Path, ...] = ()
+    deployments: tuple[Path, ...] = ()
+    verified: tuple[Path, ...] = ()
+    runs: tuple[Path, ...] = ()
+    agent: Path | None = None
+    clock: Clock = field(default=system_clock)
+    exchange_seconds: float = _EXCHANGE_SECONDS
+    broker_seconds: float = _BROKER_SECONDS
+
+    def __post_init__(self) -> None:
+        if len(self.brokers) > _MAX_BROKERS:
+            raise UsageError(
+                "the console reads from so many brokers at most",
+                check="--broker",
+                got=len(self.brokers),
+                expected=_MAX_BROKERS,
+            )
+
+    def members(self) -> Consortium:
+        """The consortium as this machine holds it.
+
+        Raises:
+            ConsortiumInvalid: The file is no consortium.
+        """
+        return Consortium.load(self.consortium)
+
+    def documents(self) -> list[Document]:
+        """Every deployment document; what cannot be read is among them with its error."""
+        found = []
+        for path in self.deployments:
+            try:
+                found.append(Document(path=path, read=deployment_of(path)))
+            except SealtrainError as error:
+                found.append(Document(path=path, error=error))
+        return found
+
+    def document(self, compose_hash: str) -> Reviewed:
+        """The deployment document of a hash.
+
+        Raises:
+            PageUnknown: The console was started without it.
+        """
+        for found in self.documents():
+            if found.read is not None and found.read[1].compose_hash == compose_hash:
+                return found.read
+        raise PageUnknown(
+            "the console was not started with this deployment document",
+            check="--deployment",
+            got=compose_hash[:64],
+            hint="start it with --deployment app-compose.json",
+        )
+
+    def ask(
+        self, act: Callable[[BrokerClient, BrokerPin], Answer], *, brokers: Sequence[Path] = ()
+    ) -> list[Asked[Answer]]:
+        """Ask every broker, all at once and each for a bounded time.
+
+        Args:
+            act: Asks one.
+            brokers: Their files; all where none is named.
+        """
+        files = tuple(brokers) or self.brokers
+        if not files:
+            return []
+        with ThreadPoolExecutor(max_workers=len(files)) as pool:
+            return list(pool.map(lambda file: self._ask_one(file, act), files))
+
+    def _ask_one(
+        self, file: Path, act: Callable[[BrokerClient, BrokerPin], Answer]
+    ) -> Asked[Answer]:
+        url = file.name
+        try:
+            pin = load_pin(file)
+            url = pin.url
+            with _Hurried(url, self.exchange_seconds, self.broker_seconds) as client:
+                return Asked(url=url, answer=act(client, pin))
+        except SealtrainError as error:
+            return Asked(url=url, error=error)
+
+
+class _Hurried(BrokerClient):
+    """A client of a broker that asks nothing further once its time is over."""
+
+    def __init__(self, url: str, exchange: float, total: float) -> None:
+        super().__init__(url)
+        self._transport.close()
+        self._transport = _InTime(url, exchange, total)
+
+
+class _InTime(Transport):
+    """Exchanges that begin within a time, and each of which ends in one."""
+
+    def __init__(self, url: str, exchange: float, total: float) -> None:
+        super().__init__(url, exchange, total=exchange)
+        self._until = time.monotonic() + total
+        self._allowed = total
+
+    def get(
+        self, path: str, cls: type[Message], *, bearer: str | None = None, **query: str | int
+    ) -> Message:
+        """As ``Transport.get``.
+
+        Raises:
+            BrokerUnreachable: The time is over.
+        """
+        if time.monotonic() > self._until:
+            raise BrokerUnreachable(
+                "the broker did not tell all that a page needs in the time that a page has",
+                check="time",
+                expected=f"within {self._allowed:g} s",
+                hint="sealtrain status and sealtrain log wait longer",
+            )
+        return super().get(path, cls, bearer=bearer, **query)
+
+
+def sources_of(request: Request) -> Sources:
+    """The sources that the application of a request was made with."""
+    found = request.app.state.sources
+    if not isinstance(found, Sources):
+        raise TypeError("the console was made without sources")
+    return found

@@ -1,0 +1,1 @@
+"""Several guests of one deployment that train one recipe together (spec/nodes.md)."""

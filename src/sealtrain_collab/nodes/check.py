@@ -1,0 +1,218 @@
+"""Check that the run log names the nodes of a run as the run made them (spec/nodes.md §5).
+
+Pure rules over the entries; the first breach is ``ClaimContradicted``:
+
+1. nodes join once after the run began, or went on, and before anything is sealed or ends;
+2. a list has the nodes 1 to N - 1 in order, the recipe's ranks, a session of its own, and for each
+   node the run id that follows from run, session and number, and keys from before it joined;
+3. evidence occurs once, and a key once in a session;
+4. as many processes trained as all nodes have ranks.
+
+``stays_of_nodes`` lists the guests whose receipts checks 11 to 14 look for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from sealtrain.base.clock import from_rfc3339, to_rfc3339
+from sealtrain.base.models import Hex32, Hex64, StrictModel, Timestamp, load_model
+from sealtrain.errors import ClaimContradicted
+from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
+from sealtrain.manifest.checks.parties import Stay
+from sealtrain.manifest.predicate import Predicate
+from sealtrain.signing.parties import node_run_id
+from sealtrain_collab.nodes.recipe import MAX_NODES, Nodes
+
+__all__ = ["Meeting", "Terms", "meetings_hold", "meetings_in", "nodes_hold", "stays_of_nodes"]
+
+JOINED: Final = "nodes.joined"
+_BEGINNINGS: Final = frozenset({"run.started", "run.restarted", "run.resumed"})
+_WORK: Final = frozenset({"checkpoint.sealed", "outputs.sealed", "training.finished"})
+
+
+class _Node(StrictModel):
+    node: Annotated[int, Field(ge=1, lt=MAX_NODES)]
+    run_id: Hex32
+    evidence: Hex64
+    key: Hex64
+    begun: Timestamp = Field(alias="from")
+
+
+class _Joined(StrictModel):
+    session: Hex32
+    ranks: Annotated[int, Field(ge=1, le=64)]
+    nodes: Annotated[tuple[_Node, ...], Field(min_length=1, max_length=MAX_NODES - 1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """Nodes that trained together for a while.
+
+    Attributes:
+        joined: What the log says of them.
+        at: When the log says so, seconds since the epoch.
+        until: When they had trained: the last entry before the next meeting, or that training
+            finished; ``None`` where the log says neither.
+    """
+
+    joined: _Joined
+    at: int
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a run log of nodes is compared with.
+
+    Attributes:
+        run_id: Of the run.
+        nodes: Number of nodes in its recipe.
+        ranks: Of each.
+        world_size: Number of processes that trained, as the manifest says.
+    """
+
+    run_id: str
+    nodes: int
+    ranks: int
+    world_size: str | None
+
+
+def meetings_in(entries: Iterable[Mapping[str, Any]]) -> tuple[Meeting, ...]:
+    """The meetings of a run log whose chain holds, oldest first.
+
+    Raises:
+        ClaimContradicted: Rule 1 is broken, or an entry malformed.
+    """
+    found: list[Meeting] = []
+    there, latest = False, 0
+    for entry in entries:
+        event, at = str(entry["event"]), from_rfc3339(str(entry["at"]))
+        if event in _BEGINNINGS:
+            if there:
+                found[-1] = replace(found[-1], until=latest)
+            there = False
+        elif event == JOINED:
+            if there:
+                raise _broken("nodes joined twice without an interruption", entry)
+            found.append(Meeting(joined=_read(entry), at=at))
+            there = True
+        elif event in _WORK and not there:
+            raise _broken(f"{event} without nodes that had joined", entry)
+        if event == "training.finished" and found[-1].until is None:
+            found[-1] = replace(found[-1], until=at)
+        latest = at
+    return tuple(found)
+
+
+def stays_of_nodes(predicate: Predicate) -> Iterator[Stay]:
+    """Every node of every meeting; its run id is computed, not read."""
+    run = predicate.run
+    for meeting in meetings_in(predicate.run_log.entries):
+        end = from_rfc3339(run.finished_at) if meeting.until is None else meeting.until
+        for node in meeting.joined.nodes:
+            yield Stay(
+                run_id=node_run_id(run.run_id, meeting.joined.session, node.node),
+                party=None,
+                begins=from_rfc3339(node.begun),
+                until=end,
+            )
+
+
+def nodes_hold(case: Case) -> str:
+    """(18) What the run log says of nodes keeps the rules of this module."""
+    recipe, run = case.need_lock().recipe, case.predicate.run
+    how = recipe.collaboration
+    if not isinstance(how, Nodes):
+        raise TypeError("meetings are of runs with nodes")
+    terms = Terms(
+        run_id=run.run_id,
+        nodes=how.nodes,
+        ranks=recipe.backend.ranks,
+        world_size=run.environment.get("world_size"),
+    )
+    meetings = meetings_hold(case.predicate.run_log.entries, terms)
+    again = f", met {len(meetings)} times" if len(meetings) > 1 else ""
+    each = "one rank" if terms.ranks == 1 else f"{terms.ranks} ranks"
+    return f"{terms.nodes} nodes with {each} each{again}"
+
+
+def meetings_hold(entries: Iterable[Mapping[str, Any]], terms: Terms) -> tuple[Meeting, ...]:
+    """The meetings of a run log that keeps all rules of the module.
+
+    Args:
+        entries: Of a log whose chain holds.
+        terms: What its recipe asks for.
+
+    Raises:
+        ClaimContradicted: A rule is broken.
+    """
+    meetings = meetings_in(entries)
+    if not meetings:
+        raise ClaimContradicted("no node ever joined the run", check="nodes", expected=terms.nodes)
+    _once([meeting.joined.session for meeting in meetings], "session")
+    _once([node.evidence for one in meetings for node in one.joined.nodes], "evidence of a node")
+    for meeting in meetings:
+        _as_the_recipe_says(meeting.joined, terms)
+        _keys_came_first(meeting)
+    world = str(terms.nodes * terms.ranks)
+    if terms.world_size != world:
+        raise ClaimContradicted(
+            "another number of processes trained than all nodes have ranks",
+            check="world_size",
+            got=terms.world_size,
+            expected=world,
+        )
+    return meetings
+
+
+def _as_the_recipe_says(joined: _Joined, terms: Terms) -> None:
+    facts: dict[str, tuple[object, object]] = {
+        "nodes": ([node.node for node in joined.nodes], list(range(1, terms.nodes))),
+        "ranks": (joined.ranks, terms.ranks),
+    }
+    facts |= {
+        f"run id of node {node.node}": (
+            node.run_id,
+            node_run_id(terms.run_id, joined.session, node.node),
+        )
+        for node in joined.nodes
+    }
+    for what, (got, expected) in facts.items():
+        if got != expected:
+            raise ClaimContradicted(
+                f"the run log shows other {what} than the recipe and its run ask for",
+                check="nodes",
+                got=str(got)[:200],
+                expected=str(expected)[:200],
+            )
+    _once([node.key for node in joined.nodes], "key of a node")
+
+
+def _keys_came_first(meeting: Meeting) -> None:
+    for node in meeting.joined.nodes:
+        if from_rfc3339(node.begun) > meeting.at + CLOCK_TOLERANCE_S:
+            raise ClaimContradicted(
+                f"node {node.node} joined before it had its keys",
+                check="nodes",
+                got=node.begun,
+                expected=f"≤ {to_rfc3339(meeting.at)}",
+            )
+
+
+def _once(values: list[str], what: str) -> None:
+    if len(set(values)) != len(values):
+        raise ClaimContradicted(f"a {what} occurs twice in the run log", check="nodes")
+
+
+def _read(entry: Mapping[str, Any]) -> _Joined:
+    name = f"run log entry {entry['seq']}"
+    return load_model(_Joined, entry["fields"], ClaimContradicted, name)
+
+
+def _broken(problem: str, entry: Mapping[str, Any]) -> ClaimContradicted:
+    return ClaimContradicted(problem, check="nodes", got=f"run log entry {entry['seq']}")

@@ -1,0 +1,300 @@
+"""Another node of a run: it meets the lead, gets keys of its own, and trains its part of each step.
+
+1. admit, as every guest (``guest.guest``); prove itself to the lead, and learn run and session;
+2. obtain keys under its own run id and open the data (``guest.holding``);
+3. tell the lead where its ranks listen, and learn where all others do;
+4. fork its ranks, connect them, close the sandbox, and take the checkpoint to begin from;
+5. train. It keeps nothing; the lead has its receipts as they come.
+
+A node that its owners or its operator stop says so, and the run seals a checkpoint first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.files import made_folder
+from sealtrain.base.stages import Stage, unsaid
+from sealtrain.errors import LeaseStale, NodeLost, RunStopped, SealtrainError
+from sealtrain.guest.ending import softly
+from sealtrain.guest.holding import Asking, DataGuest
+from sealtrain.guest.run import train_as_rank
+from sealtrain.guest.sandbox.border import Room, Ways, enclosed, telling
+from sealtrain.guest.sandbox.events import Named, told
+from sealtrain.guest.sandbox.rehearsed import insecure_shown
+from sealtrain.recipe.backends import processes_of
+from sealtrain.recipe.collaboration import of_kind
+from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.store import SealedStore
+from sealtrain.signing.parties import node_run_id
+from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+from sealtrain.training.distributed.chosen import connected
+from sealtrain.training.distributed.ranks import gathered
+from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
+from sealtrain_collab.nodes.company import NodeCompany
+from sealtrain_collab.nodes.guest.leadchannel import LeadChannel
+from sealtrain_collab.nodes.recipe import Nodes
+
+if TYPE_CHECKING:
+    from sealtrain.client.quorum import OnBrokerFailure
+    from sealtrain.guest.guest import AttestedGuest
+    from sealtrain.guest.settings import RunSettings
+
+__all__ = ["Joining", "join"]
+
+_BYTE_SECONDS: Final = 60.0
+_WATCH_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joining:
+    """A node's place in a run.
+
+    Attributes:
+        node: Its number, from 1.
+        lead: Host and port at which the lead listens for nodes.
+        listen: Host and first port at which this node's ranks listen; port 0 for any.
+    """
+
+    node: int
+    lead: tuple[str, int]
+    listen: tuple[str, int]
+
+
+def join(
+    settings: RunSettings,
+    joining: Joining,
+    *,
+    on_failure: OnBrokerFailure,
+    on_stage: Stage = unsaid,
+    alone: bool = False,
+    clock: Clock = system_clock,
+) -> dict[str, Any]:
+    """Train as one of the nodes of a run until it ends.
+
+    Args:
+        settings: Where everything is; ``out`` takes the sealed checkpoint that the run begins from.
+        joining: Which node this is.
+        on_failure: Called, until training begins, for each broker that failed while others suffice.
+        on_stage: Told what the node does until training begins.
+        alone: This process serves only the run: the sandbox lasts until it ends.
+        clock: Source of the time.
+
+    Returns:
+        ``{run_id, session, node}``.
+
+    Raises:
+        UsageError: The recipe has no nodes.
+        NodeRefused: The lead expects no such node, or trains otherwise than the recipe says.
+        NodeLost: The run ended, because this or another node is gone.
+        SealtrainError: Whatever else fails; no plaintext is left anywhere.
+    """
+    with ExitStack() as stack:
+        guest = _JoiningGuest(
+            settings, joining, on_failure=on_failure, on_stage=on_stage, alone=alone, clock=clock
+        )
+        stack.callback(guest.close)
+        company = stack.enter_context(guest.met())
+        _Work(guest, company).done(alone=alone)
+        return {"run_id": guest.run_id, "session": guest.session, "node": joining.node}
+
+
+class _JoiningGuest(DataGuest):
+    """Steps 1 to 3.
+
+    Attributes:
+        run_id: Of the whole run.
+        session: Of the meeting.
+        lead: The conversation with the lead.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        joining: Joining,
+        *,
+        on_failure: OnBrokerFailure,
+        on_stage: Stage,
+        alone: bool,
+        clock: Clock,
+    ) -> None:
+        self._joining = joining
+        self._stage = on_stage
+        self._undoing = ExitStack()
+        with self._undoing, made_folder(settings.out):
+            super().__init__(
+                settings,
+                Asking(
+                    run_id=self._greeted,
+                    resuming=False,
+                    on_failure=on_failure,
+                    on_stage=on_stage,
+                ),
+                shared_out=False,
+                alone=alone,
+                clock=clock,
+            )
+            (settings.out / "checkpoints").mkdir(exist_ok=True)
+            self._undoing = self._undoing.pop_all()
+
+    def _greeted(self, guest: AttestedGuest) -> str:
+        """Steps 1 and 3.1: the run id under which this node asks for keys."""
+        joining, how = self._joining, of_kind(guest.recipe, Nodes)
+        with self._stage("proving this node to the lead, and the lead to this node"):
+            self.lead = LeadChannel.dialled(
+                joining.lead,
+                node=joining.node,
+                proof=ProveGuest.of(guest),
+                accept=AcceptGuest.of(guest),
+                seconds=max(_BYTE_SECONDS, float(how.join_seconds)),
+            )
+            self._undoing.callback(self.lead.close)
+            welcome = self.lead.welcome(nodes=how.nodes, ranks=guest.recipe.backend.ranks)
+        self.run_id, self.session = welcome.run_id, welcome.session
+        return node_run_id(welcome.run_id, welcome.session, joining.node)
+
+    @property
+    def secret(self) -> DataKey:
+        """The run's, which the lead sent, lent as long as this node's lease."""
+        return DataKey(self._secret, self.lease.require)
+
+    @property
+    def store(self) -> SealedStore:
+        """The checkpoint that the run begins from, sealed as the lead has it."""
+        key = DataKey(self._checkpoint_key, self.lease.require)
+        return SealedStore(self.settings.out / "checkpoints", key, label=self.run_id)
+
+    @contextmanager
+    def met(self) -> Iterator[NodeCompany]:
+        """Step 3: where all ranks are, while the block lasts."""
+        joining, ranks = self._joining, self.recipe.backend.ranks
+        with NodeCompany.opened(joining.listen, ranks=ranks, first=joining.node * ranks) as mine:
+            with self.stage("waiting for the other nodes"):
+                introduced = self.lead.introduce(
+                    mine,
+                    [one.to_dict() for one in self.grant.fresh],
+                    since=self.now(),
+                    world=processes_of(self.recipe),
+                )
+            self._secret, self._checkpoint_key = introduced.secret, introduced.checkpoint_key
+            mine.meet(introduced.places, run_id=self.run_id, session=self.session)
+            yield mine
+
+    def _keep(self, receipts: Sequence[dict[str, Any]]) -> None:
+        self.lead.tell("releases", {"releases": list(receipts)})
+
+    def close(self) -> None:
+        """As ``DataGuest``, and end the conversation with the lead."""
+        self.lead.close()
+        super().close()
+
+
+class _Work:
+    """Steps 4 and 5."""
+
+    def __init__(self, guest: _JoiningGuest, company: NodeCompany) -> None:
+        self._guest = guest
+        self._company = company
+        self._asked = threading.Event()
+        self._rest_of_life = ExitStack()
+
+    def done(self, *, alone: bool) -> None:
+        guest = self._guest
+        shown = insecure_shown(guest.settings.platform)
+        platform = guest.admitted.guest
+        ways = Ways(
+            urls=[*guest.urls, *self._company.urls],
+            folders=[guest.settings.out, *platform.writable],
+            sockets=platform.sockets,
+        )
+        with (
+            enclosed(guest.tally, alone=alone, insecure_shown=shown) as room,
+            room.closed(ways),
+        ):
+            guest.report_failures(telling(room.terminal))
+            told(
+                lambda: self._in_ranks(room, ways, alone=alone),
+                guest.recipe.release_policy.logs,
+                lambda: guest.tally.counts,
+                insecure_shown=shown,
+                named=Named.in_recipe(guest.recipe),
+            )
+
+    def _in_ranks(self, room: Room, ways: Ways, *, alone: bool) -> None:
+        guest, backend = self._guest, self._guest.recipe.backend
+        with gathered(
+            backend.ranks,
+            group=True,
+            prepare=lambda: connected(backend.name),
+            secure=lambda: self._secure_rank(room),
+            work=self._rank,
+            company=self._company,
+        ) as ranks:
+            room.lock(ways)
+            checkpoint = guest.lead.take_checkpoint(guest.store)
+            try:
+                with guest.keeper, self._watched(alone=alone), ranks.lead(checkpoint):
+                    self._rank(checkpoint)
+            except Exception as error:
+                # PyTorch may have made text of what ended the connections.
+                raise self._ended(self._company.blamed() or error) from None
+            guest.lease.require()
+            guest.lead.tell("done", {})
+
+    def _ended(self, error: Exception) -> Exception:
+        """What this node ends with: why its own lease ended, what it asked for, or the lead's."""
+        guest = self._guest
+        if isinstance(error, SealtrainError) and guest.lease.left() <= 0:
+            return guest.keeper.lapsed(error)
+        if isinstance(error, LeaseStale):
+            # Rank 0 stopped all ranks; this node's own lease is not why.
+            error = NodeLost("the lead stopped the run", check="node", got=error.code)
+        if not isinstance(error, NodeLost):
+            if isinstance(error, SealtrainError):
+                with contextlib.suppress(SealtrainError):
+                    guest.lead.tell("stopping", {"code": error.code})
+            return error
+        if guest.keeper.refused is not None:
+            guest.lease.end()
+            return guest.keeper.refused
+        if self._asked.is_set():
+            return RunStopped("the process was told to end", check="signal")
+        return guest.lead.why(error)
+
+    def _secure_rank(self, room: Room) -> None:
+        ways = Ways(urls=self._guest.stores)
+        self._rest_of_life.enter_context(room.closed(ways))
+        room.lock(ways)
+
+    def _rank(self, checkpoint: CheckpointRef | None) -> None:
+        train_as_rank(self._guest.recipe, self._guest, checkpoint)
+
+    @contextmanager
+    def _watched(self, *, alone: bool) -> Iterator[None]:
+        """Tell the lead once that this node has to stop, so that the run seals a checkpoint."""
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(_WATCH_SECONDS):
+                refused = self._guest.keeper.refused
+                if refused is None and not self._asked.is_set():
+                    continue
+                code = "run-stopped" if refused is None else refused.code
+                with contextlib.suppress(SealtrainError):
+                    self._guest.lead.tell("stopping", {"code": code})
+                return
+
+        watching = threading.Thread(target=watch, name="stopping", daemon=True)
+        watching.start()
+        try:
+            with softly(self._asked.set) if alone else nullcontext():
+                yield
+        finally:
+            over.set()
+            watching.join()

@@ -1,0 +1,307 @@
+"""The meeting of a run's nodes: every other node dials, proves itself and gets its keys.
+
+The lead holds the meeting before it closes its sandbox. Every thread of it has ended by then: a
+thread that lived on would not be bound by the kernel's rules for the process.
+
+Anyone may connect. Of callers that have proven nothing, the lead keeps a bounded number; one more
+takes the place of the oldest one from the host that has the most. So connections that stay silent
+keep no node out, and neither threads nor sockets grow with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from sealtrain.base.models import load_model
+from sealtrain.errors import (
+    ChannelRefused,
+    NodeLost,
+    NodeMissing,
+    NodeRefused,
+    NodeTaken,
+    SealtrainError,
+)
+from sealtrain.signing.parties import node_run_id
+from sealtrain_collab.channel.channel import AttestedChannel, accept
+from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
+from sealtrain_collab.nodes.messages import (
+    PURPOSE,
+    FromNode,
+    Greeting,
+    Ready,
+    receive,
+    refuse_other_receipts,
+    send,
+)
+
+if TYPE_CHECKING:
+    from sealtrain.guest.guestrun import GuestRun
+    from sealtrain_collab.nodes.messages import Welcome
+
+__all__ = ["Seat", "held"]
+
+_BYTE_SECONDS: Final = 60.0
+_TICK_SECONDS: Final = 0.2
+_SPARE_CALLERS: Final = 16
+_FAREWELL_SECONDS: Final = 5.0
+_KEEPALIVE: Final = (
+    (socket.TCP_KEEPIDLE, 30),
+    (socket.TCP_KEEPINTVL, 10),
+    (socket.TCP_KEEPCNT, 3),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """A node that is ready.
+
+    Attributes:
+        node: Its number.
+        host: Address that it came from.
+        sock: Its connection.
+        channel: Over it.
+        ready: What it said.
+    """
+
+    node: int
+    host: str
+    sock: socket.socket
+    channel: AttestedChannel
+    ready: Ready
+
+    def close(self, refusal: SealtrainError | None = None) -> None:
+        """End the conversation, with a reason where there is one."""
+        with contextlib.suppress(SealtrainError, OSError):
+            self.sock.settimeout(_FAREWELL_SECONDS)  # a node that stopped reading keeps nobody
+            if refusal is not None:
+                send(self.channel, "refused", refusal.to_dict())
+        with contextlib.suppress(SealtrainError, OSError):
+            self.channel.close()
+
+
+@contextmanager
+def held(
+    run: GuestRun,
+    listener: socket.socket,
+    welcome: Welcome,
+    *,
+    seconds: float,
+    stage: AbstractContextManager[object],
+) -> Iterator[tuple[Seat, ...]]:
+    """Wait for every other node; their channels last as long as the block.
+
+    Args:
+        run: Of the lead.
+        listener: Where nodes dial; closed when all are ready.
+        welcome: Run and session that they are told.
+        seconds: How long to wait.
+        stage: Says so meanwhile.
+
+    Yields:
+        The nodes, in order.
+
+    Raises:
+        NodeMissing: Not all were ready in time.
+    """
+    meeting = _Meeting(run, welcome)
+    error: SealtrainError | None = None
+    try:
+        with stage:
+            meeting.wait(listener, time.monotonic() + seconds)
+        yield tuple(meeting.seats[node] for node in sorted(meeting.seats))
+    except SealtrainError as failed:
+        error = failed
+        raise
+    finally:
+        for seat in meeting.seats.values():
+            seat.close(error)
+
+
+class _Meeting:
+    """The lead's view of a meeting."""
+
+    def __init__(self, run: GuestRun, welcome: Welcome) -> None:
+        self.seats: dict[int, Seat] = {}
+        self._welcome = welcome
+        self._conversation = Conversation(
+            purpose=PURPOSE,
+            context=None,
+            proof=ProveGuest.of(run),
+            accept=AcceptGuest.of(run),
+            random=os.urandom,
+        )
+        self._guard = threading.Lock()
+        self._taken: set[int] = set()
+        self._callers: dict[socket.socket, str] = {}  # whoever has no seat, and its host
+        self._proven: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+
+    def wait(self, listener: socket.socket, until: float) -> None:
+        """Until all nodes are ready. Raises ``NodeMissing``."""
+        wanted = self._welcome.nodes - 1
+        try:
+            with listener, selectors.DefaultSelector() as selector:
+                listener.setblocking(False)  # a caller may be gone before it is accepted
+                selector.register(listener, selectors.EVENT_READ)
+                while self._seated_now() < wanted:
+                    if time.monotonic() > until:
+                        missing = sorted(set(range(1, wanted + 1)) - set(self.seats))
+                        raise NodeMissing(
+                            "not all nodes of the run joined in time",
+                            check="nodes",
+                            got=f"missing: {', '.join(map(str, missing))}",
+                            expected=f"{wanted} nodes besides this one",
+                            hint="start them with: sealtrain join … --node NUMBER",
+                        )
+                    if selector.select(_TICK_SECONDS):
+                        self._answer(listener, until)
+        finally:
+            self._end_callers()
+
+    def _seated_now(self) -> int:
+        """How many nodes are ready; one that is gone is not, and its number is free again.
+
+        A ready node has nothing to say before its members.
+        """
+        with selectors.DefaultSelector() as selector, self._guard:
+            for seat in self.seats.values():
+                selector.register(seat.sock, selectors.EVENT_READ, seat)
+            for key, _events in selector.select(0):
+                seat = key.data
+                seat.close()
+                del self.seats[seat.node]
+                self._taken.discard(seat.node)
+            return len(self.seats)
+
+    def _answer(self, listener: socket.socket, until: float) -> None:
+        try:
+            sock, (host, *_rest) = listener.accept()
+        except OSError:
+            return
+        most = self._welcome.nodes + _SPARE_CALLERS
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        if len(self._threads) >= 2 * most + self._welcome.nodes:
+            sock.close()
+            return
+        with self._guard:
+            unproven = [one for one in self._callers if one not in self._proven]
+            if len(unproven) >= most:
+                self._dismiss_one_of(unproven)
+            self._callers[sock] = host
+        thread = threading.Thread(target=self._serve, args=(sock, until), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _dismiss_one_of(self, callers: list[socket.socket]) -> None:
+        """End the oldest caller of the host that has the most; its thread closes the connection."""
+        crowds = Counter(self._callers[one] for one in callers)
+        crowd, _size = crowds.most_common(1)[0]
+        oldest = next(one for one in callers if self._callers[one] == crowd)
+        del self._callers[oldest]
+        _cut(oldest)
+
+    def _serve(self, sock: socket.socket, until: float) -> None:
+        try:
+            with contextlib.suppress(SealtrainError, OSError):
+                self._seated(sock, until)
+        finally:
+            with self._guard:
+                self._callers.pop(sock, None)
+                self._proven.discard(sock)
+                if all(seat.sock is not sock for seat in self.seats.values()):
+                    sock.close()
+
+    def _seated(self, sock: socket.socket, until: float) -> None:
+        """Steps 1 and 2 with one caller."""
+        channel = accept(sock, self._conversation, timeout=_BYTE_SECONDS)
+        try:
+            node = self._numbered(channel, sock)
+        except SealtrainError as error:
+            send(channel, "refused", error.to_dict())
+            raise
+        _kept_alive(sock)
+        try:
+            send(channel, "welcome", self._welcome.to_dict())
+            sock.settimeout(max(1.0, until - time.monotonic()))
+            ready = _ready(channel, self._welcome, node)
+        except BaseException as error:
+            with self._guard:
+                self._taken.discard(node)
+            if isinstance(error, NodeRefused):
+                send(channel, "refused", error.to_dict())
+            raise
+        sock.settimeout(None)
+        host = str(sock.getpeername()[0])
+        with self._guard:
+            self.seats[node] = Seat(node=node, host=host, sock=sock, channel=channel, ready=ready)
+
+    def _numbered(self, channel: AttestedChannel, sock: socket.socket) -> int:
+        greeting = load_model(Greeting, channel.context, ChannelRefused, "a node's greeting")
+        if greeting.node >= self._welcome.nodes:
+            raise NodeRefused(
+                "the run has no node of this number",
+                check="node",
+                got=greeting.node,
+                expected=f"1 to {self._welcome.nodes - 1}",
+            )
+        with self._guard:
+            if greeting.node in self._taken:
+                raise NodeTaken(
+                    "another guest has joined as this node",
+                    check="node",
+                    got=greeting.node,
+                    hint="give every node a number of its own; if the other one just died, wait",
+                )
+            self._taken.add(greeting.node)
+            self._proven.add(sock)
+        return greeting.node
+
+    def _end_callers(self) -> None:
+        """Leave whoever is not seated, and see every thread end."""
+        with self._guard:
+            seated = {seat.sock for seat in self.seats.values()}
+            for sock in self._callers.keys() - seated:
+                _cut(sock)
+        for thread in self._threads:
+            thread.join()
+
+
+def _ready(channel: AttestedChannel, welcome: Welcome, node: int) -> Ready:
+    found = receive(channel, FromNode)
+    if found is None or found.ready is None:
+        raise NodeLost("a node left before it was ready", check="node")
+    ready: Ready = found.ready
+    if len(ready.ports) != welcome.ranks:
+        raise NodeRefused(
+            "a node has another number of ranks",
+            check="ranks",
+            got=len(ready.ports),
+            expected=welcome.ranks,
+        )
+    own = node_run_id(welcome.run_id, welcome.session, node)
+    refuse_other_receipts(ready.releases, own=own)
+    return ready
+
+
+def _kept_alive(sock: socket.socket) -> None:
+    """See that a machine that vanished is noticed, however long a node may be silent."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE:
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _cut(sock: socket.socket) -> None:
+    """End a connection that another thread waits on."""
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)

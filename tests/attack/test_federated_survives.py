@@ -1,0 +1,278 @@
+"""A federation whose lead or parties die: what goes on, and what an operator cannot make of it."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from carrying import carries
+from federated_world import (
+    PARTIES,
+    RUN_ID,
+    START,
+    Adds,
+    FederatedWorld,
+    federated_world,
+    rounds,
+    share_of,
+    values,
+)
+
+from sealtrain.errors import CheckpointRefused, SealtrainError, TooFewParties
+from sealtrain.signing.runlog import RunLog, verify
+from sealtrain_collab.federated.federation import Merged
+from sealtrain_collab.federated.messages import SealedState
+from sealtrain_collab.federated.states import LeadStates, Standing, present_after
+
+pytestmark = pytest.mark.claim("C224", "C225", "C226")
+
+UNINTERRUPTED = [8.0] * 4  # four rounds of the mean of 1, 2 and 3
+
+
+class Died(SealtrainError):
+    """The lead's process was killed."""
+
+
+@dataclass
+class Leads:
+    """Leads of one run, one after the other, over one folder of states."""
+
+    world: FederatedWorld
+    folder: Path
+    resumed: list[int] = field(default_factory=list)
+
+    def lead(self, *, dies_after: int | None = None, **changed: Any) -> Merged:
+        """Lead to the end, or until the state of a round was sealed."""
+        world = self.world
+        world.log = RunLog(RUN_ID)
+
+        def take_up(journal: dict[str, Any], sealed: SealedState, standing: Standing) -> None:
+            self.resumed.append(standing.round)
+            world.log = RunLog.restore(RUN_ID, journal["log"])
+            for party in present_after(world.log.entries):
+                world.log.append("party.left", {"party": party, "code": "peer-unreachable"}, 7)
+
+        def record(event: str, fields: dict[str, Any]) -> None:
+            if event == "round.begun" and fields["round"] - 1 == dies_after:
+                raise Died("killed")
+            world.log.append(event, fields, 7)
+
+        states = LeadStates(
+            self.folder,
+            RUN_ID,
+            min_parties=2,
+            journal=lambda: {"log": list(world.log.entries)},
+            take_up=take_up,
+        )
+        plan = rounds(**{"rounds": 4, "round_seconds": 30} | changed)
+        federation = world.federation(plan, record=record, states=states)
+        return federation.run(START)
+
+    def dies(self, after: int) -> None:
+        with pytest.raises(Died):
+            self.lead(dies_after=after)
+
+
+def again(world: FederatedWorld, name: str, work: Adds, **changed: Any) -> None:
+    """A party whose process ended begins again."""
+    world.stops[name].set()
+    world.ended[name].join(10)
+    world.works[name] = work
+    world.party(name, **changed)
+
+
+def dying_in_round_two(world: FederatedWorld) -> threading.Event:
+    """Have all parties but the first die before they answer in round 2; set when they do."""
+    gone = threading.Event()
+
+    def dies(number: int) -> None:
+        if number == 2:
+            for name in PARTIES[1:]:
+                world.stops[name].set()
+            gone.set()
+            time.sleep(2)  # its conversation ends meanwhile
+
+    for name in PARTIES[1:]:
+        world.works[name].before = dies
+    return gone
+
+
+@pytest.fixture
+def leads(tmp_path: Path) -> Iterator[Leads]:
+    with federated_world() as world:
+        for name in PARTIES:
+            world.party(name)
+        yield Leads(world=world, folder=tmp_path / "states")
+
+
+def test_a_lead_that_died_goes_on_bit_for_bit_after_any_round(leads: Leads) -> None:
+    for round_ in (1, 2, 3):
+        leads.dies(after=round_)
+    merged = leads.lead()
+    assert leads.resumed == [1, 2, 3]
+    assert values(merged.state) == UNINTERRUPTED
+    assert merged.reports.keys() == set(PARTIES)
+    assert merged.steps == 4 * 3 * 3
+    assert [leads.world.works[name].asked for name in PARTIES] == [[1, 2, 3, 4]] * 3
+    entries = leads.world.log.entries
+    verify(RUN_ID, entries, head=leads.world.log.head)
+    merges = [one["fields"]["round"] for one in entries if one["event"] == "round.merged"]
+    assert merges == [1, 2, 3, 4]
+    assert len(list(leads.folder.glob("state-*"))) == 2  # the newest two are kept
+
+
+def test_most_of_the_parties_open_the_state_and_one_alone_does_not(leads: Leads) -> None:
+    leads.dies(after=2)
+    world = leads.world
+    for name in PARTIES[1:]:
+        world.stops[name].set()
+        world.ended[name].join(10)
+    with pytest.raises(TooFewParties, check=carries(check="parties", got="1")):
+        leads.lead(round_seconds=4)
+    assert leads.resumed == []
+    world.party(PARTIES[2])
+    merged = leads.lead(round_seconds=8)
+    assert leads.resumed == [2]
+    assert values(merged.state) == [4.0 + 2 * 2.0] * 4
+
+
+@pytest.mark.parametrize("left", [0, 1], ids=["all deleted", "an older one"])
+def test_a_lead_whose_state_was_rolled_back_is_refused(
+    leads: Leads, tmp_path: Path, left: int
+) -> None:
+    leads.dies(after=1)
+    kept = tmp_path / "kept"
+    if left:
+        shutil.copytree(leads.folder, kept)
+    leads.dies(after=3)  # parties were told of state 2
+    shutil.rmtree(leads.folder)
+    if left:
+        shutil.copytree(kept, leads.folder)
+    asked = {name: list(work.asked) for name, work in leads.world.works.items()}
+    with pytest.raises(CheckpointRefused, check=carries(check="sealed state")):
+        leads.lead()
+    assert {name: work.asked for name, work in leads.world.works.items()} == asked
+
+
+def test_two_leads_of_one_state_cannot_both_go_on(leads: Leads, tmp_path: Path) -> None:
+    leads.dies(after=1)
+    shutil.copytree(leads.folder, tmp_path / "copy")
+    leads.dies(after=3)
+    other = Leads(world=leads.world, folder=tmp_path / "copy")
+    with pytest.raises(CheckpointRefused, check=carries(check="sealed state")):
+        other.lead()
+    assert values(leads.lead().state) == UNINTERRUPTED
+
+
+def test_a_state_of_another_run_or_with_altered_bytes_does_not_open(
+    leads: Leads, tmp_path: Path
+) -> None:
+    leads.dies(after=2)
+    newest = leads.folder / "state-00000002.sealed"
+    whole = newest.read_bytes()
+    # Under another counter, which its parties would take for newer.
+    for path in list(leads.folder.glob("*00000002*")):
+        shutil.copy(path, path.with_name(path.name.replace("00000002", "00000009")))
+    with pytest.raises((CheckpointRefused, TooFewParties)):
+        leads.lead(round_seconds=4)
+    for path in list(leads.folder.glob("*00000009*")):
+        path.unlink()
+    # Altered: torn for all that the lead can see, so an older one; the parties know better.
+    for name in PARTIES:
+        leads.world.works[name].sealed = SealedState(counter=2, digest="0" * 64)
+    newest.write_bytes(whole[:-40] + bytes([whole[-40] ^ 1]) + whole[-39:])
+    with pytest.raises(CheckpointRefused, check=carries(check="sealed state")):
+        leads.lead()
+    assert leads.resumed == []
+
+
+def test_a_party_with_anothers_share_opens_nothing_and_waits_for_those_who_do(
+    leads: Leads,
+) -> None:
+    leads.dies(after=2)
+    world = leads.world
+    world.stops["clinic-a"].set()
+    world.ended["clinic-a"].join(10)
+    again(world, "clinic-c", Adds(number=1000), share=share_of("clinic-b"))
+    comes_later = threading.Timer(5, world.party, ["clinic-a"])  # by then the other was refused
+    comes_later.start()
+    leads.lead()
+    comes_later.join()
+    assert leads.resumed == [2]
+    refused = {one["code"] for one in world.events("party.refused")}
+    assert refused == {"update-refused"}
+    events = [(one["event"], one["fields"].get("party")) for one in world.log.entries]
+    resumed = max(at for at, (event, _) in enumerate(events) if event == "party.left")
+    after = events[resumed:]
+    assert after.index(("party.refused", None)) < after.index(("party.joined", "clinic-c"))
+    assert set(world.works["clinic-c"].asked) <= {3, 4}  # none that was merged without it
+
+
+def test_an_update_of_an_earlier_round_in_place_of_a_new_one_counts_for_nothing(
+    leads: Leads,
+) -> None:
+    kept: list[Any] = []
+
+    class Replays(Adds):
+        def learn(self, asked: Any, state: bytes) -> Any:
+            done = super().learn(asked, state)
+            kept.append(done)
+            return kept[0]
+
+    again(leads.world, "clinic-c", Replays(number=3))
+    leads.dies(after=2)
+    leads.lead()
+    refused = leads.world.events("update.refused")
+    assert [(one["round"], one["party"], one["code"]) for one in refused] == [
+        (number, "clinic-c", "update-refused") for number in (2, 3, 4)
+    ]
+    merges = [one["parties"] for one in leads.world.events("round.merged")]
+    assert merges == [list(PARTIES), *[list(PARTIES[:2])] * 3]
+
+
+def test_a_round_without_enough_parties_waits_for_those_who_come_back(leads: Leads) -> None:
+    world = leads.world
+    gone = dying_in_round_two(world)
+
+    def comes_again() -> None:
+        gone.wait(20)
+        time.sleep(3.0)  # beyond the time of a round
+        again(world, "clinic-b", Adds(number=2))
+
+    with ExitStack() as stack:
+        thread = threading.Thread(target=comes_again, daemon=True)
+        thread.start()
+        stack.callback(thread.join, 10)
+        merged = leads.lead(round_seconds=2, joining_seconds=30)
+    assert [len(one["parties"]) for one in world.events("round.merged")] == [3, 2, 2, 2]
+    assert values(merged.state) == [2.0 + 3 * 1.5] * 4
+
+
+def test_a_hung_party_is_left_behind_after_its_rounds_time(leads: Leads) -> None:
+    world = leads.world
+    hangs = threading.Event()
+    world.works["clinic-c"].before = lambda number: number == 2 and hangs.wait(60)
+    began = time.monotonic()
+    try:
+        merged = leads.lead(round_seconds=3)
+    finally:
+        hangs.set()
+    assert time.monotonic() - began < 40
+    assert [len(one["parties"]) for one in world.events("round.merged")] == [3, 2, 2, 2]
+    assert values(merged.state) == [2.0 + 3 * 1.5] * 4
+
+
+def test_too_few_parties_are_named_with_code_and_round(leads: Leads) -> None:
+    dying_in_round_two(leads.world)
+    with pytest.raises(TooFewParties) as raised:
+        leads.lead(round_seconds=6)
+    assert raised.value.owner == "clinic-b"
+    assert "clinic-b: peer-unreachable in round 2" in str(raised.value.got)
+    assert "clinic-c: peer-unreachable in round 2" in str(raised.value.got)

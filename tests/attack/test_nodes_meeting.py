@@ -1,0 +1,473 @@
+"""Against the meeting of a run's nodes: strangers, liars, squatters, and whoever carries bytes."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from carrying import carries
+from channel_world import acceptance, guest
+from manifest_world import World
+from meeting_world import (
+    NOW,
+    RUN_ID,
+    Lead,
+    Node,
+    Run,
+    joining,
+    nodes_world,
+    other_compose,
+)
+from relays import altering, answered, carried, expect_only_a_handshake
+from world import signer
+
+from sealtrain.attest.report_data import Binding
+from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.encoding import to_base64
+from sealtrain.errors import (
+    ChannelBroken,
+    ComposeHashMismatch,
+    NodeLost,
+    NodeMissing,
+    NodeRefused,
+    NodeTaken,
+    QuoteRootUntrusted,
+    Refused,
+    ReportDataMismatch,
+    SealtrainError,
+)
+from sealtrain.signing.parties import node_run_id
+from sealtrain_collab.channel.channel import connect
+from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.channel.proofs import ProveKey
+from sealtrain_collab.nodes.messages import PURPOSE, FromLead, receive
+
+pytestmark = pytest.mark.claim("C160")
+
+NODES, RANKS = 3, 2
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return nodes_world(tmp_path_factory.mktemp("nodes"), nodes=NODES, ranks=RANKS)
+
+
+@pytest.fixture
+def lead(world: World, tmp_path: Path) -> Iterator[Lead]:
+    with Lead(Run(world, tmp_path)) as lead:
+        yield lead
+
+
+@contextmanager
+def all_joining(world: World, lead: Lead) -> Iterator[None]:
+    """Honest nodes come, and the lead meets them in spite of whatever else happens."""
+    with ExitStack() as stack:
+        coming = [stack.enter_context(joining(world, node, lead)) for node in range(1, NODES)]
+        lead.met()
+        for one in coming:
+            one.ready()
+        yield
+
+
+def told(world: World, lead: Lead, context: dict[str, Any]) -> FromLead:
+    """What the lead says to a guest of the deployment with another greeting."""
+    compose = world.locked.compose_bytes
+    conversation = Conversation(
+        purpose=PURPOSE,
+        context=context,
+        proof=guest(compose),
+        accept=acceptance(compose),
+        random=lambda size: bytes(range(size)),
+    )
+    with connect(lead.address, conversation, timeout=10.0) as channel:
+        found: FromLead = receive(channel, FromLead)
+    return found
+
+
+def test_nodes_that_prove_themselves_meet_and_learn_the_same(world: World, lead: Lead) -> None:
+    with ExitStack() as stack:
+        coming = [stack.enter_context(joining(world, node, lead)) for node in (2, 1)]
+        met = lead.met()
+        one, two = (each.ready() for each in coming)
+    assert one == two
+    assert len(one.places) == NODES * RANKS == met.company.world
+    assert len({place.public_key for place in one.places}) == NODES
+    assert [place.public_key for place in one.places[:RANKS]] == [met.company.public_key] * RANKS
+    assert one.secret != one.checkpoint_key
+
+
+def test_an_impostor_without_evidence_learns_nothing(world: World, lead: Lead) -> None:
+    compose = world.locked.compose_bytes
+    conversation = Conversation(
+        purpose=PURPOSE,
+        context={"version": 1, "node": 1},
+        proof=ProveKey(signer("mallory")),
+        accept=acceptance(compose),
+        random=lambda size: bytes(range(size)),
+    )
+    with pytest.raises(SealtrainError), connect(lead.address, conversation, timeout=10.0) as mine:
+        receive(mine, FromLead)
+    with all_joining(world, lead):
+        pass
+
+
+@pytest.mark.parametrize(
+    "of", ["another deployment", "another machine's root", "another conversation"]
+)
+def test_a_guest_whose_evidence_is_of_something_else_is_no_node(
+    world: World, lead: Lead, of: str
+) -> None:
+    compose = world.locked.compose_bytes
+    kept = guest(compose).collect(Binding("channel-initiator", {"hello": "of yesterday"}))
+    proof = {
+        "another deployment": guest(other_compose(world)),
+        "another machine's root": guest(compose, vendor="other"),
+        "another conversation": type(guest(compose))(lambda _binding: kept),
+    }[of]
+    with pytest.raises(NodeLost), Node(world, 1, lead.address, proof=proof) as node:
+        node.welcomed()
+    with all_joining(world, lead):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("of", "error"),
+    [
+        ("another deployment", ComposeHashMismatch),
+        ("another machine's root", QuoteRootUntrusted),
+        ("another conversation", ReportDataMismatch),
+    ],
+)
+def test_a_node_gives_itself_to_no_lead_of_another_kind(
+    world: World, tmp_path: Path, of: str, error: type[Refused]
+) -> None:
+    run = Run(world, tmp_path)
+    compose = world.locked.compose_bytes
+    kept = guest(compose).collect(Binding("channel-responder", {"hello": "of yesterday"}))
+    collect: dict[str, Callable[[Binding], Any]] = {
+        "another deployment": guest(other_compose(world)).collect,
+        "another machine's root": guest(compose, vendor="other").collect,
+        "another conversation": lambda _binding: kept,
+    }
+    run.collect = collect[of]  # type: ignore[method-assign]
+    run.recipe = run.recipe.model_copy(
+        update={"collaboration": run.recipe.collaboration.model_copy(update={"join_seconds": 1})}
+    )
+    with Lead(run) as lead, pytest.raises(error):
+        Node(world, 1, lead.address)
+
+
+@pytest.mark.parametrize("number", [NODES, 200, 255])
+def test_a_number_that_the_run_does_not_have_is_refused(
+    world: World, lead: Lead, number: int
+) -> None:
+    with (
+        Node(world, number, lead.address) as node,
+        pytest.raises(NodeRefused, check=carries(check="node", got=str(number))),
+    ):
+        node.welcomed()
+    with all_joining(world, lead):
+        pass
+
+
+def test_a_number_is_taken_once_and_free_again_when_its_node_is_gone(
+    world: World, lead: Lead
+) -> None:
+    with Node(world, 1, lead.address) as first:
+        first.welcomed()
+        with Node(world, 1, lead.address) as second, pytest.raises(NodeTaken):
+            second.welcomed()
+    with all_joining(world, lead):
+        pass
+
+
+GREETINGS: list[dict[str, Any]] = [
+    {},
+    {"version": 1},
+    {"version": 2, "node": 1},
+    *(
+        {"version": 1, "node": node}
+        for node in (0, 256, -1, True, "1", 1.5, None, [1], {"node": {"node": {}}})
+    ),
+    {"version": 1, "node": 1, "leads": True},
+]
+
+
+def test_a_greeting_of_another_form_is_refused(world: World, lead: Lead) -> None:
+    for context in GREETINGS:
+        said = told(world, lead, context)
+        assert said.refused is not None, context
+        assert said.refused.code == "channel-refused"
+    with all_joining(world, lead):
+        pass
+
+
+def test_a_recorded_join_seats_nobody_when_it_is_played_again(world: World, lead: Lead) -> None:
+    with (
+        carried(lead.address, altering(), altering()) as (between, seen),
+        Node(world, 1, between) as node,
+    ):
+        node.welcomed()
+    (recorded,) = seen.there
+    for _ in range(2):
+        expect_only_a_handshake(answered(lead.address, bytes(recorded)))
+    with all_joining(world, lead):
+        pass
+
+
+def test_what_the_lead_says_is_no_answer_to_itself(world: World, lead: Lead) -> None:
+    """A network that reflects: the lead's own proof does not seat anybody, as lead or as node."""
+    with socket.create_connection(lead.address, timeout=10) as one, suppress(OSError):
+        one.sendall(struct.pack(">I", 4) + b"null")
+        assert one.recv(1 << 16) == b""
+    with (
+        carried(lead.address, altering(), altering()) as (between, seen),
+        Node(world, 1, between) as node,
+    ):
+        node.welcomed()
+    expect_only_a_handshake(answered(lead.address, bytes(seen.back[0])))
+    with all_joining(world, lead):
+        pass
+
+
+def test_whoever_carries_a_join_alters_nothing_of_it(world: World, lead: Lead) -> None:
+    def flipped(data: bytes) -> bytes:
+        changed = bytearray(data)
+        changed[len(changed) // 2] ^= 1
+        return bytes(changed)
+
+    for there, back in ((flipped, lambda data: data), (lambda data: data, flipped)):
+        with (
+            carried(lead.address, altering(there), altering(back)) as (between, _seen),
+            pytest.raises(SealtrainError),
+            Node(world, 1, between, seconds=5.0) as node,
+        ):
+            node.welcomed()
+    with all_joining(world, lead):
+        pass
+
+
+def test_a_slow_network_keeps_no_node_out(world: World, lead: Lead) -> None:
+    def slow(data: bytes) -> bytes:
+        time.sleep(0.1)
+        return data
+
+    with (
+        carried(lead.address, altering(slow), altering(slow)) as (between, _seen),
+        joining(world, 2, lead) as other,
+        Node(world, 1, between) as node,
+    ):
+        node.welcomed()
+        with node.introduced() as (_mine, introduced):
+            assert len(introduced.places) == NODES * RANKS
+        other.ready()
+
+
+def test_squatters_keep_no_node_out_and_leave_no_thread(world: World, lead: Lead) -> None:
+    """Silent, dripping and garbage connections, more than a lead serves at a time."""
+    address, before = lead.address, set(threading.enumerate())
+    most = 2 * (NODES + 16) + NODES
+    over, stack = threading.Event(), ExitStack()
+    squatters: list[socket.socket] = []
+
+    def drip(sock: socket.socket) -> None:
+        sock.setblocking(False)
+        while not over.wait(0.05):
+            with suppress(OSError):
+                sock.send(b"\0")
+
+    with stack:
+        for number in range(120):
+            sock = stack.enter_context(socket.create_connection(address, timeout=10))
+            squatters.append(sock)
+            if number % 3 == 1:
+                sock.sendall(b"GET / HTTP/1.1\r\n\r\n" * 4)
+            if number % 40 == 2:
+                threading.Thread(target=drip, args=(sock,), daemon=True, name="drip").start()
+            serving = len(set(threading.enumerate()) - before)
+            assert serving <= most + 4
+        with all_joining(world, lead):
+            assert not [name for name in lead.threads if "_serve" in name]
+            over.set()
+            until = time.monotonic() + 10
+            for sock in squatters:
+                sock.settimeout(max(0.1, until - time.monotonic()))
+                with suppress(ConnectionError):
+                    assert sock.recv(1) == b""
+
+
+def test_a_flood_of_connections_does_not_hold_up_a_meeting(world: World, lead: Lead) -> None:
+    over = threading.Event()
+    address = lead.address
+
+    def flood() -> None:
+        while not over.wait(0.02):
+            with suppress(OSError), socket.create_connection(address, timeout=1):
+                pass
+
+    flooding = [threading.Thread(target=flood, daemon=True) for _ in range(3)]
+    for one in flooding:
+        one.start()
+    try:
+        with all_joining(world, lead):
+            pass
+    finally:
+        over.set()
+        for one in flooding:
+            one.join(5)
+
+
+def ready(node: Node, **changed: Any) -> dict[str, Any]:
+    usual: dict[str, Any] = {
+        "ports": [4001, 4002],
+        "public_key": to_base64(b"k" * 32),
+        "releases": node.releases(),
+        "from": to_rfc3339(NOW),
+    }
+    return {name: value for name, value in (usual | changed).items() if value is not None}
+
+
+WRONG: dict[str, Callable[[Node], tuple[str, Any]]] = {
+    "done": lambda _node: ("done", {}),
+    "stopping": lambda _node: ("stopping", {"code": "run-stopped"}),
+    "releases": lambda node: ("releases", {"releases": node.releases()}),
+    "null": lambda _node: ("ready", None),
+    "unknown": lambda _node: ("steady", {}),
+    "a port too few": lambda node: ("ready", ready(node, ports=[4001])),
+    "a port too many": lambda node: ("ready", ready(node, ports=[4001, 4002, 4003])),
+    "port 0": lambda node: ("ready", ready(node, ports=[0, 4002])),
+    "port 65536": lambda node: ("ready", ready(node, ports=[65536, 4002])),
+    "no key": lambda node: ("ready", ready(node, public_key=None)),
+    "a short key": lambda node: ("ready", ready(node, public_key=to_base64(b"k" * 31))),
+    "a key in another spelling": lambda node: (
+        "ready", ready(node, public_key=to_base64(b"k" * 32)[:-2] + "t=")
+    ),
+    "no receipts": lambda node: ("ready", ready(node, releases=[])),
+    "no time": lambda node: ("ready", ready(node, **{"from": "yesterday"})),
+    "a further field": lambda node: ("ready", ready(node, leads=True)),
+    "too long": lambda _node: ("ready", {"ports": "1" * (5 << 20)}),
+    "garbage for receipts": lambda node: (
+        "ready", ready(node, releases=[{"receipt": {}, "proof": {}, "rotations": []}])
+    ),
+    "receipts of another session": lambda node: (
+        "ready", ready(node, releases=node.releases(session="77" * 16))
+    ),
+    "receipts of another node": lambda node: (
+        "ready",
+        ready(node, releases=node.releases(run_id=node_run_id(RUN_ID, node.welcome.session, 2))),
+    ),
+    "receipts of another run": lambda node: (
+        "ready",
+        ready(node, releases=node.releases(run_id="66" * 16)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_what_no_ready_node_says_seats_nobody(
+    world: World, lead: Lead, wrong: Callable[[Node], tuple[str, Any]]
+) -> None:
+    with Node(world, 1, lead.address) as node:
+        node.welcomed()
+        node.channel.tell(*wrong(node))
+        with pytest.raises((NodeLost, NodeRefused)), node.introduced():
+            pass
+    with all_joining(world, lead):
+        pass
+    assert lead.ended() is None
+
+
+def test_a_node_that_speaks_out_of_turn_loses_its_seat(world: World, lead: Lead) -> None:
+    with Node(world, 1, lead.address) as node:
+        node.welcomed()
+        node.channel.tell("ready", ready(node))
+        node.channel.tell("ready", ready(node))
+        with joining(world, 2, lead):
+            with pytest.raises(NodeLost), node.introduced():
+                pass
+            with joining(world, 1, lead) as again:
+                again.ready()
+                lead.met()
+
+
+def test_two_nodes_with_one_key_are_refused(world: World, lead: Lead) -> None:
+    with Node(world, 1, lead.address) as one, Node(world, 2, lead.address) as two:
+        for node in (one, two):
+            node.welcomed()
+            node.channel.tell("ready", ready(node))
+        error = lead.ended()
+    assert isinstance(error, NodeRefused)
+    assert error.check == "public_key"
+
+
+def test_a_ready_node_that_dies_is_replaced_before_the_others_come(
+    world: World, lead: Lead
+) -> None:
+    with Node(world, 1, lead.address) as node:
+        node.welcomed()
+        node.channel.tell("ready", ready(node))
+        time.sleep(0.5)
+    with all_joining(world, lead):
+        pass
+
+
+def test_who_waits_for_a_missing_node_is_told_so(world: World, tmp_path: Path) -> None:
+    with Lead(Run(world, tmp_path, join_seconds=2)) as lead, joining(world, 1, lead) as waiting:
+        error = lead.ended()
+        assert waiting.met.wait(10)
+    assert isinstance(error, NodeMissing)
+    assert (error.got, type(waiting.error)) == ("missing: 2", NodeMissing)
+    assert not [one for one in threading.enumerate() if "_serve" in one.name]
+
+
+def test_a_node_that_says_half_a_message_holds_nothing_up(world: World, tmp_path: Path) -> None:
+    """Proven, but slower than the meeting lasts: it ends with the meeting."""
+    with (
+        Lead(Run(world, tmp_path, join_seconds=2)) as lead,
+        Node(world, 1, lead.address) as node,
+    ):
+        node.welcomed()
+        begun = time.monotonic()
+        assert isinstance(lead.ended(), NodeMissing)
+        assert time.monotonic() - begun < 10
+        with pytest.raises(NodeLost), node.introduced():
+            pass
+
+
+def test_a_recipe_of_one_deployment_lets_no_guest_of_another_recipe_join(
+    world: World, lead: Lead, tmp_path: Path
+) -> None:
+    """The recipe is part of what is measured: a longer training is another deployment."""
+    other = nodes_world(tmp_path, nodes=NODES + 1, ranks=RANKS)
+    assert other.locked.compose_hash != world.locked.compose_hash
+    with pytest.raises(ComposeHashMismatch):
+        Node(other, 1, lead.address)
+    proof = guest(other.locked.compose_bytes)
+    with pytest.raises(NodeLost), Node(world, 1, lead.address, proof=proof) as node:
+        node.welcomed()
+    with all_joining(world, lead):
+        pass
+
+
+def test_messages_are_json_with_one_field() -> None:
+    for text in (b"", b"{}", b"[]", b"null", b'{"done":{},"ready":null}', b'{"done":{}} '):
+        with pytest.raises(ChannelBroken):
+            receive(_Saying(text), FromLead)  # type: ignore[arg-type]
+
+
+class _Saying:
+    """A channel with one message."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+
+    def receive(self, *, max_bytes: int) -> bytes:
+        assert len(self._text) <= max_bytes
+        return self._text

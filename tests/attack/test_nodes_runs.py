@@ -1,0 +1,134 @@
+"""Runs of two nodes as real processes, where an owner, an operator or the machine interferes."""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import torch
+from nodes_world import Nodes, recipe_of, weights
+from stage import OWNERS, Stage, stage, wait_for
+
+from sealtrain.cli.programs import Part
+from sealtrain.errors import ApprovalRevoked, SealtrainError
+from sealtrain.manifest import form
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+
+
+def revoke(world: Stage, nodes: Nodes) -> None:
+    for owner in OWNERS[:2]:
+        world.run(
+            "revoke", "--deployment", nodes.folder / "app-compose.json",
+            "--identity", world.identity(owner), "--broker", world.broker, "--yes",
+        )  # fmt: skip
+
+
+def sealed(out: Path) -> set[str]:
+    return {path.name for path in (out / "checkpoints").glob("*")}
+
+
+@pytest.mark.claim("C162")
+def test_owners_who_revoke_stop_every_node_with_a_sealed_checkpoint(tmp_path: Path) -> None:
+    with stage(tmp_path) as world:
+        both = Nodes(world, "both", recipe_of(2, steps=4000))
+        with both.lead("run") as (lead, place), both.join(1, place) as other:
+            wait_for(lambda: sealed(tmp_path / "run") or lead.gone or other.gone)
+            revoke(world, both)
+            for part in (lead, other):
+                with pytest.raises(ApprovalRevoked):
+                    part.ended(within=100)
+        assert sealed(tmp_path / "run")
+        # Nothing of it goes on, and nobody gets the keys for it again.
+        answer = world.try_run("resume", tmp_path / "run")
+        assert (answer.code, answer.error) == (3, "approval-revoked")
+
+
+def met_anew(both: Nodes, lead: Part, place: str) -> str:
+    """The place at which the lead waits for its nodes again."""
+    return str(wait_for(lambda: (found := both.place(lead)) != place and found))
+
+
+@pytest.mark.nightly
+@pytest.mark.claim("C164")
+def test_nodes_stop_stall_and_die_and_the_model_is_that_of_one_guest(tmp_path: Path) -> None:
+    with stage(tmp_path) as world:
+        alone = Nodes(world, "alone", recipe_of(1, steps=80))
+        world.run(*world.train_words(alone.folder, "alone-run"))
+        both = Nodes(world, "both", recipe_of(2, steps=80))
+        out = tmp_path / "run"
+        with both.lead("run", "--wait-for-lease", "4m") as (lead, place):
+            with both.join(1, place, out="n1") as other:
+                wait_for(lambda: sealed(out) or other.gone)
+                other.send(signal.SIGSTOP)
+                time.sleep(2)
+                other.send(signal.SIGCONT)
+                before = sealed(out)
+                assert other.end(signal.SIGTERM) == 143
+            place = met_anew(both, lead, place)
+            assert sealed(out) >= before - {min(before)}
+            with both.join(1, place, out="n2") as other:
+                wait_for(lambda: sealed(out) - before or other.gone)
+                assert (lead.kill(), other.kill()) == (-signal.SIGKILL, -signal.SIGKILL)
+        with world.part("resume", out) as lead, both.join(1, both.place(lead), out="n3") as other:
+            assert lead.ended(within=200)["steps"] == 80
+            other.ended(within=60)
+        one, two = weights(alone.opened("alone-run")), weights(both.opened("run"))
+        assert all(torch.equal(one[name], two[name]) for name in one)
+        verdict = world.run("verify", out / "manifest.json", "--trust", both.trust())
+        assert all(check["outcome"] == "passed" for check in verdict["checks"])
+        log = form.read((out / "manifest.json").read_bytes()).predicate.run_log.entries
+        met = [one["fields"]["session"] for one in log if one["event"] == "nodes.joined"]
+        assert len(set(met)) == len(met) >= 2
+
+
+@pytest.mark.nightly
+@pytest.mark.claim("C164")
+def test_two_of_three_nodes_that_die_at_one_moment_are_replaced(tmp_path: Path) -> None:
+    with stage(tmp_path) as world, ExitStack() as stack:
+        three = Nodes(world, "three", recipe_of(3, steps=40))
+
+        def joined(name: str, place: str) -> list[Part]:
+            return [
+                stack.enter_context(three.join(node, place, out=f"{name}{node}")) for node in (1, 2)
+            ]
+
+        with three.lead("whole") as (lead, place):
+            others = joined("w", place)
+            lead.ended(within=200)
+            for other in others:
+                other.ended(within=60)
+        out = tmp_path / "run"
+        with three.lead("run", "--wait-for-lease", "4m") as (lead, place):
+            others = joined("n", place)
+            wait_for(lambda: sealed(out) or any(other.gone for other in others))
+            for other in others:
+                other.send(signal.SIGKILL)
+            for other in others:
+                assert other.kill() == -signal.SIGKILL
+            again = joined("m", met_anew(three, lead, place))
+            assert lead.ended(within=200)["steps"] == 40
+            for other in again:
+                other.ended(within=60)
+        one, two = weights(three.opened("whole")), weights(three.opened("run"))
+        assert all(torch.equal(one[name], two[name]) for name in one)
+        verdict = world.run("verify", out / "manifest.json", "--trust", three.trust())
+        assert all(check["outcome"] == "passed" for check in verdict["checks"])
+
+
+@pytest.mark.nightly
+@pytest.mark.claim("C164")
+def test_a_lead_that_is_stopped_seals_a_checkpoint_and_ends_its_nodes(tmp_path: Path) -> None:
+    with stage(tmp_path) as world:
+        both = Nodes(world, "both", recipe_of(2, steps=4000))
+        out = tmp_path / "run"
+        with both.lead("run") as (lead, place), both.join(1, place) as other:
+            wait_for(lambda: sealed(out) or lead.gone or other.gone)
+            assert lead.end(signal.SIGTERM) == 143
+            with pytest.raises(SealtrainError) as caught:
+                other.ended(within=60)
+        assert caught.value.code in ("node-lost", "run-stopped")
+        assert sealed(out)

@@ -1,0 +1,229 @@
+"""Schedulers beside a real broker: two at once, killed, told a wrong time, and at rest."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from stage import OWNERS, RECIPE, Stage, stage, wait_for
+
+from sealtrain.base.clock import from_rfc3339, to_rfc3339
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.pin import load_pin
+from sealtrain.recipe.duetimes import name_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.claim("C194", "C196")]
+
+SCHEDULER = "scheduler-s"
+DAY = 86_400
+FIRST = from_rfc3339("2027-01-04T03:00:00Z")
+SCHEDULED: dict[str, Any] = {
+    **RECIPE,
+    "name": "scheduled",
+    "schedule": {
+        "when": "cron",
+        "cron": "0 3 * * *",
+        "continue": "base",
+        "runs": 20,
+        "starts_at": to_rfc3339(FIRST),
+        "ends_at": to_rfc3339(FIRST + 30 * DAY),
+    },
+}
+
+
+class World:
+    """A stage with a locked schedule, and the commands of its scheduler."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.folder = stage.propose("scheduled", SCHEDULED)
+        self.ticket = stage.folder / "train.ticket.json"
+        self.clock = stage.folder / "clock.txt"
+        self.recipe_hash = self._recipe_hash()
+        stage.run(
+            "deploy", "ticket", "--role", "train", "--broker", stage.broker,
+            "--data", self.folder / "sealed", "--out", self.ticket,
+        )  # fmt: skip
+
+    def _recipe_hash(self) -> str:
+        from sealtrain.client.connection import deployment_of
+
+        return deployment_of(self.folder / "app-compose.json")[1].recipe_hash
+
+    def words(self, *more: str) -> list[str]:
+        return [
+            *map(str, (
+                "run", "schedule", self.folder / "app-compose.json",
+                "--broker", self.stage.broker, "--identity", self.stage.identity(SCHEDULER),
+                "--ticket", self.ticket, "--insecure-simulated-clock", self.clock,
+            )),
+            *more,
+        ]  # fmt: skip
+
+    def at(self, day: int, seconds: int = 0) -> None:
+        fresh = self.clock.with_suffix(".new")
+        fresh.write_text(to_rfc3339(FIRST + day * DAY + seconds))
+        fresh.replace(self.clock)
+
+    def popen(self, *more: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.stage.command(*self.words(*more)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.stage.folder,
+            env=self.stage.environment(),
+        )
+
+    def of(self, day: int) -> list[tuple[str, str | None]]:
+        """State and code of what was submitted for a day."""
+        with BrokerClient(load_pin(self.stage.broker).url) as client:
+            found = client.submissions(name=name_of(self.recipe_hash, FIRST + day * DAY))
+        return [(one.state, None if one.runner is None else one.runner.code) for one in found]
+
+    def submitted(self) -> int:
+        with BrokerClient(load_pin(self.stage.broker).url) as client:
+            return len(client.submissions())
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    names = (SCHEDULER,)
+    with stage(tmp_path_factory.mktemp("stage"), submitters=names, runners=names) as made:
+        yield World(made)
+
+
+def test_before_the_owners_approved_a_due_time_is_skipped_by_name(world: World) -> None:
+    world.at(0)
+    answer = world.stage.run(*world.words("--once"))
+    assert [one["code"] for one in answer["decided"]] == ["approvals-missing"]
+    assert world.of(0) == [("skipped", "approvals-missing")]
+    assert answer["next"] == to_rfc3339(FIRST + DAY)
+
+
+def test_two_schedulers_at_once_submit_once(world: World) -> None:
+    world.stage.approve(world.folder, *OWNERS)
+    world.at(1)
+    both = [world.popen("--once", "--json") for _ in range(2)]
+    told = [json.loads(process.communicate(timeout=120)[0]) for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert world.of(1) == [("waiting", None)]
+    assert world.submitted() == 2
+    assert {one["name"] for answer in told for one in answer["decided"]} == {
+        name_of(world.recipe_hash, FIRST + DAY)
+    }
+
+
+def test_downtime_ends_in_the_ledger_day_by_day_and_the_run_before_still_waits(
+    world: World,
+) -> None:
+    world.at(4)
+    world.stage.run(*world.words("--once"))
+    assert [world.of(day) for day in (2, 3, 4)] == [
+        [("skipped", "late")],
+        [("skipped", "late")],
+        [("skipped", "still-running")],
+    ]
+
+
+def test_a_clock_that_is_set_back_submits_nothing_and_is_named(world: World) -> None:
+    before = world.submitted()
+    world.at(2, seconds=60)
+    answer = world.stage.try_run(*world.words("--once"))
+    assert (answer.code, answer.data["decided"]) == (0, [])
+    assert to_rfc3339(FIRST + 4 * DAY) in answer.stderr
+    assert world.submitted() == before
+
+
+def test_a_ticket_of_a_skipped_day_starts_nothing_anywhere(world: World) -> None:
+    """Its one place for data is no place, whoever claims it first."""
+    with BrokerClient(load_pin(world.stage.broker).url) as client:
+        [shown] = client.submissions(name=name_of(world.recipe_hash, FIRST + 2 * DAY))
+        envelope = client.submission(shown.submission_id).envelope
+
+    ticket = json.loads(base64.b64decode(envelope.to_dict()["payload"]))["ticket"]
+    assert ticket["data"] == ["/skipped/late"]
+    assert not Path(ticket["data"][0]).exists()
+
+
+def test_a_scheduler_at_rest_is_small_and_wakes_for_the_next_day(world: World) -> None:
+    world.at(4, seconds=120)
+    process = world.popen()
+    try:
+        assert process.stderr is not None
+        wait_for(lambda: "scheduler ready" in (process.stderr.readline() if process.stderr else ""))
+        resting = psutil.Process(process.pid)
+        assert resting.children() == []
+        assert resting.memory_info().rss < 60 << 20
+        world.at(5)
+        wait_for(lambda: world.of(5) == [("skipped", "still-running")])
+        process.kill()  # -9: it has no state to lose
+        process.wait()
+        world.at(6)
+        world.stage.run(*world.words("--once"))
+        assert world.of(5) == world.of(6) == [("skipped", "still-running")]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_simulated_clock_is_for_the_simulator_alone(world: World) -> None:
+    hardware = {
+        "platforms": ["dstack", "simulator"],
+        "image": f"registry.example/sealtrain:1@sha256:{'5a' * 32}",
+        "key_provider": "none",
+        "key_provider_id": None,
+    }
+    folder = world.stage.folder / "elsewhere"
+    folder.mkdir()
+
+    (folder / "recipe.yaml").write_text(
+        yaml.safe_dump({**SCHEDULED, "name": "elsewhere", "hardware": hardware})
+    )
+    world.stage.run("lock", folder / "recipe.yaml", "--broker", world.stage.broker, "--out", folder)
+    words = world.words("--once")
+    words[2] = str(folder / "app-compose.json")
+    refused = world.stage.try_run(*words)
+    assert (refused.code, refused.error) == (2, "usage")
+
+
+def test_the_runners_folder_goes_with_runs_that_follow_each_other(world: World) -> None:
+    """Named for a recipe that begins anew, or left out where a run needs the model before it."""
+    refused = world.stage.try_run(*world.words("--once", "--folder", "runner"))
+    assert (refused.code, refused.error) == (2, "usage")
+    folder = world.stage.folder / "follows"
+    folder.mkdir()
+    schedule = SCHEDULED["schedule"] | {"continue": "last"}
+    (folder / "recipe.yaml").write_text(
+        yaml.safe_dump({**SCHEDULED, "name": "follows", "schedule": schedule, "peft": None})
+    )
+    world.stage.run("lock", folder / "recipe.yaml", "--broker", world.stage.broker, "--out", folder)
+    words = world.words("--once")
+    words[2] = str(folder / "app-compose.json")
+    refused = world.stage.try_run(*words)
+    assert (refused.code, refused.error) == (2, "usage")
+    before = world.submitted()
+    world.at(0)
+    answer = world.stage.run(*words, "--folder", "runner")
+    # Owners approved another recipe, where the tests before this one had them.
+    [decided] = answer["decided"]
+    assert decided["code"] in {"approvals-missing", "recipe-changed"}
+    assert world.submitted() == before + 1
+
+
+def test_a_key_that_is_no_runner_cannot_skip(world: World) -> None:
+    """An owner may submit, and records no event: the day stays open for the real scheduler."""
+    world.at(7)
+    words = world.words("--once")
+    words[words.index("--identity") + 1] = str(world.stage.identity(OWNERS[0]))
+    refused = world.stage.try_run(*words)
+    assert refused.error == "signature-invalid"
+    world.stage.run(*world.words("--once"))
+    assert world.of(7) == [("skipped", "still-running")]

@@ -1,0 +1,69 @@
+"""The wire over real TCP on networks that lose, delay, double and reorder packets, or go dead."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.claim("C157"), pytest.mark.slow, pytest.mark.timeout(150)]
+
+PLAYER = Path(__file__).parents[1] / "support" / "lossy_player.py"
+ALONE = ["unshare", "--map-root-user", "--net"]
+RIGHT = [float(2 * number + 1) for number in range(6) for _ in range(2)]
+
+
+def needs(*programs: str) -> None:
+    missing = [name for name in programs if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"needs the programs {', '.join(missing)} (iproute2, util-linux)")
+    if subprocess.run([*ALONE, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this system lets its users make no namespaces")
+
+
+def needs_netem() -> None:
+    needs("unshare", "nsenter", "ip", "tc")
+    words = ["sh", "-c", "ip link set lo up && tc qdisc add dev lo root netem delay 1ms"]
+    if subprocess.run([*ALONE, *words], check=False, capture_output=True).returncode:
+        pytest.skip("this kernel has no netem (module sch_netem)")
+
+
+def played(*words: str) -> Any:
+    done = subprocess.run(
+        [*ALONE, sys.executable, str(PLAYER), *words],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_packets_that_are_lost_late_doubled_and_reordered_change_no_sum() -> None:
+    needs("unshare", "nsenter", "ip")
+    said = played("bridge")
+    carried, lost, late = said["counted"]
+    assert said["found"] == [RIGHT, RIGHT]
+    assert carried > 500
+    assert lost > 5
+    assert late > 25
+
+
+def test_the_kernels_own_bad_network_changes_no_sum() -> None:
+    needs_netem()
+    assert played("netem")["found"] == [RIGHT, RIGHT]
+
+
+def test_a_network_that_goes_dead_ends_both_ranks_in_their_time() -> None:
+    needs("unshare", "nsenter", "ip")
+    begin = time.monotonic()
+    said = played("bridge", "dies")
+    assert set(said["found"]) <= {"peer-unreachable", "channel-cut"}
+    assert time.monotonic() - begin < 60

@@ -1,0 +1,56 @@
+"""The page before a signature names the purpose, beside what each owner says of its data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from world import OWNERS, founded, lock_changed, signed_dataset
+
+from sealtrain.cli.review import page
+from sealtrain.consortium.datasets import DatasetManifest
+from sealtrain.signing.datause import DataUse
+
+pytestmark = pytest.mark.claim("C178")
+A = OWNERS[0]
+PURPOSE = "early detection"
+
+
+def shown(purpose: str | None, data_use: DataUse | None, **recipe: Any) -> list[str]:
+    """The page for a recipe of this purpose, where one owner states this of its data."""
+    stated = {} if purpose is None else {"purpose": purpose}
+    locked = lock_changed(
+        founded(owners=OWNERS).consortium_id, ("ab" * 32,), lambda one: one.update(stated | recipe)
+    )
+    envelope = signed_dataset(locked, A, sealed_at=1_790_000_000, data_use=data_use)
+    return page(locked.lock, [DatasetManifest.from_bytes(envelope.payload)])
+
+
+def warns(lines: list[str]) -> bool:
+    return any(line.strip().startswith("WARNING") for line in lines)
+
+
+def test_purpose_and_statements_stand_in_the_first_lines() -> None:
+    use = DataUse(purposes=(PURPOSE,), phi="limited", retention_until="2027-01-01T00:00:00Z")
+    lines = shown(PURPOSE, use, legal_basis="consent")
+    first = " ".join(lines[:6])
+    for text in (PURPOSE, "consent", A, "limited", "2027-01-01T00:00:00Z"):
+        assert text in first
+    assert not warns(lines)
+
+
+@pytest.mark.parametrize("bind", [True, False])
+@pytest.mark.parametrize("purpose", [None, "advertising"])
+def test_a_purpose_that_an_owner_does_not_list_is_a_warning(
+    purpose: str | None, bind: bool
+) -> None:
+    lines = shown(purpose, DataUse(purposes=(PURPOSE,), purposes_bind=bind))
+    assert warns(lines[:8])
+    refused = any("brokers refuse" in line for line in lines)
+    assert refused == bind
+
+
+def test_where_nothing_is_stated_the_page_is_as_it_was() -> None:
+    lines = shown(None, None)
+    assert not warns(lines)
+    assert not any(line.strip().startswith(("purpose", "legal")) for line in lines)

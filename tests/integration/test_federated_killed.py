@@ -1,0 +1,118 @@
+"""A federated run of processes whose lead is killed: it is resumed, and ends in the same bits."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federated_stage import WITHIN_S, Stage, stage
+from federated_world import Relay
+from manifest_world import FEDERATED
+from warm import starting
+from world import OWNERS
+from world import RECIPE as WHOLE_RECIPE
+
+from sealtrain.base.clock import system_clock
+from sealtrain.cli.programs import Part
+from sealtrain.errors import CheckpointRefused
+from sealtrain.manifest import form
+from sealtrain.manifest.verify import verify_manifest
+
+pytestmark = [pytest.mark.slow, pytest.mark.claim("C224", "C225"), pytest.mark.timeout(280)]
+
+HOW = FEDERATED | {"rounds": 6, "local_steps": 2, "aggregation": "exact", "min_parties": 2}
+
+
+def resumed(made: Stage, name: str, at: Path) -> None:
+    """Have the lead's folder resumed behind another socket."""
+    words = ["resume", made.at.settings("lead").out, "--relay", at]
+    part = Part(name, made.at.folder, words, start=starting(WHOLE_RECIPE))
+    made.parts[name] = made.stack.enter_context(part)
+    made.said(name, "federation ready")
+
+
+def relay_to(made: Stage, lead: Path) -> Relay:
+    relay = Relay(lead, [made.sockets / f"{owner}.sock" for owner in OWNERS])
+    made.stack.callback(relay.close)
+    return relay
+
+
+def begun(made: Stage) -> str:
+    made.start("lead", "lead")
+    run_id = made.said("lead", "federation ready").rsplit(" ", 1)[-1]
+    for owner in OWNERS:
+        made.join(owner, run_id)
+    return run_id
+
+
+def verified(made: Stage, outcome: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Entries of the run log of a manifest that verifies."""
+    manifest = Path(outcome["manifest"])
+    verify_manifest(
+        manifest.read_bytes(), made.at.trust(), artefacts=manifest.parent, now=system_clock()
+    )
+    return list(form.read(manifest.read_bytes()).predicate.run_log.entries)
+
+
+def test_a_killed_lead_is_resumed_at_another_address_and_ends_in_the_same_bits(
+    tmp_path: Path,
+) -> None:
+    states = {}
+    for name, killed in (("whole", ()), ("killed", ("before", "round 2 of 6"))):
+        (tmp_path / name).mkdir()
+        with stage(tmp_path / name, collaboration=HOW) as made:
+            run_id = begun(made)
+            at, lead = made.sockets / "lead.sock", "lead"
+            for number, moment in enumerate(killed):
+                if moment == "before":  # every party waits for its lead
+                    for owner in OWNERS:
+                        made.said(owner, "party ready")
+                else:
+                    relay_to(made, at)
+                    made.said(lead, moment)
+                made.parts[lead].kill()
+                at, lead = made.sockets / f"lead-{number}.sock", f"lead-{number}"
+                resumed(made, lead, at)
+            relay_to(made, at)
+            outcome = made.ended(lead)
+            assert outcome["run_id"] == run_id
+            entries = verified(made, outcome)
+            merges = [one["fields"] for one in entries if one["event"] == "round.merged"]
+            assert [one["parties"] for one in merges] == [list(OWNERS)] * 6
+            states[name] = [one["state"] for one in merges]
+            resumes = [one for one in entries if one["event"] == "run.resumed"]
+            assert len(resumes) == len(killed[1:])
+            for owner in OWNERS:
+                made.ended(owner)
+    assert states["killed"] == states["whole"]
+
+
+def test_states_that_an_operator_put_back_are_refused_by_parties_that_began_again(
+    tmp_path: Path,
+) -> None:
+    with stage(tmp_path, collaboration=HOW) as made:
+        run_id = begun(made)
+        relay = relay_to(made, made.sockets / "lead.sock")
+        made.said("lead", "round 1 of 6")
+        states = made.at.settings("lead").out / "states"
+        until = time.monotonic() + WITHIN_S
+        while not any(states.glob("state-*")) and time.monotonic() < until:
+            time.sleep(0.05)  # it is sealed after the round is told
+        shutil.copytree(states, tmp_path / "kept", ignore=shutil.ignore_patterns(".*"))
+        made.said("lead", "round 4 of 6")
+        for part in made.parts.values():
+            part.kill()
+        relay.close()
+        shutil.rmtree(states)
+        shutil.copytree(tmp_path / "kept", states)
+        # No party remembers anything: their brokers do.
+        for owner in OWNERS:
+            made.join(owner, run_id, "--again")
+        resumed(made, "lead", made.sockets / "lead-again.sock")
+        relay_to(made, made.sockets / "lead-again.sock")
+        with pytest.raises(CheckpointRefused):
+            made.parts["lead"].ended(within=WITHIN_S)

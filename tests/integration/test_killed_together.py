@@ -1,0 +1,29 @@
+"""Every role of a federation is killed at random moments, and the run goes on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+@pytest.mark.claim("C224", "C226")
+def test_a_federation_outlives_each_of_its_roles(repository: Path, tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="needs sealtrain[federated]")
+    script = repository / "examples" / "killed_together.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--seed", "1", "--json", "--out", str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        timeout=800,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout)
+    assert {one["role"] for one in told["killed"]} >= {"lead"}
+    assert told["codes"] == ["peer-unreachable"]

@@ -1,0 +1,96 @@
+"""Several nodes train one model as real processes: together, interrupted, and proven afterwards."""
+
+from __future__ import annotations
+
+import signal
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from nodes_world import Nodes, recipe_of, weights
+from stage import stage, wait_for
+
+from sealtrain.manifest import form
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+
+
+def test_two_nodes_end_with_the_weights_of_one_guest_and_a_manifest_of_both(
+    tmp_path: Path,
+) -> None:
+    with stage(tmp_path) as world:
+        alone = Nodes(world, "alone", recipe_of(1))
+        world.run(*world.train_words(alone.folder, "alone-run"))
+        both = Nodes(world, "both", recipe_of(2))
+        with both.lead("run") as (lead, place), both.join(1, place) as other:
+            done = lead.ended(within=200)
+            assert other.ended(within=60)["node"] == 1
+        assert done["steps"] == 12
+        one, two = weights(alone.opened("alone-run")), weights(both.opened("run"))
+        assert one.keys() == two.keys()
+        assert all(torch.equal(one[name], two[name]) for name in one)
+        verdict = world.run("verify", tmp_path / "run" / "manifest.json", "--trust", both.trust())
+        assert all(check["outcome"] == "passed" for check in verdict["checks"])
+        entries = form.read((tmp_path / "run" / "manifest.json").read_bytes()).predicate.run_log
+        joined = [entry for entry in entries.entries if entry["event"] == "nodes.joined"]
+        assert [[node["node"] for node in entry["fields"]["nodes"]] for entry in joined] == [[1]]
+
+
+def stages() -> list[Any]:
+    """All of ZeRO's; the one that shares out weights too has them all in its operations."""
+    return [
+        pytest.param(stage, marks=[] if stage == 3 else pytest.mark.nightly) for stage in (1, 2, 3)
+    ]
+
+
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs the extra deepspeed")
+@pytest.mark.parametrize("zero", stages())
+def test_two_nodes_of_deepspeed_end_with_the_weights_of_one_guest(
+    tmp_path: Path, zero: int
+) -> None:
+    shared_out: dict[str, Any] = {
+        "backend": {"name": "deepspeed", "zero_stage": zero},
+        "trainer": {"max_grad_norm": 0.0},  # each backend sums a norm in an order of its own
+    }
+    with stage(tmp_path) as world:
+        world.warm = False  # the warm process has the packages of another recipe
+        alone = Nodes(world, "alone", recipe_of(1, **shared_out))
+        world.run(*world.train_words(alone.folder, "alone-run"))
+        both = Nodes(world, "both", recipe_of(2, **shared_out))
+        with both.lead("run") as (lead, place), both.join(1, place) as other:
+            assert lead.ended(within=200)["steps"] == 12
+            assert other.ended(within=60)["node"] == 1
+        one, two = weights(alone.opened("alone-run")), weights(both.opened("run"))
+        assert one.keys() == two.keys()
+        assert all(torch.equal(one[name], two[name]) for name in one)
+        verdict = world.run("verify", tmp_path / "run" / "manifest.json", "--trust", both.trust())
+        assert all(check["outcome"] == "passed" for check in verdict["checks"])
+
+
+@pytest.mark.claim("C164")
+def test_a_killed_node_is_replaced_and_the_run_ends_as_if_nothing_had_happened(
+    tmp_path: Path,
+) -> None:
+    with stage(tmp_path) as world:
+        both = Nodes(world, "both", recipe_of(2, steps=40))
+        with both.lead("whole") as (lead, place), both.join(1, place, out="w1") as other:
+            lead.ended(within=200)
+            other.ended(within=60)
+        with both.lead("run", "--wait-for-lease", "3m") as (lead, place):
+            with both.join(1, place, out="n1") as other:
+                wait_for(lambda: any((tmp_path / "run" / "checkpoints").glob("*")) or other.gone)
+                assert other.kill() == -signal.SIGKILL
+            wait_for(lambda: "node-lost" in "\n".join(lead.said()))
+            wait_for(lambda: both.place(lead) != place)
+            with both.join(1, both.place(lead), out="n2") as other:
+                assert lead.ended(within=200)["steps"] == 40
+                other.ended(within=60)
+        one, two = weights(both.opened("whole")), weights(both.opened("run"))
+        assert all(torch.equal(one[name], two[name]) for name in one)
+        verdict = world.run("verify", tmp_path / "run" / "manifest.json", "--trust", both.trust())
+        assert all(check["outcome"] == "passed" for check in verdict["checks"])
+        entries = form.read((tmp_path / "run" / "manifest.json").read_bytes()).predicate.run_log
+        joined = [entry for entry in entries.entries if entry["event"] == "nodes.joined"]
+        assert len({entry["fields"]["session"] for entry in joined}) == 2

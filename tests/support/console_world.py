@@ -1,0 +1,132 @@
+"""A console over a real broker and folders of runs, visited in a real Chromium."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker_site import BrokerSite, broker_site
+from manifest_world import RUN_ID, make_world
+from npm_world import AXE, node_modules
+from second_verifier import node
+
+from sealtrain.client.api import BrokerClient
+from sealtrain.web.app import Page, console_app
+from sealtrain.web.consortium import CONSORTIUM
+from sealtrain.web.curves import Curves
+from sealtrain.web.runs import RUNS
+from sealtrain.web.serving import serving
+from sealtrain.web.sources import Sources
+
+DRIVER = Path(__file__).with_name("pages_in_chromium.mjs")
+LIVE_ID = "7e" * 16
+PAGES: tuple[Page, ...] = (CONSORTIUM, RUNS)
+
+
+@dataclass(kw_only=True)
+class ConsoleWorld:
+    """A consortium whose console runs in this process."""
+
+    folder: Path
+    site: BrokerSite
+    client: BrokerClient
+    sources: Sources
+    url: str
+
+    @property
+    def compose_hash(self) -> str:
+        return self.site.locked.compose_hash
+
+    def pages(self) -> list[str]:
+        """Every page, whole."""
+        recipe = f"/consortium/{self.compose_hash}"
+        paths = ["/consortium", recipe, "/runs", f"/runs/{RUN_ID}", f"/runs/{LIVE_ID}", "/nowhere"]
+        return [self.url + path for path in paths]
+
+
+def visited(
+    visits: Sequence[Mapping[str, Any]], *, judged: bool = False, authenticator: bool = False
+) -> list[dict[str, Any]]:
+    """What Chromium found on each visit; skips the test where there is no Chromium."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no chromium on this machine: apt-get install chromium")
+    axe = str(node_modules(AXE) / "axe-core/axe.min.js") if judged else None
+    job = {"axe": axe, "authenticator": authenticator, "visits": list(visits)}
+    done = subprocess.run(
+        [node(), str(DRIVER), chromium],
+        input=json.dumps(job),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=240,
+    )
+    answers: list[dict[str, Any]] = json.loads(done.stdout)["visits"]
+    return answers
+
+
+def live_run(folder: Path, *, points: int = 300, run_id: str = LIVE_ID) -> Path:
+    """A run's folder as a guest leaves it while it trains."""
+    folder.mkdir(parents=True)
+    run = {
+        "version": 1,
+        "run_id": run_id,
+        "lock": "recipe.lock.json",
+        "platform": "simulator",
+        "guest": "guest.sock",
+        "collateral": None,
+        "gpu_collateral": None,
+        "brokers": [],
+        "data": [],
+        "base": ".",
+    }
+    (folder / "run.json").write_text(json.dumps(run))
+    with (folder / "metrics.jsonl").open("w") as file:
+        for step in range(1, points + 1):
+            file.write(json.dumps({"step": step, "values": measured(step)}) + "\n")
+    (folder / "alerts.jsonl").write_text(
+        json.dumps({"alert": "loss-diverges", "step": 120, "threshold": 2.0}) + "\n"
+    )
+    return folder
+
+
+def measured(step: int) -> dict[str, float]:
+    loss = 2 / math.sqrt(step) + 0.1 * math.sin(step / 9)
+    return {
+        "loss": round(loss, 4),
+        "accuracy": round(1 - loss / 3, 4),
+        "memory_bytes": 2.1e9,
+        "tokens_per_second": 1800.0 + step % 40,
+    }
+
+
+@contextmanager
+def console_world(folder: Path, **changed: Any) -> Iterator[ConsoleWorld]:
+    """A console whose broker has one approval and whose runs are a completed and a live one."""
+    with ExitStack() as stack:
+        site = stack.enter_context(broker_site(folder / "site"))
+        client = stack.enter_context(site.serving("state"))
+        site.decide(client, "hospital-a")
+        runs = folder / "runs"
+        live_run(runs / "live")
+        done = runs / "completed"
+        done.mkdir()
+        (done / "manifest.json").write_bytes(make_world(folder / "manifests").manifest())
+        given: dict[str, Any] = {
+            "consortium": site.folder / "consortium.json",
+            "brokers": (site.broker_file(client),),
+            "deployments": (site.deployment,),
+            "runs": (runs,),
+        }
+        sources = Sources(**{**given, **changed})
+        app = console_app(PAGES, {"sources": sources, "curves": Curves()})
+        url = stack.enter_context(serving(app))
+        yield ConsoleWorld(folder=folder, site=site, client=client, sources=sources, url=url)

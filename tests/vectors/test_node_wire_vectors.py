@@ -1,0 +1,111 @@
+"""Wires between nodes against an independent generator (tools/vectorgen/node_wire.py)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from carrying import carries
+
+from sealtrain.base.secret import Secret
+from sealtrain.errors import ChannelBroken
+from sealtrain.training.distributed.wire.frames import (
+    HEAD,
+    OVERHEAD,
+    Opener,
+    Sealer,
+    form_of,
+)
+from sealtrain.training.distributed.wire.handshake import derive_keys, secret_info
+from sealtrain.training.distributed.wire.membership import Membership, Peer
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FOLDER = REPOSITORY / "vectors" / "node-wire"
+
+
+def vectors(name: str) -> Any:
+    return json.loads((FOLDER / f"{name}.json").read_text())["vectors"]
+
+
+def frames_of(vector: dict[str, Any]) -> list[bytes]:
+    wire, found = bytes.fromhex(vector["wire"]), []
+    while wire:
+        _, size, _ = HEAD.unpack_from(wire)
+        found.append(wire[: size + OVERHEAD])
+        wire = wire[size + OVERHEAD :]
+    return found
+
+
+@pytest.mark.parametrize("vector", vectors("keys"), ids=lambda vector: vector["comment"])
+def test_keys_are_the_vectors(vector: dict[str, Any]) -> None:
+    nodes = [bytes.fromhex(node) for node in vector["nodes"]]
+    membership = Membership(tuple(Peer(("node", 1), node) for node in nodes))
+    assert membership.digest == vector["hello"]["membership"]
+    assert secret_info(vector["hello"]).hex() == vector["info"]
+    secret = Secret(bytes.fromhex(vector["secret"]))
+    keys = derive_keys(vector["hello"], vector["answer"], secret, peer=0)
+    assert keys.initiator.reveal().hex() == vector["initiator_key"]
+    assert keys.responder.reveal().hex() == vector["responder_key"]
+
+
+@pytest.mark.parametrize("vector", vectors("frames")["forms"], ids=lambda vector: vector["form"])
+def test_forms_are_the_vectors(vector: dict[str, Any]) -> None:
+    assert form_of(vector["text"]).hex() == vector["form"]
+
+
+@pytest.mark.parametrize(
+    "vector", vectors("frames")["directions"], ids=lambda vector: vector["comment"]
+)
+def test_frames_are_the_vectors(vector: dict[str, Any]) -> None:
+    key, per_key = Secret(bytes.fromhex(vector["key"])), vector["frames_per_key"]
+    sealer, opener = Sealer(key, frames_per_key=per_key), Opener(key, frames_per_key=per_key)
+    wire = frames_of(vector)
+    assert len(wire) == len(vector["frames"])
+    for frame, (kind, form, plain) in zip(wire, vector["frames"], strict=True):
+        text = bytes.fromhex(plain)
+        room = memoryview(bytearray(len(frame)))
+        assert sealer.seal(kind, bytes.fromhex(form), memoryview(text), room) == len(frame)
+        assert room == frame
+        assert HEAD.unpack_from(frame) == (kind, len(text), bytes.fromhex(form))
+        back = bytearray(len(text))
+        opener.open(memoryview(frame), memoryview(back))
+        assert back == text
+
+
+@pytest.mark.claim("C156")
+def test_a_frame_opens_once_in_its_place_and_unaltered() -> None:
+    (vector,) = (each for each in vectors("frames")["directions"] if each["comment"] == "pieces")
+    wire = frames_of(vector)
+    altered = [
+        [
+            wire[0],
+            bytes(
+                [
+                    byte ^ (1 << (place % 8)) if at == place else byte
+                    for at, byte in enumerate(wire[1])
+                ]
+            ),
+        ]
+        for place in range(len(wire[1]))
+        if not 4 <= place < 8  # the length, which the reader compares before it opens
+    ]
+    orders = [[wire[0], wire[0]], [wire[1]], [wire[0], wire[2]], [wire[0], wire[1][:-1]], *altered]
+    for order in orders:
+        opener = Opener(Secret(bytes.fromhex(vector["key"])))
+        *right, wrong = order
+        for frame in right:
+            opener.open(memoryview(frame), memoryview(bytearray(len(frame) - OVERHEAD)))
+        room = memoryview(bytearray(len(wrong) - OVERHEAD))
+        with pytest.raises(ChannelBroken, check=carries(check="frame")):
+            opener.open(memoryview(wrong), room)
+
+
+def test_a_second_run_of_the_generator_writes_the_same(tmp_path: Path) -> None:
+    script = REPOSITORY / "tools/vectorgen/node_wire.py"
+    subprocess.run([sys.executable, str(script), str(tmp_path)], check=True)
+    for path in FOLDER.iterdir():
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes()

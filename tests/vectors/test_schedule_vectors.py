@@ -1,0 +1,61 @@
+"""Schedules and the field ``continues``, against vectors that were made without sealtrain."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.models import load_model
+from sealtrain.errors import DataInvalid
+from sealtrain.recipe.duetimes import due_in, due_times, name_of
+from sealtrain.recipe.schedule import Schedule
+from sealtrain.signing.continues import Continues
+
+pytestmark = pytest.mark.claim("C192")
+REPOSITORY = Path(__file__).resolve().parents[2]
+FOLDER = REPOSITORY / "vectors" / "schedule"
+DUE = json.loads((FOLDER / "due-times.json").read_text())
+CONTINUES = json.loads((FOLDER / "continues.json").read_text())
+
+
+def schedule(document: dict[str, Any]) -> Schedule:
+    return load_model(Schedule, document, DataInvalid, "schedule")
+
+
+@pytest.mark.parametrize("case", DUE["read"], ids=lambda case: case["name"])
+def test_due_times_and_names_follow_from_a_schedule(case: dict[str, Any]) -> None:
+    found = list(due_times(schedule(case["schedule"]), until=2**40))
+    assert [to_rfc3339(due) for due in found] == case["due"]
+    names = [name_of(DUE["recipe_hash"], due) for due in found[:3]]
+    assert names == case["names"]
+    assert [due_in(name, DUE["recipe_hash"]) for name in names] == found[:3]
+
+
+@pytest.mark.parametrize("case", DUE["refused"], ids=lambda case: case["name"])
+def test_what_is_no_schedule_is_refused(case: dict[str, Any]) -> None:
+    with pytest.raises(DataInvalid):
+        schedule(case["schedule"])
+
+
+@pytest.mark.parametrize("document", CONTINUES["read"])
+def test_a_place_in_a_chain_is_read(document: dict[str, Any]) -> None:
+    assert load_model(Continues, document, DataInvalid, "continues").to_dict() == document
+
+
+@pytest.mark.parametrize("document", CONTINUES["refused"])
+def test_what_is_no_place_in_a_chain_is_refused(document: dict[str, Any]) -> None:
+    with pytest.raises(DataInvalid):
+        load_model(Continues, document, DataInvalid, "continues")
+
+
+def test_they_are_made_again_byte_for_byte(tmp_path: Path) -> None:
+    generator = REPOSITORY / "tools" / "vectorgen" / "schedule.py"
+    subprocess.run([sys.executable, str(generator), str(tmp_path)], check=True)
+    for name in ("due-times.json", "continues.json"):
+        assert (tmp_path / name).read_bytes() == (FOLDER / name).read_bytes()

@@ -1,0 +1,70 @@
+"""The JavaScript verifier ends the vectors of ``vectors/`` as they say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from second_verifier import node
+
+ROOT = Path(__file__).resolve().parents[2]
+DRIVER = """
+import {{ readFileSync }} from "node:fs";
+import {{ Refusal, utf8, equal, fromHex }} from "{verify}/bytes.js";
+import {{ embeddedLock }} from "{verify}/deployment.js";
+import {{ appraise, readEvidence, reportData, verifyEvidence }} from "{verify}/evidence.js";
+import {{ readManifest }} from "{verify}/form.js";
+import {{ canonical }} from "{verify}/json.js";
+const read = (name) => JSON.parse(readFileSync("{vectors}/" + name));
+const say = (name, got, expected) => console.log(JSON.stringify([name, got, expected]));
+async function code(judge) {{
+  try {{
+    await judge();
+    return "accepted";
+  }} catch (error) {{
+    if (!(error instanceof Refusal)) return `fault: ${{error.stack}}`;
+    return error.code;
+  }}
+}}
+const form = read("manifest/form.json");
+for (const one of form.malformed) {{
+  const bytes = utf8(one.file);
+  say(`form ${{one.comment}}`, await code(() => readManifest(bytes)), one.error);
+}}
+for (const {{ comment, lock, compose }} of read("recipe/compose.json").vectors) {{
+  const found = embeddedLock(utf8(compose));
+  say(`compose ${{comment}}`, equal(found, utf8(lock)), true);
+}}
+const shared = read("evidence/documents.json");
+for (const {{ comment, changes, cpu, now, outcome }} of shared.cases) {{
+  const document = {{ ...shared.evidence, ...changes }};
+  document.cpu = {{ ...document.cpu, ...cpu }};
+  const judge = async () => {{
+    const evidence = readEvidence(canonical(document));
+    const conversation = {{ purpose: shared.purpose, transcript: shared.transcript }};
+    const facts = await verifyEvidence(evidence, shared.policy, now, conversation);
+    const expected = {{ compose_hash: shared.compose_hash, app_id: shared.app_id }};
+    appraise(facts, shared.policy, expected, now);
+    const named = await reportData(shared.purpose, shared.transcript, evidence.gpu);
+    if (!equal(named, facts.reportData)) throw new Refusal("report-data-mismatch", "");
+  }};
+  say(`evidence ${{comment}}`, await code(judge), outcome);
+}}
+"""
+
+
+def test_it_ends_vectors_of_forms_documents_and_evidence_as_they_say(tmp_path: Path) -> None:
+    script = tmp_path / "vectors.mjs"
+    verify = (ROOT / "verify").as_uri()
+    script.write_text(DRIVER.format(verify=verify, vectors=str(ROOT / "vectors")))
+    done = subprocess.run(
+        [node(), "--no-warnings", str(script)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    judged = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(judged) > 60
+    assert [one for one in judged if one[1] != one[2]] == []

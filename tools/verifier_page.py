@@ -1,0 +1,100 @@
+"""Write the second verifier in one file each: ``verify/verify.html`` and the report's script.
+
+The page works from disk, offline; the script is what a report carries to verify itself.
+
+Each module of ``verify/`` becomes a function that returns what it exports; imports become names
+taken from those. ``--check`` writes nothing and fails where the file is not the current one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "verify"
+PAGE = FOLDER / "verify.html"
+SCRIPT = ROOT / "src/sealtrain/manifest/verifier.js"
+ENTRY, EMBEDDED = "page.js", "embedded.js"
+
+_IMPORT = re.compile(r'^import (\{[^}]*\}|\* as \w+) from "\./([\w.]+)";\n', re.MULTILINE)
+_REEXPORT = re.compile(r'^export (\{[^}]*\}) from "\./([\w.]+)";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export ((?:async )?function|const|class) (\w+)", re.MULTILINE)
+
+
+def _name(module: str) -> str:
+    return f"module_{module.removesuffix('.js')}"
+
+
+def _taken(match: re.Match[str]) -> str:
+    names, module = match[1], _name(match[2])
+    if names.startswith("*"):
+        return f"const {names.removeprefix('* as ')} = {module};\n"
+    return f"const {re.sub(r' as ', ': ', names)} = {module};\n"
+
+
+def _wrapped(module: str, source: str) -> str:
+    exported = [match[2] for match in _EXPORT.finditer(source)]
+    for match in _REEXPORT.finditer(source):
+        exported += [one.strip() for one in match[1].strip("{} ").split(",")]
+    body = _REEXPORT.sub(_taken, _IMPORT.sub(_taken, source))
+    body = _EXPORT.sub(r"\1 \2", body)
+    return f"const {_name(module)} = (() => {{\n{body}return {{ {', '.join(exported)} }};\n}})();\n"
+
+
+def _in_order(module: str, seen: dict[str, str]) -> dict[str, str]:
+    """Sources by name, each after what it imports."""
+    source = (FOLDER / module).read_text(encoding="utf-8")
+    for pattern in (_IMPORT, _REEXPORT):
+        for match in pattern.finditer(source):
+            if match[2] not in seen:
+                _in_order(match[2], seen)
+    seen[module] = source
+    return seen
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def script(entry: str) -> str:
+    """All modules that one needs, in one script."""
+    text = "".join(_wrapped(name, source) for name, source in _in_order(entry, {}).items())
+    if "</script" in text or "<!--" in text:
+        raise ValueError("a module holds what begins or ends a script element")
+    return text
+
+
+def page() -> str:
+    """The text of ``verify.html``."""
+    code = script(ENTRY)
+    style = (FOLDER / "page.css").read_text(encoding="utf-8")
+    template = (FOLDER / "page.html").read_text(encoding="utf-8")
+    parts = {
+        "'SCRIPT_HASH'": f"'{_hash(code)}'",
+        "'STYLE_HASH'": f"'{_hash(style)}'",
+        ">STYLE<": f">{style}<",
+        ">SCRIPT<": f">{code}<",
+    }
+    return re.sub("|".join(map(re.escape, parts)), lambda match: parts[match[0]], template)
+
+
+def main() -> int:
+    """Write page and script, or compare them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where it differs")
+    check = parser.parse_args().check
+    for path, written in ((PAGE, page()), (SCRIPT, script(EMBEDDED))):
+        if not check:
+            path.write_text(written, encoding="utf-8")
+        elif not path.is_file() or path.read_text(encoding="utf-8") != written:
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+// The limits that the facts of a manifest require (spec/run-manifest.md §5).
+
+import { kindOf } from "./stays.js";
+
+const BEGINNINGS = ["run.started", "run.restarted", "run.resumed"];
+const ALWAYS = [
+  "side-channels",
+  "revocation",
+  "owners-word",
+  "recipe-judgement",
+  "guest-clock",
+  "broker-word",
+  "sealed-outputs",
+];
+
+/** Whether the kernel held the border of every process of a run (spec/run-log.md). */
+function borderHeld(entries) {
+  let asked = false;
+  let closed = false;
+  for (const { event, fields } of entries) {
+    if (BEGINNINGS.includes(event)) {
+      if (asked) return false;
+      asked = true;
+    } else if (event === "border.closed") {
+      const { landlock, unbound, seccomp } = fields ?? {};
+      if (!(Number.isInteger(landlock) && landlock >= 4 && unbound === 0 && seccomp === true)) return false;
+      asked = false;
+      closed = true;
+    }
+  }
+  return closed && !asked;
+}
+
+/** Ids that a manifest with these facts must list. */
+export function requiredLimits(predicate) {
+  const { privacy, collaboration, consortium, recipe, compute, run_log: log } = predicate;
+  const ids = [predicate.simulated ? "simulated" : "hardware"];
+  if (!borderHeld(log.entries)) ids.push("border-in-software");
+  if (!consortium.own_data_consent) ids.push("owners-not-asked");
+  const { scripts } = recipe.lock;
+  if (scripts && Object.keys(scripts).length) ids.push("own-script");
+  if (compute.accelerators.length) ids.push("accelerator-binding");
+  ids.push({ none: "memorisation", patients: "patient-scope" }[privacy.dp] ?? "privacy-scope");
+  if (privacy.accountant === "gdp") ids.push("accountant-approximate");
+  if (collaboration) ids.push(...(kindOf(collaboration.kind)?.limits ?? []));
+  return [...ids, ...ALWAYS];
+}

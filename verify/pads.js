@@ -1,0 +1,58 @@
+// Rules of a run under one-time pads (spec/one-time-pads.md §8).
+
+import { demand } from "./bytes.js";
+import { canonical } from "./json.js";
+import * as shape from "./shape.js";
+import { BEGINNINGS } from "./stays.js";
+
+const { count, nullable, record } = shape;
+const claim = (condition, message) => demand(condition, "claim-contradicted", message);
+const text = (value) => new TextDecoder().decode(canonical(value));
+
+const BEGUN = record({
+  pads: shape.string,
+  checks: count,
+  skip: shape.list(shape.string),
+  layers: shape.map(shape.string, count),
+  products: count,
+  dealer: nullable(record({ simulated: shape.boolean })),
+});
+const SPENT = record({ products: count, rows: count, bytes_out: count, bytes_in: count });
+
+export async function padsHold(state) {
+  const { predicate } = state;
+  const asked = state.need("lock").recipe.collaboration;
+  let layers = null;
+  let begun = false;
+  let spent = null;
+  let products = 0;
+  for (const { event, fields } of predicate.run_log.entries) {
+    if (BEGINNINGS.includes(event)) {
+      if (spent) products += spent.products;
+      begun = false;
+      spent = null;
+    } else if (event === "pads.begun") {
+      claim(BEGUN(fields), "pads.begun has another form");
+      claim(!begun, "pads are begun twice in one process");
+      for (const name of ["pads", "checks", "skip"]) {
+        claim(text(fields[name]) === text(asked[name]), `another ${name} than the recipe's`);
+      }
+      claim((fields.dealer !== null) === (asked.pads === "dealer"), "a dealer exactly where the recipe has one");
+      claim(layers === null || layers === text(fields.layers), "other layers than before");
+      layers = text(fields.layers);
+      begun = true;
+    } else if (event === "pads.spent") {
+      claim(SPENT(fields), "pads.spent has another form");
+      claim(begun, "pads are spent before they are begun");
+      const falls = spent && Object.keys(fields).some((name) => fields[name] < spent[name]);
+      claim(!falls, "a count falls");
+      spent = fields;
+    } else if (event === "checkpoint.sealed" || event === "training.finished") {
+      claim(spent, "work without products of the accelerator");
+    } else {
+      claim(!event.startsWith("pads."), `unknown event ${event}`);
+    }
+  }
+  claim(layers !== null, "pads were never begun");
+  return `${products + (spent?.products ?? 0)} products by an accelerator that sees none of their inputs`;
+}

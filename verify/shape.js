@@ -1,0 +1,76 @@
+// Shapes of documents: small functions that say whether a parsed value has a form.
+
+import { fromBase64, seconds } from "./bytes.js";
+
+const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+
+/** An object with exactly the fields of `fields` and any of `optional`. */
+export function record(fields, optional = {}) {
+  const required = Object.keys(fields);
+  return (value) =>
+    isObject(value) &&
+    required.every((key) => key in value) &&
+    Object.keys(value).every((key) => {
+      if (Object.hasOwn(fields, key)) return fields[key](value[key]);
+      return Object.hasOwn(optional, key) && optional[key](value[key]);
+    });
+}
+
+export const list =
+  (item, { min = 0, max = Infinity } = {}) =>
+  (value) =>
+    Array.isArray(value) && value.length >= min && value.length <= max && value.every(item);
+
+/** An object whose keys and values have forms. */
+export const map =
+  (key, item, { max = Infinity } = {}) =>
+  (value) =>
+    isObject(value) &&
+    Object.keys(value).length <= max &&
+    Object.keys(value).every((name) => key(name) && item(value[name]));
+
+export const match = (pattern) => (value) => typeof value === "string" && pattern.test(value);
+export const literal =
+  (...values) =>
+  (value) =>
+    values.includes(value);
+export const nullable = (item) => (value) => value === null || item(value);
+export const either =
+  (...forms) =>
+  (value) =>
+    forms.some((form) => form(value));
+export const integer =
+  (min, max = 2 ** 53 - 1) =>
+  (value) =>
+    Number.isSafeInteger(value) && value >= min && value <= max;
+export const number =
+  (holds = () => true) =>
+  (value) =>
+    typeof value === "number" && Number.isFinite(value) && holds(value);
+export const string = (value) => typeof value === "string";
+export const boolean = (value) => typeof value === "boolean";
+export const anyObject = isObject;
+
+export const hex32 = match(/^[0-9a-f]{32}$/);
+export const hex40 = match(/^[0-9a-f]{40}$/);
+export const hex64 = match(/^[0-9a-f]{64}$/);
+export const hex96 = match(/^[0-9a-f]{96}$/);
+export const ownerName = match(/^[a-z0-9][a-z0-9-]{0,62}$/);
+export const timestamp = match(/^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$/);
+export const realTime = (value) => seconds(value) !== null;
+export const count = integer(0);
+/** Base64 of so many bytes, or of any number. */
+export const base64 = (length) => (value) => {
+  const bytes = fromBase64(value);
+  return bytes !== null && (length === undefined || bytes.length === length);
+};
+/** Text of a deployment document. */
+export const compose = (value) => string(value) && value.length >= 2 && value.length <= 4 * 2 ** 20;
+/** One line of visible text of at most so many characters. */
+export const line =
+  (most, least = 0) =>
+  (value) => {
+    if (typeof value !== "string") return false;
+    const length = [...value].length;
+    return length >= least && length <= most && !/[\p{C}\p{Zl}\p{Zp}]|(?! )\p{Zs}/u.test(value);
+  };

@@ -1,0 +1,341 @@
+// A reader of strict DER, and as much of X.509 and of revocation lists as evidence needs.
+
+import { ecdsa, equal, hex, latin1, rsaPss, text } from "./bytes.js";
+
+/** Bytes that are no certificate or list this reader knows; the caller names the refusal. */
+export class BadDer extends Error {}
+
+const fail = (message) => {
+  throw new BadDer(message);
+};
+
+/** One element: `{tag, whole, content}`; the bytes must end with it. */
+export function der(bytes) {
+  const [element, end] = element_at(bytes, 0);
+  return end === bytes.length ? element : fail("bytes follow a DER value");
+}
+
+function element_at(bytes, at) {
+  if (at + 2 > bytes.length) fail("truncated");
+  const tag = bytes[at];
+  let length = bytes[at + 1];
+  let start = at + 2;
+  if (length & 0x80) {
+    const digits = length & 0x7f;
+    if (digits === 0 || digits > 3 || start + digits > bytes.length) fail("bad length");
+    length = 0;
+    for (let i = 0; i < digits; i++) length = length * 256 + bytes[start + i];
+    start += digits;
+    if (length < 128 || bytes[start - digits] === 0) fail("length is not the shortest");
+  }
+  if (start + length > bytes.length) fail("truncated");
+  const end = start + length;
+  return [{ tag, whole: bytes.subarray(at, end), content: bytes.subarray(start, end) }, end];
+}
+
+/** Elements of a constructed value. */
+export function items(element, tag = 0x30) {
+  if (element?.tag !== tag) fail("another element than expected");
+  const result = [];
+  for (let at = 0; at < element.content.length; ) {
+    const [item, end] = element_at(element.content, at);
+    result.push(item);
+    at = end;
+  }
+  return result;
+}
+
+/** Bytes of a BIT STRING of whole bytes. */
+export function bits(element) {
+  if (element?.tag !== 3 || element.content[0] !== 0) fail("no bit string of whole bytes");
+  return element.content.subarray(1);
+}
+
+export function oid(element) {
+  if (element?.tag !== 6) fail("no object identifier");
+  const { content } = element;
+  const numbers = [Math.min(2, Math.floor(content[0] / 40))];
+  numbers.push(content[0] - 40 * numbers[0]);
+  let value = 0;
+  for (const byte of content.subarray(1)) {
+    value = value * 128 + (byte & 0x7f);
+    if (!(byte & 0x80)) {
+      numbers.push(value);
+      value = 0;
+    }
+  }
+  return numbers.join(".");
+}
+
+/** Value of a small unsigned INTEGER. */
+export function small(element) {
+  if (element?.tag !== 2 || element.content.length === 0 || element.content.length > 6) fail("no integer");
+  if (element.content[0] & 0x80) fail("negative");
+  return element.content.reduce((sum, byte) => sum * 256 + byte, 0);
+}
+
+/** Seconds since the epoch of a UTCTime or GeneralizedTime. */
+export function time(element) {
+  const written = latin1(element.content);
+  let digits = /^\d{12}Z$/.test(written) && element.tag === 0x17 ? written : null;
+  if (digits !== null) digits = (digits < "50" ? "20" : "19") + digits;
+  else if (element.tag === 0x18 && /^\d{14}Z$/.test(written)) digits = written;
+  else fail("no time");
+  const [, ...parts] = /^(\d{4})(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)Z$/.exec(digits);
+  const [year, month, day, hour, minute, second] = parts.map(Number);
+  const found = Date.UTC(year, month - 1, day, hour, minute, second) / 1000;
+  const same = new Date(found * 1000).toISOString().replace(/[-:T]|\.000/g, "") === digits;
+  return same ? found : fail("a time that no calendar has");
+}
+
+const CURVES = {
+  "1.2.840.10045.3.1.7": ["P-256", 32],
+  "1.3.132.0.34": ["P-384", 48],
+};
+const SIGNATURES = { "1.2.840.10045.4.3.2": "SHA-256", "1.2.840.10045.4.3.3": "SHA-384" };
+
+const COMMON_NAME = "2.5.4.3";
+const TEXTS = [0x0c, 0x13, 0x14, 0x16, 0x1c, 0x1e];
+const SERIAL_NUMBER = "2.5.4.5";
+const RSA = "1.2.840.113549.1.1.1";
+const PSS = "1.2.840.113549.1.1.10";
+const MGF1 = "1.2.840.113549.1.1.8";
+const SHA384 = "2.16.840.1.101.3.4.2.2";
+
+function names(element, wanted) {
+  const result = [];
+  for (const set of items(element)) {
+    for (const pair of items(set, 0x31)) {
+      const [type, value] = items(pair);
+      if (!TEXTS.includes(value?.tag)) fail("a name that is no text");
+      if (oid(type) === wanted) result.push(safeText(value.content));
+    }
+  }
+  return result;
+}
+
+/** Hash of a signature algorithm, `PSS` for RSASSA-PSS with SHA-384 throughout; else undefined. */
+function hashOf(algorithm) {
+  const [name, parameters] = items(algorithm);
+  if (oid(name) !== PSS) return SIGNATURES[oid(name)];
+  const fields = new Map(items(parameters).map((one) => [one.tag, one.content]));
+  const hash = fields.get(0xa0);
+  const mask = fields.get(0xa1);
+  const salt = fields.get(0xa2);
+  if (!hash || !mask || !salt) return undefined;
+  const [generator, inner] = items(der(mask));
+  const both = [items(der(hash))[0], items(inner)[0]].every((one) => oid(one) === SHA384);
+  return both && oid(generator) === MGF1 && small(der(salt)) === 48 ? "PSS" : undefined;
+}
+
+/** Bits of an RSA key's modulus, 0 of another key. */
+function modulusBits(kind, key) {
+  if (oid(kind[0]) !== RSA) return 0;
+  const [modulus] = items(der(bits(key)));
+  const bytes = modulus.content[0] === 0 ? modulus.content.subarray(1) : modulus.content;
+  return bytes.length * 8 - Math.clz32(bytes[0]) + 24;
+}
+
+function safeText(bytes) {
+  try {
+    return text(bytes);
+  } catch {
+    return latin1(bytes);
+  }
+}
+
+function extensions(element) {
+  const result = new Map();
+  for (const item of items(items(element, element.tag)[0])) {
+    const parts = items(item);
+    const critical = parts.length === 3 && parts[1].content[0] === 0xff;
+    const value = parts[parts.length - 1];
+    if (value.tag !== 4) fail("extension without octets");
+    const name = oid(parts[0]);
+    if (result.has(name)) fail("an extension twice");
+    result.set(name, { critical, value: value.content });
+  }
+  return result;
+}
+
+/** The parts of a certificate that checks read. Nothing of it is verified. */
+export function certificate(bytes) {
+  const [body, algorithm, signature] = items(der(bytes));
+  const fields = items(body);
+  if (fields[0].tag !== 0xa0) fail("no version");
+  const [, serial, inner, issuer, validity, subject, info, ...rest] = fields;
+  const [first, last] = items(validity);
+  const [keyAlgorithm, key] = items(info);
+  const kind = items(keyAlgorithm);
+  const curve = kind[1]?.tag === 6 ? CURVES[oid(kind[1])] : undefined;
+  const extra = rest.find((one) => one.tag === 0xa3);
+  const named = equal(inner.whole, algorithm.whole); // else nothing verifies it
+  return {
+    bytes,
+    signed: body.whole,
+    signature: bits(signature),
+    hash: named ? hashOf(algorithm) : undefined,
+    serial: hex(serial.content),
+    issuer: issuer.whole,
+    subject: subject.whole,
+    names: names(subject, COMMON_NAME),
+    serialNumbers: names(subject, SERIAL_NUMBER),
+    info: info.whole,
+    key: bits(key),
+    rsaBits: modulusBits(kind, key),
+    start: time(first),
+    end: time(last),
+    curve: curve?.[0],
+    point: bits(key),
+    extensions: extra ? extensions(extra) : new Map(),
+  };
+}
+
+/** Raw `r ‖ s` of an ECDSA signature in DER, null where it is none. */
+export function rawSignature(bytes, size) {
+  let numbers;
+  try {
+    numbers = items(der(bytes));
+  } catch {
+    return null;
+  }
+  if (numbers.length !== 2) return null;
+  const result = new Uint8Array(2 * size);
+  for (const [i, number] of numbers.entries()) {
+    let { content } = number;
+    if (number.tag !== 2 || content.length === 0 || content[0] & 0x80) return null;
+    if (content.length > 1 && content[0] === 0 && !(content[1] & 0x80)) return null;
+    if (content[0] === 0) content = content.subarray(1);
+    if (content.length > size) return null;
+    result.set(content, size * (i + 1) - content.length);
+  }
+  return result;
+}
+
+/** Whether a certificate's key signed bytes with a signature in DER. */
+export async function signedBy(issuer, hash, signature, message) {
+  if (hash === "PSS") return issuer.rsaBits > 0 && rsaPss(issuer.info, signature, message);
+  const size = { "P-256": 32, "P-384": 48 }[issuer.curve];
+  if (!size || !hash) return false;
+  const raw = rawSignature(signature, size);
+  return raw !== null && ecdsa(issuer.curve, hash, issuer.point, raw, message);
+}
+
+const flags = (found) => (found ? der(found.value) : null);
+
+/** Whether a certificate may sign others. */
+export function isAuthority(one) {
+  const basic = one.extensions.get("2.5.29.19");
+  if (!basic) return false;
+  const [ca] = items(der(basic.value));
+  const usage = flags(one.extensions.get("2.5.29.15"));
+  const signs = usage === null || Boolean(usage.content[1] & 0x04);
+  return ca?.tag === 1 && ca.content[0] === 0xff && signs;
+}
+
+/** Whether bytes are a certificate whose common name begins with SIMULATED. */
+export function callsItselfSimulated(bytes) {
+  try {
+    return certificate(bytes).names.some((name) => name.startsWith("SIMULATED"));
+  } catch (error) {
+    if (error instanceof BadDer || error instanceof TypeError) return false;
+    throw error;
+  }
+}
+
+/** What a certificate's extensions say: `authority`, `certifies` and `signs` are null where they are silent. */
+export function powers(one) {
+  const basic = flags(one.extensions.get("2.5.29.19"));
+  const fields = basic ? items(basic) : [];
+  const authority = fields[0]?.tag === 1 && fields[0].content[0] === 0xff;
+  const depth = fields.find((field) => field.tag === 2);
+  const usage = flags(one.extensions.get("2.5.29.15"));
+  if (usage && usage.tag !== 3) fail("key usage is malformed");
+  const has = (bit) => (usage === null ? null : Boolean(usage.content[1] & bit));
+  return { authority, depth: depth ? small(depth) : Infinity, certifies: has(0x04), signs: has(0x80) };
+}
+
+/**
+ * Refuse a path, root first, unless each certificate signed the next one with ECDSA and SHA-384 on
+ * P-384, all but the last are authorities within their depth, and the last one may only sign.
+ */
+export async function checkPath(path, { now, critical = [] }) {
+  const known = ["2.5.29.19", "2.5.29.15", ...critical];
+  for (const [place, one] of path.entries()) {
+    const leaf = place === path.length - 1;
+    if (one.curve !== "P-384") fail("a key that is not on P-384");
+    for (const [name, extension] of one.extensions) {
+      if (extension.critical && !known.includes(name)) fail("an unknown critical extension");
+    }
+    const { authority, depth, certifies, signs } = powers(one);
+    if (leaf && (authority || signs !== true)) fail("the leaf is an authority, or may not sign");
+    if (!leaf && !(authority && certifies === true)) fail("an issuer may not sign certificates");
+    if (!leaf && depth < path.length - 2 - place) fail("the path is too long");
+    if (now !== null && !(one.start <= now && now <= one.end)) fail("a certificate is not valid at that time");
+    if (place === 0) continue;
+    const issuer = path[place - 1];
+    if (!equal(issuer.subject, one.issuer) || one.hash !== "SHA-384") fail("issued by another");
+    if (!(await signedBy(issuer, one.hash, one.signature, one.signed))) fail("a signature does not hold");
+  }
+}
+
+/** Whether an authority signed a certificate and is named as its issuer. */
+export async function issued(issuer, one) {
+  if (!isAuthority(issuer) || !equal(issuer.subject, one.issuer)) return false;
+  const known = ["2.5.29.19", "2.5.29.15"];
+  for (const [name, { critical }] of one.extensions) {
+    if (critical && !known.includes(name)) return false;
+  }
+  return signedBy(issuer, one.hash, one.signature, one.signed);
+}
+
+/** A revocation list: its dates, issuer, and the revoked serial numbers. */
+export function revocationList(bytes) {
+  const [body, algorithm, signature] = items(der(bytes));
+  const fields = items(body);
+  if (fields[0].tag === 2) fields.shift();
+  const [, issuer, start, ...rest] = fields;
+  const end = [0x17, 0x18].includes(rest[0]?.tag) ? time(rest.shift()) : 0;
+  const revoked = new Set();
+  if (rest[0]?.tag === 0x30) {
+    for (const entry of items(rest[0])) revoked.add(hex(items(entry)[0].content));
+  }
+  const tail = rest.find((one) => one.tag === 0xa0);
+  const known = ["2.5.29.20", "2.5.29.35"];
+  for (const [name, { critical, value }] of tail ? extensions(tail) : []) {
+    if (critical && !known.includes(name)) fail("an unknown critical extension");
+    if (known.includes(name)) der(value);
+  }
+  return {
+    signed: body.whole,
+    signature: bits(signature),
+    hash: hashOf(algorithm),
+    issuer: issuer.whole,
+    start: time(start),
+    end,
+    revoked,
+  };
+}
+
+const PEM = /^(?:-----BEGIN CERTIFICATE-----\n((?:[A-Za-z0-9+/=]{1,64}\n)+)-----END CERTIFICATE-----(?:\n|$))+$/;
+const ONE = /-----BEGIN CERTIFICATE-----\n([A-Za-z0-9+/=\n]+)\n-----END CERTIFICATE-----/g;
+
+/** Certificates of PEM text: nothing else is in it, lines have 64 characters. */
+export const pemCertificates = (source) => pemBytes(source).map(certificate);
+
+/** The same as bytes, which may be no certificates. */
+export function pemBytes(source) {
+  if (!PEM.test(source)) fail("not PEM of certificates alone");
+  return [...source.matchAll(ONE)].map(([, lines]) => {
+    const whole = lines.split("\n");
+    if (whole.slice(0, -1).some((line) => line.length !== 64)) fail("lines are not of 64");
+    let raw;
+    try {
+      raw = atob(whole.join(""));
+    } catch {
+      fail("not base64");
+    }
+    if (btoa(raw) !== whole.join("")) fail("not the one base64");
+    return Uint8Array.from(raw, (character) => character.charCodeAt(0));
+  });
+}
