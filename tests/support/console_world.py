@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,11 +15,17 @@ from typing import Any
 
 import pytest
 from broker_site import BrokerSite, broker_site
-from manifest_world import RUN_ID, make_world
+from manifest_world import RUN_ID, START, World, make_world, run_log
 from npm_world import AXE, node_modules
 from second_verifier import node
+from storage_world import Server
+from storage_world import serving as storing
 
+from sealtrain.base.yamltext import yaml_text
 from sealtrain.client.api import BrokerClient
+from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.store import SealedStore
+from sealtrain.storage.outputs import OutputStore
 from sealtrain.web.app import Page, console_app
 from sealtrain.web.consortium import CONSORTIUM
 from sealtrain.web.curves import Curves
@@ -28,18 +35,24 @@ from sealtrain.web.sources import Sources
 
 DRIVER = Path(__file__).with_name("pages_in_chromium.mjs")
 LIVE_ID = "7e" * 16
+FORGED_ID = "bd" * 16
 PAGES: tuple[Page, ...] = (CONSORTIUM, RUNS)
 
 
 @dataclass(kw_only=True)
 class ConsoleWorld:
-    """A consortium whose console runs in this process."""
+    """A consortium whose console runs in this process.
+
+    ``audited`` made the manifests; ``stores`` serves the output stores ``done`` and ``live``.
+    """
 
     folder: Path
     site: BrokerSite
     client: BrokerClient
     sources: Sources
     url: str
+    audited: World
+    stores: Server
 
     @property
     def compose_hash(self) -> str:
@@ -48,7 +61,8 @@ class ConsoleWorld:
     def pages(self) -> list[str]:
         """Every page, whole."""
         recipe = f"/consortium/{self.compose_hash}"
-        paths = ["/consortium", recipe, "/runs", f"/runs/{RUN_ID}", f"/runs/{LIVE_ID}", "/nowhere"]
+        runs = [f"/runs/{one}" for one in (RUN_ID, LIVE_ID, FORGED_ID)]
+        paths = ["/consortium", recipe, "/runs", *runs, "/nowhere"]
         return [self.url + path for path in paths]
 
 
@@ -108,25 +122,76 @@ def measured(step: int) -> dict[str, float]:
     }
 
 
+def completed_run(folder: Path, audited: World, manifest: bytes | None = None) -> Path:
+    """A run's folder as it is left: the sealed model, and the manifest or another one."""
+    shutil.copytree(audited.artefacts, folder)
+    (folder / "manifest.json").write_bytes(audited.manifest() if manifest is None else manifest)
+    return folder
+
+
+def forged(audited: World) -> bytes:
+    """A manifest, signed and quoted, whose releases are another run's."""
+
+    def change(document: dict[str, Any]) -> None:
+        document["run"]["run_id"] = FORGED_ID
+        document["run_log"] = run_log(FORGED_ID)
+
+    return audited.manifest(change)
+
+
+def leave_live(store: Server, name: str, out: Path, compose_hash: str) -> None:
+    """Two sealed checkpoints of the live run, in a store."""
+    key = DataKey(bytes(32))
+    for number in (1, 2):
+        for part, file in (
+            ("checkpoints", f"checkpoint-{number:08d}-{number * 100:010d}"),
+            ("journal", f"journal-{number:08d}"),
+        ):
+            with SealedStore(out / part, key, label=part).write(file, {}) as sealed:
+                sealed.write(bytes(4000 * number))
+            os.utime(out / part / f"{file}.sealed", (START + number * 60,) * 2)
+    OutputStore(store.folder(name), compose_hash).leave(
+        out, run_id=LIVE_ID, state="checkpointed", attempts=1
+    )
+
+
 @contextmanager
 def console_world(folder: Path, **changed: Any) -> Iterator[ConsoleWorld]:
-    """A console whose broker has one approval and whose runs are a completed and a live one."""
+    """A console whose broker has one approval; runs are a completed, a live and a forged one."""
     with ExitStack() as stack:
         site = stack.enter_context(broker_site(folder / "site"))
         client = stack.enter_context(site.serving("state"))
         site.decide(client, "hospital-a")
         runs = folder / "runs"
         live_run(runs / "live")
-        done = runs / "completed"
-        done.mkdir()
-        (done / "manifest.json").write_bytes(make_world(folder / "manifests").manifest())
+        audited = make_world(folder / "manifests")
+        done = completed_run(runs / "completed", audited)
+        completed_run(runs / "forged", audited, forged(audited))
+        trust = folder / "trust.yaml"
+        trust.write_text(yaml_text(audited.trust_document()))
+        stores = stack.enter_context(storing(folder / "stores"))
+        compose_hash = audited.locked.compose_hash
+        OutputStore(stores.folder("done"), compose_hash).leave(
+            done, run_id=RUN_ID, state="completed", attempts=1
+        )
+        leave_live(stores, "live", folder / "left", compose_hash)
         given: dict[str, Any] = {
             "consortium": site.folder / "consortium.json",
             "brokers": (site.broker_file(client),),
             "deployments": (site.deployment,),
             "runs": (runs,),
+            "stores": (f"{stores.url}/done", f"{stores.url}/live"),
+            "trusts": (trust,),
         }
         sources = Sources(**{**given, **changed})
         app = console_app(PAGES, {"sources": sources, "curves": Curves()})
         url = stack.enter_context(serving(app))
-        yield ConsoleWorld(folder=folder, site=site, client=client, sources=sources, url=url)
+        yield ConsoleWorld(
+            folder=folder,
+            site=site,
+            client=client,
+            sources=sources,
+            url=url,
+            audited=audited,
+            stores=stores,
+        )

@@ -3,84 +3,26 @@
 //
 // A visit has `url`, `width`, `dark`, and may have `shot` (a PNG to write), `tabs` (how often Tab is pressed),
 // `blocked` (URL patterns), and `steps`: `{click}` and `{press}` a selector, `{value, of}`, `{until}` an expression,
-// `{get}` one, `{pause}` milliseconds. Prints what each visit found. Speaks DevTools over pipes.
+// `{get}` one, `{pause}` milliseconds. Prints what each visit found.
 
-import { spawn } from "node:child_process";
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
-import path from "node:path";
+import { readFileSync, writeFileSync } from "node:fs";
+
+import { pause, withPage } from "./devtools.mjs";
 
 const chromium = process.argv[2];
 const job = JSON.parse(readFileSync(0, "utf8"));
 const axe = job.axe ? readFileSync(job.axe, "utf8") : null;
-const profile = mkdtempSync(path.join(tmpdir(), "chromium-"));
-const flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"];
-flags.push("--disable-background-networking", "--remote-debugging-pipe", `--user-data-dir=${profile}`);
-const browser = spawn(chromium, flags, { stdio: ["ignore", "ignore", "ignore", "pipe", "pipe"] });
-const waiting = new Map();
-const WATCH = `addEventListener("securitypolicyviolation", (event) => {
-  (window.violations ??= []).push(event.violatedDirective + " " + event.blockedURI);
-});`;
-let asked = [];
-let faults = [];
-let next = 0;
-let rest = "";
 
-browser.stdio[4].on("data", (data) => {
-  const parts = (rest + data).split("\0");
-  rest = parts.pop();
-  for (const { id, result, error, method, params } of parts.map((part) => JSON.parse(part))) {
-    if (method === "Network.requestWillBeSent") asked.push(params.request.url);
-    if (method === "Runtime.exceptionThrown") faults.push(params.exceptionDetails.exception?.description ?? "exception");
-    if (method === "Log.entryAdded") faults.push(params.entry.text);
-    if (waiting.has(id)) waiting.get(id)(error ? { error } : result);
-  }
-});
-
-function call(method, params = {}, sessionId) {
-  const id = ++next;
-  browser.stdio[3].write(`${JSON.stringify({ id, method, params, sessionId })}\0`);
-  return new Promise((resolve) => waiting.set(id, resolve));
-}
-
-const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
-
-async function main() {
-  const { targetId } = await call("Target.createTarget", { url: "about:blank" });
-  const { sessionId } = await call("Target.attachToTarget", { targetId, flatten: true });
-  const ask = (method, params) => call(method, params, sessionId);
-  const evaluate = async (expression) => {
-    const found = await ask("Runtime.evaluate", { expression, returnByValue: true, awaitPromise: true });
-    if (found.exceptionDetails) throw new Error(`${expression.slice(0, 200)}: ${found.exceptionDetails.exception?.description}`);
-    return found.result?.value;
-  };
-  const until = async (expression, milliseconds = 15000) => {
-    const ends = Date.now() + milliseconds;
-    while (Date.now() < ends) {
-      if (await evaluate(expression).catch(() => false)) return true;
-      await pause(40);
-    }
-    return false;
-  };
-  for (const domain of ["Page", "DOM", "Network", "Runtime", "Log"]) await ask(`${domain}.enable`);
-  await ask("Page.addScriptToEvaluateOnNewDocument", { source: WATCH });
+async function work({ ask, evaluate, until, key, shaped, picture, seen, version }) {
   if (job.authenticator) {
     await ask("WebAuthn.enable");
     const options = { protocol: "ctap2", transport: "internal", hasResidentKey: true, hasUserVerification: true };
     await ask("WebAuthn.addVirtualAuthenticator", { options: { ...options, isUserVerified: true } });
   }
-  const key = async (name, code) => {
-    await ask("Input.dispatchKeyEvent", { type: "keyDown", key: name, code: name, windowsVirtualKeyCode: code, text: name === "Enter" ? "\r" : undefined });
-    await ask("Input.dispatchKeyEvent", { type: "keyUp", key: name, code: name, windowsVirtualKeyCode: code });
-  };
-
   const answers = [];
   for (const visit of job.visits) {
-    [asked, faults] = [[], []];
-    const size = { width: visit.width, height: visit.width < 600 ? 844 : 900, deviceScaleFactor: 1, mobile: visit.width < 600 };
-    await ask("Emulation.setDeviceMetricsOverride", size);
-    const features = [{ name: "prefers-color-scheme", value: visit.dark ? "dark" : "light" }];
-    await ask("Emulation.setEmulatedMedia", { features });
+    [seen.asked, seen.faults] = [[], []];
+    await shaped(visit.width, visit.dark);
     await ask("Network.setBlockedURLs", { urls: visit.blocked ?? [] });
     await ask("Page.navigate", { url: visit.url });
     await until(`document.readyState === "complete" && location.href.startsWith(${JSON.stringify(visit.url.split("#")[0])})`);
@@ -92,7 +34,7 @@ async function main() {
       if (step.click) await evaluate(`document.querySelector(${JSON.stringify(step.click)}).click()`);
       if (step.press) {
         await evaluate(`document.querySelector(${JSON.stringify(step.press)}).focus()`);
-        await key("Enter", 13);
+        await key("Enter", 13, "\r");
       }
       if (step.of) await evaluate(`(() => { const field = document.querySelector(${JSON.stringify(step.of)});
         field.value = ${JSON.stringify(step.value)}; field.dispatchEvent(new Event("change", { bubbles: true })); })()`);
@@ -131,24 +73,12 @@ async function main() {
       paint: await evaluate(`performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? null`),
       codes: await evaluate(`[...document.querySelectorAll("[data-code]")].map((one) => one.dataset.code)`),
       drawn: await evaluate(`document.getElementById("live") ? { ...document.getElementById("live").dataset } : null`),
-      asked,
-      faults,
+      ...seen,
     };
-    if (visit.shot) {
-      const { contentSize } = await ask("Page.getLayoutMetrics").then((found) => ({ contentSize: found.cssContentSize }));
-      const clip = { x: 0, y: 0, width: visit.width, height: Math.min(contentSize.height, 6000), scale: 1 };
-      const { data } = await ask("Page.captureScreenshot", { format: "png", clip, captureBeyondViewport: true });
-      writeFileSync(visit.shot, Buffer.from(data, "base64"));
-    }
+    if (visit.shot) writeFileSync(visit.shot, await picture(visit.width));
     answers.push(answer);
   }
-  return { browser: (await call("Browser.getVersion")).product, visits: answers };
+  return { browser: await version(), visits: answers };
 }
 
-try {
-  console.log(JSON.stringify(await main()));
-} finally {
-  browser.kill();
-  await new Promise((resolve) => browser.once("exit", resolve));
-  rmSync(profile, { recursive: true, force: true });
-}
+console.log(JSON.stringify(await withPage(chromium, work)));

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,13 @@ class _Handler(Handler):
             return self._answer(416, b"", content_range=f"bytes */{size}")
         part = data[first : last + 1]
         part += bytes(last + 1 - first - len(part)) + bytes(state.grows)
-        return self._answer(206, part, content_range=f"bytes {first}-{last}/{size}")
+        self._answer(
+            206,
+            part,
+            content_range=f"bytes {first}-{last}/{size}",
+            last_modified=formatdate(path.stat().st_mtime, usegmt=True),
+        )
+        return None
 
     def do_PUT(self) -> None:
         state = self.server_state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +16,30 @@ __all__ = ["Port", "console"]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of loopback; 0 for any free one.")]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """Where runs are looked for, and what their manifests are verified against."""
+
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option("--folder", help="Folder of a run, or of several, or a manifest; repeat."),
+    ] = None
+    stores: Annotated[
+        list[str] | None,
+        typer.Option("--store", help="URL of an output store to look into; repeat."),
+    ] = None
+    ticket: Annotated[
+        Path | None, typer.Option(help="Run ticket whose output store to look into.")
+    ] = None
+    trusts: Annotated[
+        list[Path] | None,
+        typer.Option("--trust", help="What you trust (YAML): verifies manifests; repeat."),
+    ] = None
+
+
 def console(
     context: typer.Context,
+    *,
     brokers: Annotated[
         list[Path] | None, typer.Option("--broker", help="Broker file to read from; repeat.")
     ] = None,
@@ -31,10 +54,7 @@ def console(
         list[Path] | None,
         typer.Option("--verified", help="Record of an owner who verified an image; repeat."),
     ] = None,
-    runs: Annotated[
-        list[Path] | None,
-        typer.Option("--folder", help="Folder of a run, or of several, or a manifest; repeat."),
-    ] = None,
+    shown: RunOptions,
     agent: Annotated[
         Path | None, typer.Option(help="Socket of your agent (made by: sealtrain console agent).")
     ] = None,
@@ -42,12 +62,14 @@ def console(
 ) -> None:
     """Show consortium and runs in a browser on this machine, until Ctrl-C.
 
-    The pages read brokers and files anew each time; the console keeps nothing and holds no key. It
-    listens on loopback only: from another machine, forward the port over SSH.
+    The pages read brokers, stores and files anew each time; the console keeps nothing and holds no
+    key. With --trust, each manifest that they show is verified, offline, as sealtrain verify does
+    it. It listens on loopback only: from another machine, forward the port over SSH.
     """
     if context.invoked_subcommand is not None:
         return
     require_extras("the console", "console")
+    from sealtrain.manifest.trust import load_trust
     from sealtrain.web.app import console_app
     from sealtrain.web.consortium import CONSORTIUM
     from sealtrain.web.curves import Curves
@@ -60,9 +82,14 @@ def console(
         brokers=tuple(brokers or ()),
         deployments=tuple(deployments or ()),
         verified=tuple(verified or ()),
-        runs=tuple(runs or ()),
+        runs=tuple(shown.runs or ()),
+        stores=tuple(shown.stores or ()),
+        ticket=shown.ticket,
+        trusts=tuple(shown.trusts or ()),
         agent=agent,
     )
     sources.members()
+    for trust in sources.trusts:
+        load_trust(trust)
     app = console_app([CONSORTIUM, RUNS], {"sources": sources, "curves": Curves()})
     serve(app, port, lambda url: say(f"console ready {url}"))

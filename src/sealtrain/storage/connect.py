@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any, Final
 
-from sealtrain.base.http import parts_of
+from sealtrain.base.http import Bounds, parts_of
 from sealtrain.errors import ExtraMissing, UsageError
 from sealtrain.storage.address import Address, parse_address
 from sealtrain.storage.folder import RemoteFolder
@@ -22,7 +22,11 @@ STORE_URL: Final = "SEALTRAIN_STORE_URL"
 
 
 def open_folder(
-    url: str, *, token: str | None = None, patience: Patience = PATIENT
+    url: str,
+    *,
+    token: str | None = None,
+    patience: Patience = PATIENT,
+    bounds: Bounds | None = None,
 ) -> RemoteFolder:
     """The folder at a URL, without a request to its store.
 
@@ -30,6 +34,7 @@ def open_folder(
         url: ``https://``, ``http://``, ``s3://`` or another scheme that fsspec knows.
         token: Bearer token for HTTP, where the server wants one.
         patience: How often to ask again.
+        bounds: Of one exchange over HTTP or S3 [those of a run].
 
     Raises:
         UsageError: The URL is not acceptable.
@@ -37,7 +42,7 @@ def open_folder(
     """
     address = parse_address(url)
     try:
-        return _folder(address, token, patience)
+        return _folder(address, token, patience, bounds)
     except ImportError as error:
         raise ExtraMissing(
             f"{address.scheme}:// needs a package that is not installed",
@@ -52,18 +57,21 @@ def open_folder(
         ) from None
 
 
-def _folder(address: Address, token: str | None, patience: Patience) -> RemoteFolder:
+def _folder(
+    address: Address, token: str | None, patience: Patience, bounds: Bounds | None
+) -> RemoteFolder:
     filesystem: Any
     hosts: tuple[str, ...]
+    bounded = {} if bounds is None else {"bounds": bounds}
     if address.scheme in ("http", "https"):
         from sealtrain.storage.http import HttpFileSystem
 
-        filesystem = HttpFileSystem(token=token or _token_for(address))
+        filesystem = HttpFileSystem(token=token or _token_for(address), **bounded)
         hosts = (address.url,)
     elif address.scheme == "s3":
         from sealtrain.storage.s3 import S3FileSystem
 
-        filesystem = S3FileSystem()
+        filesystem = S3FileSystem(**bounded)
         hosts = (filesystem.endpoint(address.host),)
     else:
         import fsspec

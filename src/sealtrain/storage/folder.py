@@ -8,20 +8,37 @@ trailers) fetch a block, so that a shard opens with three requests.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain.storage.address import Address
 from sealtrain.storage.patience import PATIENT, Patience
 
-__all__ = ["RemoteFolder"]
+__all__ = ["RemoteFolder", "Told"]
 
 BLOCK_BYTES = 64 << 10
 KEPT_BYTES = 48 << 20
 MAX_FILE_BYTES = 1 << 40
+_LAST_SECOND = 253_402_300_800  # the year 10000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a store says of a file: a claim, like everything it says.
+
+    Attributes:
+        size: Bytes.
+        modified: Seconds since 1970; ``None`` where the store names no time.
+    """
+
+    size: int
+    modified: int | None
 
 
 class RemoteFolder:
@@ -88,9 +105,14 @@ class RemoteFolder:
 
     def size(self, name: str) -> int:
         """Size of a file, as the store claims. Raises as ``open``."""
-        found = self._patience.ask(
-            lambda: self._filesystem.info(self.address.of(name))["size"], what=name
+        return self.told(name).size
+
+    def told(self, name: str) -> Told:
+        """Size and time of a file, as the store claims. Raises as ``open``."""
+        said: Mapping[str, Any] = self._patience.ask(
+            lambda: self._filesystem.info(self.address.of(name)), what=name
         )
+        found, time = said.get("size"), said.get("mtime")
         if not isinstance(found, int) or found < 0:
             raise DataInvalid(f"the store tells no size of {name}", check="storage")
         if found > MAX_FILE_BYTES:
@@ -100,7 +122,8 @@ class RemoteFolder:
                 got=found,
                 expected=f"at most {MAX_FILE_BYTES}",
             )
-        return found
+        named = isinstance(time, int | float) and math.isfinite(time) and 0 <= time < _LAST_SECOND
+        return Told(size=found, modified=int(time) if named and time is not None else None)
 
     def read(self, name: str, max_bytes: int) -> bytes:
         """A whole small file.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -46,9 +47,10 @@ class HttpFileSystem(RangeStore):
         )
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """``size`` of a file, as the server claims. Raises as ``cat_file``."""
-        data, total = self._asked(path, 0, 1)
-        return {"name": path, "type": "file", "size": len(data) if total is None else total}
+        """``size`` and ``mtime`` of a file, as the server claims. Raises as ``cat_file``."""
+        data, total, headers = self._asked(path, 0, 1)
+        size = len(data) if total is None else total
+        return {"name": path, "type": "file", "size": size, "mtime": _modified(headers)}
 
     def put_file(self, lpath: str, rpath: str, **_: Any) -> None:
         """Send a file by PUT. Raises as ``cat_file``."""
@@ -80,8 +82,8 @@ class HttpFileSystem(RangeStore):
     def _range(self, path: str, start: int, end: int) -> bytes:
         return self._asked(path, start, end)[0]
 
-    def _asked(self, url: str, start: int, end: int) -> tuple[bytes, int | None]:
-        """A range, and the size of the file where the server tells it."""
+    def _asked(self, url: str, start: int, end: int) -> tuple[bytes, int | None, Mapping[str, str]]:
+        """A range, the size of the file where the server tells it, and what else it says."""
 
         def cap(status: int, headers: Mapping[str, str]) -> int | None:
             if status == 206:
@@ -98,9 +100,9 @@ class HttpFileSystem(RangeStore):
         )
         if answer.status == 416:
             told = _UNSATISFIED.fullmatch(answer.headers.get("content-range", ""))
-            return b"", int(told[1]) if told else None
+            return b"", int(told[1]) if told else None, answer.headers
         if answer.status == 200:
-            return _whole(answer, start, end)
+            return *_whole(answer, start, end), answer.headers
         if answer.status != 206:
             _refuse(answer)
         announced = _announced(answer.headers, start, end)
@@ -109,7 +111,15 @@ class HttpFileSystem(RangeStore):
         wanted, size = announced
         if len(answer.body) != wanted:
             raise ConnectionError("the server sent another number of bytes than it announced")
-        return answer.body, size
+        return answer.body, size, answer.headers
+
+
+def _modified(headers: Mapping[str, str]) -> float | None:
+    """``Last-Modified`` in seconds since 1970; ``None`` where it names no time."""
+    try:
+        return parsedate_to_datetime(headers.get("last-modified", "")).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _announced(headers: Mapping[str, str], start: int, end: int) -> tuple[int, int | None] | None:

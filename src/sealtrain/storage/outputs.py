@@ -32,7 +32,7 @@ from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST
 from sealtrain.storage.folder import RemoteFolder
 from sealtrain.storage.pieces import Pieces, Progress, fetch, measured
 
-__all__ = ["INDEX_NAME", "OutputIndex", "OutputStore", "State", "parse_index"]
+__all__ = ["INDEX_NAME", "OutputIndex", "OutputStore", "State", "parse_index", "read_index"]
 
 INDEX_NAME: Final = "index.json"
 MAX_INDEX_BYTES: Final = 4 << 20
@@ -110,6 +110,22 @@ def parse_index(data: bytes) -> OutputIndex:
     return index
 
 
+def read_index(folder: RemoteFolder) -> OutputIndex | None:
+    """The index that a store has, of whatever document; ``None`` where there is none.
+
+    Raises:
+        OutputStoreInvalid: It is malformed.
+        StorageUnreachable: The store does not answer.
+    """
+    try:
+        data = folder.read(INDEX_NAME, MAX_INDEX_BYTES)
+    except LimitExceeded as error:
+        raise OutputStoreInvalid(f"index of outputs: {error.message}", check="index") from error
+    except DataInvalid:
+        return None
+    return parse_index(data)
+
+
 class OutputStore:
     """One run's folder in a store. For one thread."""
 
@@ -162,13 +178,7 @@ class OutputStore:
 
     def _there(self) -> OutputIndex | None:
         self._folder.forget(INDEX_NAME)
-        try:
-            data = self._folder.read(INDEX_NAME, MAX_INDEX_BYTES)
-        except LimitExceeded as error:
-            raise OutputStoreInvalid(f"index of outputs: {error.message}", check="index") from error
-        except DataInvalid:
-            return None
-        return parse_index(data)
+        return read_index(self._folder)
 
     def take(self, out: Path, *, progress: Progress = lambda _: None) -> None:
         """Bring the sealed states of the run here that the index names.

@@ -12,6 +12,7 @@ import io
 import re
 import ssl
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -105,11 +106,17 @@ class S3FileSystem(RangeStore):
         return data
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """``size`` of an object, as the store claims. Raises as ``cat_file``."""
+        """``size`` and ``mtime`` of an object, as the store claims. Raises as ``cat_file``."""
         bucket, key = _parts(path)
         with _store_errors():
             answer = self._store.head_object(Bucket=bucket, Key=key)
-        return {"name": path, "type": "file", "size": int(answer["ContentLength"])}
+        modified = answer.get("LastModified")
+        return {
+            "name": path,
+            "type": "file",
+            "size": int(answer["ContentLength"]),
+            "mtime": modified.timestamp() if isinstance(modified, datetime) else None,
+        }
 
     def put_file(self, lpath: str, rpath: str, **_: Any) -> None:
         """Write an object, in parts where it is large; the store checks SHA-256 of each."""

@@ -1,7 +1,7 @@
 """Runs on this machine: folders that guests leave, and manifests. Each says only what it is.
 
-Everything here is the word of the machine that holds the files. A manifest is read, not verified:
-that is the work of ``sealtrain verify``, with an auditor's trust file.
+Everything here is the word of the machine that holds the files. A manifest is read here and judged
+elsewhere (``web.examined``), against an auditor's trust file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sealtrain.base.files import read_bounded
 from sealtrain.base.limits import MAX_MANIFEST_BYTES
-from sealtrain.errors import SealtrainError
+from sealtrain.errors import ClaimContradicted, SealtrainError
 from sealtrain.guest.inventory import FoundCheckpoint, checkpoints_in
 from sealtrain.guest.settings import holds_run, load_run
 from sealtrain.manifest import form
@@ -51,6 +51,11 @@ class LocalRun:
     def folder(self) -> Path | None:
         """Where the run's files lie; ``None`` where only its manifest is here."""
         return self.path if self.path.is_dir() else None
+
+    @property
+    def manifest_file(self) -> Path:
+        """Where its manifest lies, once there is one."""
+        return self.path / RUN_MANIFEST if self.path.is_dir() else self.path
 
     @property
     def name(self) -> str:
@@ -118,7 +123,16 @@ def _read(path: Path) -> LocalRun:
         manifest = None
         if file.is_file() or not path.is_dir():
             manifest = form.read(read_bounded(file, MAX_MANIFEST_BYTES))
-        run_id = manifest.predicate.run.run_id if manifest is not None else load_run(path)[1]
+        begun = load_run(path)[1] if path.is_dir() and holds_run(path) else None
+        run_id = begun if manifest is None else manifest.predicate.run.run_id
+        if begun not in (None, run_id):
+            raise ClaimContradicted(
+                "the manifest in this folder is of another run than the folder",
+                check="run_id",
+                got=run_id,
+                expected=begun,
+                hint="ask the operator of the machine that the folder came from",
+            )
         return LocalRun(path=path, run_id=run_id, manifest=manifest)
     except SealtrainError as error:
         return LocalRun(path=path, error=error)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Path, Request
 from starlette.responses import JSONResponse, Response
 
-from sealtrain.errors import PageUnknown, SealtrainError
+from sealtrain.errors import OutputStoreInvalid, PageUnknown, SealtrainError
+from sealtrain.manifest import form
+from sealtrain.manifest.files import manifest_bytes
 from sealtrain.recipe.privacy import spendings
 from sealtrain.web.app import Page
 from sealtrain.web.curves import Curve, Curves
+from sealtrain.web.examined import Judged, unjudged
 from sealtrain.web.ledgerview import RunEntries, entries_of
+from sealtrain.web.outputstores import Held
 from sealtrain.web.rendering import page, part
 from sealtrain.web.runfolders import (
     METRICS_FILE,
@@ -37,6 +42,8 @@ _router = APIRouter()
 RUNS = Page(path="/runs", title="Runs", router=_router)
 RunId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 _SHOWN_AT_ONCE = 50
+_JUDGE_SECONDS = 4.0
+"""Of one page of many runs; a run's own page verifies its manifest however long that takes."""
 
 
 @_router.get("/runs")
@@ -47,10 +54,33 @@ def _runs(request: Request) -> Response:
         request,
         "runs.html",
         runs=found,
+        judged={},
+        trusted=bool(sources.trusts),
         chains=chains_of(found),
         brokers=len(sources.brokers),
+        stores=sources.reads_stores,
         documents=[one for one in sources.documents() if one.read is not None],
     )
+
+
+@_router.get("/runs/judged")
+def _judged(request: Request) -> Response:
+    """The table of runs with a verdict on each manifest, as a part of the page of all runs."""
+    sources = sources_of(request)
+    found = local_runs(sources.runs)
+    until = time.monotonic() + _JUDGE_SECONDS
+    judged: Mapping[str, Judged] = {
+        str(run.path): _verdict(sources, run)
+        for run in found
+        if run.manifest is not None and time.monotonic() < until
+    }
+    return part("here.html", runs=found, judged=judged, trusted=bool(sources.trusts))
+
+
+@_router.get("/runs/stores")
+def _stores(request: Request) -> Response:
+    """Which run each output store holds, as a part of the page of all runs."""
+    return part("stores.html", held=sources_of(request).held())
 
 
 @_router.get("/runs/submitted")
@@ -94,6 +124,10 @@ def _run(request: Request, run_id: RunId) -> Response:
         "run.html",
         run_id=run_id,
         run=run,
+        twice=[one.path.name for one in _locals(sources, run_id)[1:]],
+        trusted=bool(sources.trusts),
+        judged=unjudged(),
+        stores=sources.reads_stores,
         brokers=len(sources.brokers),
         live=run is not None and run.folder is not None,
         **_states(run),
@@ -112,9 +146,69 @@ def _ledger(request: Request, run_id: RunId) -> Response:
 
     asked = sources.ask(at)
     hashes = {one.answer[0].compose_hash for one in asked if one.answer is not None}
+    run = _local(sources, run_id)
     return part(
-        "ledger.html", asked=asked, reserved=_reserved(sources, hashes), now=sources.clock()
+        "ledger.html",
+        asked=asked,
+        reserved=_reserved(sources, hashes),
+        digest_here=run.manifest.digest if run is not None and run.manifest is not None else None,
     )
+
+
+@_router.get("/runs/{run_id}/checks")
+def _checks(request: Request, run_id: RunId) -> Response:
+    """Every check of the run's manifest on this machine."""
+    sources = sources_of(request)
+    run = _local(sources, run_id)
+    if run is None or run.manifest is None:
+        raise PageUnknown("no manifest of this run is shown here", check="run", got=run_id)
+    return part("checks.html", judged=_verdict(sources, run))
+
+
+@_router.get("/runs/{run_id}/store")
+def _store(request: Request, run_id: RunId) -> Response:
+    """What output stores hold of a run."""
+    sources = sources_of(request)
+    run = _local(sources, run_id)
+    rows = [
+        (held, _contradicted(held, run), _stored_verdict(sources, held))
+        for held in sources.held()
+        if held.run_id in (None, run_id)
+    ]
+    return part("store.html", rows=rows)
+
+
+def _verdict(sources: Sources, run: LocalRun) -> Judged:
+    """What the trust files say of a run's manifest on this machine."""
+    try:
+        data = manifest_bytes(run.manifest_file)
+        return sources.judged(data, form.read(data), run.folder)
+    except SealtrainError as error:
+        return unjudged(error)
+
+
+def _stored_verdict(sources: Sources, held: Held) -> Judged | None:
+    """The same of the manifest in a store; ``None`` where there is none of its run."""
+    if held.data is None or held.manifest is None:
+        return None
+    return sources.judged(held.data, held.manifest, None)
+
+
+def _contradicted(held: Held, run: LocalRun | None) -> list[SealtrainError]:
+    """What is wrong with a store, also beside what lies on this machine."""
+    found = list(held.problems)
+    here = None if run is None else run.manifest
+    if here is not None and held.manifest is not None and held.manifest.digest != here.digest:
+        found.append(
+            OutputStoreInvalid(
+                "the store holds another manifest of this run than this machine",
+                check="manifest",
+                got=held.manifest.digest,
+                expected=here.digest,
+                hint="the ledger of a broker has the digest of the run's own",
+            )
+        )
+    return found
 
 
 @_router.get("/runs/{run_id}/files")
@@ -148,7 +242,11 @@ def _from_manifest(run: LocalRun) -> dict[str, Any]:
 
 
 def _local(sources: Sources, run_id: str) -> LocalRun | None:
-    return next((one for one in local_runs(sources.runs) if one.run_id == run_id), None)
+    return next(iter(_locals(sources, run_id)), None)
+
+
+def _locals(sources: Sources, run_id: str) -> list[LocalRun]:
+    return [one for one in local_runs(sources.runs) if one.run_id == run_id]
 
 
 def _states(run: LocalRun | None) -> dict[str, Any]:

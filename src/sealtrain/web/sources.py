@@ -14,18 +14,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.files import read_bounded
 from sealtrain.base.models import StrictModel
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.connection import Reviewed, deployment_of
 from sealtrain.client.pin import load_pin
+from sealtrain.client.ticket import MAX_TICKET_BYTES, parse_ticket
 from sealtrain.client.transport import Transport
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import BrokerUnreachable, PageUnknown, SealtrainError, UsageError
+from sealtrain.web.examined import Examinations, Judged
+from sealtrain.web.outputstores import Held, OutputStores
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from sealtrain.client.pin import BrokerPin
+    from sealtrain.manifest.form import Manifest
 
 __all__ = ["Asked", "Document", "Sources", "sources_of"]
 
@@ -35,6 +40,7 @@ _EXCHANGE_SECONDS: Final = 4.0
 _BROKER_SECONDS: Final = 5.0
 """For all that one page asks of one broker; one exchange may go on a little longer."""
 _MAX_BROKERS: Final = 16
+_MAX_STORES: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +83,15 @@ class Sources:
         deployments: Deployment documents of the recipes that are shown.
         verified: Records of owners who verified images.
         runs: Folders of runs, and manifests.
+        stores: URLs of output stores.
+        ticket: A run ticket, whose output store is read too.
+        trusts: Trust files that manifests are verified against; without one there is no verdict.
         agent: Socket of the owner's agent; ``None`` where none signs.
         clock: Source of the time.
         exchange_seconds: For one exchange with a broker.
-        broker_seconds: For all exchanges of one page with a broker.
+        broker_seconds: For all exchanges of one page with a broker, or with a store.
+        examinations: Verdicts so far; nothing of them outlives the process.
+        output_stores: Questions to stores that are not answered yet.
     """
 
     consortium: Path
@@ -88,10 +99,15 @@ class Sources:
     deployments: tuple[Path, ...] = ()
     verified: tuple[Path, ...] = ()
     runs: tuple[Path, ...] = ()
+    stores: tuple[str, ...] = ()
+    ticket: Path | None = None
+    trusts: tuple[Path, ...] = ()
     agent: Path | None = None
     clock: Clock = field(default=system_clock)
     exchange_seconds: float = _EXCHANGE_SECONDS
     broker_seconds: float = _BROKER_SECONDS
+    examinations: Examinations = field(default_factory=Examinations, repr=False)
+    output_stores: OutputStores = field(default_factory=OutputStores, repr=False)
 
     def __post_init__(self) -> None:
         if len(self.brokers) > _MAX_BROKERS:
@@ -101,6 +117,18 @@ class Sources:
                 got=len(self.brokers),
                 expected=_MAX_BROKERS,
             )
+        if len(self.stores) > _MAX_STORES:
+            raise UsageError(
+                "the console reads from so many output stores at most",
+                check="--store",
+                got=len(self.stores),
+                expected=_MAX_STORES,
+            )
+
+    @property
+    def reads_stores(self) -> bool:
+        """Whether an output store was named, by itself or by a ticket."""
+        return bool(self.stores) or self.ticket is not None
 
     def members(self) -> Consortium:
         """The consortium as this machine holds it.
@@ -150,6 +178,21 @@ class Sources:
             return []
         with ThreadPoolExecutor(max_workers=len(files)) as pool:
             return list(pool.map(lambda file: self._ask_one(file, act), files))
+
+    def held(self) -> list[Held]:
+        """What the output stores hold, each asked for a bounded time."""
+        named, problems = list(self.stores), []
+        if self.ticket is not None:
+            try:
+                there = parse_ticket(read_bounded(self.ticket, MAX_TICKET_BYTES)).store
+                named += [] if there is None or there in named else [there]
+            except SealtrainError as error:
+                problems.append(Held(url=self.ticket.name, problems=(error,)))
+        return problems + self.output_stores.ask(named, self.broker_seconds)
+
+    def judged(self, data: bytes, manifest: Manifest, folder: Path | None) -> Judged:
+        """The verdict about a manifest that lies in a folder, or in none of this machine."""
+        return self.examinations.of(data, manifest, self.trusts, folder, self.clock())
 
     def _ask_one(
         self, file: Path, act: Callable[[BrokerClient, BrokerPin], Answer]
