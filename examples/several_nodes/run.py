@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -202,20 +203,35 @@ class SeveralNodes(Story):
     def look_at_traffic(self) -> None:
         """Search what was captured."""
         self.stage.title("Everything that went over the guests' lines, searched for records")
+        sources = sorted(self.out.glob("hospital-*/*.jsonl"))
         needles = [
-            json.loads(line)["prompt"][40:64].encode()
-            for source in self.out.glob("hospital-*/*.jsonl")
+            json.loads(line)["prompt"][40:64]
+            for source in sources
             for line in source.read_text().splitlines()
         ]
-        heard = 0
-        for path in sorted(self.out.glob("traffic-*")):
-            data = path.read_bytes()
-            heard += len(data)
-            if any(needle in data for needle in needles):
-                raise SystemExit(f"{path.name} holds a record in the clear")
+        words = self.out / "looked-for"
+        words.write_text("\n".join(needles))
+        lines = sorted(self.out.glob("traffic-*"))
+        if not all(holds(words, source) for source in sources):
+            raise SystemExit("the search does not find a record where records are")
+        for line in lines:
+            if holds(words, line):
+                raise SystemExit(f"{line.name} holds a record in the clear")
+        heard = sum(line.stat().st_size for line in lines)
         print(f"  {heard / 1e6:.1f} MB, {len(needles)} records looked for, none found")
         self.stage.title("Done")
         print("  SIMULATED — NOT ATTESTED: no hardware protected this run.")
+
+
+def holds(words: Path, path: Path) -> bool:
+    """Whether a file holds one of many words; grep reads it once for all of them."""
+    code = subprocess.run(  # noqa: S603 - our own words
+        ["grep", "-aqFf", str(words), str(path)],  # noqa: S607 - of the system
+        env={"LC_ALL": "C", "PATH": os.environ["PATH"]},
+    ).returncode
+    if code > 1:
+        raise SystemExit(f"grep could not read {path.name}")
+    return code == 0
 
 
 if __name__ == "__main__":
