@@ -1,6 +1,7 @@
 """All-reduce and a DDP step over the wire between nodes, beside gloo in plaintext.
 
     python benchmarks/node_wire.py [--json] [--rounds 5] [--megabytes 1 16 256] [--loopback]
+    python benchmarks/node_wire.py --write
 
 Two ranks in two network namespaces that a veth pair joins (root needed; loopback otherwise, and the
 output says so). All ways run in one process per rank, in turn within each round; a figure is the
@@ -12,7 +13,8 @@ median of the rounds.
 - ``wireguard``: gloo over wireguard-go, where wireguard-go and wg are installed.
 
 The DDP step trains 15 million parameters on tokens: over gloo from a plaintext file, and over the
-wire from a sealed file.
+wire from a sealed file. ``--write`` measures the meeting of 16 nodes (``meeting.py``) and the floor
+of the processor too, and makes the page ``docs/reference/benchmarks/nodes.md``.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ from pathlib import Path
 from typing import Any
 
 from measured_on import machine
+from node_wire_page import floor, page
 
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "benchmarks" / "nodes.md"
 HOSTS = ("10.213.0.1", "10.213.0.2")
 GUARDED = ("10.214.0.1", "10.214.0.2")
 TIMEOUT = timedelta(seconds=120)
@@ -426,6 +430,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--megabytes", type=int, nargs="+", default=[1, 16, 256])
     parser.add_argument("--loopback", action="store_true", help="make no namespaces")
+    parser.add_argument("--write", action="store_true", help="write the page")
     for hidden in ("--host", "--interface", "--guarded"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
@@ -433,8 +438,19 @@ def main() -> None:
     if given.rank is not None:
         rank_of_two(given.rank, given)
         return
+    load, began = os.getloadavg()[0], time.monotonic()
     found = measure(given)
-    if given.json:
+    if given.write:
+        met = call(sys.executable, str(Path(__file__).with_name("meeting.py")), "--json")
+        found |= {
+            "meeting": json.loads(met),
+            "floor": floor(),
+            "command": " ".join(["python", "benchmarks/node_wire.py", *sys.argv[1:]]),
+            "machine": machine("torch", "cryptography", load=load),
+            "seconds": time.monotonic() - began,
+        }
+        PAGE.write_text(page(found), "utf-8")
+    elif given.json:
         print(json.dumps(found | {"machine": machine("torch", "cryptography")}))
     else:
         show(found)

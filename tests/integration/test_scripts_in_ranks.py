@@ -196,7 +196,7 @@ def test_two_ranks_that_were_killed_go_on_to_the_same_weights(world: Stage) -> N
     folder = proposed(world, "killed", slow, ranks=2)
     out = world.folder / "killed-run"
     world.train_and_kill(folder, "killed-run", lambda: any((out / "checkpoints").glob("*")))
-    world.run("resume", out, "--guest", "killed.sock", *world.collateral)
+    world.run("resume", out)
     again, run_again = trained(world, "killed")
     assert apart(whole, again) == 0.0
     assert run_again["metrics"] == run_whole["metrics"]

@@ -147,7 +147,7 @@ _UNLIKE: Final = "the ranks of this training did not end with one model"
 _SCRIPTS: Final = (
     ("Transformers' `Trainer`, TRL's trainers", "same"),
     ("a loop with `SealedLoop` over a loader that Accelerate prepared", "rounded"),
-    ("a loop over columns of `SealedLoop`, in `DistributedDataParallel`", "not compared yet"),
+    ("a loop over columns of `SealedLoop`, in `DistributedDataParallel`", "rounded"),
     ("a loader that deals nothing out, or `dispatch_batches: true`", f"`usage`: {_UNDEALT}"),
     ("ranks whose gradients nothing joins, a model shared out", f"`usage`: {_UNLIKE}"),
     ("Lightning's trainer with `SealedLightning`", "`usage`: it starts ranks of its own"),
