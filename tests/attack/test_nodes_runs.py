@@ -9,11 +9,19 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from nodes_world import Nodes, recipe_of, weights
+from relays import altering, carried
 from stage import OWNERS, Stage, stage, wait_for
 
 from sealtrain.cli.programs import Part
-from sealtrain.errors import ApprovalRevoked, SealtrainError
+from sealtrain.errors import (
+    ApprovalRevoked,
+    BrokerUnreachable,
+    LeaseStale,
+    NodeLost,
+    SealtrainError,
+)
 from sealtrain.manifest import form
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
@@ -45,6 +53,34 @@ def test_owners_who_revoke_stop_every_node_with_a_sealed_checkpoint(tmp_path: Pa
         # Nothing of it goes on, and nobody gets the keys for it again.
         answer = world.try_run("resume", tmp_path / "run")
         assert (answer.code, answer.error) == (3, "approval-revoked")
+
+
+@pytest.mark.claim("C235")
+@pytest.mark.timeout(400)
+def test_a_node_whose_lease_lapses_unheard_ends_the_run_at_its_last_checkpoint(
+    tmp_path: Path,
+) -> None:
+    """Its operator cuts one node off from the broker; the lead's own lease stays live."""
+    with stage(tmp_path, lease_seconds=60) as world, ExitStack() as wire:
+        # Rarely sealed: a broker answers one lease 60 times a minute.
+        both = Nodes(world, "both", recipe_of(2, steps=100_000, trainer={"save_steps": 200}))
+        pin = yaml.safe_load(world.broker.read_text())
+        host, _, port = pin["url"].rpartition("/")[2].partition(":")
+        between, seen = wire.enter_context(carried((host, int(port)), altering(), altering()))
+        other_pin = tmp_path / "between.yaml"
+        other_pin.write_text(
+            yaml.safe_dump(pin | {"url": f"http://{between[0]}:{between[1]}"}, sort_keys=False)
+        )
+        with both.lead("run") as (lead, place), both.join(1, place, broker=other_pin) as other:
+            wait_for(lambda: sealed(tmp_path / "run") or lead.gone or other.gone)
+            assert seen.there
+            wire.close()
+            with pytest.raises((LeaseStale, BrokerUnreachable)):
+                other.ended(within=150)
+            with pytest.raises((LeaseStale, NodeLost)):
+                lead.ended(within=60)
+        assert sealed(tmp_path / "run")
+        assert not (tmp_path / "run" / "manifest.json").exists()
 
 
 def met_anew(both: Nodes, lead: Part, place: str) -> str:

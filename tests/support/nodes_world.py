@@ -87,12 +87,19 @@ class Nodes:
 
         return str(wait_for(said))
 
-    def join(self, node: int, lead: str, *words: str | Path, out: str | None = None) -> Part:
-        """Another node. Use as a context."""
+    def join(
+        self,
+        node: int,
+        lead: str,
+        *words: str | Path,
+        out: str | None = None,
+        broker: Path | None = None,
+    ) -> Part:
+        """Another node, with a pin of its own for the broker if one is given. Use as a context."""
         return self.world.part(
             "join", self.folder / "recipe.lock.json", "--platform", "simulator",
             "--guest", self.socket(node), *self.world.collateral,
-            "--broker", self.world.broker, "--data", self.folder / "sealed",
+            "--broker", broker or self.world.broker, "--data", self.folder / "sealed",
             "--lead", lead, "--node", str(node),
             "--out", self.world.folder / (out or f"{self.name}-node-{node}"), *words,
         )  # fmt: skip

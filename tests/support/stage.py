@@ -110,6 +110,7 @@ class Stage:
         submitters: Who may submit runs besides the owners; they get identities.
         runners: Who may run them; the same.
         warm: Commands are forked from a process that has imported what they need.
+        lease_seconds: How long the broker lends keys; its own default when ``None``.
     """
 
     folder: Path
@@ -119,6 +120,7 @@ class Stage:
     submitters: Sequence[str] = ()
     runners: Sequence[str] = ()
     warm: bool = WARM
+    lease_seconds: int | None = None
     stack: ExitStack = field(default_factory=ExitStack)
 
     @property
@@ -233,9 +235,11 @@ class Stage:
         if self.policy is not None:
             path = self.folder / "policy.yaml"
             path.write_text(yaml.safe_dump(self.policy(yaml.safe_load(path.read_text()))))
+        lease = [] if self.lease_seconds is None else ["--lease-seconds", str(self.lease_seconds)]
         self.run(
-            "broker", "deployment", "--consortium", "consortium.json", "--policy", "policy.yaml"
-        )
+            "broker", "deployment", "--consortium", "consortium.json",
+            "--policy", "policy.yaml", *lease,
+        )  # fmt: skip
         self.run(
             "deploy", "ticket", "--role", "broker", "--listen", "127.0.0.1:0",
             "--out", "broker.ticket.json", *self._controllers(),
@@ -360,8 +364,16 @@ def stage(
     policy: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     submitters: Sequence[str] = (),
     runners: Sequence[str] = (),
+    lease_seconds: int | None = None,
 ) -> Iterator[Stage]:
-    made = Stage(folder, machine, policy, submitters=submitters, runners=runners)
+    made = Stage(
+        folder,
+        machine,
+        policy,
+        submitters=submitters,
+        runners=runners,
+        lease_seconds=lease_seconds,
+    )
     with made.stack:
         made.found()
         yield made

@@ -187,7 +187,8 @@ class _JoiningGuest(DataGuest):
             yield mine
 
     def _keep(self, receipts: Sequence[dict[str, Any]]) -> None:
-        self.lead.tell("releases", {"releases": list(receipts)})
+        if receipts:  # none, where no broker answered
+            self.lead.tell("releases", {"releases": list(receipts)})
 
     def close(self) -> None:
         """As ``DataGuest``, and end the conversation with the lead."""
