@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from carrying import carries
-from release_world import ROOT, ReleaseWorld, audited, document_of, release_world, renewed
+from release_world import (
+    ROOT,
+    ReleaseWorld,
+    audited,
+    document_of,
+    release_world,
+    renewed,
+    served_world,
+)
 from world import BROKER_IDS, OWNERS, identity, lock_changed, target_of
 
 from sealtrain.base.canonical import canonical_json
@@ -21,8 +30,10 @@ from sealtrain.base.encoding import from_base64
 from sealtrain.base.secret import Secret
 from sealtrain.broker.service.keyring import Keyring
 from sealtrain.broker.store.recording import record
+from sealtrain.client.api import BrokerClient
 from sealtrain.client.grant import Grant
 from sealtrain.client.grants import WantedModel
+from sealtrain.client.readiness import Run, ask
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import (
@@ -150,6 +161,16 @@ class Runs:
         number = 2 if continues is None else continues.number + 1
         place = self.place(grant.run_id, number)
         return replace(made, wanted=replace(made.wanted, place=place))
+
+    def withdraw(self, owner: str) -> None:
+        withdrawal = Withdrawal.of(
+            [self.world.sealed[owner].dataset_id],
+            consortium_id=self.world.consortium.consortium_id,
+            owner=identity(owner).public,
+            signed_at=self.world.clock(),
+        )
+        signed = sign_owned(withdrawal, identity(owner).signer)
+        self.world.broker.registry.hand_in(Withdrawal.entry_kind, document_of(signed))
 
     def assert_refused(self, error: type[SealtrainError], check: str, act: Any) -> None:
         released = self.world.kinds().count("release")
@@ -341,20 +362,42 @@ def test_withdrawn_data_trains_no_further_model(runs: Runs) -> None:
     grant = runs.obtain()
     first = runs.end(grant)
     second = runs.obtain(first)
-    gone = runs.world.sealed[OWNERS[2]]
-    withdrawal = Withdrawal.of(
-        [gone.dataset_id],
-        consortium_id=runs.world.consortium.consortium_id,
-        owner=identity(OWNERS[2]).public,
-        signed_at=runs.world.clock(),
-    )
-    signed = sign_owned(withdrawal, identity(OWNERS[2]).signer)
-    runs.world.broker.registry.hand_in(Withdrawal.entry_kind, document_of(signed))
+    runs.withdraw(OWNERS[2])
     rest = [one.asked for owner, one in runs.world.sealed.items() if owner != OWNERS[2]]
     with pytest.raises(DatasetWithdrawn):
         runs.obtain(first, datasets=rest)
     with pytest.raises(DatasetWithdrawn):
         renewed(runs.world, second)
+
+
+@pytest.mark.claim("C233")
+def test_status_says_no_of_a_chain_that_read_withdrawn_data(tmp_path: Path) -> None:
+    """Its owner sealed the records anew, so that nothing a guest would ask for is withdrawn."""
+    with served_world(tmp_path) as (world, url):
+        grown(world)
+        chain = Runs(world=world, folder=tmp_path)
+        run = Run(lock=world.locked.lock, target=world.target, platform="simulator")
+        pin = world.pin.model_copy(update={"url": url})
+
+        def told() -> list[str]:
+            with BrokerClient(url, 3.0, total=6.0) as client:
+                found = ask(
+                    client,
+                    pin,
+                    run,
+                    progress=lambda _size: nullcontext(lambda _entries: None),
+                    clock=world.clock,
+                )
+            return [obstacle.error.code for obstacle in found.obstacles]
+
+        first = chain.end(chain.obtain())
+        assert told() == []
+        chain.withdraw(OWNERS[2])
+        world.sealed[OWNERS[2]] = world.seal(OWNERS[2])
+        world.register(world.sealed[OWNERS[2]])
+        with pytest.raises(DatasetWithdrawn):
+            chain.obtain(first)
+        assert told() == [DatasetWithdrawn.code]
 
 
 def test_a_broker_with_another_root_opens_no_model(runs: Runs) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -132,14 +133,15 @@ def test_a_manifest_without_a_predecessor_has_the_bytes_that_it_had(manifests: l
 
 # With the ledger
 
+FIRST = START - START % 60
 SCHEDULE = Schedule.model_validate(
     {
-        "when": "new-data",
-        "least_seconds": DAY,
+        "when": "cron",
+        "cron": datetime.fromtimestamp(FIRST, UTC).strftime("%-M %-H * * *"),
         "continue": "base",
         "runs": 9,
-        "starts_at": to_rfc3339(START),
-        "ends_at": to_rfc3339(START + 9 * DAY),
+        "starts_at": to_rfc3339(FIRST),
+        "ends_at": to_rfc3339(FIRST + 9 * DAY),
     }
 )
 
@@ -150,7 +152,7 @@ def recorded(world: World, manifests: list[bytes], *, without: int | None = None
     before: str | None = None
     number = 0
     for day in range(1, len(manifests) + 2):
-        name = name_of(world.locked.recipe_hash, START + (day - 1) * DAY)
+        name = name_of(world.locked.recipe_hash, FIRST + (day - 1) * DAY)
         submission = digest(f"submission {day}", 16)
         if day == without:
             continue
@@ -211,7 +213,7 @@ def test_a_due_time_that_no_runner_claimed_in_time_has_expired(
     document = canonical_json({"not_after": to_rfc3339(START + DAY)})
     envelope = sign(document, "application/vnd.sealtrain.submission+json", signer("scheduler"))
     submission = digest("unclaimed", 16)
-    name = name_of(world.locked.recipe_hash, START + 6 * DAY)
+    name = name_of(world.locked.recipe_hash, FIRST + 6 * DAY)
     told = {"submission_id": submission, "name": name, "recipe_hash": world.locked.recipe_hash}
     ledger.entry(0, entry("submission", **told, envelope=envelope.to_dict()))
     ledger.entry(0, {"kind": "boot", "at": to_rfc3339(START + later), "body": {}})
@@ -234,6 +236,106 @@ def test_a_due_time_that_was_passed_over_in_silence_is_found(
     chain = verify_chain(reports_of(world, manifests))
     with pytest.raises(RunChainBroken, check=carries(check="due time")):
         require_whole(chain, recorded(world, manifests, without=3), SCHEDULE)
+
+
+FRESH = Schedule.model_validate(
+    {
+        "when": "new-data",
+        "least_seconds": 3600,
+        "continue": "base",
+        "runs": 9,
+        "starts_at": to_rfc3339(START),
+        "ends_at": to_rfc3339(START + 9 * DAY),
+    }
+)
+COMPOSE = digest("compose")
+
+
+class ByData:
+    """A ledger of a schedule that waits for data."""
+
+    def __init__(self, world: World, manifests: list[bytes]) -> None:
+        self.world, self.manifests = world, manifests
+        self.found = Recorded(world.locked.recipe_hash)
+        self.size = self.runs = 0
+
+    def add(self, made: dict[str, Any]) -> None:
+        self.found.entry(self.size, made)
+        self.size += 1
+
+    def register(self, at: int) -> None:
+        self.add(entry("dataset", compose_hash=COMPOSE) | {"at": to_rfc3339(at)})
+
+    def submit(self, due: int) -> str:
+        submission = digest(f"submission {self.size}", 16)
+        told = {"recipe_hash": self.world.locked.recipe_hash, "compose_hash": COMPOSE}
+        name = name_of(self.world.locked.recipe_hash, due)
+        self.add(entry("submission", submission_id=submission, name=name, **told))
+        return submission
+
+    def skip(self, due: int) -> None:
+        submission = self.submit(due)
+        self.add(event(submission, "skipped", code="dataset-withdrawn"))
+
+    def run(self, due: int) -> None:
+        submission = self.submit(due)
+        mine = sha256_hex(self.manifests[self.runs])
+        before = sha256_hex(self.manifests[self.runs - 1])
+        continues = {"continues": {"manifest_digest": before}} if self.runs else {}
+        self.runs += 1
+        run_id = run_of(self.runs)
+        self.add(entry("manifest", run_id=run_id, manifest_digest=mine, **continues))
+        self.add(event(submission, "completed", run_id=run_id))
+
+    def dues(self) -> list[tuple[str, int | None]]:
+        chain = verify_chain(reports_of(self.world, self.manifests[: self.runs]))
+        return [(due.state, due.number) for due in require_whole(chain, self.found, FRESH)]
+
+
+@pytest.fixture
+def by_data(world: World, manifests: list[bytes]) -> ByData:
+    """One run, and then further data."""
+    made = ByData(world, manifests)
+    made.register(START - DAY)
+    made.run(START)
+    made.register(START + DAY)
+    return made
+
+
+@pytest.mark.claim("C232")
+def test_each_due_time_of_new_data_is_the_one_that_the_ledger_makes(by_data: ByData) -> None:
+    by_data.skip(START + DAY)
+    by_data.skip(START + DAY + 3600)
+    by_data.register(START + DAY + 7000)
+    by_data.run(START + DAY + 7200)
+    by_data.register(START + DAY + 7201)
+    by_data.run(START + DAY + 10800)
+    ends = [("completed", 1), ("skipped", None), ("skipped", None), ("completed", 2)]
+    assert by_data.dues() == [*ends, ("completed", 3)]
+
+
+@pytest.mark.claim("C232")
+@pytest.mark.parametrize("later", [-1, 1, 3600, DAY])
+def test_a_run_of_new_data_at_another_time_is_found(by_data: ByData, later: int) -> None:
+    by_data.run(START + DAY + later)
+    with pytest.raises(RunChainBroken, check=carries(check="due time")):
+        by_data.dues()
+
+
+@pytest.mark.claim("C232")
+def test_a_run_without_new_data_is_found(by_data: ByData) -> None:
+    by_data.run(START + DAY)
+    by_data.run(START + 2 * DAY)
+    with pytest.raises(RunChainBroken, check=carries(check="due time")):
+        by_data.dues()
+
+
+@pytest.mark.claim("C232")
+def test_a_try_that_was_passed_over_in_silence_is_found(by_data: ByData) -> None:
+    by_data.skip(START + DAY)
+    by_data.run(START + DAY + 7200)
+    with pytest.raises(RunChainBroken, check=carries(check="due time")):
+        by_data.dues()
 
 
 def test_a_run_that_no_broker_recorded_is_found(world: World, manifests: list[bytes]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +13,12 @@ from typing import Any
 import psutil
 import pytest
 import yaml
-from stage import OWNERS, RECIPE, Stage, stage, wait_for
+from stage import OWNERS, RECIPE, Stage, records, stage, wait_for
 
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.pin import load_pin
-from sealtrain.recipe.duetimes import name_of
+from sealtrain.recipe.duetimes import due_in, name_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.claim("C194", "C196")]
 
@@ -38,12 +39,23 @@ SCHEDULED: dict[str, Any] = {
 }
 
 
+FRESH: dict[str, Any] = {
+    **SCHEDULED,
+    "name": "fresh",
+    "schedule": {
+        **{key: value for key, value in SCHEDULED["schedule"].items() if key != "cron"},
+        "when": "new-data",
+        "least_seconds": 3600,
+    },
+}
+
+
 class World:
     """A stage with a locked schedule, and the commands of its scheduler."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, recipe: dict[str, Any] = SCHEDULED) -> None:
         self.stage = stage
-        self.folder = stage.propose("scheduled", SCHEDULED)
+        self.folder = stage.propose(recipe["name"], recipe)
         self.ticket = stage.folder / "train.ticket.json"
         self.clock = stage.folder / "clock.txt"
         self.recipe_hash = self._recipe_hash()
@@ -98,6 +110,31 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     names = (SCHEDULER,)
     with stage(tmp_path_factory.mktemp("stage"), submitters=names, runners=names) as made:
         yield World(made)
+
+
+class Fresh(World):
+    """A schedule that waits for data, on one that owners add."""
+
+    def seal(self, owner: str, name: str = "notes") -> str:
+        source = self.stage.folder / f"{owner}-{name}.jsonl"
+        source.write_text(records(owner))
+        out = self.folder / f"{owner}-{os.urandom(4).hex()}.sealed"
+        made = self.stage.run(
+            "seal", source, "--name", name, "--identity", self.stage.identity(owner),
+            "--deployment", self.folder / "app-compose.json", "--broker", self.stage.broker,
+            "--out", out,
+        )  # fmt: skip
+        return str(made["dataset_id"])
+
+    def ends(self) -> list[tuple[str, str | None]]:
+        """How each due time stands, oldest first."""
+        with BrokerClient(load_pin(self.stage.broker).url) as client:
+            found = client.submissions()
+        mine = [one for one in found if due_in(one.name, self.recipe_hash) is not None]
+        return [
+            (one.state, None if one.runner is None else one.runner.code)
+            for one in sorted(mine, key=lambda one: one.index)
+        ]
 
 
 def test_before_the_owners_approved_a_due_time_is_skipped_by_name(world: World) -> None:
@@ -227,3 +264,61 @@ def test_a_key_that_is_no_runner_cannot_skip(world: World) -> None:
     assert refused.error == "signature-invalid"
     world.stage.run(*world.words("--once"))
     assert world.of(7) == [("skipped", "still-running")]
+
+
+@pytest.fixture(scope="module")
+def fresh(world: World) -> Fresh:
+    made = Fresh(world.stage, FRESH)
+    world.stage.run(
+        "approve", "--deployment", made.folder / "app-compose.json", "--broker",
+        world.stage.broker, "--identity", world.stage.identity(OWNERS[0]), "--unpinned", "--yes",
+    )  # fmt: skip
+    return made
+
+
+@pytest.mark.claim("C232")
+def test_new_data_is_tried_soon_and_each_refusal_is_a_skip_with_its_reason(fresh: Fresh) -> None:
+    """A scheduler that rests, and a withdrawn dataset: never a failed run, nor silence."""
+    stage = fresh.stage
+    fresh.at(0)
+    first = stage.run(*fresh.words("--once"))
+    assert [one["code"] for one in first["decided"]] == ["approvals-missing"]
+    for owner in OWNERS[1:]:
+        stage.run(
+            "approve", "--deployment", fresh.folder / "app-compose.json", "--broker",
+            stage.broker, "--identity", stage.identity(owner), "--unpinned", "--yes",
+        )  # fmt: skip
+    stage.run(
+        "withdraw", fresh.folder / "sealed" / f"{OWNERS[1]}.notes.sealed",
+        "--identity", stage.identity(OWNERS[1]), "--broker", stage.broker,
+        "--consortium", "consortium.json", "--yes",
+    )  # fmt: skip
+    fresh.at(0, 3600)
+    second = stage.run(*fresh.words("--once"))
+    assert [one["code"] for one in second["decided"]] == ["dataset-withdrawn"]
+    assert second["watch"] is None
+    fresh.seal(OWNERS[1])
+    fresh.at(0, 7200)
+    third = stage.run(*fresh.words("--once"))
+    assert [one["code"] for one in third["decided"]] == [None]
+    skips = [("skipped", "approvals-missing"), ("skipped", "dataset-withdrawn")]
+    assert fresh.ends() == [*skips, ("waiting", None)]
+    assert third["watch"].startswith(load_pin(stage.broker).url)
+
+    fresh.at(0, 3 * 3600)
+    process = fresh.popen()
+    try:
+        assert process.stderr is not None
+        line = ""
+        while "scheduler ready" not in line:
+            line = process.stderr.readline()
+            assert line
+        resting = psutil.Process(process.pid)
+        before = len(fresh.ends())
+        wait_for(lambda: resting.children() == [])
+        fresh.seal(OWNERS[2])
+        wait_for(lambda: len(fresh.ends()) > before)
+        wait_for(lambda: fresh.ends()[-1] == ("skipped", "still-running"))
+    finally:
+        process.kill()
+        process.communicate()

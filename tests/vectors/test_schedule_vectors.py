@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.models import load_model
 from sealtrain.errors import DataInvalid
-from sealtrain.recipe.duetimes import due_in, due_times, name_of
+from sealtrain.recipe.duetimes import due_in, due_of_data, due_times, name_of
 from sealtrain.recipe.schedule import Schedule
 from sealtrain.signing.continues import Continues
 
@@ -35,6 +35,16 @@ def test_due_times_and_names_follow_from_a_schedule(case: dict[str, Any]) -> Non
     names = [name_of(DUE["recipe_hash"], due) for due in found[:3]]
     assert names == case["names"]
     assert [due_in(name, DUE["recipe_hash"]) for name in names] == found[:3]
+
+
+@pytest.mark.parametrize("case", DUE["data"], ids=lambda case: case["name"])
+def test_data_is_due_when_it_was_registered(case: dict[str, Any]) -> None:
+    given = {
+        name: None if case[name] is None else from_rfc3339(case[name])
+        for name in ("registered", "before")
+    }
+    found = due_of_data(schedule(case["schedule"]), **given)
+    assert (None if found is None else to_rfc3339(found)) == case["due"]
 
 
 @pytest.mark.parametrize("case", DUE["refused"], ids=lambda case: case["name"])

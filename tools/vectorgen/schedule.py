@@ -57,11 +57,8 @@ def allowed(field: str, lowest: int, highest: int) -> set[int]:
 
 
 def dues(one: Json) -> list[datetime]:
-    """Every due time."""
+    """Every due time of cron."""
     begin, end = moment(one["starts_at"]), moment(one["ends_at"])
-    if one["when"] == "new-data":
-        number = int((end - begin).total_seconds()) // one["least_seconds"]
-        return [begin + timedelta(seconds=one["least_seconds"] * k) for k in range(number + 1)]
     fields = [
         allowed(field, *limits)
         for field, limits in zip(one["cron"].split(" "), LIMITS, strict=True)
@@ -94,8 +91,6 @@ def read() -> Json:
         "a second after it": schedule(
             starts_at="2027-01-04T03:00:01Z", ends_at="2027-01-05T03:00:00Z"
         ),
-        "new data each day": fresh(86_400),
-        "new data each hour and a second": fresh(3601, ends_at="2027-01-05T00:00:00Z"),
     }
     return [
         {
@@ -108,6 +103,38 @@ def read() -> Json:
             ],
         }
         for name, one in schedules.items()
+    ]
+
+
+def data() -> Json:
+    """When data is due, by when it was registered and the due time before it."""
+    start, end = "2027-01-04T00:00:00Z", "2027-01-13T23:59:59Z"
+    cases = {
+        "none is registered": (None, None, None),
+        "none is registered since": (None, start, None),
+        "before the start": ("2026-12-24T18:00:00Z", None, start),
+        "at the start": (start, None, start),
+        "later": ("2027-01-06T11:12:13Z", None, "2027-01-06T11:12:13Z"),
+        "long after the due time before": (
+            "2027-01-06T11:12:13Z",
+            start,
+            "2027-01-06T11:12:13Z",
+        ),
+        "soon after it": ("2027-01-04T00:00:01Z", start, "2027-01-04T01:00:01Z"),
+        "an interval after it": ("2027-01-04T01:00:01Z", start, "2027-01-04T01:00:01Z"),
+        "in the last second": (end, None, end),
+        "after the end": ("2027-01-14T00:00:00Z", None, None),
+        "too soon before the end": ("2027-01-13T23:30:00Z", "2027-01-13T23:00:00Z", None),
+    }
+    return [
+        {
+            "name": name,
+            "schedule": fresh(3601),
+            "registered": registered,
+            "before": before,
+            "due": due,
+        }
+        for name, (registered, before, due) in cases.items()
     ]
 
 
@@ -184,6 +211,7 @@ def main() -> None:
         "due-times.json": {
             "recipe_hash": RECIPE_HASH,
             "read": read(),
+            "data": data(),
             "refused": refused(),
         },
         "continues.json": continues(),

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -19,12 +20,16 @@ from sealtrain.errors import RecipeInvalid, Unreachable, UsageError
 
 if TYPE_CHECKING:
     from sealtrain.client.scheduled_runs import Scheduled
-    from sealtrain.client.scheduling import Decided
+    from sealtrain.client.scheduling import Decided, Following
     from sealtrain.recipe.schedule import Schedule
 
 __all__ = ["schedule"]
 
 _RETRY_SECONDS: Final = (1, 2, 5, 10, 30, 60)
+_LOOK_SECONDS: Final = 15
+"""How soon a scheduler that waits for data sees that some was registered."""
+_ANEW_SECONDS: Final = 3600
+"""How often it decides while there is none: whether the schedule is over, and the broker there."""
 
 
 def schedule(  # noqa: PLR0913  # the options of the command
@@ -64,10 +69,10 @@ def schedule(  # noqa: PLR0913  # the options of the command
     key and approves nothing; owners' approvals decide at each run.
     """
     if once:
-        decided, following = _decide(
+        decided, following, watch = _decide(
             deployment, broker, identity, ticket, claim_within, runs, insecure_simulated_clock
         )
-        emit(as_json, _as_json(decided, following), [])
+        emit(as_json, _as_json(decided, following, watch), [])
         return
     if insecure_simulated_clock is not None:
         say("SIMULATED CLOCK: due times are reached as a file says")
@@ -84,11 +89,25 @@ def schedule(  # noqa: PLR0913  # the options of the command
             say("the schedule is over")
             return
         if not ready:
-            say(f"scheduler ready for {found['next']}")
+            what = "" if found["watch"] is None else "data that is registered, from "
+            say(f"scheduler ready for {what}{found['next']}")
             ready = True
         following = from_rfc3339(found["next"])
         while (left := following - clock()) > 0:
             wait(left)
+        if found["watch"] is not None:
+            _await_data(found["watch"], wait, time.monotonic)
+
+
+def _await_data(url: str, wait: Callable[[float], None], monotonic: Callable[[], float]) -> None:
+    """Return when data was registered, the broker gives no answer, or it is time to decide anew."""
+    from sealtrain.client.newdata import is_registered
+
+    until = monotonic() + _ANEW_SECONDS
+    while monotonic() < until:
+        wait(_LOOK_SECONDS)
+        if is_registered(url) is not False:
+            return
 
 
 def _once() -> dict[str, Any] | int:
@@ -121,8 +140,10 @@ def _decide(
     claim_within: int,
     runs: Path | None,
     insecure_file: Path | None,
-) -> tuple[list[Decided], int | None]:
+) -> tuple[list[Decided], int | None, str | None]:
     from sealtrain.client.connection import deployment_of
+    from sealtrain.client.newdata import question
+    from sealtrain.client.pin import load_pin
     from sealtrain.client.scheduled_runs import Scheduled
     from sealtrain.client.ticket import load_ticket
 
@@ -150,7 +171,14 @@ def _decide(
     decided: list[Decided] = []
     now = clock_of(insecure_file)()
     following = _step(lock.recipe.schedule, scheduled, broker, identity, now, decided)
-    return decided, following
+    if following is None:
+        return decided, None, None
+    watch = None
+    if following.watch is not None:
+        watch = question(
+            load_pin(broker).url, compose_hash=target.compose_hash, start=following.watch
+        )
+    return decided, following.at, watch
 
 
 def _step(
@@ -160,7 +188,7 @@ def _step(
     identity: Path,
     now: int,
     decided: list[Decided],
-) -> int | None:
+) -> Following | None:
     from sealtrain.client.api import BrokerClient
     from sealtrain.client.pin import load_pin
     from sealtrain.client.scheduled_runs import BrokerBoard
@@ -187,10 +215,11 @@ def _step(
         )
 
 
-def _as_json(decided: list[Decided], following: int | None) -> dict[str, Any]:
+def _as_json(decided: list[Decided], following: int | None, watch: str | None) -> dict[str, Any]:
     return {
         "decided": [
             {"due": to_rfc3339(one.due), "name": one.name, "code": one.code} for one in decided
         ],
         "next": None if following is None else to_rfc3339(following),
+        "watch": watch,
     }

@@ -511,7 +511,8 @@ def _of_request(
             chains=chains,
             uses={signed.digest: use for signed, use in standing.uses(target)},
             run=began,
-            withdrawn={one: standing.withdrawn[one] for one in data & standing.withdrawn.keys()},
+            withdrawn={one: standing.withdrawn[one] for one in data & standing.withdrawn.keys()}
+            | (standing.withdrawn_before(target) if measured.follows else {}),
         ),
         registered=standing.registered(
             list(data), app_id=target.app_id, compose_hash=target.compose_hash

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sealtrain.base.canonical import JsonValue, parse_json
-from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.clock import Clock, from_rfc3339, system_clock
 from sealtrain.base.secret import Random
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.pin import BrokerPin
@@ -26,17 +26,15 @@ from sealtrain.consortium.decisions import Target
 from sealtrain.consortium.runevents import FINAL, RunEvent
 from sealtrain.consortium.submissions import Submission, sign_control
 from sealtrain.errors import ClaimTaken, RunEventRefused, SubmissionEnded, Unreachable
-from sealtrain.recipe.duetimes import due_in
+from sealtrain.recipe.duetimes import SKIPPED, due_in
 from sealtrain.recipe.lockfile import Lock
 from sealtrain.release.run_control import ManifestFact, ShownSubmission
 from sealtrain.signing.continues import Continues
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.ed25519 import Ed25519Signer, key_id
 
-__all__ = ["OUTPUTS", "SKIPPED", "BrokerBoard", "Scheduled"]
+__all__ = ["OUTPUTS", "BrokerBoard", "Scheduled"]
 
-SKIPPED: Final = "/skipped/"
-"""Beginning of the place that the ticket of a skipped due time names in place of data."""
 OUTPUTS: Final = "guest/out"
 """Where the outputs of a run lie in the runner's folder of its submission."""
 _PAGE: Final = 100
@@ -131,16 +129,20 @@ class BrokerBoard:
         ]
         return max(recorded, key=lambda one: one[1].index, default=None)
 
-    def has_new_data(self) -> bool:
-        """As ``Board.has_new_data``."""
-        runs = [one.index for one in self._shown.values() if self._skips(one) is None]
+    def new_data(self) -> int | None:
+        """As ``Board.new_data``."""
         found = self._client.ledger_search(
             compose_hash=self._scheduled.target.compose_hash,
             kind="dataset",
-            start=max(runs, default=-1) + 1,
+            start=self.watched(),
             limit=1,
         )
-        return bool(found.entries)
+        return from_rfc3339(str(found.entries[0].entry["at"])) if found.entries else None
+
+    def watched(self) -> int:
+        """As ``Board.watched``."""
+        runs = [one.index for one in self._shown.values() if self._skips(one) is None]
+        return max(runs, default=-1) + 1
 
     def objection(self) -> str | None:
         """As ``Board.objection``.

@@ -8,7 +8,9 @@ due time passes these states:
     due ──► skipped, for the first reason of ``_reason`` that holds
       └───► submitted, with the manifest of the run before in its ticket
 
-A due time that has a name at the broker is never decided again, whatever the clock says.
+A due time that has a name at the broker is never decided again, whatever the clock says. With
+``when: cron`` due times follow from the lock alone; with ``when: new-data`` one arises when the
+broker's ledger has data that no run was asked for.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from typing import Final, Protocol
 
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.errors import SubmissionConflict
-from sealtrain.recipe.duetimes import due_times, name_of
+from sealtrain.recipe.duetimes import due_in, due_of_data, due_times, earliest_of_data, name_of
 from sealtrain.recipe.schedule import Schedule
 from sealtrain.signing.continues import Continues
 
-__all__ = ["LATE_SECONDS", "Board", "Decided", "Submitted", "advance", "said"]
+__all__ = ["LATE_SECONDS", "Board", "Decided", "Following", "Submitted", "advance", "said"]
 
 LATE_SECONDS: Final = 1800
-"""A due time that was missed by more is skipped: half of the least time between two."""
+"""A due time of cron that was missed by more is skipped: half of the least time between two."""
 _OVER: Final = frozenset({"completed", "failed", "stopped", "skipped", "expired"})
 
 
@@ -57,8 +59,11 @@ class Board(Protocol):
     def newest(self) -> Continues | None:
         """What the next run of the chain says of the run before; ``None`` for its first run."""
 
-    def has_new_data(self) -> bool:
-        """Whether data was registered after the newest submission that was not skipped."""
+    def new_data(self) -> int | None:
+        """When the first data was registered after the newest submission that was not skipped."""
+
+    def watched(self) -> int:
+        """Least index of an entry that registers such data."""
 
     def objection(self) -> str | None:
         """Code of the first reason for which no key would be released to a run now."""
@@ -86,6 +91,20 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Following:
+    """What a scheduler waits for.
+
+    Attributes:
+        at: No due time is earlier; seconds since the epoch.
+        watch: Least index of a ledger entry whose data makes a due time; ``None`` where ``at`` is
+            one by itself.
+    """
+
+    at: int
+    watch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
     due: int
     now: int
@@ -101,7 +120,7 @@ def advance(
     now: int,
     on_decided: Callable[[Decided], None],
     on_clock_back: Callable[[int], None],
-) -> int | None:
+) -> Following | None:
     """Decide every due time up to now that has none yet, oldest first.
 
     Args:
@@ -114,27 +133,48 @@ def advance(
             now: this clock was set back, or another scheduler's is ahead.
 
     Returns:
-        The next due time; ``None`` when the schedule is over.
+        What comes next; ``None`` when the schedule is over.
     """
     known = dict(board.submitted())
-    taken = [due for due in _all_due(schedule) if name_of(recipe_hash, due) in known]
-    newest = max(taken, default=0)
-    if newest > now:
+    taken = [due for name in known if (due := due_in(name, recipe_hash)) is not None]
+    newest = max(taken, default=None)
+    if newest is not None and newest > now:
         on_clock_back(newest)
-    for due in due_times(schedule, until=now):
-        name = name_of(recipe_hash, due)
-        there = known.get(name)
-        if there is None:
-            code = _reason(schedule, board, _seen(schedule, known, due=due, now=now))
-            known[name] = _decide(board, name, code)
-            on_decided(Decided(due=due, name=name, code=code))
-        elif there.skips is not None and not there.is_over:
+    for name, there in known.items():
+        if there.skips is not None and not there.is_over:
             board.skip(name, there.skips)
-    return next((due for due in _all_due(schedule) if due > now), None)
+
+    def settle(due: int) -> None:
+        name = name_of(recipe_hash, due)
+        code = _reason(schedule, board, _seen(schedule, known, due=due, now=now))
+        known[name] = _decide(board, name, code)
+        on_decided(Decided(due=due, name=name, code=code))
+
+    if schedule.when == "new-data":
+        return _after_data(schedule, board, newest, now, settle)
+    for due in due_times(schedule, until=now):
+        if name_of(recipe_hash, due) not in known:
+            settle(due)
+    ends = from_rfc3339(schedule.ends_at)
+    following = next((due for due in due_times(schedule, until=ends) if due > now), None)
+    return None if following is None else Following(at=following)
 
 
-def _all_due(schedule: Schedule) -> list[int]:
-    return list(due_times(schedule, until=from_rfc3339(schedule.ends_at)))
+def _after_data(
+    schedule: Schedule, board: Board, newest: int | None, now: int, settle: Callable[[int], None]
+) -> Following | None:
+    """Decide the one due time that new data makes, where it has come."""
+    due = due_of_data(schedule, registered=board.new_data(), before=newest)
+    if due is not None and due <= now:
+        settle(due)
+        board.submitted()
+        due, newest = due_of_data(schedule, registered=board.new_data(), before=due), due
+    if due is not None:
+        return Following(at=due)
+    earliest = earliest_of_data(schedule, before=newest)
+    if max(earliest, now) > from_rfc3339(schedule.ends_at):
+        return None
+    return Following(at=earliest, watch=board.watched())
 
 
 def _seen(schedule: Schedule, known: Mapping[str, Submitted], *, due: int, now: int) -> _Seen:
@@ -153,17 +193,16 @@ def _reason(schedule: Schedule, board: Board, seen: _Seen) -> str | None:
     1. it is long past: the scheduler, or the broker, was down;
     2. so many runs as the schedule has were asked for;
     3. the run before has not ended;
-    4. the schedule waits for data, and there is none that no run was asked for;
-    5. no key would be released: the code that the broker would refuse with.
+    4. no key would be released: the code that the broker would refuse with.
+
+    Data does not stop being new, so a due time that it makes is never late.
     """
-    if seen.now - seen.due > LATE_SECONDS:
+    if schedule.when == "cron" and seen.now - seen.due > LATE_SECONDS:
         return "late"
     if seen.spent:
         return "schedule-spent"
     if seen.running:
         return "still-running"
-    if schedule.when == "new-data" and not board.has_new_data():
-        return "nothing-new"
     return board.objection()
 
 

@@ -15,7 +15,7 @@ from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.errors import RunChainBroken, SealtrainError
 from sealtrain.manifest.chain import Chain
-from sealtrain.recipe.duetimes import due_in, due_times
+from sealtrain.recipe.duetimes import SKIPPED, due_in, due_of_data, due_times
 from sealtrain.recipe.schedule import Schedule
 from sealtrain.signing.dsse import Envelope
 
@@ -50,9 +50,18 @@ class Due:
 class _Asked:
     due: int
     not_after: str
+    index: int
+    compose_hash: str
+    skips: bool
     state: str = "open"
     code: str | None = None
     run_id: str | None = None
+    ended: int | None = None
+
+    def covers(self, index: int) -> bool:
+        """Data before it was no longer new at an entry, because a run was asked for."""
+        skipped = self.state == "skipped" and self.ended is not None and self.ended < index
+        return not (self.skips or skipped)
 
 
 @dataclass(slots=True)
@@ -62,6 +71,8 @@ class Recorded:
     recipe_hash: str
     manifests: dict[str, tuple[str, str | None]] = field(default_factory=dict)
     """Digest → run id, and digest of the manifest that it continues."""
+    registered: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """Hash of a deployment document → index and time of each entry that registers data for it."""
     _asked: dict[str, _Asked] = field(default_factory=dict)
     _latest: str = ""
 
@@ -71,7 +82,7 @@ class Recorded:
             return "expired"
         return "open" if asked.state == "claimed" else asked.state
 
-    def entry(self, _index: int, entry: Mapping[str, Any]) -> None:
+    def entry(self, index: int, entry: Mapping[str, Any]) -> None:
         """Take the next entry; kinds that say nothing of chains are passed over."""
         kind, body = entry.get("kind"), entry.get("body")
         if not isinstance(body, dict):
@@ -84,8 +95,13 @@ class Recorded:
         elif kind == "submission" and body.get("recipe_hash") == self.recipe_hash:
             due = due_in(str(body.get("name")), self.recipe_hash)
             if due is not None:
-                made = _Asked(due, _not_after(body))
+                not_after, skips = _said(body)
+                compose_hash = str(body.get("compose_hash"))
+                made = _Asked(due, not_after, index, compose_hash, skips)
                 self._asked.setdefault(str(body.get("submission_id")), made)
+        elif kind == "dataset":
+            known = self.registered.setdefault(str(body.get("compose_hash")), [])
+            known.append((index, from_rfc3339(str(entry.get("at")))))
         elif kind == "run-event":
             asked = self._asked.get(str(body.get("submission_id")))
             if asked is not None and asked.state not in _FINAL:
@@ -93,6 +109,7 @@ class Recorded:
                 asked.state = event if event in _FINAL else "claimed"
                 asked.code = body.get("code")
                 asked.run_id = body.get("run_id") or asked.run_id
+                asked.ended = index
 
     @property
     def asked(self) -> Sequence[_Asked]:
@@ -107,7 +124,8 @@ def require_whole(
 
     1. every manifest of the chain is recorded, of the same run;
     2. no recorded manifest continues one of them but the next one of the chain;
-    3. every due time before the last one that was submitted was submitted, too;
+    3. every due time before the last one that was submitted was submitted, too; of new data: each
+       one that was submitted is the one that the ledger's data made;
     4. a due time that completed has its manifest in the chain.
 
     Args:
@@ -132,7 +150,9 @@ def require_whole(
         if before in mine and mine.get(digest) != mine[before] + 1:
             raise _broken("left out", digest, f"no manifest that follows run {mine[before]}")
     asked = recorded.asked
-    if schedule is not None and asked:
+    if schedule is not None and schedule.when == "new-data":
+        _require_due_by_data(recorded, schedule)
+    elif schedule is not None and asked:
         _require_no_silence([one.due for one in asked], schedule)
     for one in asked:
         if one.state == "completed" and one.run_id not in number:
@@ -148,14 +168,18 @@ def require_whole(
     )
 
 
-def _not_after(body: Mapping[str, Any]) -> str:
-    """Last second at which a submission could be claimed; far off where that cannot be read."""
+def _said(body: Mapping[str, Any]) -> tuple[str, bool]:
+    """Last second at which a submission could be claimed, and whether its ticket skips.
+
+    Far off, and no, where that cannot be read.
+    """
     try:
         payload = Envelope.from_dict(body["envelope"]).payload
         document: Any = parse_json(payload)
-        return str(document["not_after"])
-    except (SealtrainError, KeyError, TypeError):
-        return "9999"
+        data = (document.get("ticket") or {}).get("data") or [""]
+        return str(document["not_after"]), str(data[0]).startswith(SKIPPED)
+    except (SealtrainError, AttributeError, LookupError, TypeError):
+        return "9999", False
 
 
 def _require_no_silence(submitted: Iterable[int], schedule: Schedule) -> None:
@@ -164,6 +188,28 @@ def _require_no_silence(submitted: Iterable[int], schedule: Schedule) -> None:
     for due in due_times(schedule, until=last):
         if due not in seen:
             raise _broken("due time", to_rfc3339(due), "a submission for every due time")
+
+
+def _require_due_by_data(recorded: Recorded, schedule: Schedule) -> None:
+    """Go through the submissions as they were recorded, as a scheduler did."""
+    before: int | None = None
+    earlier: list[_Asked] = []
+    for one in sorted(recorded.asked, key=lambda asked: asked.index):
+        covered = max((done.index for done in earlier if done.covers(one.index)), default=-1)
+        fresh = [
+            at
+            for index, at in recorded.registered.get(one.compose_hash, ())
+            if covered < index < one.index
+        ]
+        expected = due_of_data(schedule, registered=min(fresh, default=None), before=before)
+        if one.due != expected:
+            raise _broken(
+                "due time",
+                to_rfc3339(one.due),
+                "none: no data was new" if expected is None else to_rfc3339(expected),
+            )
+        before = one.due
+        earlier.append(one)
 
 
 def _broken(check: str, got: object, expected: object) -> RunChainBroken:

@@ -1,7 +1,8 @@
 """Due times of a schedule, and the one name under which each is submitted (spec/schedule.md §1).
 
-Everything follows from the lock: no state is kept, so that a scheduler that starts again, or a
-second one beside it, finds the same due times and the same names.
+Due times of cron follow from the lock alone, those of new data from the lock and a ledger: no state
+is kept, so that a scheduler that starts again, or a second one beside it, finds the same due times
+and the same names.
 """
 
 from __future__ import annotations
@@ -15,29 +16,57 @@ from sealtrain.base.clock import from_rfc3339
 from sealtrain.errors import ExtraMissing
 from sealtrain.recipe.schedule import Schedule
 
-__all__ = ["due_in", "due_times", "name_of", "prefix_of"]
+__all__ = [
+    "SKIPPED",
+    "due_in",
+    "due_of_data",
+    "due_times",
+    "earliest_of_data",
+    "name_of",
+    "prefix_of",
+]
 
+SKIPPED: Final = "/skipped/"
+"""Beginning of the place that the ticket of a skipped due time names in place of data."""
 _HASH_DIGITS: Final = 32
 _FORM: Final = "%Y%m%dt%H%M%Sz"
 _STAMP: Final = re.compile(r"[0-9]{8}t[0-9]{6}z")
 
 
 def due_times(schedule: Schedule, *, until: int) -> Iterator[int]:
-    """Every due time up to ``until``, oldest first; seconds since the epoch.
+    """Every due time of ``when: cron`` up to ``until``, oldest first; seconds since the epoch.
 
     Raises:
         ExtraMissing: cron is asked for and the library that reads it is missing.
     """
     last = min(until, from_rfc3339(schedule.ends_at))
     first = from_rfc3339(schedule.starts_at)
-    if schedule.least_seconds is not None:
-        yield from range(first, last + 1, schedule.least_seconds)
-        return
     for due in _cron(schedule.cron or "", first):
         if due > last:
             return
         if due >= first:
             yield due
+
+
+def due_of_data(schedule: Schedule, *, registered: int | None, before: int | None) -> int | None:
+    """The due time that data makes with ``when: new-data``; ``None`` where there is none.
+
+    Args:
+        schedule: Of the lock.
+        registered: When the first data was registered that no run was asked for; ``None`` where
+            there is no such data.
+        before: The newest due time that was decided, if any.
+    """
+    if registered is None:
+        return None
+    due = max(registered, earliest_of_data(schedule, before=before))
+    return due if due <= from_rfc3339(schedule.ends_at) else None
+
+
+def earliest_of_data(schedule: Schedule, *, before: int | None) -> int:
+    """The earliest due time that data may make after the one before. Arguments as above."""
+    first = from_rfc3339(schedule.starts_at)
+    return first if before is None else max(first, before + (schedule.least_seconds or 0))
 
 
 def _cron(expression: str, first: int) -> Iterator[int]:

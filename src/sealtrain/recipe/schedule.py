@@ -1,10 +1,10 @@
 """When a recipe is run again without a person asking: field ``schedule`` of a recipe.
 
-Due times follow from these fields alone (spec/schedule.md §1), so that two schedulers that never
-met find the same ones. At most one due time lies in an hour, and a schedule lasts a year at most:
-there are at most 8784 of them. The arithmetic of cron is in ``client.duetimes``, whose library only
-a scheduler needs; here its form and its ranges are checked, so that every reader of a lock agrees
-on what a schedule is.
+Due times follow from these fields, and of new data from a broker's ledger besides (spec/schedule.md
+§1), so that two schedulers that never met find the same ones. At most one due time lies in an hour,
+and a schedule lasts a year at most: there are at most 8785 of them. The arithmetic of cron is in
+``recipe.duetimes``, whose library only a scheduler needs; here its form and its ranges are checked,
+so that every reader of a lock agrees on what a schedule is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.models import RealTime, StrictModel
 
 __all__ = [
-    "MAX_DUE_TIMES",
     "MAX_SPAN_SECONDS",
     "MIN_INTERVAL_SECONDS",
     "Schedule",
@@ -28,7 +27,6 @@ __all__ = [
 
 MIN_INTERVAL_SECONDS: Final = 3600
 MAX_SPAN_SECONDS: Final = 366 * 24 * 3600
-MAX_DUE_TIMES: Final = MAX_SPAN_SECONDS // MIN_INTERVAL_SECONDS + 1
 
 _RANGES: Final = (("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("weekday", 0, 6))
 _ITEM: Final = re.compile(r"(?:\*|([0-9]{1,2})(?:-([0-9]{1,2}))?)(?:/([0-9]{1,2}))?")
@@ -64,8 +62,8 @@ class Schedule(StrictModel):
     """When the recipe is run, how often, and until when; owners approve it with the recipe."""
 
     when: Literal["cron", "new-data"] = Field(
-        description="cron: at every due time; new-data: at a due time before which an owner "
-        "registered data that no earlier run of the schedule was asked for."
+        description="cron: at every due time; new-data: as soon as an owner registered data that "
+        "no earlier run of the schedule was asked for."
     )
     cron: Annotated[str, Field(max_length=128), AfterValidator(_cron)] | None = Field(
         default=None,
@@ -73,7 +71,7 @@ class Schedule(StrictModel):
         "number.",
     )
     least_seconds: Annotated[int, Field(ge=MIN_INTERVAL_SECONDS, le=31 * 24 * 3600)] | None = Field(
-        default=None, description="With when: new-data; seconds between due times, from starts_at."
+        default=None, description="With when: new-data; least seconds between two due times."
     )
     continues: Literal["base", "last"] = Field(
         alias="continue",
@@ -105,7 +103,7 @@ class Schedule(StrictModel):
         how = (
             f"at each {self.cron} (cron, UTC)"
             if self.when == "cron"
-            else f"when data is new, every {self.least_seconds} seconds at most"
+            else f"as soon as data is new, every {self.least_seconds} seconds at most"
         )
         model = "the recipe's model" if self.continues == "base" else "the model of the run before"
         return (

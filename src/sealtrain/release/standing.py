@@ -81,6 +81,7 @@ class Standing:
         successor: Id of the consortium that took this one's place, if any did.
         spent: Epsilon reserved, by (owner, dataset name): the broker's word.
         runs: Runs that got keys, by id: the broker's word.
+        recorded: Ids of runs whose manifest the broker recorded.
     """
 
     def __init__(self, consortium: Consortium) -> None:
@@ -95,6 +96,7 @@ class Standing:
         self.successor: str | None = None
         self.spent: defaultdict[tuple[str, str], float] = defaultdict(float)
         self.runs: dict[str, RunState] = {}
+        self.recorded: set[str] = set()
 
     def entry(self, index: int, entry: Any) -> None:
         """Take the next entry; one that does not hold is left out, and an audit reports it."""
@@ -176,6 +178,17 @@ class Standing:
         present = [one for one in fit if one.dataset_id not in self.withdrawn]
         return next(reversed(present or fit or known), None)
 
+    def withdrawn_before(self, target: Target) -> dict[str, str]:
+        """Withdrawn data of the runs of a deployment whose manifest is recorded: id → owner."""
+        runs = (self.runs[run_id] for run_id in self.recorded & self.runs.keys())
+        read = {
+            dataset_id
+            for run in runs
+            if (run.app_id, run.compose_hash) == (target.app_id, target.compose_hash)
+            for dataset_id, _root in run.data
+        }
+        return {one: owner for one, owner in self.withdrawn.items() if one in read}
+
     def _take(self, kind: str, body: Mapping[str, Any]) -> None:
         if kind in ("approval", "revocation"):
             signed = verify_decision(Envelope.from_dict(body["envelope"]), self._consortium)
@@ -199,6 +212,8 @@ class Standing:
             self._succeeded(body)
         elif kind in ("release", "renewal"):
             self._granted(kind, body)
+        elif kind == "manifest":
+            self.recorded |= {body["run_id"], *body.get("parties", ())}
 
     def _succeeded(self, body: Mapping[str, Any]) -> None:
         predecessor = Consortium.from_dict(body["predecessor"])

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from sealtrain.base.clock import from_rfc3339
-from sealtrain.client.scheduling import LATE_SECONDS, Decided, Submitted, advance
+from sealtrain.client.scheduling import LATE_SECONDS, Decided, Following, Submitted, advance
 from sealtrain.errors import SubmissionConflict
 from sealtrain.recipe.duetimes import name_of
 from sealtrain.recipe.schedule import Schedule
 from sealtrain.signing.continues import Continues
 
-pytestmark = pytest.mark.claim("C194")
+pytestmark = pytest.mark.claim("C194", "C232")
 DAY = 86_400
 HASH = "ab" * 32
 FIRST = from_rfc3339("2027-01-04T03:00:00Z")
@@ -36,7 +36,9 @@ class Ledger:
     names: dict[str, Submitted] = field(default_factory=dict)
     tickets: list[tuple[str, Continues | None]] = field(default_factory=list)
     manifests: int = 0
-    fresh: bool = True
+    registered: list[tuple[int, int]] = field(default_factory=list)
+    """Index and time of each entry that registers data."""
+    entries: dict[str, int] = field(default_factory=dict)
     sealed: str | None = None
     on_submit: Callable[[], None] = lambda: None
 
@@ -48,8 +50,15 @@ class Ledger:
             return None
         return Continues(manifest_digest=f"{self.manifests:064x}", number=self.manifests + 1)
 
-    def has_new_data(self) -> bool:
-        return self.fresh
+    def register(self, at: int) -> None:
+        self.registered.append((len(self.entries) + len(self.registered), at))
+
+    def new_data(self) -> int | None:
+        return next((at for index, at in self.registered if index >= self.watched()), None)
+
+    def watched(self) -> int:
+        runs = [self.entries[name] for name, there in self.names.items() if there.skips is None]
+        return max(runs, default=-1) + 1
 
     def objection(self) -> str | None:
         return self.sealed
@@ -69,6 +78,7 @@ class Ledger:
         if name in self.names:
             raise SubmissionConflict("the name is taken", check="name")
         self.names[name] = submitted
+        self.entries[name] = len(self.entries) + len(self.registered)
 
     def finish(self, *, state: str = "completed") -> None:
         for name, there in self.names.items():
@@ -88,6 +98,14 @@ class Seen:
 
 
 def step(ledger: Ledger, now: int, seen: Seen | None = None, **changed: Any) -> int | None:
+    """The next due time."""
+    found = following(ledger, now, seen, **changed)
+    return None if found is None else found.at
+
+
+def following(
+    ledger: Ledger, now: int, seen: Seen | None = None, **changed: Any
+) -> Following | None:
     seen = seen or Seen()
     return advance(
         Schedule.model_validate(CRON | changed),
@@ -153,14 +171,77 @@ def test_the_most_runs_are_not_passed() -> None:
     assert seen.codes == [None, None, "schedule-spent", "schedule-spent"]
 
 
-def test_without_new_data_nothing_runs() -> None:
-    ledger, seen = Ledger(fresh=False), Seen()
-    waits = {"when": "new-data", "cron": None, "least_seconds": DAY}
-    start = from_rfc3339(CRON["starts_at"])
-    step(ledger, start, seen, **waits)
-    ledger.fresh = True
-    step(ledger, start + DAY, seen, **waits)
-    assert seen.codes == ["nothing-new", None]
+WAITS: dict[str, Any] = {"when": "new-data", "cron": None, "least_seconds": DAY}
+START = from_rfc3339(CRON["starts_at"])
+
+
+def test_data_is_due_when_it_is_registered_and_nothing_is_without_it() -> None:
+    ledger, seen = Ledger(), Seen()
+    assert following(ledger, START + 60, seen, **WAITS) == Following(at=START, watch=0)
+    assert seen.decided == []
+    ledger.register(START + 1000)
+    found = following(ledger, START + 1010, seen, **WAITS)
+    assert [(one.due, one.code) for one in seen.decided] == [(START + 1000, None)]
+    assert found == Following(at=START + 1000 + DAY, watch=2)
+    ledger.finish()
+    assert following(ledger, START + 3 * DAY, seen, **WAITS) == found
+    assert len(seen.decided) == 1
+
+
+def test_data_of_before_the_schedule_is_due_at_its_start() -> None:
+    ledger, seen = Ledger(), Seen()
+    ledger.register(START - 5 * DAY)
+    assert following(ledger, START - 1, seen, **WAITS) == Following(at=START)
+    step(ledger, START + 7, seen, **WAITS)
+    assert [(one.due, one.code) for one in seen.decided] == [(START, None)]
+
+
+def test_data_that_comes_soon_after_a_run_waits_for_the_least_interval() -> None:
+    ledger, seen = Ledger(), Seen()
+    ledger.register(START)
+    step(ledger, START, seen, **WAITS)
+    ledger.finish()
+    ledger.register(START + 60)
+    assert following(ledger, START + 90, seen, **WAITS) == Following(at=START + DAY)
+    step(ledger, START + DAY + 5, seen, **WAITS)
+    assert [one.due for one in seen.decided] == [START, START + DAY]
+
+
+def test_data_for_which_no_run_could_be_asked_stays_new() -> None:
+    """Each try is recorded with its reason, and the scheduler's downtime passes nothing over."""
+    ledger, seen = Ledger(sealed="dataset-withdrawn"), Seen()
+    ledger.register(START)
+    step(ledger, START, seen, **WAITS)
+    ledger.sealed = None
+    step(ledger, START + 3 * DAY, seen, **WAITS)
+    assert [(one.due, one.code) for one in seen.decided] == [
+        (START, "dataset-withdrawn"),
+        (START + DAY, None),
+    ]
+
+
+def test_two_schedulers_name_the_due_time_of_data_alike() -> None:
+    ledger, first, second = Ledger(), Seen(), Seen()
+    ledger.register(START + 11)
+
+    def other() -> None:
+        ledger.on_submit = lambda: None
+        step(ledger, START + 40, second, **WAITS)
+
+    ledger.on_submit = other
+    step(ledger, START + 30, first, **WAITS)
+    assert list(ledger.names) == [name_of(HASH, START + 11)]
+    assert len(ledger.tickets) == 1
+
+
+def test_a_schedule_of_data_ends() -> None:
+    ends = from_rfc3339(CRON["ends_at"])
+    ledger, seen = Ledger(), Seen()
+    assert following(ledger, ends, seen, **WAITS) is not None
+    assert following(ledger, ends + 1, seen, **WAITS) is None
+    ledger.register(ends + 1)
+    assert following(ledger, ends + 5, seen, **WAITS) is None
+    assert seen.decided == []
 
 
 def test_a_clock_that_is_set_back_submits_nothing_twice_and_is_named() -> None:

@@ -16,7 +16,7 @@ from sealtrain.recipe.diff import diff
 from sealtrain.recipe.duetimes import due_in, due_times, name_of
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.lockfile import parse_lock
-from sealtrain.recipe.schedule import MAX_DUE_TIMES, Schedule
+from sealtrain.recipe.schedule import Schedule
 from sealtrain.recipe.schema import parse_recipe
 
 pytestmark = pytest.mark.claim("C192")
@@ -50,13 +50,6 @@ def test_ten_days_have_ten_due_times() -> None:
     assert found == [first + day * 86_400 for day in range(10)]
 
 
-def test_new_data_is_looked_for_from_the_start_on() -> None:
-    found = list(due_times(Schedule.model_validate(FRESH), until=2**40))
-    assert [to_rfc3339(due) for due in found] == [
-        f"2027-01-0{day}T00:00:00Z" for day in (4, 5, 6, 7)
-    ]
-
-
 def test_a_due_time_at_the_start_and_at_the_end_counts() -> None:
     edge = DAILY | {"starts_at": "2027-01-04T03:00:00Z", "ends_at": "2027-01-05T03:00:00Z"}
     assert len(list(due_times(Schedule.model_validate(edge), until=2**40))) == 2
@@ -64,7 +57,7 @@ def test_a_due_time_at_the_start_and_at_the_end_counts() -> None:
 
 def test_a_year_of_hours_is_the_most() -> None:
     hourly = DAILY | {"cron": "0 * * * *", "ends_at": "2028-01-05T00:00:00Z"}
-    assert len(list(due_times(Schedule.model_validate(hourly), until=2**40))) == MAX_DUE_TIMES
+    assert len(list(due_times(Schedule.model_validate(hourly), until=2**40))) == 366 * 24 + 1
 
 
 @settings(max_examples=50)
