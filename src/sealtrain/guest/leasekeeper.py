@@ -249,6 +249,16 @@ class LeaseKeeper:
         """What the brokers refused to renew the lease with; ``None`` as long as they did not."""
         return self._standing.reason if self._standing.state is State.REFUSED else None
 
+    @property
+    def unheard(self) -> SealtrainError | None:
+        """Why nobody renews the lease, once it is short; ``None`` before.
+
+        A checkpoint that another guest seals still fits into it.
+        """
+        with self._changed:
+            short = self._standing.state is State.UNANSWERED and self._short(1, None)
+            return self._standing.reason if short else None
+
     def end_soon(self, why: SealtrainError | None = None) -> None:
         """Have training stop after its step, with a checkpoint. A signal handler may call it.
 

@@ -190,6 +190,11 @@ class _JoiningGuest(DataGuest):
         if receipts:  # none, where no broker answered
             self.lead.tell("releases", {"releases": list(receipts)})
 
+    @property
+    def why_it_stops(self) -> SealtrainError | None:
+        """Why its own lease is not renewed: refused, or short and unanswered."""
+        return self.keeper.refused or self.keeper.unheard
+
     def close(self) -> None:
         """As ``DataGuest``, and end the conversation with the lead."""
         self.lead.close()
@@ -261,9 +266,9 @@ class _Work:
                 with contextlib.suppress(SealtrainError):
                     guest.lead.tell("stopping", {"code": error.code})
             return error
-        if guest.keeper.refused is not None:
+        if (why := guest.why_it_stops) is not None:
             guest.lease.end()
-            return guest.keeper.refused
+            return why
         if self._asked.is_set():
             return RunStopped("the process was told to end", check="signal")
         return guest.lead.why(error)
@@ -283,10 +288,10 @@ class _Work:
 
         def watch() -> None:
             while not over.wait(_WATCH_SECONDS):
-                refused = self._guest.keeper.refused
-                if refused is None and not self._asked.is_set():
+                why = self._guest.why_it_stops
+                if why is None and not self._asked.is_set():
                     continue
-                code = "run-stopped" if refused is None else refused.code
+                code = "run-stopped" if why is None else why.code
                 with contextlib.suppress(SealtrainError):
                     self._guest.lead.tell("stopping", {"code": code})
                 return
