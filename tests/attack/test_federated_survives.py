@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,9 @@ from federated_world import (
     RUN_ID,
     START,
     Adds,
+    ByStrategy,
     FederatedWorld,
+    Mean,
     federated_world,
     rounds,
     share_of,
@@ -27,9 +29,10 @@ from federated_world import (
 
 from sealtrain.errors import CheckpointRefused, SealtrainError, TooFewParties
 from sealtrain.signing.runlog import RunLog, verify
-from sealtrain_collab.federated.federation import Merged
+from sealtrain_collab.federated.federation import Merged, Merging
 from sealtrain_collab.federated.messages import SealedState
 from sealtrain_collab.federated.states import LeadStates, Standing, present_after
+from sealtrain_collab.federated.strategies import FedAdam, FedAvg
 
 pytestmark = pytest.mark.claim("C224", "C225", "C226")
 
@@ -47,6 +50,7 @@ class Leads:
     world: FederatedWorld
     folder: Path
     resumed: list[int] = field(default_factory=list)
+    merging: Callable[[], Merging] = Mean
 
     def lead(self, *, dies_after: int | None = None, **changed: Any) -> Merged:
         """Lead to the end, or until the state of a round was sealed."""
@@ -72,7 +76,7 @@ class Leads:
             take_up=take_up,
         )
         plan = rounds(**{"rounds": 4, "round_seconds": 30} | changed)
-        federation = world.federation(plan, record=record, states=states)
+        federation = world.federation(plan, record=record, states=states, merging=self.merging())
         return federation.run(START)
 
     def dies(self, after: int) -> None:
@@ -278,3 +282,54 @@ def test_too_few_parties_are_named_with_code_and_round(leads: Leads) -> None:
     assert raised.value.owner == "clinic-b"
     assert "clinic-b: peer-unreachable in round 2" in str(raised.value.got)
     assert "clinic-c: peer-unreachable in round 2" in str(raised.value.got)
+
+
+@pytest.mark.claim("C242")
+def test_a_strategy_with_memory_outlives_its_lead_bit_for_bit(leads: Leads, tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="needs sealtrain[federated]")
+    settings = FedAdam(name="FedAdam", eta=0.3)
+    whole = Leads(world=leads.world, folder=tmp_path / "w", merging=lambda: ByStrategy(settings))
+    uninterrupted = whole.lead().state
+    for name in PARTIES:  # another run: its parties know no state of the first
+        again(leads.world, name, Adds(number=1 + PARTIES.index(name)))
+    leads.merging = lambda: ByStrategy(settings)
+    for round_ in (1, 3):
+        leads.dies(after=round_)
+    assert leads.lead().state == uninterrupted
+    assert leads.resumed == [1, 3]
+    assert len(set(values(uninterrupted))) == 1 != values(uninterrupted)[0]
+
+
+@pytest.mark.claim("C242")
+def test_the_parties_that_a_strategy_chooses_are_the_same_for_a_resumed_lead(
+    leads: Leads, tmp_path: Path
+) -> None:
+    pytest.importorskip("flwr", reason="needs sealtrain[federated]")
+    settings = FedAvg(name="FedAvg", fraction_train=0.7, min_train_nodes=2)
+    leads.merging = lambda: ByStrategy(settings)
+    leads.dies(after=2)
+    leads.lead(rounds=6)
+    merges = [one["parties"] for one in leads.world.events("round.merged")]
+    assert {len(one) for one in merges} == {2}
+    assert len({tuple(one) for one in merges}) > 1
+    assert merges == [list(ByStrategy(settings).choose(n, PARTIES, START)) for n in range(1, 7)]
+
+
+@pytest.mark.claim("C242")
+def test_others_take_the_place_of_a_chosen_party_that_died(leads: Leads) -> None:
+    pytest.importorskip("flwr", reason="needs sealtrain[federated]")
+    settings = FedAvg(name="FedAvg", fraction_train=0.7, min_train_nodes=2)
+    first, *_ = ByStrategy(settings).choose(1, PARTIES, START)
+    dead = set()
+
+    def dies(number: int) -> None:
+        dead.add(1 + PARTIES.index(first))
+        leads.world.stops[first].set()
+        time.sleep(2)
+
+    leads.world.works[first].before = dies
+    leads.world.relay.back = lambda node, data: None if node in dead else data
+    leads.merging = lambda: ByStrategy(settings)
+    leads.lead(rounds=1, round_seconds=12)
+    (merged,) = leads.world.events("round.merged")
+    assert merged["parties"] == sorted(set(PARTIES) - {first})

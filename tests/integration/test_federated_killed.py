@@ -12,9 +12,7 @@ import pytest
 from federated_stage import WITHIN_S, Stage, stage
 from federated_world import Relay
 from manifest_world import FEDERATED
-from warm import starting
 from world import OWNERS
-from world import RECIPE as WHOLE_RECIPE
 
 from sealtrain.base.clock import system_clock
 from sealtrain.cli.programs import Part
@@ -27,10 +25,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.claim("C224", "C225"), pytest.mark.t
 HOW = FEDERATED | {"rounds": 6, "local_steps": 2, "aggregation": "exact", "min_parties": 2}
 
 
+ADAM = HOW | {
+    "aggregation": "flower",
+    "strategy": {"name": "FedAdam", "eta": 0.02, "fraction_train": 0.99, "min_train_nodes": 2},
+}
+"""A strategy that remembers, and that asks two of the three parties in each round."""
+
+
 def resumed(made: Stage, name: str, at: Path) -> None:
     """Have the lead's folder resumed behind another socket."""
     words = ["resume", made.at.settings("lead").out, "--relay", at]
-    part = Part(name, made.at.folder, words, start=starting(WHOLE_RECIPE))
+    part = Part(name, made.at.folder, words, start=made.starts)
     made.parts[name] = made.stack.enter_context(part)
     made.said(name, "federation ready")
 
@@ -58,13 +63,15 @@ def verified(made: Stage, outcome: Mapping[str, Any]) -> list[Mapping[str, Any]]
     return list(form.read(manifest.read_bytes()).predicate.run_log.entries)
 
 
+@pytest.mark.claim("C242")
+@pytest.mark.parametrize(("how", "asked"), [(HOW, 3), (ADAM, 2)], ids=["exact", "FedAdam"])
 def test_a_killed_lead_is_resumed_at_another_address_and_ends_in_the_same_bits(
-    tmp_path: Path,
+    tmp_path: Path, how: dict[str, Any], asked: int
 ) -> None:
     states = {}
     for name, killed in (("whole", ()), ("killed", ("before", "round 2 of 6"))):
         (tmp_path / name).mkdir()
-        with stage(tmp_path / name, collaboration=HOW) as made:
+        with stage(tmp_path / name, collaboration=how) as made:
             run_id = begun(made)
             at, lead = made.sockets / "lead.sock", "lead"
             for number, moment in enumerate(killed):
@@ -82,8 +89,8 @@ def test_a_killed_lead_is_resumed_at_another_address_and_ends_in_the_same_bits(
             assert outcome["run_id"] == run_id
             entries = verified(made, outcome)
             merges = [one["fields"] for one in entries if one["event"] == "round.merged"]
-            assert [one["parties"] for one in merges] == [list(OWNERS)] * 6
-            states[name] = [one["state"] for one in merges]
+            assert [len(one["parties"]) for one in merges] == [asked] * 6
+            states[name] = [(one["state"], one["parties"]) for one in merges]
             resumes = [one for one in entries if one["event"] == "run.resumed"]
             assert len(resumes) == len(killed[1:])
             for owner in OWNERS:

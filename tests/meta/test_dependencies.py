@@ -32,6 +32,7 @@ EXTRAS = {
     "sealtrain/training/backends": ["axolotl", "unsloth"],
     "sealtrain/broker": ["broker"],
     "sealtrain/web": ["console"],
+    "sealtrain_collab/federated/engine.py": ["federated"],
     "sealtrain_collab/federated/flower.py": ["federated"],
     "sealtrain_collab/federated/relay.py": ["federated"],
     "sealtrain_collab": ["train"],

@@ -14,7 +14,7 @@ from warm import starting
 from world import OWNERS
 from world import RECIPE as WHOLE_RECIPE
 
-from sealtrain.cli.programs import Part
+from sealtrain.cli.programs import Part, Start
 
 WITHIN_S = 200.0
 RECIPE: dict[str, Any] = {
@@ -51,6 +51,7 @@ class Stage:
     sockets: Path
     stack: ExitStack
     parts: dict[str, Part] = field(default_factory=dict)
+    starts: Start = field(default_factory=lambda: starting(WHOLE_RECIPE))
 
     def start(self, name: str, *words: str | Path) -> None:
         settings = self.at.settings(name)
@@ -61,7 +62,7 @@ class Stage:
             "--base", settings.base, "--out", settings.out,
             "--relay", self.sockets / f"{name}.sock",
         ]  # fmt: skip
-        part = Part(name, self.at.folder, command, start=starting(WHOLE_RECIPE))
+        part = Part(name, self.at.folder, command, start=self.starts)
         self.parts[name] = self.stack.enter_context(part)
 
     def join(self, owner: str, run_id: str, *words: str) -> None:
@@ -82,4 +83,7 @@ def stage(folder: Path, *, rows: Callable[[str], str] = records, **recipe: Any) 
         at = stack.enter_context(joint_site(folder, rows=rows, **RECIPE | recipe))
         # A socket's path is short, wherever the tests lie.
         sockets = stack.enter_context(tempfile.TemporaryDirectory(prefix="fed-"))
-        yield Stage(at=at, sockets=Path(sockets), stack=stack)
+        made = Stage(at=at, sockets=Path(sockets), stack=stack)
+        if "strategy" in recipe.get("collaboration", {}):  # it needs Flower's package as well
+            made.starts = starting(WHOLE_RECIPE | RECIPE | recipe)
+        yield made

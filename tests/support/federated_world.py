@@ -21,6 +21,7 @@ from sealtrain.signing.runlog import RunLog
 from sealtrain_collab.channel.answers import Done
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.federated.carrier import Carrier
+from sealtrain_collab.federated.engine import FlowerStrategy, Given
 from sealtrain_collab.federated.federation import Federation, Merging, Rounds, Taken
 from sealtrain_collab.federated.frames import (
     FROM_RELAY,
@@ -34,6 +35,7 @@ from sealtrain_collab.federated.frames import (
 from sealtrain_collab.federated.holding import Holding
 from sealtrain_collab.federated.mailbox import Mailbox
 from sealtrain_collab.federated.messages import PURPOSE, Asked, Joined, SealedState
+from sealtrain_collab.federated.strategies import StrategySettings
 
 NOW = 1_790_000_000
 RUN_ID = "4f" * 16
@@ -84,6 +86,31 @@ class Mean(Merging):
         weights = [one.records for one in taken]
         mean = np.average([one.value for one in taken], axis=0, weights=weights)
         return bytes(mean.astype("<f4").tobytes()), {}
+
+
+class ByStrategy(Mean):
+    """The rule: one of Flower's strategies."""
+
+    def __init__(self, settings: StrategySettings) -> None:
+        self.strategy = FlowerStrategy(settings, seed=0)
+        self.samples, self.needed = settings.samples, settings.needed
+
+    def choose(self, number: int, present: Any, state: bytes) -> Any:
+        chosen = self.strategy.choose(number, present, {"x": np.frombuffer(state, "<f4")})
+        return chosen if self.samples else None
+
+    def memory(self) -> bytes:
+        return self.strategy.memory()
+
+    def recall(self, memory: bytes) -> None:
+        self.strategy.recall(memory)
+
+    def merge(self, number: int, taken: Any, state: bytes) -> tuple[bytes, Any]:
+        def given(one: Taken) -> Given:
+            return Given(party=one.party, records=one.records, arrays={"x": one.value})
+
+        merged = self.strategy.merge(number, [given(one) for one in taken])
+        return bytes(merged["x"].tobytes()), {}
 
 
 @dataclass

@@ -31,6 +31,13 @@ class Terms:
     aggregation: str = "fedavg"
 
 
+@dataclass(frozen=True)
+class Near(Terms):
+    """Terms of parties that stay near the merged adapter."""
+
+    proximal_mu: float = 0.0
+
+
 def classifier(*, dropout: float = 0.1, **changed: Any) -> Any:
     """A classifier of text: BERT in small with LoRA on its attention."""
     parts = ("hidden_dropout_prob", "attention_probs_dropout_prob")

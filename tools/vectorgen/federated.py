@@ -1,8 +1,9 @@
 """Vectors of federated merging, made without sealtrain and without torch, in numpy.
 
-Writes ``vectors/federated/merging.json``. The ``exact`` rule is computed the long way, by the SVD
-of the whole product, so it also tries the short one. Everything follows from the labels below, so a
-second run writes the same bytes. Run: ``python tools/vectorgen/federated.py [FOLDER]``.
+Writes ``merging.json`` and ``strategies.json`` to ``vectors/federated``. The ``exact`` rule is
+computed the long way, by the SVD of the whole product, so it also tries the short one. Strategies
+are computed from their papers, in float64 and without Flower. Everything follows from the labels
+below, so a second run writes the same bytes. Run: ``python tools/vectorgen/federated.py [FOLDER]``.
 """
 
 from __future__ import annotations
@@ -83,6 +84,111 @@ def rounded(state: State) -> dict[str, list[list[float]]]:
     return listed({name: np.round(array, 9) for name, array in state.items()})
 
 
+ETA, BETA_1, BETA_2, TAU = 0.1, 0.9, 0.99, 0.001
+MOMENTUM, RATE = 0.9, 0.5
+ROUNDS = 4
+
+
+def updates_of(number: int, state: State) -> list[State]:
+    """What each party makes of the merged state in a round: it adds what follows from labels."""
+    steps = [drawn(f"{party} round {number}") for party in WEIGHTS]
+    return [{name: state[name] + step[name] / 8 for name in SHAPES} for step in steps]
+
+
+def strategy_rounds(strategy: str) -> tuple[list[State], dict[str, State]]:
+    """States after each round by a strategy's published rule, and its memory after the second.
+
+    FedAvgM: Hsu et al. 2019; FedAdam, FedYogi and FedAdagrad: Reddi et al. 2021, algorithm 2, Adam
+    with the step corrected for round + 1 as Flower does.
+    """
+    shares = [weight / sum(WEIGHTS.values()) for weight in WEIGHTS.values()]
+    zeros = {name: np.zeros(shape) for name, shape in SHAPES.items()}
+    first, second, state = dict(zeros), dict(zeros), drawn("previous")
+    states, kept = [], {}
+    for number in range(1, ROUNDS + 1):
+        mean = averaged(updates_of(number, state), shares)
+        change = {name: mean[name] - state[name] for name in SHAPES}
+        if strategy == "FedAvgM":
+            first = {name: MOMENTUM * first[name] - change[name] for name in SHAPES}
+            state = {name: state[name] - RATE * first[name] for name in SHAPES}
+        elif strategy == "FedAvg":
+            state = mean
+        else:
+            decay = 0.0 if strategy == "FedAdagrad" else BETA_1
+            first = {name: decay * first[name] + (1 - decay) * change[name] for name in SHAPES}
+            squares = {name: change[name] ** 2 for name in SHAPES}
+            for name in SHAPES:
+                before, square = second[name], squares[name]
+                second[name] = {
+                    "FedAdam": BETA_2 * before + (1 - BETA_2) * square,
+                    "FedYogi": before - (1 - BETA_2) * square * np.sign(before - square),
+                    "FedAdagrad": before + square,
+                }[strategy]
+            step = ETA
+            if strategy == "FedAdam":
+                step *= np.sqrt(1 - BETA_2 ** (number + 1)) / (1 - BETA_1 ** (number + 1))
+            state = {
+                name: state[name] + step * first[name] / (np.sqrt(second[name]) + TAU)
+                for name in SHAPES
+            }
+        states.append(state)
+        if number == 2:
+            kept = {
+                "FedAvg": {},
+                "FedAvgM": {"momentum_vector": first},
+            }.get(strategy, {"arrays": state, "m_t": first, "v_t": second})
+            kept = {attribute: dict(named) for attribute, named in kept.items()}
+    return states, kept
+
+
+def safetensors(memory: dict[str, State]) -> bytes:
+    """The encoding of a memory: length, JSON header, numbers; float64, names in order."""
+    header, data = {}, b""
+    for attribute, state in sorted(memory.items()):
+        for name, array in sorted(state.items()):
+            part = array.astype("<f8").tobytes()
+            header[f"{attribute}/{name}"] = {
+                "dtype": "F64",
+                "shape": list(array.shape),
+                "data_offsets": [len(data), len(data) + len(part)],
+            }
+            data += part
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + data if memory else b""
+
+
+def strategies() -> dict[str, Any]:
+    """Rounds of every strategy with a step at the lead."""
+    arguments: dict[str, dict[str, Any]] = {
+        "FedAvg": {},
+        "FedAvgM": {"server_momentum": MOMENTUM, "server_learning_rate": RATE},
+        "FedAdagrad": {"eta": ETA, "tau": TAU},
+        "FedAdam": {"eta": ETA, "beta_1": BETA_1, "beta_2": BETA_2, "tau": TAU},
+        "FedYogi": {"eta": ETA, "beta_1": BETA_1, "beta_2": BETA_2, "tau": TAU},
+    }
+    cases = []
+    for name, given in arguments.items():
+        states, memory = strategy_rounds(name)
+        cases.append({
+            "strategy": {"name": name} | given,
+            "merged": [rounded(state) for state in states],
+            "memory_after_2": {one: rounded(state) for one, state in sorted(memory.items())},
+            "memory_after_2_encoded": safetensors(memory).hex(),
+        })  # fmt: skip
+    return {
+        "previous": listed(drawn("previous")),
+        "weights": WEIGHTS,
+        "steps": [
+            {party: listed(drawn(f"{party} round {number}")) for party in WEIGHTS}
+            for number in range(1, ROUNDS + 1)
+        ],
+        "step_share": 0.125,
+        "tolerance": 1e-4,
+        "cases": cases,
+    }
+
+
 def main() -> None:
     """Write the file."""
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else OUT
@@ -109,7 +215,8 @@ def main() -> None:
         "cases": cases,
     }
     out.mkdir(parents=True, exist_ok=True)
-    (out / "merging.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+    for name, content in (("merging", document), ("strategies", strategies())):
+        (out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

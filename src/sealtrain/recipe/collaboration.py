@@ -107,6 +107,11 @@ class CollaborationSettings(StrictModel):
         """What it promises of privacy by itself; ``None`` for nothing."""
         return None
 
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """Extras of sealtrain that its guests need besides those of every recipe."""
+        return ()
+
     def parties_needed(self, holders: int) -> int:
         """How many parties with data have to take part.
 

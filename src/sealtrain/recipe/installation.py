@@ -391,4 +391,6 @@ def packages_of(recipe: Recipe) -> PackagesWanted:
         extras.append("quantize")
     if recipe.validation is not None and recipe.validation.personal is not None:
         extras.append("validation")
+    if recipe.collaboration is not None:
+        extras += recipe.collaboration.extras
     return PackagesWanted(tuple(extras), recipe.backend.packages, recipe.packages)

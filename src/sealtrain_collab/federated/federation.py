@@ -86,9 +86,11 @@ class Merging(Protocol):
 
     Attributes:
         rate: Probability of each patient to take part in a round, once there is a plan.
+        needed: Parties that have to be there before a round can begin.
     """
 
     rate: float | None = None
+    needed: int = 0
 
     def admit(self, joined: Joined) -> dict[str, JsonValue]:
         """Further fields of the log about a party that joins. Raises ``UpdateRefused``."""
@@ -96,6 +98,24 @@ class Merging(Protocol):
 
     def plan(self, present: Sequence[str]) -> dict[str, JsonValue] | None:
         """Called once before the first round, with who is there: what the log says of the plan."""
+        return None
+
+    def choose(self, number: int, present: Sequence[str], state: bytes) -> tuple[str, ...] | None:
+        """Parties to ask in a round that begins; ``None`` for all, and those that come later.
+
+        Args:
+            number: Of the round.
+            present: Parties that are there, sorted; at least ``needed``.
+            state: The adapter that they begin with.
+        """
+        return None
+
+    def memory(self) -> bytes:
+        """What the rule remembers of earlier rounds, to be sealed with the lead's state."""
+        return b""
+
+    def recall(self, memory: bytes) -> None:
+        """Go on from what ``memory`` gave. Raises ``CheckpointRefused`` for another rule's."""
         return None
 
     def take(self, party: str, records: int, update: bytes, state: bytes) -> Taken:
@@ -133,6 +153,7 @@ class _Round:
 
     number: int = 0
     state: bytes = b""
+    chosen: tuple[str, ...] | None = None
     taken: dict[str, Taken] = field(default_factory=dict)
     learned: dict[str, Learned] = field(default_factory=dict)
     reports: dict[str, Any] = field(default_factory=dict)
@@ -253,6 +274,7 @@ class Federation:
             for party, document in standing.reports.items()
         }
         self._steps = standing.steps
+        self._merging.recall(standing.memory)
         unsaid, self._unsaid = self._unsaid, None
         for event, fields in unsaid:
             self._record(event, fields)
@@ -271,11 +293,18 @@ class Federation:
 
     def _merged_round(self, number: int, state: bytes) -> bytes:
         rounds = self._rounds
-        self._round = this = _Round(number=number, state=state)
+        self._await_those_to_choose_from(number)
+        chosen = self._merging.choose(number, sorted(self._present), state)
+        self._round = this = _Round(number=number, state=state, chosen=chosen)
         self._record("round.begun", {"round": number, "state": sha256_hex(state)})
         for party in tuple(self._present):
             self._ask(party)
         self._hear_until(self._is_complete, rounds.round_seconds)
+        if len(this.taken) < rounds.min_parties and this.chosen is not None:
+            # Too few of those that were chosen answered: the others take their places.
+            this.chosen = None
+            for party in tuple(self._present):
+                self._ask(party)
         # Those who have enough go on without the others; too few wait for others to come back.
         self._hear_until(lambda: len(this.taken) >= rounds.min_parties, rounds.joining_seconds)
         if len(this.taken) < rounds.min_parties:
@@ -307,9 +336,19 @@ class Federation:
                     reports=self._documents,
                     steps=self._steps,
                     loss=loss,
+                    memory=self._merging.memory(),
                 )
             )
         return state
+
+    def _await_those_to_choose_from(self, number: int) -> None:
+        needed, seconds = self._merging.needed, self._rounds.joining_seconds
+        self._round = _Round()  # whoever comes meanwhile is asked nothing of a round that is over
+        self._hear_until(lambda: len(self._present) >= needed, seconds)
+        if len(self._present) < needed:
+            raise self._too_few(
+                len(self._present), f"were there to begin round {number}", seconds, needed
+            )
 
     def _is_complete(self) -> bool:
         at_it = self._round.number in self._busy.values() or bool(self._round.retried)
@@ -331,6 +370,8 @@ class Federation:
 
     def _ask(self, party: str) -> None:
         this = self._round
+        if this.chosen is not None and party not in this.chosen:
+            return
         if this.number and party not in self._busy and party not in this.answered:
             self._busy[party] = this.number
             task = Asked(
@@ -412,7 +453,9 @@ class Federation:
             self._present.pop(party)
             self._busy.pop(party, None)
             self._lost[party] = f"{party}: {news.error.code} in round {self._round.number}"
-            if self._round.number and party not in self._round.answered:
+            chosen = self._round.chosen
+            asked = chosen is None or party in chosen
+            if self._round.number and asked and party not in self._round.answered:
                 self._round.retried[news.seat] = party
             self._say("party.left", {"party": party, "code": news.error.code})
         elif not isinstance(news.error, PeerUnreachable):
@@ -477,13 +520,15 @@ class Federation:
             "records": learned.records if news.seat.countable else None, "norm": taken.norm,
         })  # fmt: skip
 
-    def _too_few(self, count: int, what: str, seconds: int) -> TooFewParties:
+    def _too_few(
+        self, count: int, what: str, seconds: int, needed: int | None = None
+    ) -> TooFewParties:
         lost = "; ".join(self._lost[party] for party in sorted(self._lost))
         return TooFewParties(
             f"too few parties {what} in time",
             check="parties",
             owner=min(self._lost, default=None),
             got=f"{count} ({lost})" if lost else count,
-            expected=f"{self._rounds.min_parties} within {seconds} s",
+            expected=f"{needed or self._rounds.min_parties} within {seconds} s",
             hint="see whether their guests and SuperNodes run, then: sealtrain resume",
         )

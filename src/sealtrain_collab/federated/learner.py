@@ -22,6 +22,7 @@ from sealtrain.training.checkpoints.randomness import seed_of
 from sealtrain.training.schedule_slice import ScheduleSlice
 from sealtrain.training.telemetry.released import MetricGate
 from sealtrain.training.trained import model_files
+from sealtrain_collab.federated.proximal import kept_near
 from sealtrain_collab.federated.update import decode_state, encode_state
 
 if TYPE_CHECKING:
@@ -172,7 +173,12 @@ class Learner:
         stretch = ScheduleSlice(
             first=(round_number - 1) * steps, steps=steps, total=terms.rounds * steps
         )
-        with self._work(self._of_round(round_number)) as work:
+        near = kept_near(
+            self.model,
+            getattr(terms, "proximal_mu", 0.0),
+            passes=self._recipe.trainer.gradient_accumulation_steps,
+        )
+        with near, self._work(self._of_round(round_number)) as work:
             work.train_sources = [source for source in self._sources if source.role == "train"]
             work.stretch = stretch
             *_, callback = self._phase.train(work)

@@ -14,6 +14,7 @@ from sealtrain.recipe.collaboration import (
     is_none,
 )
 from sealtrain_collab.federated.patients import PatientPrivacy, cannot_hide_patients
+from sealtrain_collab.federated.strategies import RULE, FedProx, Strategy
 
 __all__ = ["Federated"]
 
@@ -51,8 +52,14 @@ class Federated(PartiesSettings):
         description="How long the lead waits for parties: at the beginning for all, later for "
         "min_parties; null for round_seconds.",
     )
-    aggregation: Literal["exact", "ffa", "fedavg", "median", "trimmed-mean"] = Field(
-        description="How updates are merged."
+    aggregation: Literal["exact", "ffa", "fedavg", "median", "trimmed-mean", "flower"] = Field(
+        description="How updates are merged; flower: by the strategy that is named."
+    )
+    strategy: Strategy | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Of aggregation flower: one of Flower's strategies, by its name, with its "
+        "arguments by theirs; left out of locks when there is none.",
     )
     trim: int | None = Field(
         default=None,
@@ -76,7 +83,19 @@ class Federated(PartiesSettings):
             raise ValueError("trim and aggregation trimmed-mean go together")
         if self.trim is not None and 2 * self.trim >= self.min_parties:
             raise ValueError("trim leaves nothing of min_parties updates")
+        if (self.strategy is None) != (self.aggregation != RULE):
+            raise ValueError("strategy and aggregation flower go together")
         return self
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """Flower itself, where one of its strategies merges."""
+        return () if self.strategy is None else ("federated",)
+
+    @property
+    def proximal_mu(self) -> float:
+        """Weight of the proximal term in each party's loss; 0 for none."""
+        return self.strategy.proximal_mu if isinstance(self.strategy, FedProx) else 0.0
 
     @property
     def joining_seconds(self) -> int:
@@ -115,5 +134,13 @@ class Federated(PartiesSettings):
             return "collaboration.min_parties is above the number of owners who give data to train"
         if recipe.trainer.max_steps != self.rounds * self.local_steps:
             return "trainer.max_steps is collaboration.rounds times collaboration.local_steps"
+        if self.strategy is not None:
+            problem = self.strategy.misfit(
+                holders=len(holders_of(recipe)),
+                min_parties=self.min_parties,
+                half_precision=recipe.trainer.fp16,
+            )
+            if problem is not None:
+                return f"collaboration.strategy: {problem}"
         promised = self.patient_privacy
         return None if promised is None else cannot_hide_patients(recipe, promised)

@@ -12,7 +12,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
 
 from sealtrain.base.canonical import canonical_json, parse_canonical
 from sealtrain.base.models import Hex64, StrictModel, load_model
@@ -32,6 +34,8 @@ _STATE = re.compile(r"state-([0-9]{8,})")
 _SHARE = re.compile(r"share-([0-9]{8,})-[0-9a-f]{32}")
 _LENGTH_BYTES: Final = 8
 _MAX_WORDS_BYTES: Final = 256 << 20
+_MAX_MEMORY_BYTES: Final = 8 * MAX_STATE_BYTES
+"""Of a rule: numbers of twice the adapter's width, three for each of the adapter's, and names."""
 _KEPT: Final = 2
 
 
@@ -45,6 +49,7 @@ class Standing:
         reports: Newest report of each party whose update was merged, JSON-ready.
         steps: Optimizer steps of all updates that were merged.
         loss: Mean loss of the last round, ``None`` where there is none.
+        memory: Of the rule that merges; empty for a rule that remembers nothing.
     """
 
     round: int = 0
@@ -52,12 +57,14 @@ class Standing:
     reports: dict[str, dict[str, Any]]
     steps: int = 0
     loss: float | None = None
+    memory: bytes = b""
 
 
 class _Words(StrictModel):
     """What stands before the adapter in a state."""
 
-    version: Literal[1]
+    version: Literal[2]
+    adapter: Annotated[int, Field(ge=1, le=MAX_STATE_BYTES)]
     round: Count
     steps: Count
     loss: float | None
@@ -139,7 +146,7 @@ class LeadStates:
         joined = join_key(self._opening)
         if found is None or joined.key is None:
             return None
-        words, state = self._read(found, joined.key)
+        words, state, memory = self._read(found, joined.key)
         self._digests = (*words.digests, found.digest)
         self.newest, self.waiting = found, False
         for party, known in self._known.items():
@@ -150,6 +157,7 @@ class LeadStates:
             reports=words.reports,
             steps=words.steps,
             loss=words.loss,
+            memory=memory,
         )
         self._take_up(words.journal, found, standing)
         return standing
@@ -171,14 +179,16 @@ class LeadStates:
             with store.write(name, self._binding(counter)) as file:
                 file.write(document.reveal())
         text = canonical_json({
-            "version": 1, "round": standing.round, "steps": standing.steps, "loss": standing.loss,
+            "version": 2, "round": standing.round, "steps": standing.steps, "loss": standing.loss,
             "reports": standing.reports, "digests": list(self._digests), "journal": self._journal(),
+            "adapter": len(standing.state),
         })  # fmt: skip
         states = self._state_store(key)
         with states.write(f"state-{counter:08d}", self._binding(counter)) as file:
             file.write(len(text).to_bytes(_LENGTH_BYTES, "big"))
             file.write(text)
             file.write(standing.state)
+            file.write(standing.memory)
         digest = states.root(f"state-{counter:08d}")
         self._digests = (*self._digests, digest)
         self.newest = SealedState(counter=counter, digest=digest)
@@ -213,7 +223,7 @@ class LeadStates:
             raise CheckpointRefused("no sealed state of this run is whole", check="sealed state")
         return None
 
-    def _read(self, found: SealedState, key: DataKey) -> tuple[_Words, bytes]:
+    def _read(self, found: SealedState, key: DataKey) -> tuple[_Words, bytes, bytes]:
         name = f"state-{found.counter:08d}"
         try:
             binding = self._binding(found.counter)
@@ -223,7 +233,8 @@ class LeadStates:
                     file.read(min(size, _MAX_WORDS_BYTES)), max_bytes=_MAX_WORDS_BYTES
                 )
                 words = load_model(_Words, document, CheckpointRefused, "a sealed state")
-                state = file.read(MAX_STATE_BYTES)
+                state = file.read(words.adapter)
+                memory = file.read(_MAX_MEMORY_BYTES)
         except (SealRefused, DataInvalid) as error:
             raise CheckpointRefused(
                 "the sealed state does not open for this run",
@@ -232,7 +243,7 @@ class LeadStates:
             ) from error
         if len(words.digests) != found.counter - 1:
             raise CheckpointRefused("a sealed state has another counter", check="sealed state")
-        return words, state
+        return words, state, memory
 
     def _share_of(self, party: str, key: DataKey, counter: int) -> Secret | None:
         try:

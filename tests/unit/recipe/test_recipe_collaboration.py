@@ -31,6 +31,7 @@ FEDERATED: Document = {
     "min_parties": 2,
     "aggregation": "exact",
 }
+FLOWER: Document = {"aggregation": "flower"}
 TRAVELLING: Document = {"kind": "travelling", "policy": "policy.yaml", "buffer_bytes": 4096}
 PADS: Document = {"kind": "pads", "pads": "own"}
 CUT: Document = {"kind": "cut", "policy": "policy.yaml", "layers": 1}
@@ -213,6 +214,28 @@ def test_what_a_kind_cannot_do_is_refused(
         ("federated", {"aggregation": "mean"}, "aggregation"),
         ("federated", {"policy": "/etc/policy.yaml"}, r"federated\.policy"),
         ("federated", {"rouns": 1}, "rouns"),
+        ("federated", {"aggregation": "flower"}, "strategy"),
+        ("federated", {"strategy": {"name": "FedAvg"}}, "strategy"),
+        ("federated", FLOWER | {"strategy": {"name": "FedSGD"}}, "FedSGD"),
+        ("federated", FLOWER | {"strategy": {"name": "FedAdam", "etaa": 1}}, "etaa"),
+        ("federated", FLOWER | {"strategy": {"name": "FedAvg", "eta": 0.1}}, "eta"),
+        ("federated", FLOWER | {"strategy": {"name": "FedAdam", "beta_1": 1.0}}, "beta_1"),
+        (
+            "federated",
+            FLOWER | {"strategy": {"name": "FedAvg", "fraction_evaluate": 0.5}},
+            "fraction_evaluate",
+        ),
+        (
+            "federated",
+            FLOWER | {"strategy": {"name": "FedAvg", "min_available_nodes": 3}},
+            "min_available_nodes",
+        ),
+        (
+            "federated",
+            FLOWER | {"strategy": {"name": "FedAvg", "fraction_train": 0.5, "min_train_nodes": 1}},
+            "min_train_nodes",
+        ),
+        ("federated", FLOWER | {"strategy": {"name": "Krum"}}, "num_malicious_nodes"),
         ("federated", {"kind": "gossip"}, "collaboration"),
         ("travelling", {"max_tokens": {"stranger": 1}}, "stranger"),
         ("travelling", {"max_tokens": 0}, "max_tokens"),

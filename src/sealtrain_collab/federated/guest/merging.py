@@ -1,6 +1,7 @@
 """The lead's mathematics: adapters merged by the recipe's rule, or sums of gradients under noise.
 
-``Merge`` is what most federations do. ``PatientMerge`` keeps what the recipe promises patients
+``Merge`` is what most federations do. ``StrategyMerge`` gives the updates to one of Flower's
+strategies (``federated.engine``). ``PatientMerge`` keeps what the recipe promises patients
 (spec/federated.md §5): it plans the noise once, from the patients of all parties that have joined,
 adds it once a round and tells the log what it did.
 """
@@ -18,6 +19,7 @@ from sealtrain_collab.federated.federation import Merging, Taken
 from sealtrain_collab.federated.messages import Joined
 from sealtrain_collab.federated.patients import PatientPrivacy
 from sealtrain_collab.federated.recipe import Federated
+from sealtrain_collab.federated.strategies import StrategySettings
 from sealtrain_collab.parties.joint import checked_report
 from sealtrain_collab.parties.lead import LeadRun
 from sealtrain_collab.parties.party import PartyReport
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     from sealtrain_collab.federated.private import PatientPlan, PrivateMerging
 
-__all__ = ["Merge", "PatientMerge", "merging_of"]
+__all__ = ["Merge", "PatientMerge", "StrategyMerge", "merging_of"]
 
 
 def merging_of(run: LeadRun, terms: Federated, form: Mapping[str, Tensor]) -> Merge:
@@ -38,6 +40,8 @@ def merging_of(run: LeadRun, terms: Federated, form: Mapping[str, Tensor]) -> Me
         terms: Of its recipe.
         form: The adapter before the first round.
     """
+    if terms.strategy is not None:
+        return StrategyMerge(run, terms, form, terms.strategy)
     kind = Merge if terms.patient_privacy is None else PatientMerge
     return kind(run, terms, form)
 
@@ -97,6 +101,65 @@ class Merge(Merging):
         return int(
             steps * trainer.per_device_train_batch_size * trainer.gradient_accumulation_steps
         )
+
+
+class StrategyMerge(Merge):
+    """Merges by one of Flower's strategies. Arguments as ``merging_of``, and its settings."""
+
+    def __init__(
+        self,
+        run: LeadRun,
+        terms: Federated,
+        form: Mapping[str, Tensor],
+        settings: StrategySettings,
+    ) -> None:
+        from sealtrain_collab.federated.engine import FlowerStrategy
+
+        super().__init__(run, terms, form)
+        self._samples = settings.samples
+        self.needed = settings.needed
+        self._strategy = FlowerStrategy(settings, seed=run.recipe.trainer.seed)
+
+    def choose(self, number: int, present: Sequence[str], state: bytes) -> tuple[str, ...] | None:
+        """As ``Merging``; where all are asked, those that come later are asked, too."""
+        from sealtrain_collab.federated.update import decode_state
+
+        decoded = decode_state(state, self._form)
+        arrays = {name: tensor.numpy() for name, tensor in decoded.items()}
+        chosen = self._strategy.choose(number, present, arrays)
+        return chosen if self._samples else None
+
+    def memory(self) -> bytes:
+        """As ``Merging``."""
+        return self._strategy.memory()
+
+    def recall(self, memory: bytes) -> None:
+        """As ``Merging``."""
+        self._strategy.recall(memory)
+
+    def merge(
+        self, number: int, taken: Sequence[Taken], state: bytes
+    ) -> tuple[bytes, dict[str, JsonValue]]:
+        """The adapter after round ``number``, as the strategy makes it of the updates."""
+        from torch import from_numpy
+
+        from sealtrain_collab.federated.engine import Given
+        from sealtrain_collab.federated.merging import bounded
+        from sealtrain_collab.federated.update import decode_state, encode_state
+
+        most = self._terms.max_update_norm
+        previous = decode_state(state, self._form)
+        given = []
+        for one in taken:
+            update = one.value.state
+            if most is not None:
+                update = {
+                    name: tensor.float() for name, tensor in bounded(update, previous, most).items()
+                }
+            arrays = {name: tensor.numpy() for name, tensor in update.items()}
+            given.append(Given(party=one.party, records=one.records, arrays=arrays))
+        merged = self._strategy.merge(number, given)
+        return encode_state({name: from_numpy(array) for name, array in merged.items()}), {}
 
 
 class PatientMerge(Merge):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from learner_world import ATTENTION, PREFIX, Terms, classifier, language
+from learner_world import ATTENTION, PREFIX, Near, Terms, classifier, language
 from safetensors.torch import load
 from training_world import (
     OWNERS,
@@ -21,7 +21,8 @@ from training_world import (
 from sealtrain.errors import RecipeInvalid, UpdateRefused, UsageError
 from sealtrain_collab.federated.learner import Learner, pooled
 from sealtrain_collab.federated.merging import merge
-from sealtrain_collab.federated.update import Update, decode_state, encode_state
+from sealtrain_collab.federated.proximal import kept_near
+from sealtrain_collab.federated.update import Update, change_norm, decode_state, encode_state
 
 pytestmark = [
     pytest.mark.slow,
@@ -105,6 +106,40 @@ def test_a_federation_of_classifiers_learns_and_is_measured(
     assert {"f1", "majority"} <= metrics.keys()
     files = parties[0].export(state)
     assert {"adapter_config.json", "adapter_model.safetensors"} <= files.keys()
+
+
+def test_a_proximal_party_stays_nearer_and_its_pull_is_the_terms_gradient(
+    sealed: dict[str, Any],
+) -> None:
+    recipe = classifier(dropout=0.0, peft=ATTENTION | {"lora_dropout": 0.0})
+
+    def moved(mu: float) -> float:
+        one = learner(recipe, sealed, OWNERS[0], Near(proximal_mu=mu))
+        return change_norm(decode_state(one.learn(1, one.initial()).state, one.form), one.form)
+
+    assert moved(0.0) == moved(0.0)
+    assert moved(1000.0) < moved(10.0) < moved(0.0)
+    # By the definition: the gradient of loss + mu/2 |w - w_t|^2, in three passes of one step.
+    model = torch.nn.Linear(3, 2)
+    rows = torch.randn(6, 3, generator=torch.Generator().manual_seed(1))
+    with kept_near(model, 0.7, passes=3):
+        start = [one.detach().clone() for one in model.parameters()]
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += 0.5
+        for part in rows.chunk(3):
+            (model(part).square().sum() / 3).backward()
+    got = [parameter.grad for parameter in model.parameters()]
+    distance = sum(
+        (one - first).square().sum() for one, first in zip(model.parameters(), start, strict=True)
+    )
+    loss = model(rows).square().sum() / 3 + 0.35 * distance
+    wanted = torch.autograd.grad(loss, list(model.parameters()))
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other)
+    model.zero_grad()
+    model(rows).sum().backward()  # closed: the term is gone
+    assert torch.equal(model.bias.grad, torch.full((2,), 6.0))
 
 
 def test_the_start_of_ffa_stays_where_the_recipe_put_it(sealed: dict[str, Any]) -> None:
