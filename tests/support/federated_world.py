@@ -29,12 +29,19 @@ from sealtrain_collab.federated.frames import (
     NODES,
     REPLY,
     TO_RELAY,
+    TURN_BYTES,
     receive_frame,
     send_frame,
 )
 from sealtrain_collab.federated.holding import Holding
 from sealtrain_collab.federated.mailbox import Mailbox
-from sealtrain_collab.federated.messages import PURPOSE, Asked, Joined, SealedState
+from sealtrain_collab.federated.messages import (
+    MAX_STATE_BYTES,
+    PURPOSE,
+    Asked,
+    Joined,
+    SealedState,
+)
 from sealtrain_collab.federated.strategies import StrategySettings
 
 NOW = 1_790_000_000
@@ -233,7 +240,11 @@ class FederatedWorld:
                 raise SealtrainError("told to stop")
 
         def serve() -> None:
-            with Mailbox(self.folder / f"{place}.sock") as mailbox, noting(refused):
+            size = changed.get("turn_bytes", TURN_BYTES)
+            with (
+                Mailbox(self.folder / f"{place}.sock", turn_bytes=size) as mailbox,
+                noting(refused),
+            ):
                 Holding(
                     mailbox,
                     changed.get("conversation", conversation(name, "lead")),
@@ -248,6 +259,7 @@ class FederatedWorld:
                     work,
                     may_go_on=may_go_on,
                     patience=changed.get("patience", 60.0),
+                    largest=changed.get("largest", MAX_STATE_BYTES),
                     on_refused=lambda error: refused.append(error.code),
                 ).run()
 

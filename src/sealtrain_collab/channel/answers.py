@@ -77,7 +77,11 @@ def answer(
 
 
 def receive_answer(
-    channel: AttestedChannel, *, max_bytes: int, max_data_bytes: int
+    channel: AttestedChannel,
+    *,
+    max_bytes: int,
+    max_data_bytes: int,
+    max_kept_bytes: int | None = None,
 ) -> tuple[dict[str, Any], bytes]:
     """The answer of a party that did as it was asked, and the message that follows it.
 
@@ -85,6 +89,7 @@ def receive_answer(
         channel: To the party.
         max_bytes: Of the answer.
         max_data_bytes: Of what follows.
+        max_kept_bytes: What is announced as longer is read, not kept, and comes out empty.
 
     Raises:
         ChannelCut: It ended the conversation.
@@ -92,7 +97,11 @@ def receive_answer(
         SealtrainError: What it refused with.
     """
     ok, size = _receive_words(channel, max_bytes)
-    data = channel.receive(max_bytes=max_data_bytes) if size else b""
+    most = max_data_bytes if max_kept_bytes is None else max_kept_bytes
+    if max_kept_bytes is not None and size > most:
+        channel.skip(max_bytes=max_data_bytes)
+        return ok, b""
+    data = channel.receive(max_bytes=most) if size else b""
     if data is None or len(data) != size:
         raise _another_payload()
     return ok, data

@@ -71,6 +71,10 @@ class AttestedChannel:
         """
         return self._receives.receive(max_bytes=max_bytes)
 
+    def skip(self, *, max_bytes: int) -> None:
+        """Receive the next message and keep nothing of it. Arguments and errors as ``receive``."""
+        self._receives.skip(max_bytes=max_bytes)
+
     def receive_into(self, target: memoryview) -> int:
         """As ``receive``, into ``target``; returns the length. An end is ``ChannelBroken``."""
         length = self._receives.receive_into(target)

@@ -6,6 +6,7 @@ opened; after the first frame that does not open nothing is sent or received any
 
 from __future__ import annotations
 
+import io
 import struct
 import threading
 from typing import TYPE_CHECKING
@@ -163,21 +164,26 @@ class FrameReader:
             LimitExceeded: The message is longer.
             PeerUnreachable: Nothing arrives in time.
         """
-        message: bytes | bytearray = b""
+        message, more, size = b"", io.BytesIO(), 0
         for part in self._parts():
-            if len(message) + len(part) > max_bytes:
+            size += len(part)
+            if size > max_bytes:
                 self._direction.forget()
                 raise LimitExceeded(
                     "a message of the channel is too long", expected=f"at most {max_bytes} bytes"
                 )
-            # Most messages are one frame: copied once then.
-            if not message:
+            # Most messages are one frame: copied once then. Longer ones grow in a buffer that
+            # becomes the message itself.
+            if size == len(part):
                 message = bytes(part)
                 continue
-            if isinstance(message, bytes):
-                message = bytearray(message)
-            message += part
-        return bytes(message) if self._direction.open else None
+            if message:
+                more.write(message)
+                message = b""
+            more.write(part)
+        if not self._direction.open:
+            return None
+        return message or more.getvalue()
 
     def receive_into(self, target: memoryview) -> int | None:
         """The length of the next message, decrypted into ``target``; ``None`` as ``receive``.
@@ -200,6 +206,17 @@ class FrameReader:
             target[done : done + len(part)] = part
             done += len(part)
         return done if self._direction.open else None
+
+    def skip(self, *, max_bytes: int) -> None:
+        """Receive the next message and keep nothing of it. Errors as ``receive``."""
+        size = 0
+        for part in self._parts():
+            size += len(part)
+            if size > max_bytes:
+                self._direction.forget()
+                raise LimitExceeded(
+                    "a message of the channel is too long", expected=f"at most {max_bytes} bytes"
+                )
 
     def expect(self, kind: int) -> None:
         """Receive one empty frame of that type.

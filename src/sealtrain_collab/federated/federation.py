@@ -28,6 +28,7 @@ from sealtrain.errors import (
 )
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.federated.carrier import Carrier
+from sealtrain_collab.federated.frames import TURN_BYTES
 from sealtrain_collab.federated.messages import Asked, Joined, Learned, SealedState
 from sealtrain_collab.federated.seats import Answered, Came, Left, News, Seat
 from sealtrain_collab.federated.states import LeadStates, Standing
@@ -52,6 +53,7 @@ class Rounds:
             ``min_parties`` of a round whose time is over.
         parties: Owners who may take part: those who give data to train on.
         again_after: Seconds before the lead tries again to talk to a node.
+        turn_bytes: Most bytes of a channel in one turn; what is longer goes in several.
     """
 
     rule: str
@@ -61,6 +63,7 @@ class Rounds:
     joining_seconds: int
     parties: tuple[str, ...]
     again_after: float = 3.0
+    turn_bytes: int = TURN_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,6 +414,7 @@ class Federation:
                     self._news,
                     patience=2 * self._rounds.round_seconds,
                     again_after=self._rounds.again_after,
+                    turn_bytes=self._rounds.turn_bytes,
                     random=self._random,
                 )
                 self._seats[node] = seat

@@ -23,13 +23,16 @@ __all__ = [
     "REPLY",
     "TAKEN",
     "TO_RELAY",
+    "TURN_BYTES",
     "AskingStream",
     "bound_socket",
     "receive_frame",
     "send_frame",
 ]
 
-MAX_FRAME = 512 << 20
+MAX_FRAME = 64 << 20
+TURN_BYTES = 32 << 20
+"""Of a channel that one turn or answer carries: what is longer goes in several."""
 TO_RELAY = struct.Struct(">QII")
 """Node, number of the message, seconds it may take."""
 FROM_RELAY = struct.Struct(">BI")
@@ -115,40 +118,57 @@ def _remove_what_is_left(path: Path) -> None:
 
 
 class AskingStream:
-    """The lead's end of a channel in turns: all it writes is one message, then it reads the reply.
+    """The lead's end of a channel in turns: it writes a request, then it reads the reply.
+
+    What is longer than a turn goes in several, each answered by nothing but the last; where the
+    answer is longer than a turn, empty turns fetch the rest. So neither side, nor anything between
+    them, holds more of the channel than a turn.
 
     Args:
         exchange: Carries a turn to the party and brings its answer. Raises ``PeerUnreachable``.
         conversation: 16 random bytes that name this channel to the party.
+        turn_bytes: Most bytes of the channel in a turn.
     """
 
-    def __init__(self, exchange: Callable[[bytes], bytes], conversation: bytes) -> None:
+    def __init__(
+        self,
+        exchange: Callable[[bytes], bytes],
+        conversation: bytes,
+        *,
+        turn_bytes: int = TURN_BYTES,
+    ) -> None:
         self._exchange = exchange
         self._conversation = conversation
+        self._most = turn_bytes
         self._turn = 0
         self._out = bytearray()
         self._in = memoryview(b"")
 
     def sendall(self, data: Buffer, /) -> None:
-        """Keep bytes for the next turn."""
+        """Keep bytes for the next turn; send what one turn cannot carry."""
         self._out += data
+        while len(self._out) > self._most:  # the last byte stays: nothing is answered before it
+            if len(self._asked(self._most)):
+                raise ConnectionResetError("the party answered before it was asked")
 
     def recv_into(self, buffer: memoryview, /) -> int:
         """Receive of this turn's answer; of the next one's, when that is used up."""
         if not len(self._in):
-            if not self._out:
-                return 0  # the answer was cut short: no rest will come
-            said = HEAD.pack(self._conversation, self._turn) + self._out
-            self._out.clear()
-            self._turn += 1
-            answer = self._exchange(said)
-            if answer[:1] != TAKEN:
-                raise ConnectionResetError("the party has no such conversation")
-            self._in = memoryview(answer)[1:]
+            self._in = self._asked(len(self._out))  # by an empty turn for the rest of an answer
         count = min(len(buffer), len(self._in))
         buffer[:count] = self._in[:count]
         self._in = self._in[count:]
         return count
+
+    def _asked(self, count: int) -> memoryview:
+        """Send the first bytes as a turn; its answer, empty where the party has no more to say."""
+        said = HEAD.pack(self._conversation, self._turn) + self._out[:count]
+        del self._out[:count]
+        self._turn += 1
+        answer = self._exchange(said)
+        if answer[:1] != TAKEN or len(answer) > self._most + len(TAKEN):
+            raise ConnectionResetError("the party has no such conversation")
+        return memoryview(answer)[1:]
 
     def close(self) -> None:
         """Forget what was not carried yet."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -46,7 +46,7 @@ class Work(Protocol):
 class _Talk:
     """One conversation, as far as it came."""
 
-    stream: AnsweringStream = field(default_factory=AnsweringStream)
+    stream: AnsweringStream
     proven: bool = False
     over: bool = False
 
@@ -62,6 +62,7 @@ class Holding:
         work: What it can do.
         may_go_on: Raises when the party must stop, such as when its lease ended.
         patience: Seconds for which no lead that proved itself may say anything.
+        largest: Most bytes of a merged adapter.
         on_refused: Called with the error of each conversation that was refused.
     """
 
@@ -74,6 +75,7 @@ class Holding:
         *,
         may_go_on: Callable[[], None],
         patience: float,
+        largest: int = MAX_STATE_BYTES,
         on_refused: Callable[[SealtrainError], None] | None = None,
     ) -> None:
         self._mailbox = mailbox
@@ -82,6 +84,7 @@ class Holding:
         self._work = work
         self._may_go_on = may_go_on
         self._patience = patience
+        self._largest = largest
         self._on_refused = on_refused
         self._talks: dict[bytes, _Talk] = {}
         self._lock = threading.Lock()
@@ -128,7 +131,8 @@ class Holding:
             talk = self._talks.get(turn.conversation)
             pending = sum(not one.proven for one in self._talks.values())
             if talk is None and turn.number == 0 and pending < _MAX_PENDING:
-                talk = self._talks[turn.conversation] = _Talk()
+                talk = _Talk(stream=AnsweringStream(self._mailbox.turn_bytes))
+                self._talks[turn.conversation] = talk
                 thread = threading.Thread(target=self._talk, args=(talk,), daemon=True)
                 self._threads.append(thread)
                 thread.start()
@@ -163,7 +167,7 @@ class Holding:
     def _attend(self, channel: AttestedChannel) -> None:
         while (message := channel.receive(max_bytes=MAX_WORDS_BYTES)) is not None:
             asked = load_message(Asked, message, error=ChannelBroken)
-            state = channel.receive(max_bytes=MAX_STATE_BYTES)
+            state = channel.receive(max_bytes=min(asked.payload, self._largest))
             if state is None or len(state) != asked.payload:
                 raise ChannelBroken("the lead sent another adapter than announced", check="payload")
             answer(channel, partial(self._act, asked, state))

@@ -12,7 +12,14 @@ from typing import Self
 
 from sealtrain.errors import ChannelBroken, LimitExceeded, PeerUnreachable
 from sealtrain_collab.channel.streams import Buffer
-from sealtrain_collab.federated.frames import HEAD, TAKEN, bound_socket, receive_frame, send_frame
+from sealtrain_collab.federated.frames import (
+    HEAD,
+    TAKEN,
+    TURN_BYTES,
+    bound_socket,
+    receive_frame,
+    send_frame,
+)
 
 __all__ = ["AnsweringStream", "Mailbox", "Turn"]
 
@@ -53,10 +60,12 @@ class Mailbox:
 
     Args:
         path: Where the unix socket is made. Make it before the process is confined.
+        turn_bytes: Most bytes of a channel in one answer.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, turn_bytes: int = TURN_BYTES) -> None:
         self.path = path
+        self.turn_bytes = turn_bytes
 
     def __enter__(self) -> Self:
         self._listener = bound_socket(self.path)
@@ -92,10 +101,15 @@ class Mailbox:
 class AnsweringStream:
     """The party's end of a channel in turns: reads a turn, and writes its answer.
 
-    The answer goes out when the channel wants to read what the turn did not bring.
+    The answer goes out when the channel wants to read what the turn did not bring, empty where the
+    request goes on; and in parts, each for an empty turn, where it is longer than a turn.
+
+    Args:
+        turn_bytes: Most bytes of the channel in an answer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, turn_bytes: int = TURN_BYTES) -> None:
+        self._most = turn_bytes
         self._turns: queue.SimpleQueue[Turn | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._expected = 0
@@ -119,6 +133,14 @@ class AnsweringStream:
         if not self._open:
             raise ConnectionResetError("another conversation took its place")
         self._out += data
+        while len(self._out) > self._most:
+            self._answer(self._most)
+            turn = self._turns.get()
+            if turn is None or turn.data:
+                if turn is not None:
+                    turn.refuse()
+                raise ConnectionResetError("the lead does not fetch the rest of an answer")
+            self._turn = turn
 
     def recv_into(self, buffer: memoryview, /) -> int:
         """Receive of this turn; of the next one, once this one is answered."""
@@ -144,8 +166,9 @@ class AnsweringStream:
         self._answer()
         self.end()
 
-    def _answer(self) -> None:
+    def _answer(self, count: int | None = None) -> None:
+        part = bytes(self._out[:count])
+        del self._out[:count]
         if self._turn is not None:
-            self._turn.answer(self._out)
+            self._turn.answer(part)
             self._turn = None
-        self._out.clear()

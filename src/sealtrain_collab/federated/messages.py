@@ -10,6 +10,7 @@ from sealtrain.base.models import Hex64, OwnerName, StrictModel
 from sealtrain.recipe.collaboration import is_none
 
 __all__ = [
+    "MAX_HEADER_BYTES",
     "MAX_STATE_BYTES",
     "MAX_WORDS_BYTES",
     "PURPOSE",
@@ -20,7 +21,10 @@ __all__ = [
 ]
 
 PURPOSE: Final = "federated-party"
-MAX_STATE_BYTES: Final = 256 << 20
+MAX_STATE_BYTES: Final = 4 << 30
+"""Longest adapter: one of rank 64 on all linear layers of 7 billion weights has 610 MiB."""
+MAX_HEADER_BYTES: Final = 4 << 20
+"""Of an adapter, besides its numbers."""
 MAX_WORDS_BYTES: Final = 8 << 20
 """Longest message beside an adapter: a report holds receipts with their proofs."""
 

@@ -19,7 +19,7 @@ from flwr.serverapp import Grid, ServerApp
 
 __all__ = ["client", "server"]
 
-MAX_FRAME = 512 << 20
+MAX_FRAME = 64 << 20
 LENGTH = struct.Struct(">I")
 TO_RELAY = struct.Struct(">QII")  # node, number of the message, seconds it may take
 FROM_RELAY = struct.Struct(">BI")  # kind, number of the message

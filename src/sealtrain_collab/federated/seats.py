@@ -19,8 +19,9 @@ from sealtrain.release.messages import load_message
 from sealtrain_collab.channel.answers import receive_answer
 from sealtrain_collab.channel.channel import AttestedChannel, open_over
 from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.federated.frames import AskingStream
+from sealtrain_collab.federated.frames import TURN_BYTES, AskingStream
 from sealtrain_collab.federated.messages import (
+    MAX_HEADER_BYTES,
     MAX_STATE_BYTES,
     MAX_WORDS_BYTES,
     Asked,
@@ -75,6 +76,7 @@ class Seat:
         patience: Seconds that one task may take.
         again_after: Seconds before it tries again after something went wrong; more each time, up
             to ten times as many, and so many for a party that was not let in.
+        turn_bytes: Most bytes of the channel in a turn.
         random: Names of conversations.
     """
 
@@ -86,6 +88,7 @@ class Seat:
         *,
         patience: int,
         again_after: float,
+        turn_bytes: int = TURN_BYTES,
         random: Random = os.urandom,
     ) -> None:
         self._carry = carry
@@ -93,6 +96,7 @@ class Seat:
         self._news = news
         self._patience = patience
         self._again_after = again_after
+        self._turn_bytes = turn_bytes
         self._random = random
         self._tasks: queue.SimpleQueue[tuple[Asked, bytes] | None] = queue.SimpleQueue()
         self._over = threading.Event()
@@ -132,7 +136,11 @@ class Seat:
 
     def _converse(self) -> None:
         seconds = HANDSHAKE_S
-        stream = AskingStream(lambda data: self._carry(data, seconds), self._random(16))
+        stream = AskingStream(
+            lambda data: self._carry(data, seconds),
+            self._random(16),
+            turn_bytes=self._turn_bytes,
+        )
         with open_over(stream, self._conversation) as channel:
             words = channel.receive(max_bytes=MAX_WORDS_BYTES)
             joined = load_message(Joined, words or b"", error=ChannelBroken)
@@ -144,8 +152,13 @@ class Seat:
     def _done(self, channel: AttestedChannel, asked: Asked, state: bytes) -> Answered:
         channel.send(asked.to_bytes())
         channel.send(state)
+        # An update has the form of its state: a party cannot make the lead hold more.
+        most = min(len(state) + MAX_HEADER_BYTES, MAX_STATE_BYTES)
         words, data = receive_answer(
-            channel, max_bytes=MAX_WORDS_BYTES, max_data_bytes=MAX_STATE_BYTES
+            channel,
+            max_bytes=MAX_WORDS_BYTES,
+            max_data_bytes=MAX_STATE_BYTES,
+            max_kept_bytes=most,
         )
         return Answered(seat=self, asked=asked, words=words, data=data)
 

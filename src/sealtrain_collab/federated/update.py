@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sealtrain.errors import UpdateRefused
+from sealtrain_collab.federated.messages import MAX_HEADER_BYTES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +22,6 @@ __all__ = ["MAX_WEIGHT", "State", "Update", "change_norm", "decode_state", "enco
 
 MAX_WEIGHT: Final = (1 << 53) - 1
 """Largest number of records a party can claim."""
-_MAX_HEADER_BYTES: Final = 4 << 20
 
 State = Mapping[str, "Tensor"]
 """Adapter tensors by name, float32 on the CPU."""
@@ -89,7 +89,7 @@ def decode_state(data: bytes, like: State, *, party: str | None = None) -> dict[
 
     wanted = {name: tuple(tensor.shape) for name, tensor in like.items()}
     payload = 4 * sum(math.prod(shape) for shape in wanted.values())
-    if not payload <= len(data) <= payload + _MAX_HEADER_BYTES:
+    if not payload <= len(data) <= payload + MAX_HEADER_BYTES:
         raise UpdateRefused(
             "an adapter has the wrong length",
             owner=party,

@@ -18,7 +18,13 @@ from sealtrain.guest.guest import secluded
 from sealtrain_collab.federated.guest.terms import conversation_of, terms_of
 from sealtrain_collab.federated.holding import Holding
 from sealtrain_collab.federated.mailbox import Mailbox
-from sealtrain_collab.federated.messages import Asked, Joined, Learned, SealedState
+from sealtrain_collab.federated.messages import (
+    MAX_HEADER_BYTES,
+    Asked,
+    Joined,
+    Learned,
+    SealedState,
+)
 from sealtrain_collab.federated.patients import patient_privacy_of
 from sealtrain_collab.federated.states import SHARE_PURPOSE
 from sealtrain_collab.parties.party import Part, PartyRun
@@ -105,6 +111,7 @@ class _Work:
                 self,
                 may_go_on=run.lease.require,
                 patience=float(terms_of(run).party_patience),
+                largest=len(self._learner.initial()) + MAX_HEADER_BYTES,
                 on_refused=lambda error: self._say(f"a conversation ended: {error.code}"),
             ).run()
         return {"party": run.name, "run_id": run.run_id, "rounds": self._rounds}
