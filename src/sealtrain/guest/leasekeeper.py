@@ -434,8 +434,12 @@ class LeaseKeeper:
 
     def _end_lease(self) -> SealtrainError:
         """Use no key any more; returns the error that says why."""
-        self._lease.end()
         reason, why = self._standing.reason, self._standing.why_stopped
+        # An answer that is awaited while the lease lives is not why a run stops that was told to.
+        waits = self._standing.state is State.UNANSWERED and self._lease.left() > 0
+        if self._told_to_end is not None and waits:
+            reason = None
+        self._lease.end()
         kept = f"checkpoint {self._newest} is sealed" if self._newest else "there is no checkpoint"
         given: SealtrainError = LeaseStale("", check="lease") if reason is None else reason
         if self._told_to_end is not None and reason is None:

@@ -18,6 +18,7 @@ from sealtrain.errors import (
     CheckpointRefused,
     DatasetWithdrawn,
     LeaseStale,
+    NodeLost,
     RunStopped,
     SealtrainError,
     TooManyRequests,
@@ -226,6 +227,31 @@ def test_a_process_that_is_told_to_end_stops_after_its_step(world: World) -> Non
         world.keeper.stopped()
     assert stopped.value.exit_code == 143
     assert world.lease.left() <= 0  # no key is used any more
+
+
+def test_what_a_process_was_told_to_end_with_outweighs_an_answer_that_is_awaited(
+    world: World,
+) -> None:
+    world.answer = GONE
+    world.until(350)
+    assert world.steps(1, 3, each=1.0, ahead=5) is None
+    assert world.keeper.unheard is None  # the lease is long enough to ask again
+    world.keeper.end_soon(NodeLost("node 1 ended", check="node"))
+    assert world.steps(4, 9, each=1.0, ahead=5) == 4
+    with pytest.raises(NodeLost):
+        world.keeper.stopped()
+
+
+def test_a_lease_that_ends_unanswered_is_why_even_where_a_process_was_told_to_end(
+    world: World,
+) -> None:
+    world.answer = GONE
+    world.until(590)
+    assert world.keeper.unheard is GONE
+    world.keeper.end_soon()
+    world.until(601)
+    with pytest.raises(BrokerUnreachable):
+        world.keeper.must_stop(1, ahead=0, span=5, sealing=2.0)
 
 
 def test_after_a_refusal_it_does_not_wait_longer_than_the_lease_is_good(world: World) -> None:
