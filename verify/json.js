@@ -15,11 +15,12 @@ const ESCAPES = { '"': '"', "\\": "\\", "/": "/", b: "\b", f: "\f", n: "\n", r: 
 const LONE = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/;
 
 class Parser {
-  constructor(source, depth, values) {
+  constructor(source, { depth, values, whole }) {
     this.source = source;
     this.at = 0;
     this.depth = depth;
     this.left = values;
+    this.whole = whole;
   }
 
   space() {
@@ -44,7 +45,14 @@ class Parser {
     NUMBER.lastIndex = this.at;
     const [number] = NUMBER.exec(this.source) ?? fail(`no value at ${this.at}`);
     this.at += number.length;
-    return Number.isFinite(Number(number)) ? Number(number) : fail("number out of range");
+    return Number.isFinite(Number(number)) ? counted(number, this.whole) : fail("number out of range");
+  }
+
+  /** An empty object or array counts as two values (spec/key-release.md §1). */
+  empty(result) {
+    if (--this.left < 0) fail("too many values");
+    this.at++;
+    return result;
   }
 
   object(level) {
@@ -52,7 +60,7 @@ class Parser {
     const result = Object.create(null);
     this.at++;
     this.space();
-    if (this.source[this.at] === "}") return this.at++, result;
+    if (this.source[this.at] === "}") return this.empty(result);
     for (;;) {
       this.space();
       if (this.source[this.at] !== '"') fail(`no key at ${this.at}`);
@@ -72,7 +80,7 @@ class Parser {
     const result = [];
     this.at++;
     this.space();
-    if (this.source[this.at] === "]") return this.at++, result;
+    if (this.source[this.at] === "]") return this.empty(result);
     for (;;) {
       result.push(this.value(level));
       this.space();
@@ -106,8 +114,15 @@ class Parser {
   }
 }
 
+/** A number; `whole` refuses an integer that is written as a fraction or with an exponent. */
+function counted(written, whole) {
+  const value = Number(written);
+  if (whole && Number.isInteger(value) && /[.eE]/.test(written)) fail("an integer written otherwise");
+  return value;
+}
+
 /** The value of strict JSON bytes. Objects have no prototype. */
-export function parseJson(bytes, { depth = 64, values = 250_000, size = Infinity } = {}) {
+export function parseJson(bytes, { depth = 64, values = 2 ** 20, size = Infinity, whole = false } = {}) {
   if (bytes.length > size) fail("too large");
   let source;
   try {
@@ -115,7 +130,7 @@ export function parseJson(bytes, { depth = 64, values = 250_000, size = Infinity
   } catch {
     fail("not UTF-8");
   }
-  const parser = new Parser(source, depth, values);
+  const parser = new Parser(source, { depth, values, whole });
   const result = parser.value(0);
   parser.space();
   if (parser.at !== source.length) fail("something follows the value");
@@ -146,6 +161,8 @@ export function parseCanonical(bytes, limits) {
 // YAML as spec/recipe.md §1 reads it, of block and flow collections and one-line scalars. Anchors,
 // tags, block scalars and text over several lines are refused: no trust file needs them.
 
+const INTEGER = /^[-+]?(?:0|[1-9][0-9]{0,18})$/;
+const FRACTION = /^[-+]?(?:0|[1-9][0-9]{0,30})(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,3})?$/;
 const KEY = /^("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s#&*!|>'"%@`{}[\],][^#]*?)\s*:(?=\s|$)/;
 
 /** The value of a YAML document, or of a JSON one. */
@@ -157,7 +174,7 @@ export function parseYaml(bytes, { size = 1 << 20 } = {}) {
   } catch {
     fail("not UTF-8");
   }
-  if (/^\s*\{/.test(source)) return parseJson(bytes, { depth: 24, values: 20_000 });
+  if (/^\s*\{/.test(source)) return parseJson(bytes, { depth: 24, values: 20_000, whole: true });
   const lines = [];
   for (const raw of source.split(/\r?\n/)) {
     const line = withoutComment(raw);
@@ -319,6 +336,5 @@ function scalar(word) {
   if (word === "true") return true;
   if (word === "false") return false;
   if (/^[&*!|>%@`]|^[-?:](?: |$)|:(?: |$)/.test(word)) fail(`cannot read: ${word}`);
-  const number = /^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?$/.test(word);
-  return number ? Number(word) : word;
+  return INTEGER.test(word) || FRACTION.test(word) ? counted(word, true) : word;
 }

@@ -289,6 +289,16 @@ export async function issued(issuer, one) {
   return signedBy(issuer, one.hash, one.signature, one.signed);
 }
 
+/** Extensions of revocation lists: their number, and the key of their issuer. */
+const OF_LISTS = {
+  "2.5.29.20": (number) => number.tag === 2 || fail("a number that is no integer"),
+  "2.5.29.35": (issuer) => {
+    const parts = items(issuer).map(({ tag }) => tag);
+    const known = [0x80, 0xa1, 0x82].filter((tag) => parts.includes(tag));
+    if (known.join() !== parts.join()) fail("an issuer's key of another form");
+  },
+};
+
 /** A revocation list: its dates, issuer, and the revoked serial numbers. */
 export function revocationList(bytes) {
   const [body, algorithm, signature] = items(der(bytes));
@@ -301,10 +311,9 @@ export function revocationList(bytes) {
     for (const entry of items(rest[0])) revoked.add(hex(items(entry)[0].content));
   }
   const tail = rest.find((one) => one.tag === 0xa0);
-  const known = ["2.5.29.20", "2.5.29.35"];
   for (const [name, { critical, value }] of tail ? extensions(tail) : []) {
-    if (critical && !known.includes(name)) fail("an unknown critical extension");
-    if (known.includes(name)) der(value);
+    if (critical && !Object.hasOwn(OF_LISTS, name)) fail("an unknown critical extension");
+    if (Object.hasOwn(OF_LISTS, name)) OF_LISTS[name](der(value));
   }
   return {
     signed: body.whole,

@@ -69,15 +69,10 @@ def honest(world: World) -> bytes:
     return world.manifest()
 
 
-KNOWN = ("evidence collateral/root_ca_crl near:",)
-"""The second reads revocation lists less closely: one that ours cannot parse is to it one that
-nobody signed. Both refuse in check 4."""
-
-
 def agreed(comparison: Comparison, capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print(f"\n{comparison}")
-    assert [one for one in comparison.disagreements if not one.startswith(KNOWN)] == []
+    assert comparison.disagreements == ()
     assert comparison.crashes == ()
 
 

@@ -7,7 +7,7 @@ import copy
 import json
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,11 @@ from sealtrain_simulator.machine import Machine, fault_meanings
 from sealtrain_simulator.server import running
 from sealtrain_simulator.state import ensure
 
-pytestmark = [pytest.mark.claim("C170"), pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.claim("C170"),
+    pytest.mark.claim("C238"),
+    pytest.mark.timeout(600),
+]
 
 DRIVER = Path(__file__).resolve().parents[1] / "support/second_evidence.mjs"
 NOW = 1_800_000_000
@@ -216,6 +220,118 @@ def test_altered_evidence_ends_alike(
     ]
     counted = agreed(asked, capsys)
     assert len(counted) > 3
+
+
+P256 = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+P384 = int(
+    "FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF"
+    "C7634D81F4372DDF581A0DB248B0A77AECEC196ACCC52973",
+    16,
+)
+
+
+def resigned(document: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """The same signature with the other s, and numbers that no signature has."""
+    field = {"snp": "report", "nitro": "document"}.get(name, "quote")
+    raw = base64.b64decode(document["cpu"][field])
+    size, order, byteorder = (32, P256, "big") if field == "quote" else (48, P384, "big")
+    at, room = {"quote": (636, 32), "document": (len(raw) - 96, 48), "report": (0x2A0, 72)}[field]
+    if field == "report":
+        size, byteorder = 72, "little"
+    r, s = (
+        int.from_bytes(raw[at + room * i : at + room * (i + 1)], byteorder)  # type: ignore[arg-type]
+        for i in (0, 1)
+    )
+    for label, numbers in {
+        "the other s": (r, order - s),
+        "r is zero": (0, s),
+        "s is zero": (r, 0),
+        "s is the order": (r, order),
+        "r is the order": (order, s),
+        "all bits": ((1 << 8 * size) - 1, (1 << 8 * size) - 1),
+        "r and s swapped": (s, r),
+    }.items():
+        pair = b"".join(number.to_bytes(room, byteorder) for number in numbers)  # type: ignore[arg-type]
+        altered = raw[:at] + pair + raw[at + 2 * room :]
+        yield (
+            label,
+            {
+                **document,
+                "cpu": {**document["cpu"], field: base64.b64encode(altered).decode()},
+            },
+        )
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_signatures_of_other_numbers_end_alike(
+    park: Park, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ECDSA has two signatures for one: real documents have either, so both verifiers accept it."""
+    document, policy = park.evidence(MACHINES[name]), park.policy(MACHINES[name])
+    asked = [
+        Asked(label=label, document=other, policy=policy)
+        for label, other in resigned(document, name)
+    ]
+    counted = agreed(asked, capsys)
+    assert counted.pop("accepted") == 1
+    assert set(counted) <= {"quote-invalid", "evidence-malformed"}
+
+
+def not_der(der: bytes) -> Iterator[tuple[str, bytes]]:
+    """Other encodings of an element; a lenient reader takes them for the same."""
+    head = 2 + (der[1] & 0x7F)
+    length, content = der[2:head], der[head:]
+    yield "a length with a zero", b"\x30" + bytes([der[1] + 1]) + b"\0" + length + content
+    yield "an indefinite length", b"\x30\x80" + content + b"\0\0"
+    yield "a byte behind", der + b"\0"
+    yield "an element behind", der + b"\x05\0"
+    yield (
+        "a length beyond the end",
+        b"\x30"
+        + der[1:2]
+        + (int.from_bytes(length, "big") + 1).to_bytes(len(length), "big")
+        + content,
+    )
+    yield "a length of four bytes", b"\x30\x84" + len(content).to_bytes(4, "big") + content
+    yield "the tag of a set", b"\x31" + der[1:]
+    yield "cut", der[:-1]
+    yield "depth", b"\x30\x80" * 2000
+    yield "empty", b""
+    bits = der.rfind(b"\x03", 0, len(der) - 60)
+    yield "bits left over", der[: bits + 2] + b"\x01" + der[bits + 3 :]
+
+
+@pytest.mark.parametrize("name", ["snp", "tdx"])
+def test_certificates_and_lists_that_are_not_der_end_alike(
+    park: Park, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document, policy = park.evidence(MACHINES[name]), park.policy(MACHINES[name])
+    asked = []
+
+    def ask(label: str, change: Callable[[Any], None]) -> None:
+        changed = copy.deepcopy(document)
+        change(changed)
+        asked.append(Asked(label=label, document=changed, policy=policy))
+
+    def put(place: Any, key: Any, text: str) -> Callable[[Any], None]:
+        def change(changed: Any) -> None:
+            at = changed
+            for step in place:
+                at = at[step]
+            at[key] = text
+
+        return change
+
+    if name == "snp":
+        for i, text in enumerate(document["cpu"]["certificates"]):
+            for label, der in not_der(base64.b64decode(text)):
+                encoded = base64.b64encode(der).decode()
+                ask(f"certificate {i} {label}", put(("cpu", "certificates"), i, encoded))
+    else:
+        for field in ("root_ca_crl", "pck_crl"):
+            for label, der in not_der(bytes.fromhex(document["collateral"][field])):
+                ask(f"{field} {label}", put(("collateral",), field, der.hex()))
+    assert "accepted" not in agreed(asked, capsys)
 
 
 def policies_near(policy: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -130,9 +130,9 @@ class Mutants:
         binding = Binding(
             "manifest", form.commitment(payload, self.world.guest_key.public, committed)
         )
-        return self._signed(payload, self.world.evidence(binding).to_bytes())
+        return self.signed(payload, self.world.evidence(binding).to_bytes())
 
-    def _signed(self, payload: bytes, evidence: bytes) -> bytes:
+    def signed(self, payload: bytes, evidence: bytes) -> bytes:
         key = self.world.guest_key
         return form.write(
             dsse.sign(payload, statement.PAYLOAD_TYPE, key),
@@ -176,7 +176,7 @@ class Mutants:
             for label, changed in variants(self.evidence, path):
                 yield lambda label=label, changed=changed: self.question(
                     f"evidence {label}",
-                    self._signed(self.read.signed_statement.payload, canonical_json(changed)),
+                    self.signed(self.read.signed_statement.payload, canonical_json(changed)),
                 )
 
     def of_trust(self) -> Iterator[Callable[[], Question]]:

@@ -33,6 +33,7 @@ __all__ = [
     "VendorRoot",
     "certificates_of_pem",
     "is_simulated_certificate",
+    "load_certificate",
     "quiet",
 ]
 
@@ -78,6 +79,21 @@ class SimulatorRoot(StrictModel):
     def der(self) -> bytes:
         """The certificate."""
         return from_base64(self.insecure_simulator_root)
+
+
+def load_certificate(der: bytes) -> x509.Certificate:
+    """Parse a certificate of which nothing has a second encoding.
+
+    The library lets a signature end within a byte where the bits left over are zero: such a
+    certificate is another file with the same signature.
+
+    Raises:
+        ValueError: As the library, and for such a signature; further ``X509_ERRORS`` besides.
+    """
+    certificate = x509.load_der_x509_certificate(der)
+    if der[-len(certificate.signature) - 1] != 0:
+        raise ValueError("the signature is not of whole bytes")
+    return certificate
 
 
 def is_simulated_certificate(der: bytes) -> bool:
@@ -202,7 +218,7 @@ def quiet() -> Iterator[None]:
 
 def _load(der: bytes) -> x509.Certificate:
     try:
-        certificate = x509.load_der_x509_certificate(der)
+        certificate = load_certificate(der)
         _ = certificate.subject  # parsed on first use
     except (ValueError, x509.InvalidVersion) as error:
         raise QuoteInvalid("certificate cannot be parsed", check="quote structure") from error

@@ -12,6 +12,7 @@ import json
 import math
 import re
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import rfc8785
@@ -81,6 +82,19 @@ def parse_json(
         LimitExceeded: Longer, deeper or of more values than allowed.
         DataInvalid: Not UTF-8, not JSON, a duplicate key, NaN or Infinity, half of a character.
     """
+    return _parsed(
+        data, max_bytes=max_bytes, max_depth=max_depth, max_values=max_values, parse_int=int
+    )
+
+
+def _parsed(
+    data: bytes,
+    *,
+    max_bytes: int,
+    max_depth: int,
+    max_values: int,
+    parse_int: Callable[[str], int | float],
+) -> JsonValue:
     if len(data) > max_bytes:
         raise LimitExceeded(
             "JSON document is too long", got=f"{len(data)} bytes", expected=f"at most {max_bytes}"
@@ -92,6 +106,7 @@ def parse_json(
             object_pairs_hook=_unique,
             parse_constant=_no_constant,
             parse_float=_finite,
+            parse_int=parse_int,
         )
     except (ValueError, RecursionError) as error:  # undecodable, malformed, thousands of digits
         where = f" at position {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
@@ -173,7 +188,13 @@ def parse_canonical(
         LimitExceeded: As ``parse_json``.
         DataInvalid: As ``parse_json``, or the bytes are not the RFC 8785 form of their value.
     """
-    value = parse_json(data, max_bytes=max_bytes, max_values=max_values)
+    value = _parsed(
+        data,
+        max_bytes=max_bytes,
+        max_depth=MAX_JSON_DEPTH,
+        max_values=max_values,
+        parse_int=_double,
+    )
     if canonical_json(value) != data:
         raise DataInvalid("document is not in canonical form (RFC 8785)")
     return value
@@ -223,3 +244,12 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise DataInvalid("JSON number is beyond the range of a double")
     return value
+
+
+def _double(text: str) -> int | float:
+    """The number that RFC 8785 writes as an integer: beyond 2**53 it is a double.
+
+    A loss of 1e17 is written without an exponent, and has to be read back as what it was.
+    """
+    value = int(text)
+    return value if -_MAX_INTEGER <= value <= _MAX_INTEGER else _finite(text)

@@ -20,6 +20,7 @@ from sealtrain.base.encoding import from_base64
 from sealtrain.base.filenames import OWNER_NAME
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.spelling import nearest
+from sealtrain.base.visible import is_visible
 from sealtrain.errors import DataInvalid, SealtrainError
 
 if TYPE_CHECKING:
@@ -67,9 +68,9 @@ def printable(text: str) -> str:
     """Return ``text`` if every character can be seen.
 
     Raises:
-        ValueError: A control, format or unassigned character, or a space other than U+0020.
+        ValueError: A control or format character, or a space other than U+0020 (``is_visible``).
     """
-    if not text.isprintable():
+    if not is_visible(text):
         raise ValueError("text holds a character that cannot be seen")
     return text
 

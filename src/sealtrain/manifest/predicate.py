@@ -12,7 +12,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AllowInfNan, Field, StringConstraints
 
-from sealtrain.base.models import Base64, Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp
+from sealtrain.base.models import (
+    Base64,
+    Hex32,
+    Hex40,
+    Hex64,
+    OwnerName,
+    StrictModel,
+    Timestamp,
+    printable,
+)
 from sealtrain.base.platforms import Platform
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.series_block import MAX_MEMBERS
@@ -65,13 +74,7 @@ Key = Annotated[Base64, StringConstraints(min_length=44, max_length=44)]
 """An Ed25519 public key, base64 of 32 bytes."""
 
 
-def _one_line(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("holds characters that cannot be printed")
-    return text
-
-
-Line = Annotated[str, StringConstraints(max_length=300), AfterValidator(_one_line)]
+Line = Annotated[str, StringConstraints(max_length=300), AfterValidator(printable)]
 """Short text without control characters: safe to show in a terminal."""
 
 
@@ -333,7 +336,7 @@ class Limit(StrictModel):
 
     id: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
     text: Annotated[
-        str, StringConstraints(min_length=1, max_length=1000), AfterValidator(_one_line)
+        str, StringConstraints(min_length=1, max_length=1000), AfterValidator(printable)
     ]
 
 

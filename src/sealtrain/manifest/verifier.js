@@ -235,13 +235,25 @@ const base64 = (length) => (value) => {
 };
 /** Text of a deployment document. */
 const compose = (value) => string(value) && value.length >= 2 && value.length <= 4 * 2 ** 20;
+/** What visible text has none of (spec/key-release.md §1). */
+const HIDDEN = new RegExp(
+  "[" +
+    "\\u{0}-\\u{1f}\\u{7f}-\\u{a0}\\u{ad}\\u{600}-\\u{605}\\u{61c}\\u{6dd}\\u{70f}\\u{890}\\u{891}\\u{8e2}" +
+    "\\u{1680}\\u{180e}\\u{2000}-\\u{200f}\\u{2028}-\\u{202f}\\u{205f}-\\u{206f}\\u{3000}" +
+    "\\u{d800}-\\u{f8ff}\\u{fdd0}-\\u{fdef}\\u{feff}\\u{fff0}-\\u{fffb}\\u{fffe}\\u{ffff}" +
+    "\\u{110bd}\\u{110cd}\\u{13430}-\\u{1343f}\\u{1bca0}-\\u{1bca3}\\u{1d173}-\\u{1d17a}" +
+    "\\u{e0000}-\\u{e00ff}\\u{e01f0}-\\u{10ffff}" +
+    "]",
+  "u",
+);
+
 /** One line of visible text of at most so many characters. */
 const line =
   (most, least = 0) =>
   (value) => {
     if (typeof value !== "string") return false;
     const length = [...value].length;
-    return length >= least && length <= most && !/[\p{C}\p{Zl}\p{Zp}]|(?! )\p{Zs}/u.test(value);
+    return length >= least && length <= most && !HIDDEN.test(value);
   };
 return { record, list, map, match, literal, nullable, either, integer, number, string, boolean, anyObject, hex32, hex40, hex64, hex96, ownerName, timestamp, realTime, count, base64, compose, line };
 })();
@@ -388,11 +400,12 @@ const ESCAPES = { '"': '"', "\\": "\\", "/": "/", b: "\b", f: "\f", n: "\n", r: 
 const LONE = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/;
 
 class Parser {
-  constructor(source, depth, values) {
+  constructor(source, { depth, values, whole }) {
     this.source = source;
     this.at = 0;
     this.depth = depth;
     this.left = values;
+    this.whole = whole;
   }
 
   space() {
@@ -417,7 +430,14 @@ class Parser {
     NUMBER.lastIndex = this.at;
     const [number] = NUMBER.exec(this.source) ?? fail(`no value at ${this.at}`);
     this.at += number.length;
-    return Number.isFinite(Number(number)) ? Number(number) : fail("number out of range");
+    return Number.isFinite(Number(number)) ? counted(number, this.whole) : fail("number out of range");
+  }
+
+  /** An empty object or array counts as two values (spec/key-release.md §1). */
+  empty(result) {
+    if (--this.left < 0) fail("too many values");
+    this.at++;
+    return result;
   }
 
   object(level) {
@@ -425,7 +445,7 @@ class Parser {
     const result = Object.create(null);
     this.at++;
     this.space();
-    if (this.source[this.at] === "}") return this.at++, result;
+    if (this.source[this.at] === "}") return this.empty(result);
     for (;;) {
       this.space();
       if (this.source[this.at] !== '"') fail(`no key at ${this.at}`);
@@ -445,7 +465,7 @@ class Parser {
     const result = [];
     this.at++;
     this.space();
-    if (this.source[this.at] === "]") return this.at++, result;
+    if (this.source[this.at] === "]") return this.empty(result);
     for (;;) {
       result.push(this.value(level));
       this.space();
@@ -479,8 +499,15 @@ class Parser {
   }
 }
 
+/** A number; `whole` refuses an integer that is written as a fraction or with an exponent. */
+function counted(written, whole) {
+  const value = Number(written);
+  if (whole && Number.isInteger(value) && /[.eE]/.test(written)) fail("an integer written otherwise");
+  return value;
+}
+
 /** The value of strict JSON bytes. Objects have no prototype. */
-function parseJson(bytes, { depth = 64, values = 250_000, size = Infinity } = {}) {
+function parseJson(bytes, { depth = 64, values = 2 ** 20, size = Infinity, whole = false } = {}) {
   if (bytes.length > size) fail("too large");
   let source;
   try {
@@ -488,7 +515,7 @@ function parseJson(bytes, { depth = 64, values = 250_000, size = Infinity } = {}
   } catch {
     fail("not UTF-8");
   }
-  const parser = new Parser(source, depth, values);
+  const parser = new Parser(source, { depth, values, whole });
   const result = parser.value(0);
   parser.space();
   if (parser.at !== source.length) fail("something follows the value");
@@ -519,6 +546,8 @@ function parseCanonical(bytes, limits) {
 // YAML as spec/recipe.md §1 reads it, of block and flow collections and one-line scalars. Anchors,
 // tags, block scalars and text over several lines are refused: no trust file needs them.
 
+const INTEGER = /^[-+]?(?:0|[1-9][0-9]{0,18})$/;
+const FRACTION = /^[-+]?(?:0|[1-9][0-9]{0,30})(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,3})?$/;
 const KEY = /^("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s#&*!|>'"%@`{}[\],][^#]*?)\s*:(?=\s|$)/;
 
 /** The value of a YAML document, or of a JSON one. */
@@ -530,7 +559,7 @@ function parseYaml(bytes, { size = 1 << 20 } = {}) {
   } catch {
     fail("not UTF-8");
   }
-  if (/^\s*\{/.test(source)) return parseJson(bytes, { depth: 24, values: 20_000 });
+  if (/^\s*\{/.test(source)) return parseJson(bytes, { depth: 24, values: 20_000, whole: true });
   const lines = [];
   for (const raw of source.split(/\r?\n/)) {
     const line = withoutComment(raw);
@@ -692,8 +721,7 @@ function scalar(word) {
   if (word === "true") return true;
   if (word === "false") return false;
   if (/^[&*!|>%@`]|^[-?:](?: |$)|:(?: |$)/.test(word)) fail(`cannot read: ${word}`);
-  const number = /^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?$/.test(word);
-  return number ? Number(word) : word;
+  return INTEGER.test(word) || FRACTION.test(word) ? counted(word, true) : word;
 }
 return { Malformed, parseJson, canonical, parseCanonical, parseYaml };
 })();
@@ -2258,6 +2286,16 @@ async function issued(issuer, one) {
   return signedBy(issuer, one.hash, one.signature, one.signed);
 }
 
+/** Extensions of revocation lists: their number, and the key of their issuer. */
+const OF_LISTS = {
+  "2.5.29.20": (number) => number.tag === 2 || fail("a number that is no integer"),
+  "2.5.29.35": (issuer) => {
+    const parts = items(issuer).map(({ tag }) => tag);
+    const known = [0x80, 0xa1, 0x82].filter((tag) => parts.includes(tag));
+    if (known.join() !== parts.join()) fail("an issuer's key of another form");
+  },
+};
+
 /** A revocation list: its dates, issuer, and the revoked serial numbers. */
 function revocationList(bytes) {
   const [body, algorithm, signature] = items(der(bytes));
@@ -2270,10 +2308,9 @@ function revocationList(bytes) {
     for (const entry of items(rest[0])) revoked.add(hex(items(entry)[0].content));
   }
   const tail = rest.find((one) => one.tag === 0xa0);
-  const known = ["2.5.29.20", "2.5.29.35"];
   for (const [name, { critical, value }] of tail ? extensions(tail) : []) {
-    if (critical && !known.includes(name)) fail("an unknown critical extension");
-    if (known.includes(name)) der(value);
+    if (critical && !Object.hasOwn(OF_LISTS, name)) fail("an unknown critical extension");
+    if (Object.hasOwn(OF_LISTS, name)) OF_LISTS[name](der(value));
   }
   return {
     signed: body.whole,

@@ -180,6 +180,39 @@ def test_no_flipped_byte_of_the_signed_part_passes() -> None:
             check([bytes(altered), good(2), good(3)])
 
 
+RSA_WITH_SHA384 = bytes.fromhex("06092a864886f70d01010c")
+DSA_WITH_SHA384 = bytes.fromhex("0609608648016503040303")
+
+
+def renamed(answer: bytes, algorithm: bytes) -> bytes:
+    """The same answer and signature, which is said to be of another algorithm."""
+
+    def wrapped(tag: int, content: bytes) -> bytes:
+        size = len(content)
+        length = bytes([size]) if size < 128 else b"\x82" + size.to_bytes(2, "big")
+        return bytes([tag]) + length + content
+
+    read = ocsp.load_der_ocsp_response(answer)
+    signed, signature = read.tbs_response_bytes, read.signature
+    basic = wrapped(0x30, signed + wrapped(0x30, algorithm) + wrapped(0x03, b"\x00" + signature))
+    kind = bytes.fromhex("06092b0601050507300101")
+    return wrapped(
+        0x30, b"\x0a\x01\x00" + wrapped(0xA0, wrapped(0x30, kind + wrapped(0x04, basic)))
+    )
+
+
+@pytest.mark.negative(52)
+@pytest.mark.parametrize("algorithm", [RSA_WITH_SHA384, DSA_WITH_SHA384])
+def test_a_signature_that_is_said_to_be_of_another_algorithm_does_not_hold(
+    algorithm: bytes,
+) -> None:
+    """The name lies outside of what is signed: anyone can write another one with the same hash."""
+    ecdsa = bytes.fromhex("06082a8648ce3d040303")
+    assert check([renamed(good(1), ecdsa), good(2), good(3)]).startswith("3 certificates good")
+    with pytest.raises(RevocationUnknown):
+        check([renamed(good(1), algorithm), good(2), good(3)])
+
+
 @pytest.mark.negative(52)
 @pytest.mark.parametrize(
     "garbage", [b"", b"\x30", b"\x00" * 64, b"0" * (17 << 10), b"\x30\x80\x00\x00"]

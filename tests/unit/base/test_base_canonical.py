@@ -103,6 +103,23 @@ def test_a_value_json_cannot_carry_exactly_is_refused(value: object) -> None:
         canonical_json(value)
 
 
+@pytest.mark.parametrize("value", [2.0**53, 1e16, -1e17, 123456789012345680000.0, 1e21])
+def test_a_double_that_is_written_as_an_integer_is_read_back(value: float) -> None:
+    """A loss of 1e17 has no exponent in RFC 8785."""
+    data = canonical_json({"loss": value})
+    assert parse_canonical(data) == {"loss": value}
+    assert canonical_json(parse_canonical(data)) == data
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["9007199254740993", "1.0", "1e2", "-0", "1E21", "01", "1" * 400, "100000000000000000001"],
+)
+def test_a_number_in_another_spelling_is_not_canonical(number: str) -> None:
+    with pytest.raises(DataInvalid):
+        parse_canonical(f'{{"a":{number}}}'.encode())
+
+
 @pytest.mark.parametrize(
     "data",
     [

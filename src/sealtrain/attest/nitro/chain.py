@@ -27,7 +27,12 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtensionOID
 
-from sealtrain.attest.roots import X509_ERRORS, VendorRoot, is_simulated_certificate
+from sealtrain.attest.roots import (
+    X509_ERRORS,
+    VendorRoot,
+    is_simulated_certificate,
+    load_certificate,
+)
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.errors import (
     CertificateChainInvalid,
@@ -172,7 +177,7 @@ def _issued(issuer: bytes, der: bytes) -> _Link:
 
 def _load(der: bytes) -> x509.Certificate:
     try:
-        return x509.load_der_x509_certificate(der)
+        return load_certificate(der)
     except _UNREADABLE as error:
         raise _unreadable() from error
 

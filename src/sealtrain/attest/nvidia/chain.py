@@ -33,6 +33,7 @@ from sealtrain.attest.roots import (
     VendorRoot,
     certificates_of_pem,
     is_simulated_certificate,
+    load_certificate,
 )
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.errors import (
@@ -192,7 +193,7 @@ _NVIDIA = VendorRoot(
 @lru_cache(maxsize=_REMEMBERED)
 def _load(der: bytes) -> x509.Certificate:
     try:
-        certificate = x509.load_der_x509_certificate(der)
+        certificate = load_certificate(der)
         # Parsed on first use; whatever is wrong with them must show here and nowhere later.
         _ = certificate.subject, certificate.issuer, certificate.extensions
     except (*X509_ERRORS, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import ocsp
-from cryptography.x509.oid import ExtendedKeyUsageOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, SignatureAlgorithmOID
 
 from sealtrain.attest.claims import Claim, unlooked
 from sealtrain.attest.nvidia.collateral import MAX_OCSP_BYTES, GpuCollateral
@@ -45,6 +45,11 @@ __all__ = [
 CLOCK_SKEW = 300
 """Seconds by which a responder's clock may be ahead."""
 
+_ALGORITHMS = {
+    SignatureAlgorithmOID.ECDSA_WITH_SHA256: hashes.SHA256(),
+    SignatureAlgorithmOID.ECDSA_WITH_SHA384: hashes.SHA384(),
+    SignatureAlgorithmOID.ECDSA_WITH_SHA512: hashes.SHA512(),
+}
 _CHECK = "revocation"
 _HINT = "fetch collateral anew: sealtrain attest fetch"
 _MAX_RESPONDERS = 4
@@ -205,8 +210,9 @@ def _responder_window(answer_der: bytes, issuer_der: bytes) -> tuple[int, int]:
     """
     answer = ocsp.load_der_ocsp_response(answer_der)
     issuer = x509.load_der_x509_certificate(issuer_der)
-    digest = answer.signature_hash_algorithm
-    if not isinstance(digest, hashes.SHA256 | hashes.SHA384 | hashes.SHA512):
+    # The name stands outside of what is signed: one of RSA with the same hash is another algorithm.
+    digest = _ALGORITHMS.get(answer.signature_algorithm_oid)
+    if digest is None:
         raise _Unusable("answer is signed with an unknown algorithm")
     if len(answer.certificates) > _MAX_RESPONDERS:
         raise _Unusable("answer carries too many certificates")

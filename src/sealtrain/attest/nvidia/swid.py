@@ -34,7 +34,7 @@ from signxml.exceptions import SignXMLException
 from signxml.verifier import SignatureConfiguration, XMLVerifier
 
 from sealtrain.attest.nvidia.collateral import MAX_RIM_BYTES
-from sealtrain.attest.roots import X509_ERRORS
+from sealtrain.attest.roots import X509_ERRORS, load_certificate
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64
 from sealtrain.errors import DataInvalid, ReferenceValueInvalid
@@ -216,7 +216,7 @@ def _certificates(signature: etree._Element) -> list[x509.Certificate]:
     ):
         raise _invalid("signer's chain has the wrong form", got=f"{len(parts)} parts")
     try:
-        return [x509.load_der_x509_certificate(_decoded(part)) for part in parts]
+        return [load_certificate(_decoded(part)) for part in parts]
     except (DataInvalid, *X509_ERRORS) as error:
         raise _invalid("signer's chain cannot be parsed") from error
 

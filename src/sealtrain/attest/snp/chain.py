@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.x509.oid import ExtensionOID, NameOID
 
+from sealtrain.attest import roots
 from sealtrain.attest.roots import X509_ERRORS, VendorRoot, quiet
 from sealtrain.attest.snp.parse import Product, SigningKey, Tcb
 from sealtrain.base.digests import sha256_hex
@@ -124,7 +125,7 @@ def load_certificate(der: bytes) -> x509.Certificate:
     """
     try:
         with quiet():
-            certificate = x509.load_der_x509_certificate(der)
+            certificate = roots.load_certificate(der)
         _ = certificate.subject, certificate.extensions  # both parse on first use
     except UNREADABLE as error:
         raise CertificateChainInvalid(
