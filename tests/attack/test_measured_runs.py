@@ -28,13 +28,13 @@ from sealtrain_simulator.state import ensure
 
 VECTORS = json.loads(
     (Path(__file__).resolve().parents[2] / "vectors" / "recipe" / "compose.json").read_text()
-)["vectors"]
+)["cases"]
 CANARY = "canary-51c0e6"
 SECONDS = 60
 
 
 @pytest.mark.claim("C132")
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["comment"])
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
 def test_no_byte_of_a_guests_document_can_change(vector: dict[str, Any]) -> None:
     """Other bytes are refused, or they are the whole document of another lock: another hash."""
     data = vector["compose"].encode()

@@ -22,9 +22,9 @@ pytestmark = [pytest.mark.claim("C7"), pytest.mark.claim("C8")]
 
 VECTORS = json.loads(
     (Path(__file__).resolve().parents[2] / "vectors" / "recipe" / "compose.json").read_text()
-)["vectors"]
-ON_DSTACK = next(vector for vector in VECTORS if vector["comment"] == "dstack, KMS")
-SIMULATED = next(vector for vector in VECTORS if vector["comment"] == "simulator, bash")
+)["cases"]
+ON_DSTACK = next(vector for vector in VECTORS if vector["name"] == "dstack, KMS")
+SIMULATED = next(vector for vector in VECTORS if vector["name"] == "simulator, bash")
 
 
 def relock(vector: dict[str, Any], change: Any) -> Lock:

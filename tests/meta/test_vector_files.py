@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sealtrain.errors import error_by_code
+
 FOLDER = Path(__file__).resolve().parents[2] / "vectors"
 FILES = sorted(FOLDER.rglob("*.json"))
-CASES = ("cases", "vectors", "malformed", "well_formed", "read", "refused")
-WITHOUT = {
-    "evidence/event-log.json",
-    "ledger/tree.json",
-    "one-time-pads/pads.json",
-    "sealed-file/roots.json",
-}
-"""Files whose lists have names of their own, after what they hold."""
+OTHER_NAMES = {"comment", "error", "result", "refused", "valid", "expect", "vectors"}
+"""What ``name``, ``outcome`` and ``cases`` were called once, and no case is called any more."""
+OF_A_TALLY = {"approvals/tallies.json": {"expect"}, "one-time-pads/products.json": {"result"}}
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -29,15 +27,32 @@ def named(path: Path) -> str:
     return path.relative_to(FOLDER).as_posix()
 
 
+def lists_of(found: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    cases = found["cases"]
+    return [cases] if isinstance(cases, list) else list(cases.values())
+
+
 @pytest.mark.parametrize("path", FILES, ids=named)
 def test_a_file_is_one_object_with_cases(path: Path) -> None:
     found = json.loads(path.read_bytes(), object_pairs_hook=unique)
     assert isinstance(found, dict)
-    listed = [found[word] for word in CASES if word in found]
-    if named(path) in WITHOUT:
-        assert not listed
-        listed = [part for part in found.values() if isinstance(part, list)]
-    elif named(path) == "approvals/series.json":
-        listed = [found["chains"], found["forms"]]
-    assert listed
-    assert all(isinstance(cases, (list, dict)) and cases for cases in listed)
+    for listed in lists_of(found):
+        assert isinstance(listed, list)
+        assert listed
+        names = [case["name"] for case in listed if "name" in case]
+        assert len(names) in (0, len(listed))
+        assert len(set(names)) == len(names)
+        for case in listed:
+            assert set(case) & (OTHER_NAMES - OF_A_TALLY.get(named(path), set())) == set()
+
+
+@pytest.mark.parametrize("path", FILES, ids=named)
+def test_a_case_that_can_be_refused_ends_in_ok_or_a_code(path: Path) -> None:
+    for listed in lists_of(json.loads(path.read_bytes())):
+        judged = ["outcome" in case for case in listed]
+        assert all(judged) or not any(judged)
+        for outcome in (case["outcome"] for case in listed if "outcome" in case):
+            if outcome != "ok" and isinstance(outcome, str):
+                code = re.fullmatch(r"(?:[a-z-]+ )?([a-z-]+)", outcome)
+                assert code is not None
+                assert error_by_code(code[1]).code == code[1]

@@ -23,7 +23,7 @@ from sealtrain.recipe.lock import parse_lock
 from sealtrain.recipe.schema import parse_recipe
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors" / "recipe" / "compose.json"
-EVERY_LOCK = [json.loads(vector["lock"]) for vector in json.loads(VECTORS.read_text())["vectors"]]
+EVERY_LOCK = [json.loads(vector["lock"]) for vector in json.loads(VECTORS.read_text())["cases"]]
 # Those that fit any recipe of the strategy below: a further model belongs to its own recipe.
 LOCKS = [lock for lock in EVERY_LOCK if not lock["models"]]
 SCRIPTED = [lock for lock in EVERY_LOCK if lock["scripts"]]

@@ -33,19 +33,19 @@ def main() -> None:
                 for path in files
             },
             "cases": [
-                {"comment": "the run as it was", "outcome": "verified"},
+                {"name": "the run as it was", "outcome": "ok"},
                 {
-                    "comment": "a file with a changed bit",
+                    "name": "a file with a changed bit",
                     "file": "model/model.safetensors.sealed",
                     "outcome": "artefacts subject-mismatch",
                 },
                 {
-                    "comment": "another recipe is trusted",
+                    "name": "another recipe is trusted",
                     "trust": {"recipe_hash": "00" * 32},
                     "outcome": "trust trust-mismatch",
                 },
                 {
-                    "comment": "a simulator is refused",
+                    "name": "a simulator is refused",
                     "trust": {"simulated": "refuse"},
                     "outcome": "quote simulated-evidence",
                 },

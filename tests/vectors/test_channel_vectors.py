@@ -22,10 +22,10 @@ FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "channel"
 
 
 def vectors(name: str) -> Any:
-    return json.loads((FOLDER / f"{name}.json").read_text())["vectors"]
+    return json.loads((FOLDER / f"{name}.json").read_text())["cases"]
 
 
-@pytest.mark.parametrize("vector", vectors("keys"), ids=lambda vector: vector["comment"])
+@pytest.mark.parametrize("vector", vectors("keys"), ids=lambda vector: vector["name"])
 def test_keys_are_the_vectors(vector: dict[str, Any]) -> None:
     hello, answer, finish = vector["hello"], dict(vector["answer"]), dict(vector["finish"])
     proofs = answer.pop("proof"), finish.pop("proof")
@@ -69,7 +69,7 @@ def receive(vector: dict[str, Any], received: list[str], count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "vector", vectors("records")["received"], ids=lambda vector: vector["comment"]
+    "vector", vectors("records")["received"], ids=lambda vector: vector["name"]
 )
 def test_messages_are_the_vectors(vector: dict[str, Any]) -> None:
     received: list[str] = []
@@ -77,9 +77,7 @@ def test_messages_are_the_vectors(vector: dict[str, Any]) -> None:
     assert received == vector["messages"]
 
 
-@pytest.mark.parametrize(
-    "vector", vectors("records")["broken"], ids=lambda vector: vector["comment"]
-)
+@pytest.mark.parametrize("vector", vectors("records")["broken"], ids=lambda vector: vector["name"])
 def test_a_record_out_of_place_breaks_the_channel(vector: dict[str, Any]) -> None:
     received: list[str] = []
     with pytest.raises(ChannelBroken):

@@ -25,14 +25,12 @@ FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "keys"
 
 
 def vectors(name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))[
-        "vectors"
-    ]
+    found: list[dict[str, Any]] = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))["cases"]
     assert found
     return found
 
 
-@pytest.mark.parametrize("vector", vectors("derive"), ids=lambda vector: vector["comment"])
+@pytest.mark.parametrize("vector", vectors("derive"), ids=lambda vector: vector["name"])
 def test_a_derived_key_is_the_vectors(vector: dict[str, Any]) -> None:
     secret = Secret(bytes.fromhex(vector["secret"]))
     assert derive(secret, vector["purpose"], *vector["parts"]).reveal().hex() == vector["key"]
@@ -62,7 +60,7 @@ def test_a_key_of_a_root_or_a_run_is_the_vectors(vector: dict[str, Any]) -> None
         assert signing_key(root, vector["purpose"]).public.hex() == vector["public"]
 
 
-@pytest.mark.parametrize("vector", vectors("shares"), ids=lambda vector: vector["comment"])
+@pytest.mark.parametrize("vector", vectors("shares"), ids=lambda vector: vector["name"])
 def test_documents_of_brokers_give_the_vectors_key(vector: dict[str, Any]) -> None:
     joined = join_key({name: Secret(text.encode()) for name, text in vector["documents"].items()})
     assert (joined.key and joined.key.reveal().hex()) == vector["key"]
@@ -83,7 +81,7 @@ def test_published_slip39_vectors(shared: Path) -> None:
     assert (len(published), valid) == (45, 15)
 
 
-@pytest.mark.parametrize("vector", vectors("identity"), ids=lambda vector: vector["comment"])
+@pytest.mark.parametrize("vector", vectors("identity"), ids=lambda vector: vector["name"])
 def test_an_identity_file_gives_its_keys_or_is_refused(
     vector: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -106,7 +104,7 @@ def test_an_identity_file_gives_its_keys_or_is_refused(
     } == vector["public"]
 
 
-@pytest.mark.parametrize("vector", vectors("root"), ids=lambda vector: vector["comment"])
+@pytest.mark.parametrize("vector", vectors("root"), ids=lambda vector: vector["name"])
 def test_a_root_file_gives_its_secret_or_is_refused(vector: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "root"
     path.write_bytes(vector["file"].encode())

@@ -28,7 +28,7 @@ FOLDER = REPOSITORY / "vectors" / "node-wire"
 
 
 def vectors(name: str) -> Any:
-    return json.loads((FOLDER / f"{name}.json").read_text())["vectors"]
+    return json.loads((FOLDER / f"{name}.json").read_text())["cases"]
 
 
 def frames_of(vector: dict[str, Any]) -> list[bytes]:
@@ -40,7 +40,7 @@ def frames_of(vector: dict[str, Any]) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("vector", vectors("keys"), ids=lambda vector: vector["comment"])
+@pytest.mark.parametrize("vector", vectors("keys"), ids=lambda vector: vector["name"])
 def test_keys_are_the_vectors(vector: dict[str, Any]) -> None:
     nodes = [bytes.fromhex(node) for node in vector["nodes"]]
     membership = Membership(tuple(Peer(("node", 1), node) for node in nodes))
@@ -58,7 +58,7 @@ def test_forms_are_the_vectors(vector: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "vector", vectors("frames")["directions"], ids=lambda vector: vector["comment"]
+    "vector", vectors("frames")["directions"], ids=lambda vector: vector["name"]
 )
 def test_frames_are_the_vectors(vector: dict[str, Any]) -> None:
     key, per_key = Secret(bytes.fromhex(vector["key"])), vector["frames_per_key"]
@@ -78,7 +78,7 @@ def test_frames_are_the_vectors(vector: dict[str, Any]) -> None:
 
 @pytest.mark.claim("C156")
 def test_a_frame_opens_once_in_its_place_and_unaltered() -> None:
-    (vector,) = (each for each in vectors("frames")["directions"] if each["comment"] == "pieces")
+    (vector,) = (each for each in vectors("frames")["directions"] if each["name"] == "pieces")
     wire = frames_of(vector)
     altered = [
         [

@@ -20,14 +20,12 @@ FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "parties"
 
 
 def vectors(name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))[
-        "vectors"
-    ]
+    found: list[dict[str, Any]] = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))["cases"]
     assert found
     return found
 
 
-@pytest.mark.parametrize("vector", vectors("run_ids"), ids=lambda vector: vector["comment"])
+@pytest.mark.parametrize("vector", vectors("run_ids"), ids=lambda vector: vector["name"])
 def test_a_partys_run_id_is_the_vectors(vector: dict[str, Any]) -> None:
     assert party_run_id(vector["run_id"], vector["party"]) == vector["own"]
 
@@ -46,7 +44,7 @@ def test_what_is_no_run_id_or_no_name_has_none(run_id: str, party: str) -> None:
         party_run_id(run_id, party)
 
 
-@pytest.mark.parametrize("vector", vectors("joint_keys"), ids=lambda vector: vector["comment"])
+@pytest.mark.parametrize("vector", vectors("joint_keys"), ids=lambda vector: vector["name"])
 def test_a_joint_key_is_the_vectors(vector: dict[str, Any]) -> None:
     shares = {
         name: DataKey(bytes.fromhex(key)).derive("lead-share", vector["purpose"]).reveal()
@@ -63,7 +61,7 @@ def test_a_joint_key_is_the_vectors(vector: dict[str, Any]) -> None:
 
 
 def test_every_input_but_the_order_changes_the_key() -> None:
-    keys = {vector["comment"]: vector["key"] for vector in vectors("joint_keys")}
+    keys = {vector["name"]: vector["key"] for vector in vectors("joint_keys")}
     assert keys.pop("in another order") == keys["three parties"]
     assert len(set(keys.values())) == len(keys) == 6
 
@@ -76,10 +74,10 @@ def test_no_share_or_half_a_share_gives_no_key(shares: dict[str, bytes]) -> None
         joint_key(shares, compose_hash="b1" * 32, run_id="5a" * 16, purpose="travel-state")
 
 
-@pytest.mark.parametrize("vector", vectors("reports"), ids=lambda vector: vector["comment"])
+@pytest.mark.parametrize("vector", vectors("reports"), ids=lambda vector: vector["name"])
 def test_a_report_is_taken_or_refused_as_the_vector_says(vector: dict[str, Any]) -> None:
     data = vector["report"].encode()
-    if vector["valid"]:
+    if vector["outcome"] == "ok":
         assert PartyReport.from_bytes(data).to_bytes() == data
         return
     with pytest.raises(ClaimContradicted):

@@ -42,7 +42,7 @@ def load(name: str) -> dict[str, Any]:
 
 
 def named(vector: dict[str, Any]) -> str:
-    return str(vector["comment"])
+    return str(vector["name"])
 
 
 def context_of(core: dict[str, Any]) -> FileContext:
@@ -52,14 +52,14 @@ def context_of(core: dict[str, Any]) -> FileContext:
 FILES = load("files")
 
 
-@pytest.mark.parametrize("vector", FILES["vectors"], ids=named)
+@pytest.mark.parametrize("vector", FILES["cases"], ids=named)
 def test_file(vector: dict[str, Any]) -> None:
     base = zlib.decompress(base64.b64decode(FILES["bases"][vector["base"]]))
     start, removed, put = vector["edit"]
     data = base[:start] + base64.b64decode(put) + base[start + removed :]
     key = DataKey(bytes.fromhex(vector["data_key"]))
     context = vector["context"] and context_of(vector["context"])
-    released, result = b"", "valid"
+    released, result = b"", "ok"
     try:
         with open_file(io.BytesIO(data), key, context=context, root=vector["root"]) as file:
             assert vector["size"] in (None, file.size)
@@ -69,13 +69,13 @@ def test_file(vector: dict[str, Any]) -> None:
                 released += buffer
     except SealtrainError as error:
         result = error.code
-    assert result == vector["result"]
+    assert result == vector["outcome"]
     assert hashlib.sha256(released).hexdigest() == vector["released"]
 
 
 def test_every_refusal_of_the_spec_has_a_vector() -> None:
-    assert {vector["result"] for vector in FILES["vectors"]} == {
-        "valid",
+    assert {vector["outcome"] for vector in FILES["cases"]} == {
+        "ok",
         "not-sealed",
         "file-truncated",
         "limit-exceeded",
@@ -88,7 +88,7 @@ def test_every_refusal_of_the_spec_has_a_vector() -> None:
     }
 
 
-@pytest.mark.parametrize("vector", load("seal")["vectors"], ids=named)
+@pytest.mark.parametrize("vector", load("seal")["cases"], ids=named)
 def test_seal(vector: dict[str, Any]) -> None:
     target = io.BytesIO()
     info = seal_file(
@@ -104,37 +104,37 @@ def test_seal(vector: dict[str, Any]) -> None:
     assert hashlib.sha256(target.getvalue()).hexdigest() == vector["file_sha256"]
 
 
-@pytest.mark.parametrize("vector", load("derive")["vectors"], ids=lambda v: v["purpose"])
+@pytest.mark.parametrize("vector", load("derive")["cases"], ids=lambda v: v["purpose"])
 def test_derive(vector: dict[str, Any]) -> None:
     key = DataKey(bytes.fromhex(vector["key"]))
     assert key.derive(vector["purpose"], *vector["parts"]).reveal().hex() == vector["derived"]
 
 
 def test_padding() -> None:
-    for vector in load("padding")["vectors"]:
+    for vector in load("padding")["cases"]:
         assert padded_size(vector["policy"], vector["content"]) == vector["plain"], vector
 
 
 def test_tree_heads() -> None:
-    for vector in load("roots")["tops"]:
+    for vector in load("roots")["cases"]["tops"]:
         leaves = [bytes.fromhex(leaf) for leaf in vector["leaves"]]
         assert tree_top(suite_hash(Suite(vector["suite"])), leaves).hex() == vector["top"]
 
 
 def test_dataset_roots() -> None:
-    for vector in load("roots")["datasets"]:
+    for vector in load("roots")["cases"]["datasets"]:
         shards = [ShardInfo(**shard) for shard in vector["shards"]]
         assert dataset_root(vector["dataset_id"], vector["index_root"], shards) == vector["root"]
 
 
-@pytest.mark.parametrize("vector", load("commitments")["vectors"], ids=named)
+@pytest.mark.parametrize("vector", load("commitments")["cases"], ids=named)
 def test_commitment(vector: dict[str, Any]) -> None:
     key = DataKey(bytes.fromhex(vector["data_key"]))
     made = record_commitment(key, vector["dataset_id"], vector["record"])
     assert made.hex() == vector["commitment"]
 
 
-@pytest.mark.parametrize("vector", load("stanzas")["vectors"], ids=named)
+@pytest.mark.parametrize("vector", load("stanzas")["cases"], ids=named)
 def test_stanza(vector: dict[str, Any]) -> None:
     private = HpkePrivateKey(Secret(bytes.fromhex(vector["seed"])))
     stanza, dataset_id = Stanza.from_dict(vector["stanza"]), vector["dataset_id"]
@@ -158,10 +158,10 @@ def test_stanza(vector: dict[str, Any]) -> None:
             content = unwrap_for_owner(
                 stanza, dataset_id=dataset_id, owner_id=vector["owner_id"], private=private
             )
-        result = "valid"
+        result = "ok"
     except SealtrainError as error:
         content, result = None, error.code
-    assert result == vector["result"]
+    assert result == vector["outcome"]
     assert (content and content.reveal().hex()) == vector["content"]
 
 
@@ -175,6 +175,6 @@ def test_the_generator_makes_these_bytes_and_imports_nothing_of_ours(
     subprocess.run([sys.executable, str(folder / "sealed_file.py"), str(tmp_path)], check=True)
     for name in ("derive", "files", "seal", "padding", "roots", "commitments"):
         assert (tmp_path / f"{name}.json").read_bytes() == (FAMILY / f"{name}.json").read_bytes()
-    assert len(json.loads((tmp_path / "stanzas.json").read_text())["vectors"]) == len(
-        load("stanzas")["vectors"]
+    assert len(json.loads((tmp_path / "stanzas.json").read_text())["cases"]) == len(
+        load("stanzas")["cases"]
     )

@@ -21,23 +21,23 @@ const say = (name, got, expected) => console.log(JSON.stringify([name, got, expe
 async function code(judge) {{
   try {{
     await judge();
-    return "accepted";
+    return "ok";
   }} catch (error) {{
     if (!(error instanceof Refusal)) return `fault: ${{error.stack}}`;
     return error.code;
   }}
 }}
 const form = read("manifest/form.json");
-for (const one of form.malformed) {{
+for (const one of form.cases.filter(({{ outcome }}) => outcome !== "ok")) {{
   const bytes = utf8(one.file);
-  say(`form ${{one.comment}}`, await code(() => readManifest(bytes)), one.error);
+  say(`form ${{one.name}}`, await code(() => readManifest(bytes)), one.outcome);
 }}
-for (const {{ comment, lock, compose }} of read("recipe/compose.json").vectors) {{
+for (const {{ name, lock, compose }} of read("recipe/compose.json").cases) {{
   const found = embeddedLock(utf8(compose));
-  say(`compose ${{comment}}`, equal(found, utf8(lock)), true);
+  say(`compose ${{name}}`, equal(found, utf8(lock)), true);
 }}
 const shared = read("evidence/documents.json");
-for (const {{ comment, changes, cpu, now, outcome }} of shared.cases) {{
+for (const {{ name, changes, cpu, now, outcome }} of shared.cases) {{
   const document = {{ ...shared.evidence, ...changes }};
   document.cpu = {{ ...document.cpu, ...cpu }};
   const judge = async () => {{
@@ -49,7 +49,7 @@ for (const {{ comment, changes, cpu, now, outcome }} of shared.cases) {{
     const named = await reportData(shared.purpose, shared.transcript, evidence.gpu);
     if (!equal(named, facts.reportData)) throw new Refusal("report-data-mismatch", "");
   }};
-  say(`evidence ${{comment}}`, await code(judge), outcome);
+  say(`evidence ${{name}}`, await code(judge), outcome);
 }}
 """
 

@@ -29,7 +29,7 @@ def read(one: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize(
-    "one", [one for one in MESSAGES if "error" not in one], ids=lambda one: str(one["comment"])
+    "one", [one for one in MESSAGES if one["outcome"] == "ok"], ids=lambda one: str(one["name"])
 )
 def test_a_message_is_read_as_it_is_meant(one: dict[str, Any]) -> None:
     rows = read(one)
@@ -40,12 +40,12 @@ def test_a_message_is_read_as_it_is_meant(one: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "one", [one for one in MESSAGES if "error" in one], ids=lambda one: str(one["comment"])
+    "one", [one for one in MESSAGES if one["outcome"] != "ok"], ids=lambda one: str(one["name"])
 )
 def test_a_message_that_is_none_is_refused(one: dict[str, Any]) -> None:
     with pytest.raises(DataInvalid) as refused:
         read(one)
-    assert refused.value.code == one["error"]
+    assert refused.value.code == one["outcome"]
 
 
 @pytest.mark.parametrize("one", json.loads((FOLDER / "roundings.json").read_text())["cases"])

@@ -30,7 +30,7 @@ def cases(found: list[dict[str, Any]]) -> list[Any]:
     return [pytest.param(one, id=one["name"]) for one in found]
 
 
-@pytest.mark.parametrize("case", cases(STANDING["cases"]))
+@pytest.mark.parametrize("case", cases(STANDING["cases"]["approvals"]))
 def test_terms_are_accepted_or_refused_by_their_rule(case: dict[str, Any]) -> None:
     consortium = Consortium.from_dict(STANDING["consortium"])
     envelope = Envelope.from_bytes(case["envelope"].encode())
@@ -46,10 +46,12 @@ def test_terms_are_accepted_or_refused_by_their_rule(case: dict[str, Any]) -> No
     assert signed.decision.to_bytes() == envelope.payload
 
 
-@pytest.mark.parametrize("case", cases(STANDING["countings"]))
+@pytest.mark.parametrize("case", cases(STANDING["cases"]["countings"]))
 def test_what_runs_leave_of_an_approval(case: dict[str, Any]) -> None:
     consortium = Consortium.from_dict(STANDING["consortium"])
-    model = next(one for one in STANDING["cases"] if one.get("standing") == {"runs": 10})
+    model = next(
+        one for one in STANDING["cases"]["approvals"] if one.get("standing") == {"runs": 10}
+    )
     signed = verify_decision(Envelope.from_bytes(model["envelope"].encode()), consortium)
     terms = type(signed.decision.standing).model_validate(case["standing"])
     decision = signed.decision.model_copy(update={"standing": terms})
@@ -68,7 +70,7 @@ def test_what_runs_leave_of_an_approval(case: dict[str, Any]) -> None:
     assert is_spent(approval, use, asked) == case["spent"]
 
 
-@pytest.mark.parametrize("case", cases(SERIES["chains"]))
+@pytest.mark.parametrize("case", cases(SERIES["cases"]["chains"]))
 def test_members_are_a_chain_or_are_refused(case: dict[str, Any]) -> None:
     consortium = Consortium.from_dict(SERIES["consortium"])
     members = [
@@ -82,7 +84,7 @@ def test_members_are_a_chain_or_are_refused(case: dict[str, Any]) -> None:
     assert [member_digest(one) for one in chain_of(reversed(members))] == case["digests"]
 
 
-@pytest.mark.parametrize("case", cases(SERIES["forms"]))
+@pytest.mark.parametrize("case", cases(SERIES["cases"]["forms"]))
 def test_a_block_of_another_form_is_refused(case: dict[str, Any]) -> None:
     consortium = Consortium.from_dict(SERIES["consortium"])
     with pytest.raises(SealtrainError) as caught:

@@ -34,7 +34,8 @@ def test_what_a_lender_seals_opens_with_the_guests_key_in_its_conversation() -> 
     assert parse_credentials(opened) == one["credentials"]
 
 
-@pytest.mark.parametrize("name", VECTORS["refused"])
-def test_what_is_no_credentials_is_refused(name: str) -> None:
-    with pytest.raises(UsageError):
-        parse_credentials(json.dumps(VECTORS["refused"][name]).encode())
+@pytest.mark.parametrize("case", VECTORS["cases"], ids=lambda case: case["name"])
+def test_what_is_no_credentials_is_refused(case: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_credentials(json.dumps(case["document"]).encode())
+    assert caught.value.code == case["outcome"]

@@ -18,10 +18,10 @@ from sealtrain_collab.travelling.scrub import fingerprint_of, overwrite, proof_o
 
 VECTORS: dict[str, list[dict[str, Any]]] = json.loads(
     (Path(__file__).resolve().parents[2] / "vectors/travelling/fingerprints.json").read_text()
-)["vectors"]
+)["cases"]
 
 
-@pytest.mark.parametrize("vector", VECTORS["chunks"], ids=lambda vector: vector["comment"])
+@pytest.mark.parametrize("vector", VECTORS["chunks"], ids=lambda vector: vector["name"])
 def test_a_chunk_has_the_fingerprint_of_its_vector(vector: dict[str, Any]) -> None:
     data = hashlib.shake_256(vector["shake_256_of"].encode()).digest(vector["size"])
     found = Fingerprint(bytes.fromhex(vector["key"]))
@@ -31,7 +31,7 @@ def test_a_chunk_has_the_fingerprint_of_its_vector(vector: dict[str, Any]) -> No
     assert found.digest().hex() == vector["fingerprint"]
 
 
-@pytest.mark.parametrize("vector", VECTORS["wiped"], ids=lambda vector: vector["comment"])
+@pytest.mark.parametrize("vector", VECTORS["wiped"], ids=lambda vector: vector["name"])
 def test_an_overwritten_range_has_the_proof_of_its_vector(vector: dict[str, Any]) -> None:
     assert proof_of(vector["seed"], vector["nonce"], vector["size"]) == vector["proof"]
     there = memoryview(bytearray(b"x" * vector["size"]))
@@ -39,7 +39,7 @@ def test_an_overwritten_range_has_the_proof_of_its_vector(vector: dict[str, Any]
     assert fingerprint_of(there, bytes.fromhex(vector["nonce"])) == vector["proof"]
 
 
-@pytest.mark.parametrize("vector", VECTORS["states"], ids=lambda vector: vector["comment"])
+@pytest.mark.parametrize("vector", VECTORS["states"], ids=lambda vector: vector["name"])
 def test_a_model_state_has_the_fingerprint_of_its_vector(vector: dict[str, Any]) -> None:
     kept = canonical_json({"settings": {}, "step": vector["step"]}).decode()
     header: dict[str, Any] = {"__metadata__": {STATE_ENTRY: kept}}

@@ -85,7 +85,7 @@ def handshake(name: str) -> dict[str, Any]:
     export = expand(extracted, LABEL + b"export")
     purpose = LABEL.decode().strip()
     return {
-        "comment": name,
+        "name": name,
         "hello": hello,
         "answer": answer | {"proof": proofs[0]},
         "finish": finish | {"proof": proofs[1]},
@@ -122,7 +122,7 @@ def stream(comment: str, frames: list[tuple[int, bytes]], messages: list[str]) -
         number += 1
         if kind == RATCHET:
             key, number = expand(key, LABEL + b"ratchet"), 0
-    return {"comment": comment, "key": first, "wire": wire.hex(), "messages": messages}
+    return {"name": comment, "key": first, "wire": wire.hex(), "messages": messages}
 
 
 def streams() -> list[dict[str, Any]]:
@@ -161,7 +161,7 @@ def main() -> None:
         "records": {"received": streams(), "broken": broken()},
     }
     for name, vectors in files.items():
-        text = json.dumps({"format": "sealtrain/attested-channel/v1", "vectors": vectors}, indent=1)
+        text = json.dumps({"format": "sealtrain/attested-channel/v1", "cases": vectors}, indent=1)
         (out / f"{name}.json").write_text(text + "\n")
 
 

@@ -154,9 +154,7 @@ def broker_vectors() -> list[Json]:
     for comment, fields in cases.items():
         text = document(fields)
         digest = hashlib.sha256(text.encode()).hexdigest()
-        made.append(
-            {"comment": comment, "fields": fields, "document": text, "compose_hash": digest}
-        )
+        made.append({"name": comment, "fields": fields, "document": text, "compose_hash": digest})
     return made
 
 
@@ -218,8 +216,12 @@ def ticket_vectors() -> list[Json]:
         "a broker file's path": train | {"brokers": ["broker.yaml"]},
     }
     return [
-        {"comment": name, "ticket": canonical(ticket), "refused": refused}
-        for cases, refused in ((good, False), (bad, True))
+        {
+            "name": name,
+            "ticket": canonical(ticket),
+            "outcome": outcome,
+        }
+        for cases, outcome in ((good, "ok"), (bad, "ticket-invalid"))
         for name, ticket in cases.items()
     ]
 
@@ -228,7 +230,7 @@ def main(out: Path) -> None:
     """Write both files."""
     out.mkdir(parents=True, exist_ok=True)
     for name, vectors in (("brokers", broker_vectors()), ("tickets", ticket_vectors())):
-        text = json.dumps({"version": 1, "vectors": vectors}, indent=1, ensure_ascii=False) + "\n"
+        text = json.dumps({"version": 1, "cases": vectors}, indent=1, ensure_ascii=False) + "\n"
         (out / f"{name}.json").write_text(text, "utf-8")
 
 

@@ -139,7 +139,7 @@ def event_log_vectors() -> Json:
     }  # fmt: skip
     third = hashlib.sha256(b"dstack-mr-config-v3:\0" + canonical(document)).digest()
     return {
-        "events": [
+        "cases": [
             {"event": name, "payload": payload.hex(), "version": version, "digest": digest.hex()}
             for (name, payload, version), digest in zip(events, digests, strict=True)
         ],
@@ -215,9 +215,9 @@ def document_vectors() -> Json:
         return [entry for i, entry in enumerate(log) if entry["event"] != name or i > 11]
 
     good = base64.b64decode(base["cpu"]["quote"])
-    case("good", "accepted")
-    case("other vm_config is unsigned", "accepted", vm_config=None)
-    case("firmware log left out as a whole", "accepted", event_log=log[4:])
+    case("good", "ok")
+    case("other vm_config is unsigned", "ok", vm_config=None)
+    case("firmware log left out as a whole", "ok", event_log=log[4:])
     case("unknown platform", "evidence-malformed", platform="cloud")
     case("platform of another TEE", "evidence-malformed", platform="nitro")
     case("version 1", "evidence-malformed", version=1)
@@ -244,8 +244,8 @@ def document_vectors() -> Json:
     case("foreign collateral", "collateral-mismatch", collateral=foreign.collateral())
     case("other fmspc", "collateral-mismatch", collateral=pki.collateral(fmspc="010203040506"))
     case("before collateral", "collateral-expired", now=NOW - 86401)
-    case("first second of collateral", "accepted", now=NOW - 86400)
-    case("last second of collateral", "accepted", now=NOW + 29 * 86400 - 1)
+    case("first second of collateral", "ok", now=NOW - 86400)
+    case("last second of collateral", "ok", now=NOW + 29 * 86400 - 1)
     case("after collateral", "collateral-expired", now=NOW + 29 * 86400)
     case("out of date", "tcb-status-refused", collateral=pki.collateral(status="OutOfDate"))
     case("revoked", "tcb-status-refused", collateral=pki.collateral(status="Revoked"))
@@ -255,7 +255,7 @@ def document_vectors() -> Json:
     case("debug", "debug-guest", **signed(log, attributes=debug))
     case("page tables open", "debug-guest", **signed(log, attributes=bytes(8)))
     config = b"\1" + bytes.fromhex(compose_hash) + bytes(15)
-    case("config id form 1", "accepted", **signed(log, config=config))
+    case("config id form 1", "ok", **signed(log, config=config))
     case("config id of others", "event-log-mismatch", **signed(log, config=b"\1" * 48))
     case("other compose", "compose-hash-mismatch", app_compose=COMPOSE.strip())
     swapped = [*log[:5], log[6], log[5], *log[7:]]
@@ -324,7 +324,7 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else OUT
     folder.mkdir(parents=True, exist_ok=True)
     for name, value in (
-        ("report-data", {"vectors": report_data_vectors()}),
+        ("report-data", {"cases": report_data_vectors()}),
         ("event-log", event_log_vectors()),
         ("documents", document_vectors()),
     ):

@@ -158,10 +158,13 @@ def main(folder: Path) -> None:
         "var/lib/dpkg/status.d/x": f"0644 {sha256(b'control')}",
     }
     document = {
-        "layers": layers,
-        "refused": {
-            name: base64.b64encode(data).decode() for name, data in sorted(refused().items())
-        },
+        "cases": [
+            *({"name": name, "outcome": "ok", **layer} for name, layer in layers.items()),
+            *(
+                {"name": name, "outcome": "image-refused", "tar": base64.b64encode(data).decode()}
+                for name, data in sorted(refused().items())
+            ),
+        ],
         "files": {
             "entries": [
                 {"name": "usr/bin/python3", "kind": "link", "mode": "0777", "target": "python3.11"},

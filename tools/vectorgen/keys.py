@@ -90,7 +90,7 @@ def derive_vectors() -> list[dict[str, Any]]:
     ]
     return [
         {
-            "comment": comment,
+            "name": comment,
             "secret": root.hex(),
             "purpose": purpose,
             "parts": parts,
@@ -194,13 +194,13 @@ def identity_vectors() -> list[dict[str, Any]]:
         ("too long", " " * 5000 + text),
     ]
     return [
-        {"comment": "canonical", "file": json.dumps(good, sort_keys=True), "public": public},
+        {"name": "canonical", "file": json.dumps(good, sort_keys=True), "public": public},
         {
-            "comment": "with a witness key",
+            "name": "with a witness key",
             "file": json.dumps(quantum, sort_keys=True),
             "public": public | {"witness_key_sha256": witness_sha256},
         },
-        *({"comment": comment, "file": file, "public": None} for comment, file in invalid),
+        *({"name": comment, "file": file, "public": None} for comment, file in invalid),
         *passphrase_vectors(public),
     ]
 
@@ -249,7 +249,7 @@ def passphrase_vectors(public: dict[str, str]) -> list[dict[str, Any]]:
     ]
     return [
         {
-            "comment": f"passphrase: {form}",
+            "name": f"passphrase: {form}",
             "file": json.dumps(good, sort_keys=True),
             "passphrase": unicodedata.normalize(form, word),
             "public": public,
@@ -257,7 +257,7 @@ def passphrase_vectors(public: dict[str, str]) -> list[dict[str, Any]]:
         for form in ("NFC", "NFD")
     ] + [
         {
-            "comment": f"passphrase: {comment}",
+            "name": f"passphrase: {comment}",
             "file": json.dumps(file, sort_keys=True),
             "passphrase": passphrase,
             "public": None,
@@ -282,7 +282,7 @@ def root_vectors() -> list[dict[str, Any]]:
         ("not hex", "g" * 64, None),
         ("empty", "", None),
     ]
-    return [{"comment": comment, "file": file, "secret": key} for comment, file, key in cases]
+    return [{"name": comment, "file": file, "secret": key} for comment, file, key in cases]
 
 
 def times(a: int, b: int) -> int:
@@ -370,7 +370,7 @@ def share_vectors() -> list[dict[str, Any]]:
     ]  # fmt: skip
     return [
         {
-            "comment": comment,
+            "name": comment,
             "documents": shares,
             "key": key.hex() if whole else None,
             "threshold": threshold,
@@ -391,7 +391,7 @@ def main(out: Path) -> None:
         "shares": share_vectors(),
     }
     for name, vectors in families.items():
-        document = {"version": 1, "vectors": vectors}
+        document = {"version": 1, "cases": vectors}
         text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
         (out / f"{name}.json").write_text(text, "utf-8")
 

@@ -111,24 +111,26 @@ def tree_vectors() -> Json:
         "entries": ENTRIES,
         "leaf_hashes": [sha(b"\x00", leaf).hex() for leaf in LEAVES],
         "roots": [mth(LEAVES[:size]).hex() for size in range(len(LEAVES) + 1)],
-        "inclusion": [
-            {
-                "index": index,
-                "size": size,
-                "path": [one.hex() for one in audit_path(index, LEAVES[:size])],
-            }
-            for size in sizes
-            for index in range(size)
-        ],
-        "consistency": [
-            {
-                "first": first,
-                "second": second,
-                "path": [one.hex() for one in consistency(first, LEAVES[:second])],
-            }
-            for second in sizes
-            for first in range(1, second + 1)
-        ],
+        "cases": {
+            "inclusion": [
+                {
+                    "index": index,
+                    "size": size,
+                    "path": [one.hex() for one in audit_path(index, LEAVES[:size])],
+                }
+                for size in sizes
+                for index in range(size)
+            ],
+            "consistency": [
+                {
+                    "first": first,
+                    "second": second,
+                    "path": [one.hex() for one in consistency(first, LEAVES[:second])],
+                }
+                for second in sizes
+                for first in range(1, second + 1)
+            ],
+        },
     }
 
 

@@ -164,7 +164,8 @@ def well_formed() -> Json:
     }
     file = canonical(document(payload))
     return {
-        "comment": "a well-formed file; every signature verifies",
+        "name": "a well-formed file; every signature verifies",
+        "outcome": "ok",
         "file": file.decode(),
         "file_digest": sha(file),
         "guest_key": raw(GUEST).hex(),
@@ -182,13 +183,13 @@ def malformed() -> list[Json]:
     def outer(comment: str, change: Callable[[Json], object]) -> Json:
         file = document(canonical(statement()))
         change(file)
-        return {"comment": comment, "file": canonical(file).decode(), "error": "manifest-malformed"}
+        return {"name": comment, "file": canonical(file).decode(), "outcome": "manifest-malformed"}
 
     def inner(comment: str, change: Callable[[Json], object]) -> Json:
         body = statement()
         change(body)
         file = canonical(document(canonical(body)))
-        return {"comment": comment, "file": file.decode(), "error": "manifest-malformed"}
+        return {"name": comment, "file": file.decode(), "outcome": "manifest-malformed"}
 
     def rename(body: Json, *names: str) -> None:
         subject, file = body["subject"][0], body["predicate"]["outputs"]["files"][0]
@@ -200,7 +201,7 @@ def malformed() -> list[Json]:
 
     spaced = canonical(document(canonical(statement()))).replace(b'{"bundle"', b'{ "bundle"', 1)
     return [
-        {"comment": "a space", "file": spaced.decode(), "error": "manifest-malformed"},
+        {"name": "a space", "file": spaced.decode(), "outcome": "manifest-malformed"},
         outer("another version", lambda file: file.update(version=2)),
         outer("a field too many", lambda file: file.update(note="")),
         outer("no evidence", lambda file: file.pop("evidence")),
@@ -319,11 +320,11 @@ def receipts() -> list[Json]:
         change(body)
         found = envelope(canonical(body), kind, key)
         return {
-            "comment": comment,
+            "name": comment,
             "broker_key": raw(BROKER).hex(),
             "envelope": found,
             "receipt_digest": sha(canonical(found)),
-            "error": error,
+            "outcome": error or "ok",
         }
 
     return [
@@ -358,8 +359,8 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else OUT
     folder.mkdir(parents=True, exist_ok=True)
     pages = {
-        "form": {"version": 1, "well_formed": well_formed(), "malformed": malformed()},
-        "receipt": {"version": 1, "vectors": receipts()},
+        "form": {"version": 1, "cases": [well_formed(), *malformed()]},
+        "receipt": {"version": 1, "cases": receipts()},
     }
     for name, page in pages.items():
         text = json.dumps(page, indent=1, ensure_ascii=False)

@@ -66,7 +66,7 @@ def handshake(name: str, world: int, initiator: int, responder: int) -> dict[str
     material = secret + bytes.fromhex(hello["nonce"]) + bytes.fromhex(answer["nonce"])
     extracted = hmac.digest(salt, material, "sha256")
     return {
-        "comment": name,
+        "name": name,
         "nodes": [node.hex() for node in nodes],
         "hello": hello,
         "answer": answer,
@@ -95,7 +95,7 @@ def direction(
         wire += head + AESGCM(key).encrypt(number.to_bytes(12, "big"), plain, head)
         number += 1
     return {
-        "comment": comment,
+        "name": comment,
         "key": first,
         "frames_per_key": per_key,
         "frames": [[kind, of.hex(), plain.hex()] for kind, of, plain in frames],
@@ -131,7 +131,7 @@ def main() -> None:
         },
     }
     for name, vectors in files.items():
-        text = json.dumps({"format": "sealtrain/node-wire/v1", "vectors": vectors}, indent=1)
+        text = json.dumps({"format": "sealtrain/node-wire/v1", "cases": vectors}, indent=1)
         (out / f"{name}.json").write_text(text + "\n")
 
 

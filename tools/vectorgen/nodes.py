@@ -223,7 +223,7 @@ def run_ids() -> list[dict[str, Any]]:
     """One for each run, session and node."""
     return [
         {
-            "comment": f"node {node} in {run[:4]}, {session[:4]}",
+            "name": f"node {node} in {run[:4]}, {session[:4]}",
             "run_id": run,
             "session": session,
             "node": node,
@@ -240,7 +240,13 @@ def run_logs() -> list[dict[str, Any]]:
 
     def vector(comment: str, log: Log, *, valid: bool, **changed: Any) -> dict[str, Any]:
         terms = {"run_id": RUN, "nodes": NODES, "ranks": RANKS, "world_size": str(NODES * RANKS)}
-        return {"comment": comment, **terms, **changed, "entries": log, "valid": valid}
+        return {
+            "name": comment,
+            **terms,
+            **changed,
+            "entries": log,
+            "outcome": "ok" if valid else "claim-contradicted",
+        }
 
     found = [
         vector("in one go", undisturbed(), valid=True),
@@ -272,7 +278,7 @@ def main(folder: Path) -> None:
     """Write the files."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, vectors in (("run_ids", run_ids()), ("run_logs", run_logs())):
-        text = json.dumps({"spec": "spec/nodes.md", "vectors": vectors}, indent=2)
+        text = json.dumps({"spec": "spec/nodes.md", "cases": vectors}, indent=2)
         (folder / f"{name}.json").write_text(text + "\n", "utf-8")
 
 

@@ -131,7 +131,7 @@ def field_vectors() -> list[dict[str, Any]]:
         ("random", grid("field", 5, 33, -H, H), grid("int8", 33, 7, -127, 127)),
     ]
     return [
-        {"comment": comment, "elements": left, "matrix": right, "product": times(left, right)}
+        {"name": comment, "elements": left, "matrix": right, "product": times(left, right)}
         for comment, left, right in cases
     ]
 
@@ -153,7 +153,7 @@ def matrix_vectors() -> list[dict[str, Any]]:
         same = len(weight[0]) > 1000
         found.append(
             {
-                "comment": comment,
+                "name": comment,
                 "weight": [float(weight[0][0])] if same else [list(map(float, w)) for w in weight],
                 "inputs": len(weight[0]),
                 "values": [values[0][0]] if same else values,
@@ -186,7 +186,8 @@ def pad_vectors() -> dict[str, list[dict[str, Any]]]:
             )
     words = [0, P, 0x80000000, 0xFFFFFFFF, H, H + 1, P - 1, 0x80000000 | P, 7]
     data = struct.pack(f"<{len(words)}I", *words)
-    return {"streams": streams, "words": [{"data": data.hex(), "elements": accepted(data)}]}
+    words = [{"data": data.hex(), "elements": accepted(data)}]
+    return {"cases": {"streams": streams, "words": words}}
 
 
 def product_vectors() -> list[dict[str, Any]]:
@@ -206,7 +207,7 @@ def product_vectors() -> list[dict[str, Any]]:
         vectors = turned(stream(check, len(factor[0]), 2))
         found.append(
             {
-                "comment": direction,
+                "name": direction,
                 "direction": direction,
                 "matrix": matrix,
                 "pad_secret": pad_secret.hex(),
@@ -254,7 +255,7 @@ def dealing_vectors() -> list[dict[str, Any]]:
         return {"message": asked(way, first, rows), "ok": {}, "payload": octets.hex()}
 
     def refused(text: str, code: str) -> dict[str, Any]:
-        return {"message": text, "error": code}
+        return {"message": text, "outcome": code}
 
     begun = [*brought(matrix), rows_of("forward", 0, 2)]
     announced = message(do="matrix", outputs=2, inputs=2)
@@ -286,7 +287,7 @@ def dealing_vectors() -> list[dict[str, Any]]:
         ("no object", [refused("[]", "data-invalid")]),
     ]
     return [
-        {"comment": comment, "secret": secret.hex(), "messages": messages}
+        {"name": comment, "secret": secret.hex(), "messages": messages}
         for comment, messages in cases
     ]
 
@@ -345,13 +346,13 @@ def pool_vectors() -> list[dict[str, Any]]:
     ]
     return [
         {
-            "comment": comment,
+            "name": comment,
             "file": base64.b64encode(data).decode(),
             "secret": used.hex(),
             "matrix": matrix,
             "first": first,
             "products": products,
-            "refused": refused,
+            "outcome": refused or "ok",
         }
         for comment, data, used, refused in cases
     ]
@@ -362,12 +363,12 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else OUT
     folder.mkdir(parents=True, exist_ok=True)
     files: dict[str, dict[str, Any]] = {
-        "field": {"vectors": field_vectors()},
-        "matrices": {"vectors": matrix_vectors()},
+        "field": {"cases": field_vectors()},
+        "matrices": {"cases": matrix_vectors()},
         "pads": pad_vectors(),
-        "products": {"vectors": product_vectors()},
-        "dealing": {"vectors": dealing_vectors()},
-        "pool": {"vectors": pool_vectors()},
+        "products": {"cases": product_vectors()},
+        "dealing": {"cases": dealing_vectors()},
+        "pool": {"cases": pool_vectors()},
     }
     for name, content in files.items():
         text = json.dumps({"version": 2} | content, indent=1) + "\n"

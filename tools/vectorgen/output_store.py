@@ -104,8 +104,16 @@ def main(out: Path) -> None:
     """Write the vectors."""
     out.mkdir(parents=True, exist_ok=True)
     document = {
-        "read": {name: canonical(value) for name, value in read().items()},
-        "refused": refused(),
+        "cases": [
+            *(
+                {"name": name, "index": canonical(value), "outcome": "ok"}
+                for name, value in read().items()
+            ),
+            *(
+                {"name": name, "index": text, "outcome": "output-store-invalid"}
+                for name, text in refused().items()
+            ),
+        ],
     }
     (out / "indexes.json").write_text(
         json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"

@@ -56,7 +56,7 @@ def joint(shares: dict[str, bytes], purpose: str, compose: str, run: str) -> byt
 def run_ids() -> list[dict[str, Any]]:
     """One for each pair of run and name."""
     return [
-        {"comment": f"{name} in {run[:4]}", "run_id": run, "party": name, "own": run_id(run, name)}
+        {"name": f"{name} in {run[:4]}", "run_id": run, "party": name, "own": run_id(run, name)}
         for run in (RUN, OTHER_RUN)
         for name in (*NAMES, "a", "0" * 63)
     ]
@@ -79,7 +79,7 @@ def joint_keys() -> list[dict[str, Any]]:
         shares = {name: share(run_keys[name], purpose) for name in names}
         vectors.append(
             {
-                "comment": comment,
+                "name": comment,
                 "run_keys": {name: run_keys[name].hex() for name in names},
                 "shares": {name: one.hex() for name, one in shares.items()},
                 "purpose": purpose,
@@ -133,9 +133,15 @@ def reports() -> list[dict[str, Any]]:
         else:
             document |= change
         text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        vectors.append({"comment": comment, "report": text, "valid": valid})
+        vectors.append(
+            {"name": comment, "report": text, "outcome": "ok" if valid else "data-invalid"}
+        )
     vectors.append(
-        {"comment": "not canonical", "report": json.dumps(whole, sort_keys=True), "valid": False}
+        {
+            "name": "not canonical",
+            "report": json.dumps(whole, sort_keys=True),
+            "outcome": "data-invalid",
+        }
     )
     return vectors
 
@@ -148,7 +154,7 @@ def main(folder: Path) -> None:
         ("joint_keys", joint_keys()),
         ("reports", reports()),
     ):
-        text = json.dumps({"spec": "spec/parties.md", "vectors": vectors}, indent=2)
+        text = json.dumps({"spec": "spec/parties.md", "cases": vectors}, indent=2)
         (folder / f"{name}.json").write_text(text + "\n", "utf-8")
 
 

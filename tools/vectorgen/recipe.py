@@ -327,7 +327,7 @@ def compose_vectors() -> list[Json]:
         document = compose(hardware, text)
         result.append(
             {
-                "comment": comment,
+                "name": comment,
                 "lock": text,
                 "recipe_hash": sha(text),
                 "compose": document,
@@ -352,10 +352,10 @@ def record_vectors() -> list[Json]:
     more = {**kept, "pkg-1.dist-info/METADATA": "sha256=ccc", "pkg/INSTALLER": "sha256=ddd"}
     extra = "pkg-1.dist-info/METADATA,sha256=ccc,3\npkg/INSTALLER,sha256=ddd,4\n"
     return [
-        {"comment": "plain", "record": rows, "sha256": sha(canonical(kept))},
-        {"comment": "installer's rows", "record": noise + rows, "sha256": sha(canonical(kept))},
-        {"comment": "CRLF", "record": rows.replace("\n", "\r\n"), "sha256": sha(canonical(kept))},
-        {"comment": "more files", "record": rows + extra, "sha256": sha(canonical(more))},
+        {"name": "plain", "record": rows, "sha256": sha(canonical(kept))},
+        {"name": "installer's rows", "record": noise + rows, "sha256": sha(canonical(kept))},
+        {"name": "CRLF", "record": rows.replace("\n", "\r\n"), "sha256": sha(canonical(kept))},
+        {"name": "more files", "record": rows + extra, "sha256": sha(canonical(more))},
     ]
 
 
@@ -387,8 +387,8 @@ def yaml_vectors() -> list[Json]:
         "a: \u0007",
     ]
     return [
-        *({"yaml": text, "value": value, "refused": False} for text, value in good),
-        *({"yaml": text, "value": None, "refused": True} for text in bad),
+        *({"yaml": text, "value": value, "outcome": "ok"} for text, value in good),
+        *({"yaml": text, "value": None, "outcome": "recipe-invalid"} for text in bad),
     ]
 
 
@@ -401,7 +401,7 @@ def main(out: Path) -> None:
         "yaml": yaml_vectors(),
     }
     for name, vectors in families.items():
-        document = {"version": 1, "vectors": vectors}
+        document = {"version": 1, "cases": vectors}
         text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
         (out / f"{name}.json").write_text(text, "utf-8")
 

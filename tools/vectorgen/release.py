@@ -196,7 +196,11 @@ def sealing_keys() -> Json:
     }
 
     def case(name: str, expect: str | None, kind: str = SEALING_KEY, **changed: Json) -> Json:
-        return {"name": name, "statement": signed(kind, document | changed), "expect": expect}
+        return {
+            "name": name,
+            "statement": signed(kind, document | changed),
+            "outcome": expect or "ok",
+        }
 
     stranger = Ed25519PrivateKey.from_private_bytes(seed("another broker"))
     other = signed(SEALING_KEY, document, stranger)
@@ -208,7 +212,11 @@ def sealing_keys() -> Json:
         },
         "cases": [
             case("the key asked for", None),
-            {"name": "signed by another broker", "statement": other, "expect": "signature-invalid"},
+            {
+                "name": "signed by another broker",
+                "statement": other,
+                "outcome": "signature-invalid",
+            },
             case("another payload type", "signature-invalid", RECEIPT),
             case("another broker's id", "answer-invalid", broker_id=hexed("another broker")),
             case("another consortium", "answer-invalid", consortium_id=hexed("another")),
@@ -253,7 +261,7 @@ def receipt(name: str, expect: str | None = None, **changed: Json) -> Json:
         "name": name,
         "envelope": envelope,
         "digest": sha(canonical(envelope)),
-        "expect": expect,
+        "outcome": expect or "ok",
     }
 
 

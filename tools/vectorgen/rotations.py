@@ -116,7 +116,7 @@ def cases() -> list[dict[str, Json]]:
         ("another digest", whole | {"digest": "00" * 32}, form),
         ("no digest", {"envelope": whole["envelope"]}, form),
     ]
-    return [{"name": name, "body": made, "error": code} for name, made, code in found]
+    return [{"name": name, "body": made, "outcome": code or "ok"} for name, made, code in found]
 
 
 def main() -> None:

@@ -225,7 +225,7 @@ def refused() -> Json:
         ),
     }  # fmt: skip
     return {
-        name: {"kind": kind, "envelope": envelope, "code": code}
+        name: {"kind": kind, "envelope": envelope, "outcome": code}
         for name, (kind, envelope, code) in cases.items()
     }
 
@@ -286,10 +286,14 @@ def main() -> None:
         "keys": {str(seed): base64.b64encode(public(seed)).decode() for seed in (1, 2, 3, 4)},
         "consortium_id": CONSORTIUM,
         "began": BEGAN,
-        "read": read(),
-        "refused": refused(),
+        "cases": {
+            "documents": [
+                *({"name": name, "outcome": "ok", **case} for name, case in read().items()),
+                *({"name": name, **case} for name, case in refused().items()),
+            ],
+            "chains": [{"name": name, "steps": steps} for name, steps in chains().items()],
+        },
         "submission": signed("submission", submission(), 1),
-        "chains": chains(),
     }
     text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     (folder / "documents.json").write_text(text, "utf-8")

@@ -95,6 +95,7 @@ def read() -> Json:
     return [
         {
             "name": name,
+            "outcome": "ok",
             "schedule": one,
             "due": [due.strftime("%Y-%m-%dT%H:%M:%SZ") for due in dues(one)],
             "names": [
@@ -179,27 +180,32 @@ def refused() -> Json:
         "another zone": schedule(ends_at="2027-01-13T23:59:59+01:00"),
         "an unknown field": schedule(zone="Europe/Berlin"),
     }
-    return [{"name": name, "schedule": one} for name, one in changed.items()]
+    return [
+        {"name": name, "schedule": one, "outcome": "data-invalid"} for name, one in changed.items()
+    ]
 
 
 def continues() -> Json:
     """The field of a manifest."""
     digest = hashlib.sha256(b"a manifest").hexdigest()
+    fields = {
+        "the second run": {"manifest_digest": digest, "number": 2},
+        "the last run": {"manifest_digest": digest, "number": 10_000},
+        "the first run": {"manifest_digest": digest, "number": 1},
+        "a run too many": {"manifest_digest": digest, "number": 10_001},
+        "a number as text": {"manifest_digest": digest, "number": "2"},
+        "a digest in capitals": {"manifest_digest": digest.upper(), "number": 2},
+        "a digest too short": {"manifest_digest": digest[:-1], "number": 2},
+        "no number": {"manifest_digest": digest},
+        "no digest": {"number": 2},
+        "an unknown field": {"manifest_digest": digest, "number": 2, "run_id": "00" * 16},
+    }
+    read = ("the second run", "the last run")
     return {
-        "read": [
-            {"manifest_digest": digest, "number": 2},
-            {"manifest_digest": digest, "number": 10_000},
-        ],
-        "refused": [
-            {"manifest_digest": digest, "number": 1},
-            {"manifest_digest": digest, "number": 10_001},
-            {"manifest_digest": digest, "number": "2"},
-            {"manifest_digest": digest.upper(), "number": 2},
-            {"manifest_digest": digest[:-1], "number": 2},
-            {"manifest_digest": digest},
-            {"number": 2},
-            {"manifest_digest": digest, "number": 2, "run_id": "00" * 16},
-        ],
+        "cases": [
+            {"name": name, "continues": value, "outcome": "ok" if name in read else "data-invalid"}
+            for name, value in fields.items()
+        ]
     }
 
 
@@ -210,9 +216,7 @@ def main() -> None:
     files = {
         "due-times.json": {
             "recipe_hash": RECIPE_HASH,
-            "read": read(),
-            "data": data(),
-            "refused": refused(),
+            "cases": {"schedules": [*read(), *refused()], "data": data()},
         },
         "continues.json": continues(),
     }

@@ -65,15 +65,15 @@ def file_vectors() -> dict[str, Any]:
         start, removed, put = edits[name]
         vectors.append(
             {
-                "comment": comment,
+                "name": comment,
                 "data_key": data_key.hex(),
                 "context": expect,
                 "root": None if root is None else root.hex(),
                 "base": name,
                 "edit": [start, removed, base64.b64encode(put).decode()],
-                "result": result,
-                "size": len(content) if result == "valid" else None,
-                "released": sha(content if result == "valid" else released),
+                "outcome": result,
+                "size": len(content) if result == "ok" else None,
+                "released": sha(content if result == "ok" else released),
             }
         )
 
@@ -86,20 +86,20 @@ def file_vectors() -> dict[str, Any]:
     for suite in (1, 2):
         for size in (0, 1, CHUNK - 1, CHUNK, CHUNK + 1):
             made = Made(seed("v", size), key=key, core=core_of(suite=suite))
-            add(f"suite {suite}, {size} bytes", made.file(), "valid", content=made.content,
+            add(f"suite {suite}, {size} bytes", made.file(), "ok", content=made.content,
                 expect=core_of(suite=suite), root=made.root())  # fmt: skip
     for policy in ("bucket", "fixed:20000"):
         made = Made(seed("p", 19_990), key=key, core=core_of(padding=policy))
-        add(f"padding {policy}", made.file(), "valid", content=made.content, root=made.root())
+        add(f"padding {policy}", made.file(), "ok", content=made.content, root=made.root())
     bound = core_of(kind="blob", name="checkpoint/model", binding={"step": 5, "run_id": "ab"})
     made = Made(small_content, key=key, core=bound)
-    add("bound to run and step", made.file(), "valid", content=made.content, expect=bound)
+    add("bound to run and step", made.file(), "ok", content=made.content, expect=bound)
     modelled = core_of(
         dataset_id=RUN, owner_id=CONSORTIUM, name="pooling/config.json", shard=1, kind="model",
         schema_digest="", binding={"files": 3},
     )  # fmt: skip
     made = Made(small_content, key=key, core=modelled, stanzas=stanzas)
-    add("file of a model", made.file(), "valid", content=small_content, expect=modelled,
+    add("file of a model", made.file(), "ok", content=small_content, expect=modelled,
         root=made.root())  # fmt: skip
     for comment, member, value in (
         ("renamed", "name", "pooling/other.json"),
@@ -114,8 +114,8 @@ def file_vectors() -> dict[str, Any]:
     again = Made(small_content, key=key, core=modelled, stanzas=stanzas, salt="another recipient")
     add("file of a model, made by another recipient", again.file(), "root-mismatch",
         expect=modelled, root=made.root())  # fmt: skip
-    add("two stanzas", small.file(), "valid", content=small_content)
-    add("four chunks", long.file(), "valid", content=long_content, root=long.root())
+    add("two stanzas", small.file(), "ok", content=small_content)
+    add("four chunks", long.file(), "ok", content=long_content, root=long.root())
 
     head, tail = len(small.header), len(small.file())
     core_at, stanza_at = 20, 16 + len(small.core) + 20
@@ -232,7 +232,7 @@ def file_vectors() -> dict[str, Any]:
     packed = {
         name: base64.b64encode(zlib.compress(base, 9)).decode() for name, base in bases.items()
     }
-    return {"bases": packed, "vectors": vectors}
+    return {"bases": packed, "cases": vectors}
 
 
 def seal_vectors() -> list[dict[str, Any]]:
@@ -246,7 +246,8 @@ def seal_vectors() -> list[dict[str, Any]]:
                 file = made.file()
                 vectors.append(
                     {
-                        "comment": f"{size} zero bytes", "data_key": key.hex(), "context": core,
+                        "name": f"suite {suite}, padding {policy}, {size} zero bytes",
+                        "data_key": key.hex(), "context": core,
                         "stanzas": [stanza("5a")], "salt": made.first[:24].hex(), "zeros": size,
                         "file_size": len(file), "file_sha256": sha(file), "root": made.root().hex(),
                     }
@@ -263,15 +264,15 @@ def main(out: Path) -> None:
     """Write every file of the family."""
     out.mkdir(parents=True, exist_ok=True)
     family: dict[str, dict[str, Any]] = {
-        "derive": {"vectors": derive_vectors()},
+        "derive": {"cases": derive_vectors()},
         "files": file_vectors(),
-        "seal": {"vectors": seal_vectors()},
-        "padding": {"vectors": padding_vectors()},
+        "seal": {"cases": seal_vectors()},
+        "padding": {"cases": padding_vectors()},
         "roots": root_vectors(),
-        "commitments": {"vectors": commitment_vectors()},
+        "commitments": {"cases": commitment_vectors()},
     }
     if not (out / "stanzas.json").exists():
-        family["stanzas"] = {"vectors": stanza_vectors()}
+        family["stanzas"] = {"cases": stanza_vectors()}
     for name, document in family.items():
         text = json.dumps({"version": 1} | document, indent=1, ensure_ascii=False)
         (out / f"{name}.json").write_text(text + "\n", encoding="utf-8")

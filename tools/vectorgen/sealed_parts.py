@@ -82,7 +82,7 @@ def root_vectors() -> dict[str, Any]:
         datasets.append(
             {"dataset_id": DATASET, "index_root": index_root.hex(), "shards": shards, "root": root}
         )
-    return {"tops": tops, "datasets": datasets}
+    return {"cases": {"tops": tops, "datasets": datasets}}
 
 
 def padding_vectors() -> list[dict[str, Any]]:
@@ -108,7 +108,7 @@ def commitment_vectors() -> list[dict[str, Any]]:
     ]
     return [
         {
-            "comment": comment, "data_key": key.hex(), "dataset_id": DATASET, "record": record,
+            "name": comment, "data_key": key.hex(), "dataset_id": DATASET, "record": record,
             "commitment": hmac.digest(mac_key, canonical(form), "sha256").hex(),
         }
         for comment, record, form in cases
@@ -141,10 +141,10 @@ def stanza_vectors() -> list[dict[str, Any]]:
     def entry(comment: str, kind: str, name: str, body: bytes, result: str) -> dict[str, Any]:
         content = share if kind == "share" else data_key
         return {
-            "comment": comment, "seed": private_seed.hex(), "dataset_id": DATASET,
+            "name": comment, "seed": private_seed.hex(), "dataset_id": DATASET,
             "binding": None if kind == "owner" else binding, "owner_id": OWNER,
             "stanza": {"kind": kind, "recipient": name, "body": base64.b64encode(body).decode()},
-            "result": result, "content": content.hex() if result == "valid" else None,
+            "outcome": result, "content": content.hex() if result == "ok" else None,
         }  # fmt: skip
 
     def seal(plaintext: bytes, about: bytes) -> bytes:
@@ -159,8 +159,8 @@ def stanza_vectors() -> list[dict[str, Any]]:
          "recipient": recipient} | binding
     )  # fmt: skip
     return [
-        entry("owner", "owner", OWNER, owner, "valid"),
-        entry("recipe", "recipe", recipient, recipe, "valid"),
+        entry("owner", "owner", OWNER, owner, "ok"),
+        entry("recipe", "recipe", recipient, recipe, "ok"),
         entry("bit of the body", "owner", OWNER, flip(owner, 700), "wrong-key"),
         entry("body cut", "owner", OWNER, owner[:-1], "wrong-key"),
         entry("another dataset", "owner", OWNER,
@@ -177,7 +177,7 @@ def stanza_vectors() -> list[dict[str, Any]]:
               seal(data_key, info("recipe", unnamed, recipe_only)), "no-stanza"),
         entry("recipe stanza of an older version", "recipe", recipient, seal(data_key, old),
               "wrong-key"),
-        entry("share", "share", recipient, seal(share, info("share", recipient, binding)), "valid"),
+        entry("share", "share", recipient, seal(share, info("share", recipient, binding)), "ok"),
         entry("another broker's share under this recipient", "share", recipient,
               seal(share, info("share", recipient, elsewhere)), "wrong-key"),
         entry("share for another broker", "share", other_broker,

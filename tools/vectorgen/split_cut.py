@@ -107,7 +107,8 @@ def restored(found: Tensors) -> list[float]:
 def case(comment: str, form: str, found: Tensors, *, per_token: bool = False) -> dict[str, Any]:
     """A message and what a reader expects of it."""
     return {
-        "comment": comment,
+        "name": comment,
+        "outcome": "ok",
         "form": form,
         "width": WIDTH,
         "max_tokens": MAX_TOKENS,
@@ -147,12 +148,12 @@ def messages() -> list[dict[str, Any]]:
         ("values in another form", tensors("bfloat16")),
     ]
     cases += [
-        case(comment, "float32", found) | {"error": "data-invalid"} for comment, found in refused
+        case(comment, "float32", found) | {"outcome": "data-invalid"} for comment, found in refused
     ]
     short = tensors("int8")
     scales = floats([0.0] * 7)
     bad = short | {"scales": ("F32", [7], scales)}
-    cases.append(case("a scale of zero", "int8", bad) | {"error": "data-invalid"})
+    cases.append(case("a scale of zero", "int8", bad) | {"outcome": "data-invalid"})
     return cases
 
 

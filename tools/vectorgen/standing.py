@@ -121,8 +121,7 @@ def standing_vectors() -> Json:
         "consortium": TWO_OF_THREE,
         "target": TARGET,
         "place": 5,
-        "cases": cases,
-        "countings": countings(),
+        "cases": {"approvals": cases, "countings": countings()},
     }
 
 
@@ -262,7 +261,7 @@ def series_vectors() -> Json:
             "outcome": "dataset-mismatch",
         }
     )
-    return {"consortium": TWO_OF_THREE, "chains": chains, "forms": forms}
+    return {"consortium": TWO_OF_THREE, "cases": {"chains": chains, "forms": forms}}
 
 
 def main(folder: Path) -> None:
@@ -271,7 +270,8 @@ def main(folder: Path) -> None:
     for name, made in (("standing", standing_vectors()), ("series", series_vectors())):
         path = folder / f"{name}.json"
         path.write_text(json.dumps(made, indent=1) + "\n")
-        print(f"{path}: {sum(len(one) for one in made.values() if isinstance(one, list))} cases")
+        lists = made["cases"].values() if isinstance(made["cases"], dict) else [made["cases"]]
+        print(f"{path}: {sum(map(len, lists))} cases")
 
 
 if __name__ == "__main__":

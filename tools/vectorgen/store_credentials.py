@@ -83,7 +83,10 @@ def refused() -> Json:
 def main(out: Path) -> None:
     """Write the vectors."""
     out.mkdir(parents=True, exist_ok=True)
-    document = {"exchange": exchange(), "refused": refused()}
+    cases = [
+        {"name": name, "document": value, "outcome": "usage"} for name, value in refused().items()
+    ]
+    document = {"exchange": exchange(), "cases": cases}
     (out / "exchange.json").write_text(
         json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
     )

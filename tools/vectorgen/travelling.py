@@ -78,7 +78,7 @@ def of_chunks() -> list[dict[str, Any]]:
         key = seed(f"{label} key")
         made.append(
             {
-                "comment": label,
+                "name": label,
                 "key": key.hex(),
                 "size": size,
                 "shake_256_of": f"sealtrain travelling vectors {label}",
@@ -99,7 +99,7 @@ def of_wipes() -> list[dict[str, Any]]:
     """Proofs of overwritten ranges."""
     return [
         {
-            "comment": f"{size} bytes overwritten",
+            "name": f"{size} bytes overwritten",
             "seed": seed(f"seed {size}").hex(),
             "nonce": seed(f"nonce {size}").hex(),
             "size": size,
@@ -143,7 +143,7 @@ def of_states() -> list[dict[str, Any]]:
             )
         made.append(
             {
-                "comment": comment,
+                "name": comment,
                 "key": key.hex(),
                 "step": step,
                 "tensors": told,
@@ -176,7 +176,7 @@ def main() -> None:
         "states": of_states(),
         "capabilities": keys(),
     }
-    text = json.dumps({"format": "sealtrain/travelling/v2", "vectors": vectors}, indent=1)
+    text = json.dumps({"format": "sealtrain/travelling/v2", "cases": vectors}, indent=1)
     (out / "fingerprints.json").write_text(text + "\n")
 
 
