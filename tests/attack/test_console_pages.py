@@ -309,7 +309,7 @@ def test_a_broker_that_keeps_a_decision_back_shows_less_and_never_more(
         )
         with serving(console_app(PAGES, {"sources": sources, "curves": Curves()})) as url:
             text = asked(url, f"/consortium/{world.compose_hash}/standing")[2]
-    assert "0 of 2 needed approve" in text
+    assert "0 approve, 2 needed" in text
     assert 'class="approved"' not in text
     assert 'role="alert"' in text
 

@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from carrying import carries
 
 from sealtrain.cli import programs
 from sealtrain.cli.rehearsal import Rehearsal
+from sealtrain.errors import UsageError
 
 SERVER = "import os, sys, time; print('serving', os.getpid(), file=sys.stderr); time.sleep(60)"
 
@@ -31,3 +33,9 @@ def test_who_terminates_a_rehearsal_ends_its_servers_too(
         ended_in_the_middle(tmp_path, servers)
     assert not Path(f"/proc/{servers[0]}").exists()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_folder_whose_name_is_no_text_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, check=carries(check="--out")):
+        Rehearsal(tmp_path / "out\udcff", lambda _said: None)
+    assert list(tmp_path.iterdir()) == []

@@ -184,9 +184,15 @@ class Stage:
             )
         return Answer(done.returncode, done.stdout, done.stderr)
 
-    def start(self, words: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> Process:
-        """Start a command in the stage's folder and environment, as ``programs.Start``."""
-        where: dict[str, Any] = {"env": self.environment(), "cwd": self.folder}
+    def start(
+        self,
+        words: Sequence[str],
+        stdout: IO[bytes],
+        stderr: IO[bytes],
+        cwd: Path | None = None,
+    ) -> Process:
+        """Start a command in the stage's environment, as ``programs.Start``, and its folder."""
+        where: dict[str, Any] = {"env": self.environment(), "cwd": cwd or self.folder}
         if self.warm:
             return self._warm(words).start(words, stdout=stdout, stderr=stderr, **where)
         return subprocess.Popen(self.command(*words), stdout=stdout, stderr=stderr, **where)
@@ -275,7 +281,7 @@ class Stage:
     def boot(self, folder: Path) -> None:
         """A guest that measured the recipe of a folder, for ``train_words``."""
         self.serve(
-            "guest API", "simulator", "serve", folder / "app-compose.json",
+            "guest API", "simulator", "serve", "--deployment", folder / "app-compose.json",
             "--socket", f"{folder.name}.sock", "--simulator", "root", *self.machine,
         )  # fmt: skip
 

@@ -324,9 +324,7 @@ def shown(answers: AtEach[Tally]) -> tuple[dict[str, Any], list[str]]:
     each = {url: tally.to_dict() for url, tally in answers.done.items()}
     lines = _tally_lines(furthest)
     if len(each) + len(answers.failed) > 1:
-        lines += [
-            f"at {url}: {tally.progress}/{tally.threshold}" for url, tally in answers.done.items()
-        ]
+        lines += [f"at {url}: {tally.in_words()}" for url, tally in answers.done.items()]
     return furthest.to_dict() | {"brokers": each, "failed": list(answers.failed)}, lines
 
 
@@ -336,7 +334,7 @@ def _tally_lines(tally: Tally) -> list[str]:
         f"status     {state}",
         f"needs      {tally.needs.to_text()}",
         f"threshold  {tally.threshold} of {tally.owners}, for {', '.join(tally.demanded_by)}",
-        f"progress   {tally.progress}/{tally.threshold}",
+        f"progress   {tally.in_words()}",
         f"approved   {', '.join(tally.approved_by) or '-'}",
     ]
     named = {

@@ -219,7 +219,7 @@ def approve_kms(
         tally.to_dict(),
         [
             f"status    {'sealed' if tally.sealed else 'unsealed'}",
-            f"progress  {tally.progress}/{tally.threshold}",
+            f"progress  {tally.in_words()}",
             f"approved  {', '.join(tally.approved_by) or '-'}",
         ],
     )

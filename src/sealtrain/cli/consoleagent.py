@@ -97,7 +97,7 @@ def _confirmed(me: Owner, verified: tuple[Path, ...], made: Pending) -> bool:
 def _told(_made: Pending, answers: AtEach[Tally]) -> None:
     failures(answers)
     for url, tally in answers.done.items():
-        say(f"signed; {url} counts {tally.progress} of {tally.threshold}")
+        say(f"signed; {url} counts {tally.in_words()}")
 
 
 def _passkey_confirmed(code: str) -> bool:

@@ -124,13 +124,14 @@ def _role(recipe: Recipe, role: str) -> Play:
 
 def _broker_files(ticket: RunTicket, folder: Path) -> list[Path]:
     """Write the ticket's broker files: the run keeps their places for its resumption."""
-    from sealtrain.base.files import atomic_write
+    from sealtrain.base.files import atomic_write, made_folder
 
-    folder.mkdir(mode=0o700, exist_ok=True)
     written = []
-    for number, pin in enumerate(ticket.brokers, 1):
-        written.append(folder / f"{number}.yaml")
-        atomic_write(written[-1], pin.to_yaml().encode(), overwrite=True)
+    with made_folder(folder):
+        folder.chmod(0o700)
+        for number, pin in enumerate(ticket.brokers, 1):
+            written.append(folder / f"{number}.yaml")
+            atomic_write(written[-1], pin.to_yaml().encode(), overwrite=True)
     return written
 
 

@@ -39,6 +39,7 @@ __all__ = [
     "report_system",
     "report_usage",
     "require_name",
+    "require_text",
     "say",
     "table",
     "typed",
@@ -79,6 +80,22 @@ def near(path: Path) -> Path:
 def typed(path: Path) -> str:
     """A path as a word of a command that a person types or copies, from the working folder."""
     return shlex.quote(str(near(path)))
+
+
+def require_text(path: Path, option: str) -> None:
+    """Refuse a path that cannot be written into a file of UTF-8.
+
+    Args:
+        path: What was given.
+        option: Where it was given.
+
+    Raises:
+        UsageError: Its name has bytes that are no text.
+    """
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        raise UsageError("the folder's name is no text", check=option, expected="UTF-8") from None
 
 
 def require_name(name: str, option: str) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from sealtrain.base.files import made_folder
 from sealtrain.base.yamltext import yaml_text
+from sealtrain.cli.output import require_text
 from sealtrain.cli.programs import Part, ran, tied
 from sealtrain.cli.runoptions import ANYWHERE
 from sealtrain.client.fitting import check_data, layout_words, seal_words
@@ -80,6 +81,7 @@ class Rehearsal:
         """
         if threshold is not None or brokers > 1:
             check_threshold(threshold or 0, brokers)
+        require_text(out, "--out")  # its paths go into documents
         self._count = brokers
         self._threshold = threshold
         self._open = insecure_shown

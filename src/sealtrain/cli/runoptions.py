@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sealtrain.base.platforms import PLATFORMS
-from sealtrain.cli.output import say
+from sealtrain.cli.output import require_text, say
 from sealtrain.errors import SealtrainError, UsageError
 
 if TYPE_CHECKING:
@@ -144,8 +143,7 @@ def run_settings(
     from sealtrain.guest.settings import RunSettings, place_of
     from sealtrain.recipe.basefolder import base_of
 
-    if not _is_text(out):  # trainers write paths into files of UTF-8, and would end the run there
-        raise UsageError("the folder's name is no text", check="--out", expected="UTF-8")
+    require_text(out, "--out")  # trainers write paths into files of UTF-8
     return RunSettings(
         lock=lock,
         platform=platform_of(guest.platform),
@@ -160,14 +158,6 @@ def run_settings(
         dealer=None if helpers is None else helpers.dealer,
         listen=None if helpers is None else helpers.listen,
     )
-
-
-def _is_text(path: Path) -> bool:
-    try:
-        os.fspath(path).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def broker_missed(url: str, error: SealtrainError) -> None:

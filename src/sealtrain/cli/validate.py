@@ -46,7 +46,8 @@ def validate(
     wanted = _recipe(recipe)
     if wanted.validation is None:
         raise UsageError("the recipe has no rules for data", expected="a section validation")
-    sources = [_source(wanted, word, identity) for word in data]
+    me = None if identity is None else Identity.load(identity)
+    sources = [_source(wanted, word, me) for word in data]
     found: list[dict[str, Any]] = []
     try:
         check(
@@ -68,7 +69,7 @@ def _base(path: Path) -> Path:
     return base_of(path) if path.suffix == ".json" else path.parent
 
 
-def _source(recipe: Recipe, word: str, identity: Path | None) -> Any:
+def _source(recipe: Recipe, word: str, me: Identity | None) -> Any:
     name, _, path = word.partition("=")
     named: Dataset | None = next(
         (found for found in recipe.datasets if f"{found.owner}.{found.name}" == name), None
@@ -79,7 +80,7 @@ def _source(recipe: Recipe, word: str, identity: Path | None) -> Any:
             got=word,
             expected=" or ".join(f"{known.owner}.{known.name}=PATH" for known in recipe.datasets),
         )
-    dataset: Any = _dataset(Path(path), identity)
+    dataset: Any = _dataset(Path(path), me)
     return Source(
         role=named.role,
         owner=named.owner,
@@ -91,12 +92,11 @@ def _source(recipe: Recipe, word: str, identity: Path | None) -> Any:
     )
 
 
-def _dataset(path: Path, identity: Path | None) -> Any:
+def _dataset(path: Path, me: Identity | None) -> Any:
     if not (path / "dataset.json").is_file():
         return PlainRecords(path)
-    if identity is None:
+    if me is None:
         raise UsageError("a sealed dataset opens with --identity", got=path.name)
-    me = Identity.load(identity)
     manifest = load_dataset_manifest(path, me.public)
     return SealedDataset.open(path, own_key(path, me), root=manifest.root)
 

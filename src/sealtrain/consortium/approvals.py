@@ -133,6 +133,10 @@ class Tally:
         """Of each owner whose approval counts: dataset id → root."""
         return {approval.owner.name: approval.decision.pins() for approval in self.approvals}
 
+    def in_words(self) -> str:
+        """How many approve, of how many that are needed; more may approve than are needed."""
+        return f"{self.progress} approve, {self.threshold} needed"
+
     def to_dict(self) -> dict[str, JsonValue]:
         """JSON-ready form, without envelopes."""
         return {

@@ -99,6 +99,10 @@ def _filled(path: Path, folder: Path) -> Iterator[Path]:
         if not isinstance(error, Unreachable):
             shutil.rmtree(folder, ignore_errors=True)
         raise
+    except OSError:
+        if not any(folder.glob("journal-*.sealed")):  # no shard is complete: nothing to go on with
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     _finish(folder, path)
 
 

@@ -202,9 +202,7 @@ class Agent:
         self.on_signed(made, answers)
         return {
             "digest": made.digest,
-            "tallies": {
-                url: f"{tally.progress} of {tally.threshold}" for url, tally in answers.done.items()
-            },
+            "tallies": {url: tally.in_words() for url, tally in answers.done.items()},
             "failed": {url: error.code for url, error in answers.failed.items()},
         }
 

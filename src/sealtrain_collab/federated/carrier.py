@@ -77,6 +77,8 @@ class Carrier:
         if self._thread is not None:
             self._thread.join()
         self._listener.close()
+        with suppress(OSError):  # a confined process may leave it
+            self.path.unlink()
 
     @property
     def nodes(self) -> tuple[int, ...]:

@@ -73,6 +73,8 @@ class Mailbox:
 
     def __exit__(self, *_: object) -> None:
         self._listener.close()
+        with suppress(OSError):  # a confined process may leave it
+            self.path.unlink()
 
     def next(self, timeout: float) -> Turn | None:
         """The next turn; ``None`` when none arrives in time, or another message arrives.

@@ -70,18 +70,18 @@ def join(
         LeaseStale: Its keys must not be used any longer.
         SealtrainError: Whatever else fails.
     """
-    run = PartyRun.begin(settings, part, on_failure=on_failure, alone=alone)
-    try:
-        terms_of(run)
-        with Mailbox(relay) as mailbox:
+    with Mailbox(relay) as mailbox:  # a socket that cannot be made leaves no folder
+        run = PartyRun.begin(settings, part, on_failure=on_failure, alone=alone)
+        try:
+            terms_of(run)
             begun()
             return secluded(
                 run,
                 lambda terminal: _Work(run, terminal if progress else None).done(mailbox),
                 alone=alone,
             )
-    finally:
-        run.close()
+        finally:
+            run.close()
 
 
 class _Work:

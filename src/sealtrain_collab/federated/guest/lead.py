@@ -75,9 +75,10 @@ def lead(
         SealtrainError: Whatever else fails.
     """
     settings = replace(settings, relay=relay.absolute())
-    run = LeadRun.begin(settings, on_failure=on_failure, alone=alone)
-    save_run(settings, run.run_id)
-    return _led(run, relay, begun=begun, progress=progress, alone=alone)
+    with Carrier(relay) as carrier:  # a socket that cannot be made leaves no folder
+        run = LeadRun.begin(settings, on_failure=on_failure, alone=alone)
+        save_run(settings, run.run_id)
+        return _led(run, carrier, begun=begun, progress=progress, alone=alone)
 
 
 def resume_lead(
@@ -127,21 +128,21 @@ def resume_lead(
         run.close()
         raise
     save_run(settings, run_id)
-    return _led(run, where, begun=begun, progress=progress, alone=alone)
+    with Carrier(where) as carrier:
+        return _led(run, carrier, begun=begun, progress=progress, alone=alone)
 
 
 def _led(
-    run: LeadRun, relay: Path, *, begun: Callable[[str], None], progress: bool, alone: bool
+    run: LeadRun, carrier: Carrier, *, begun: Callable[[str], None], progress: bool, alone: bool
 ) -> Outcome:
     try:
         terms = terms_of(run)
-        with Carrier(relay) as carrier:
-            begun(run.run_id)
-            return secluded(
-                run,
-                lambda terminal: _Work(run, terms, carrier, terminal if progress else None).done(),
-                alone=alone,
-            )
+        begun(run.run_id)
+        return secluded(
+            run,
+            lambda terminal: _Work(run, terms, carrier, terminal if progress else None).done(),
+            alone=alone,
+        )
     finally:
         run.close()
 

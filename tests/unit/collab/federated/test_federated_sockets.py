@@ -1,0 +1,30 @@
+"""Sockets of lead and party: gone when they are."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from sealtrain.errors import SealtrainError
+from sealtrain_collab.federated.carrier import Carrier
+from sealtrain_collab.federated.mailbox import Mailbox
+
+
+@pytest.mark.parametrize("listener", [Carrier, Mailbox])
+def test_no_socket_stays_behind(listener: type[Carrier] | type[Mailbox]) -> None:
+    with tempfile.TemporaryDirectory(prefix="fed-") as folder:
+        path = Path(folder) / "relay.sock"
+        with listener(path):
+            assert path.is_socket()
+        assert not path.exists()
+
+
+@pytest.mark.parametrize("listener", [Carrier, Mailbox])
+def test_a_socket_below_a_file_is_refused(
+    listener: type[Carrier] | type[Mailbox], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises((SealtrainError, OSError)), listener(tmp_path / "file" / "relay.sock"):
+        raise AssertionError("it listens")
