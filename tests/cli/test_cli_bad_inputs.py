@@ -13,9 +13,9 @@ from pathlib import Path
 
 import click
 import pytest
-from bad_input_calls import CALLS, NOT_WHOLE, NOTHING_TO_REPLACE
+from bad_input_calls import AT_THE_DESK, CALLS, NOT_WHOLE, NOTHING_TO_REPLACE
 from bad_input_play import left_by, listing, play, remove
-from bad_input_world import World, world
+from bad_input_world import World, desk, world
 from bad_inputs import Case, cases, good
 from cli_tree import all_commands
 from stage import CANARY
@@ -51,9 +51,33 @@ def expected() -> dict[str, str]:
 def test_bad_input_is_refused_by_name(
     command: str, at: World, calls: dict[str, list[Case]]
 ) -> None:
+    play_all(command, at, calls.get(command, []))
+
+
+@pytest.fixture(scope="module")
+def at_the_desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, list[Case]]]:
+    with desk(tmp_path_factory.mktemp("desk")) as made:
+        yield made, list(cases(CALLS, made.stage.folder, made.places, AT_THE_DESK))
+
+
+@pytest.mark.parametrize("command", AT_THE_DESK)
+def test_bad_input_is_refused_at_the_desk(
+    command: str, at_the_desk: tuple[World, list[Case]]
+) -> None:
+    made, every = at_the_desk
+    found = [case for case in every if case.command == command and case.bad != "full small tmpfs"]
+    play_all(command, made, found)
+    call = CALLS[command]
+    before = listing(made.stage.folder)
+    assert play(made.stage, good(command, call, made.places), call).code == call.code
+    remove(made.stage.folder, before)
+
+
+def play_all(command: str, at: World, found: list[Case]) -> None:
+    """Play the calls of a command, and hold their answers against the table."""
     call = CALLS[command]
     known, rows, wrong = expected(), [], []
-    for case in calls.get(command, []):
+    for case in found:
         before = listing(at.stage.folder)
         answer = play(at.stage, case.words, call, elsewhere=case.elsewhere)
         rows.append(f"{case.name} | {VARIES if case.bad == 'changed' else answer.told}")

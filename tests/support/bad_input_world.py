@@ -15,21 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from chain_world import chain_file, key_file, new_chain, owner_account, owners_contract, served_by
-from container_world import make_image_world
-from http_server import Handler, http_served
-from language_world import write_base, write_files
 from pccs import Pccs, serving
-from peft import get_peft_model
-from stage import OWNERS, RECIPE, Stage, stage
-from training_world import sft
+from ports import free_port
+from stage import OWNERS, RECIPE, Stage, records, stage
+from storage_world import serving as stored
 
 from sealtrain.attest.evidence import Collateral
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.training.models.adapters import adapter_config
-from sealtrain.training.models.base import build_model
-from sealtrain.training.trained import model_files
-from sealtrain_chain.account import address
 
 DISK_BYTES = 64 << 10
 LORA = {"method": "lora", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}
@@ -74,6 +66,8 @@ def world(folder: Path) -> Iterator[World]:
         _brokers(made)
         places = _documents(made)
         places |= stack.enter_context(_chain(made))
+        from container_world import make_image_world
+
         image = make_image_world(folder / "home" / "images")
         shutil.copytree(image.layout, folder / "image")
         shutil.copytree(image.source, folder / "source")
@@ -81,8 +75,20 @@ def world(folder: Path) -> Iterator[World]:
         yield World(made, places, stack.enter_context(_full_disk(folder / "disk")))
 
 
+@contextmanager
+def desk(folder: Path) -> Iterator[World]:
+    """What the commands of ``bad_input_calls.AT_THE_DESK`` read: no server runs."""
+    made = Stage(folder)
+    made.meet()
+    _desk(folder)
+    made.inputs.mkdir()
+    (made.inputs / "clinic-a.notes.jsonl").write_text(records("clinic-a"))
+    yield World(made, {"taken": "0"}, disk=False)
+
+
 def _desk(folder: Path) -> None:
     """Files that no command wrote."""
+    (folder / "base").mkdir()
     (folder / "axolotl.yaml").write_text(yaml.safe_dump({
         "base_model": "base", "adapter": "lora", "lora_r": 8, "lora_alpha": 16,
         "lora_target_modules": ["q_proj"], "datasets": [{"path": "x", "type": "completion"}],
@@ -95,7 +101,7 @@ def _desk(folder: Path) -> None:
     )
     (folder / "credentials.json").write_text(json.dumps({"AWS_ACCESS_KEY_ID": "a"}))
     for name in ("root.secret", "next.secret"):
-        (folder / name).write_bytes(os.urandom(32))
+        (folder / name).write_text(os.urandom(32).hex())
     for name in ("root.secret", "next.secret", "credentials.json"):
         (folder / name).chmod(0o600)
 
@@ -164,12 +170,22 @@ def _handed_on(made: Stage) -> None:
     notes = [{"owner": owner, "name": "notes", "role": "train"} for owner in OWNERS]
     further = made.folder / "further"
     further.mkdir()
-    (further / "recipe.yaml").write_text(yaml.safe_dump(classifying | {
+    measuring = {name: classifying[name] for name in classifying if name != "peft"} | {
         "name": "further",
+        "phase": "evaluate",
         "model": {"sealed": "risk"},
-        "datasets": [notes[1], {"owner": "clinic-c", "name": "risk", "role": "model"}],
-        "release_policy": release | {"model": {"recipients": ["clinic-b"]}},
-    }))  # fmt: skip
+        "datasets": [
+            {"owner": "clinic-c", "name": "risk", "role": "model"},
+            {"owner": "clinic-b", "name": "notes", "role": "test"},
+        ],
+        "trainer": {"max_length": 48},
+        "release_policy": {
+            "metrics": ["accuracy", "majority"],
+            "round_to": 4,
+            "model": {"recipients": ["clinic-b"]},
+        },
+    }
+    (further / "recipe.yaml").write_text(yaml.safe_dump(measuring))
     made.run("lock", further / "recipe.yaml", "--broker", made.broker, "--out", further)
     risk = made.propose("risk", classifying | {
         "name": "risk",
@@ -188,6 +204,14 @@ def _handed_on(made: Stage) -> None:
 
 def _adapter(folder: Path) -> None:
     """An adapter as ``open`` gives it, and its base model."""
+    from language_world import write_base, write_files
+    from peft import get_peft_model
+    from training_world import sft
+
+    from sealtrain.training.models.adapters import adapter_config
+    from sealtrain.training.models.base import build_model
+    from sealtrain.training.trained import model_files
+
     write_base(folder / "base")
     recipe = sft(model={"path": "base"}, peft=LORA)
     model = get_peft_model(
@@ -255,9 +279,13 @@ def _brokers(made: Stage) -> None:
         "broker", "root", "split", "--root-secret", "file:root.secret", "--threshold", "2",
         "--shares", "3", "--out", "shares",
     )  # fmt: skip
+    made.serve(
+        "guest API", "simulator", "serve", "--deployment", "broker-compose.json",
+        "--socket", "broker.sock", "--simulator", "root", *made.machine,
+    )  # fmt: skip
     serving = (
         "broker", "serve", "--consortium", "consortium.json", "--policy", "policy.yaml",
-        "--root-secret", "file:root.secret", "--state", "served", "--guest", "engineer.sock",
+        "--root-secret", "file:root.secret", "--state", "served", "--guest", "broker.sock",
         "--platform", "simulator", *made.collateral, "--port", "0",
     )  # fmt: skip
     with made.part(*serving, answers=False) as part:
@@ -301,11 +329,23 @@ def _documents(made: Stage) -> dict[str, str]:
 
 @contextmanager
 def _chain(made: Stage) -> Iterator[dict[str, str]]:
+    from chain_world import (
+        chain_file,
+        key_file,
+        new_chain,
+        owner_account,
+        owners_contract,
+        served_by,
+    )
+
+    from sealtrain_chain.account import address
+
     folder = made.folder
     chain = new_chain()
-    contract = owners_contract(chain, any_device=False)
+    contract = owners_contract(chain, names=OWNERS, any_device=False)
     with served_by(chain, None, None, None) as urls:
-        file = chain_file(chain, contract, *urls)
+        people = {name: address(owner_account(name)) for name in OWNERS}
+        file = chain_file(chain, contract, *urls, owners=people)
         (folder / "chain.yaml").write_text(file.to_yaml())
         (folder / "chain.yaml").chmod(0o600)
         for name in ("payer", OWNERS[0]):
@@ -319,8 +359,8 @@ def _chain(made: Stage) -> Iterator[dict[str, str]]:
             "chain_id": str(chain.web3.eth.chain_id),
             **{f"rpc{number}": url for number, url in enumerate(urls)},
             **{
-                f"owner{number}": f"{name}={address(owner_account(name))}"
-                for number, name in enumerate(OWNERS)
+                f"owner{number}": f"{name}={where}"
+                for number, (name, where) in enumerate(people.items())
             },
         }
 
@@ -328,19 +368,18 @@ def _chain(made: Stage) -> Iterator[dict[str, str]]:
 @contextmanager
 def _servers(folder: Path) -> Iterator[dict[str, str]]:
     """A store that takes PUT, a PCCS, and a port that is taken."""
-
-    class Store(Handler):
-        def do_PUT(self) -> None:
-            self.body()
-            self.answer(201, b"")
-
     collateral = Collateral.model_validate_json((folder / "root/collateral.json").read_bytes())
     with (
-        http_served(Store) as store,
+        stored(folder / "home") as store,
         serving(Pccs(collateral=collateral, fmspc="00" * 6)) as pccs,
         socket.create_server(("127.0.0.1", 0)) as taken,
     ):
-        yield {"store": f"{store}/x", "pccs": pccs.url, "taken": str(taken.getsockname()[1])}
+        yield {
+            "store": f"{store.url}/published",
+            "pccs": pccs.url,
+            "taken": str(taken.getsockname()[1]),
+            "free": str(free_port()),
+        }
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -182,44 +182,40 @@ ADDRESS: Final[Mapping[str, str]] = {
 }
 """What is given for an address; ``{taken}`` is a port that is taken."""
 
-STRANGE: Final = "Grüße ☃ из архива"
-
 
 FEW: Final = ("absent", "another of our files")
 """What the second command, and every further one, is given for an option that reads a file."""
 
 
-def cases(calls: Mapping[str, Call], folder: Path, places: Mapping[str, str]) -> Iterator[Case]:
+def cases(
+    calls: Mapping[str, Call],
+    folder: Path,
+    places: Mapping[str, str],
+    only: Collection[str] | None = None,
+) -> Iterator[Case]:
     """Every bad call, its files made in the folder ``bad`` of a stage's folder.
 
     Args:
         calls: By command.
         folder: The stage's.
         places: What stands for a name in braces.
+        only: Commands whose calls are wanted; all of them without.
     """
-    bad = folder / "bad"
-    bad.mkdir()
+    (folder / "bad").mkdir()
     (folder / "taken").write_text("kept\n")
     tried: set[str] = set()
     for command, call in calls.items():
-        words = call.words
-        for place, word in enumerate(words):
-            given = _given(words, place)
-            replaced: Iterator[tuple[str, str]] = iter(())
-            if isinstance(word, Read):
-                few = given in tried
-                tried |= {given} if given.startswith("--") else set()
-                replaced = _files(folder / word.path, bad / f"{command}-{place}", few=few)
-            elif isinstance(word, Write):
-                replaced = iter(WRITE.items())
-            elif isinstance(word, Text):
-                replaced = iter(TEXT.items())
-            elif isinstance(word, Address):
-                replaced = iter(ADDRESS.items())
-            for name, value in replaced:
-                said = [value if at == place else _good(one) for at, one in enumerate(words)]
-                yield Case(command, given, name, (*command.split(), *_filled(said, places)))
-        if any(isinstance(word, Read) for word in words):
+        few = frozenset(tried)
+        tried |= _options_of_files(call.words)
+        if only is not None and command not in only:
+            continue
+        for place, word in enumerate(call.words):
+            given = _given(call.words, place)
+            bad = folder / "bad" / f"{command}-{place}".replace(" ", "_")
+            for name, value in _replaced(word, folder, bad, few=given in few):
+                words = [value if at == place else _good(one) for at, one in enumerate(call.words)]
+                yield Case(command, given, name, (*command.split(), *_filled(words, places)))
+        if any(isinstance(word, Read) for word in call.words):
             yield Case(command, "folder", "another one", good(command, call, places), True)
 
 
@@ -228,11 +224,25 @@ def good(command: str, call: Call, places: Mapping[str, str]) -> tuple[str, ...]
     return (*command.split(), *_filled([_good(word) for word in call.words], places))
 
 
-def _files(good: Path, bad: Path, *, few: bool) -> Iterator[tuple[str, str]]:
-    for name in FEW if few else READ:
-        path = bad.with_name(f"{bad.name}-{name}".replace(" ", "_"))
-        READ[name](good, path)
-        yield name, str(path)
+def _replaced(word: Word, folder: Path, bad: Path, *, few: bool) -> Iterator[tuple[str, str]]:
+    """Names and values of what takes a word's place."""
+    match word:
+        case Read(path):
+            for name in FEW if few else READ:
+                made = bad.with_name(f"{bad.name}-{name}".replace(" ", "_"))
+                READ[name](folder / path, made)
+                yield name, str(made)
+        case Write():
+            yield from WRITE.items()
+        case Text():
+            yield from TEXT.items()
+        case Address():
+            yield from ADDRESS.items()
+
+
+def _options_of_files(words: tuple[Word, ...]) -> set[str]:
+    given = {_given(words, at) for at, word in enumerate(words) if isinstance(word, Read)}
+    return {option for option in given if option.startswith("--")}
 
 
 def _given(words: tuple[Word, ...], place: int) -> str:

@@ -199,7 +199,8 @@ class Stage:
 
     def _warm(self, words: Sequence[str]) -> Warm:
         plain = not self.variables  # libraries read some of them when they are loaded
-        return heavy(json.dumps(RECIPE)) if plain and words[0] in CLOSED else light()
+        closed = words[0] in CLOSED and words[1:2] != ["demo"]
+        return heavy(json.dumps(RECIPE)) if plain and closed else light()
 
     def run(self, *words: str | Path) -> Any:
         answer = self.try_run(*words)
@@ -221,6 +222,20 @@ class Stage:
 
     def found(self) -> None:
         """Identities, consortium, policy, broker and its guest."""
+        self.meet()
+        lease = [] if self.lease_seconds is None else ["--lease-seconds", str(self.lease_seconds)]
+        self.run(
+            "broker", "deployment", "--consortium", "consortium.json",
+            "--policy", "policy.yaml", *lease,
+        )  # fmt: skip
+        self.run(
+            "deploy", "ticket", "--role", "broker", "--listen", "127.0.0.1:0",
+            "--out", "broker.ticket.json", *self._controllers(),
+        )  # fmt: skip
+        self.open_broker("broker")
+
+    def meet(self) -> None:
+        """Identities, consortium and policy."""
         for owner in OWNERS:
             self.run("keygen", owner, "--out", self.folder / owner)
         publics = [self.folder / owner / f"{owner}.public.json" for owner in OWNERS]
@@ -241,16 +256,6 @@ class Stage:
         if self.policy is not None:
             path = self.folder / "policy.yaml"
             path.write_text(yaml.safe_dump(self.policy(yaml.safe_load(path.read_text()))))
-        lease = [] if self.lease_seconds is None else ["--lease-seconds", str(self.lease_seconds)]
-        self.run(
-            "broker", "deployment", "--consortium", "consortium.json",
-            "--policy", "policy.yaml", *lease,
-        )  # fmt: skip
-        self.run(
-            "deploy", "ticket", "--role", "broker", "--listen", "127.0.0.1:0",
-            "--out", "broker.ticket.json", *self._controllers(),
-        )  # fmt: skip
-        self.open_broker("broker")
 
     def _controllers(self) -> list[str]:
         words: list[str] = []

@@ -269,8 +269,9 @@ def status(
     """Show threshold and progress of a recipe's approval, counted from the signed decisions."""
     say("this counts approvals only; whether train would get keys says: sealtrain status")
     who = Consortium.load(consortium)
-    answers = approving.tallies(tuple(brokers), deployment, who)
-    used = approving.standing(tuple(brokers), deployment, who).done
+    read = deployment_of(deployment)
+    answers = approving.tallies(tuple(brokers), read, who)
+    used = approving.standing(tuple(brokers), read, who).done
     told = {url: [one.to_dict() for one in found] for url, found in used.items() if found}
     lines = [
         f"standing   {one.owner}: {one.in_words}" + (f" (at {url})" if len(used) > 1 else "")

@@ -357,12 +357,14 @@ def hand_in_revocation(
     return _submit(owner, decision, needs_of(lock.recipe), consortium)
 
 
-def tallies(brokers: tuple[Path, ...], deployment: Path, consortium: Consortium) -> AtEach[Tally]:
+def tallies(
+    brokers: tuple[Path, ...], deployment: Path | Reviewed, consortium: Consortium
+) -> AtEach[Tally]:
     """How far a recipe's approval is at each broker, counted from the signed decisions.
 
     Args:
         brokers: Their broker files.
-        deployment: ``app-compose.json`` of the recipe.
+        deployment: ``app-compose.json`` of the recipe, or what was read of it already.
         consortium: As the caller holds it.
 
     Raises:
@@ -379,7 +381,7 @@ def tallies(brokers: tuple[Path, ...], deployment: Path, consortium: Consortium)
 
 
 def standing(
-    brokers: tuple[Path, ...], deployment: Path, consortium: Consortium
+    brokers: tuple[Path, ...], deployment: Path | Reviewed, consortium: Consortium
 ) -> AtEach[tuple[StandingUsed, ...]]:
     """Standing approvals of a recipe that count at each broker, with what runs took of them.
 

@@ -29,6 +29,7 @@ __all__ = [
     "build_compose",
     "compose_hash",
     "extract_lock",
+    "lock_within",
 ]
 
 LOCK_FILE: Final = "recipe.lock.json"
@@ -77,6 +78,11 @@ def extract_lock(compose_bytes: bytes) -> bytes:
     Raises:
         LockInvalid: Another frame, no lock in it, or other bytes than the lock gives.
     """
+    return lock_within(compose_bytes)[1]
+
+
+def lock_within(compose_bytes: bytes) -> tuple[Lock, bytes]:
+    """The lock in a measured deployment document, and its bytes; as ``extract_lock``."""
     files = frame_of(compose_bytes).files
     text = files.get(LOCK_FILE)
     if text is None:
@@ -88,8 +94,9 @@ def extract_lock(compose_bytes: bytes) -> bytes:
             hint="name the app-compose.json that sealtrain lock wrote",
         )
     lock_bytes = text.encode("utf-8", "surrogatepass")
-    require_same(compose_bytes, build_compose(parse_lock(lock_bytes)))
-    return lock_bytes
+    lock = parse_lock(lock_bytes)
+    require_same(compose_bytes, build_compose(lock))
+    return lock, lock_bytes
 
 
 def _ports(lock: Lock) -> tuple[int, ...]:

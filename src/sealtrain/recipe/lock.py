@@ -14,7 +14,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import atomic_write, made_folder, read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.errors import AlreadyExists, RecipeInvalid, UsageError
-from sealtrain.recipe.compose import app_id_of, build_compose, compose_hash, extract_lock
+from sealtrain.recipe.compose import app_id_of, build_compose, compose_hash, lock_within
 from sealtrain.recipe.diff import Change, diff
 from sealtrain.recipe.fields import resolve_inside
 from sealtrain.recipe.installation import Installation, measure_installation
@@ -77,8 +77,8 @@ class LockedRecipe:
             DataInvalid: The file is missing or too long.
         """
         compose = read_bounded(deployment, MAX_DEPLOYMENT_BYTES)
-        lock_bytes = extract_lock(compose)
-        return cls(lock=parse_lock(lock_bytes), lock_bytes=lock_bytes, compose_bytes=compose)
+        lock, lock_bytes = lock_within(compose)
+        return cls(lock=lock, lock_bytes=lock_bytes, compose_bytes=compose)
 
     @property
     def recipe(self) -> Recipe:
@@ -205,7 +205,7 @@ def _read_hand_on(
     if named is None:
         return None
     compose = read_bounded(resolve_inside(base_dir, named.deployment), MAX_DEPLOYMENT_BYTES)
-    lock = parse_lock(extract_lock(compose))
+    lock, _ = lock_within(compose)
     model = lock.recipe.sealed_model
     if model is None:
         raise RecipeInvalid(

@@ -15,8 +15,8 @@ from sealtrain.attest.verify import Verified, verify
 from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.policies import SignedPolicy
 from sealtrain.errors import ConfigError, DataInvalid, EvidenceRefused, RecipeChanged
-from sealtrain.recipe.compose import extract_lock
-from sealtrain.recipe.lockfile import Lock, parse_lock
+from sealtrain.recipe.compose import lock_within
+from sealtrain.recipe.lockfile import Lock
 from sealtrain.release.facts import Limits, Measured
 from sealtrain.release.messages import (
     RELEASE_PURPOSE,
@@ -146,7 +146,7 @@ def hold_owners_policies(
 def _measured_lock(compose: bytes) -> tuple[Lock, str]:
     """The lock inside a deployment document, and its hash."""
     try:
-        lock = parse_lock(extract_lock(compose))
+        lock, _ = lock_within(compose)
     except (ConfigError, DataInvalid) as error:
         raise RecipeChanged(
             f"the measured deployment document holds no recipe lock: {error.message}",

@@ -32,8 +32,7 @@ from sealtrain.errors import (
 from sealtrain.guest.datasets import find_datasets
 from sealtrain.manifest import form
 from sealtrain.recipe.collaboration import of_kind
-from sealtrain.recipe.compose import app_id_of, compose_hash, extract_lock
-from sealtrain.recipe.lock import parse_lock
+from sealtrain.recipe.compose import app_id_of, compose_hash, lock_within
 from sealtrain.recipe.models import BASE, measure_models
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain_collab.channel.channel import connect
@@ -123,7 +122,7 @@ def send(
         PeerUnreachable: It is not there, or left before the run had ended.
     """
     compose = read_bounded(how.deployment, MAX_DEPLOYMENT_BYTES)
-    lock = parse_lock(extract_lock(compose))
+    lock, _ = lock_within(compose)
     of_kind(lock.recipe, Cut)
     policy = lock.appraisal
     if policy is None:
