@@ -55,6 +55,18 @@ def test_a_sample_gives_a_recipe_that_parses(tmp_path: Path, phase: str) -> None
     assert project.value("lock") == tmp_path / "locked/recipe.lock.json"
 
 
+def test_a_short_run_does_not_only_warm_up(tmp_path: Path) -> None:
+    rows = [
+        {"text": f"note {number}", "label": "no yes".split()[number % 2]} for number in range(60)
+    ]
+    (tmp_path / "notes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert ran("--owner-name", "clinic-a", "--sample", "notes.jsonl").exit_code == 0
+    trainer = load_recipe(tmp_path / "recipe.yaml").trainer
+    warmup = trainer.warmup_steps
+    steps = warmup if warmup >= 1 else warmup * trainer.max_steps
+    assert steps <= trainer.max_steps / 10
+
+
 def test_the_commands_that_come_next_are_typed_as_a_shell_reads_them(tmp_path: Path) -> None:
     (tmp_path / "Ärzte daten").mkdir()
     sample = "Ärzte daten/brief é $(x).jsonl"

@@ -330,9 +330,8 @@ def shown(answers: AtEach[Tally]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _tally_lines(tally: Tally) -> list[str]:
-    state = "sealed" if tally.sealed else "unsealed"
     lines = [
-        f"status     {state}",
+        f"approvals  {tally.verdict()}",
         f"needs      {tally.needs.to_text()}",
         f"threshold  {tally.threshold} of {tally.owners}, for {', '.join(tally.demanded_by)}",
         f"progress   {tally.in_words()}",

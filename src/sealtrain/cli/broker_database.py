@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sealtrain.base.clock import system_clock
+from sealtrain.base.extras import require_extras
 from sealtrain.broker.address import database_of, places
-from sealtrain.broker.serve import require_extra
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.errors import ConfigError, UsageError
 
@@ -39,7 +39,7 @@ def tables_at(state: Path | None, database: str | None) -> Place:
     """
     if (state is None) == (database is None):
         raise UsageError("give either --state or --database", check="database")
-    require_extra()
+    require_extras("the broker", "broker")
     where, _ = places(state or Path(), database)
     if isinstance(where, Path) and not where.is_file():
         raise ConfigError(
@@ -75,7 +75,7 @@ def restored(
     as_json: Json = False,
 ) -> None:
     """Check a restored PostgreSQL database, so that a broker starts on it. Leases in it end."""
-    require_extra()
+    require_extras("the broker", "broker")
     from sealtrain.broker.store.restored import settle
 
     where = database_of(database)

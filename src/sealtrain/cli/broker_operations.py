@@ -218,7 +218,7 @@ def approve_kms(
         as_json,
         tally.to_dict(),
         [
-            f"status    {'sealed' if tally.sealed else 'unsealed'}",
+            f"approvals {tally.verdict()}",
             f"progress  {tally.in_words()}",
             f"approved  {', '.join(tally.approved_by) or '-'}",
         ],

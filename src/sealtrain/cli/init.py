@@ -44,6 +44,8 @@ _CONSORTIUM: Final = "consortium.json"
 _MODEL: Final = "models/base"
 _PASSES: Final = 3
 """Over the sample of each owner, where the ready recipe does not train for less."""
+_WARMUP: Final = 0.1
+"""Part of a short run's steps in which the learning rate rises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,9 +218,11 @@ def _recipe(
     batch = trainer["per_device_train_batch_size"] * trainer.get("gradient_accumulation_steps", 1)
     steps = max(1, min(trainer["max_steps"], _PASSES * records * len(owners) // batch))
     trainer["max_steps"] = steps
-    for interval in ("logging_steps", "save_steps", "warmup_steps"):
+    for interval in ("logging_steps", "save_steps"):
         if trainer.get(interval, 0) > steps:
             trainer[interval] = steps
+    if trainer.get("warmup_steps", 0) > steps * _WARMUP:  # a run that only warms up learns little
+        trainer["warmup_steps"] = _WARMUP
     recipe |= {
         "name": dataset,
         "description": f"{proposal.phase} on {dataset} of {', '.join(owners)}.",
@@ -241,13 +245,13 @@ def _recipe(
     if "peft" in recipe and recipe["peft"] is not None:
         recipe["peft"]["target_modules"] = "all-linear"
     parse_recipe(recipe)
-    rest = "one of role test to measure on"
+    rest = "a dataset of role test, to measure on"
     if len(owners) == 1:
         rest = f"the other owners' datasets, and {rest}"
     head = (
         "# Proposed by `sealtrain init` from a sample's columns; it becomes what owners approve.\n"
-        f"# Add {rest}. Classes,\n"
-        "# if it names any, are those of the sample. Every field: sealtrain recipe schema\n"
+        f"# Add {rest}.\n"
+        "# Labels, if it has any, are those of the sample. Every field: sealtrain recipe schema\n"
     )
     return (head + yaml_text(recipe)).encode()
 

@@ -133,6 +133,12 @@ class Tally:
         """Of each owner whose approval counts: dataset id → root."""
         return {approval.owner.name: approval.decision.pins() for approval in self.approvals}
 
+    def verdict(self) -> str:
+        """Whether the approvals suffice, and what follows where they do not."""
+        if not self.sealed:
+            return "enough"
+        return f"{'revoked' if self.revoked else 'not enough'}: no key is released"
+
     def in_words(self) -> str:
         """How many approve, of how many that are needed; more may approve than are needed."""
         return f"{self.progress} approve, {self.threshold} needed"
