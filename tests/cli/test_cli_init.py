@@ -56,9 +56,7 @@ def test_a_sample_gives_a_recipe_that_parses(tmp_path: Path, phase: str) -> None
 
 
 def test_a_short_run_does_not_only_warm_up(tmp_path: Path) -> None:
-    rows = [
-        {"text": f"note {number}", "label": "no yes".split()[number % 2]} for number in range(60)
-    ]
+    rows = [{"text": f"note {number}", "label": ["no", "yes"][number % 2]} for number in range(60)]
     (tmp_path / "notes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert ran("--owner-name", "clinic-a", "--sample", "notes.jsonl").exit_code == 0
     trainer = load_recipe(tmp_path / "recipe.yaml").trainer
