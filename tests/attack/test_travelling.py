@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import hashlib
+import inspect
 import mmap
 import os
 import socket
@@ -558,9 +559,60 @@ def test_a_mapped_file_that_was_changed_has_another_digest(tmp_path: Path, name:
     before, files = code.digest(), mapped_files()
     assert files[str(library)] == hashlib.sha256(library.read_bytes()).hexdigest()
     assert code.digest() == before
+    # An older kernel answers no requests: what its files say is the same.
+    assert mapped_files(asks=False) == files
     CODE_ATTACKS[name](library)
     assert code.digest() != before
+    assert mapped_files(asks=False) == mapped_files() != files
     unload()
+
+
+class _Computes:
+    """A class of a device program."""
+
+    def layer(self) -> int:
+        return 1
+
+    @property
+    def width(self) -> int:
+        return 2
+
+
+def _another_function(kind: type[_Computes]) -> None:
+    kind.layer = lambda self: 2  # type: ignore[method-assign]
+
+
+def _another_code(kind: type[_Computes]) -> None:
+    kind.layer.__code__ = (lambda self: 2).__code__
+
+
+def _another_property(kind: type[_Computes]) -> None:
+    kind.width = property(lambda self: 3)  # type: ignore[assignment,method-assign]
+
+
+def _one_more(kind: type[_Computes]) -> None:
+    kind.forward = lambda self: 4  # type: ignore[attr-defined]
+
+
+def _one_less(kind: type[_Computes]) -> None:
+    del kind.layer
+
+
+@pytest.mark.claim("C217")
+@pytest.mark.parametrize(
+    "replace", [_another_function, _another_code, _another_property, _one_more, _one_less]
+)
+def test_code_that_was_replaced_in_memory_has_another_digest(
+    replace: Callable[[type[_Computes]], None],
+) -> None:
+    spaces: dict[str, Any] = {}
+    exec(compile(inspect.getsource(_Computes), "computes", "exec"), spaces)
+    kind = spaces["_Computes"]
+    code = MappedCode({}, (kind,))
+    before = code.digest()
+    assert code.digest() == before
+    replace(kind)
+    assert code.digest() != before
 
 
 @pytest.mark.claim("C217")

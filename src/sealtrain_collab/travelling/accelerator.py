@@ -27,7 +27,15 @@ from sealtrain.training.telemetry.facts import accelerators
 from sealtrain_collab.channel.answers import Done, answer, operation
 from sealtrain_collab.channel.channel import AttestedChannel, accept
 from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.travelling import bounds, capability, inbox, mapped_code, measurement, scrub
+from sealtrain_collab.travelling import (
+    bounds,
+    capability,
+    inbox,
+    mapped_code,
+    mappings,
+    measurement,
+    scrub,
+)
 from sealtrain_collab.travelling import program as program_module
 from sealtrain_collab.travelling.capability import Gate, WriteCapability, Written, wipe
 from sealtrain_collab.travelling.inbox import Inbox, Message
@@ -294,7 +302,7 @@ def _nonce_of(command: dict[str, Any]) -> bytes:
 
 
 _MODULES = (
-    bounds, capability, fingerprint, inbox, mapped_code, measurement, program_module, scrub,
+    bounds, capability, fingerprint, inbox, mapped_code, mappings, measurement, program_module, scrub,
     sys.modules[__name__],
 )  # fmt: skip
 """Modules of the device program."""

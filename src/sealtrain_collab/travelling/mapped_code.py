@@ -10,33 +10,22 @@ that was replaced in memory shows although no file changed.
 from __future__ import annotations
 
 import hashlib
+import operator
 import os
 import types
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import file_sha256, sha256_hex
+from sealtrain_collab.travelling.mappings import AddressSpace, Mapping
 
 __all__ = ["MappedCode", "mapped_files"]
 
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-_PRESENT, _SWAPPED, _OF_FILE = 1 << 63, 1 << 62, 1 << 61
-"""Bits of an entry of ``/proc/PID/pagemap``."""
-_MAX_MAPS_BYTES = 64 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class _Mapping:
-    start: int
-    end: int
-    path: str
-
-
 _digests: dict[tuple[object, ...], str] = {}
 """Of files, by what the file system says of them."""
+_CODE: Final = operator.attrgetter("__code__")
 
 
 class MappedCode:
@@ -52,45 +41,49 @@ class MappedCode:
     ) -> None:
         self._settings = settings
         self._owners = tuple(owners)
-        self._functions: list[tuple[str, types.CodeType]] = []
-        self._program = ""
+        self._functions = _Functions(self._owners)
+        self._measured: dict[str, JsonValue] = {}
+        self._digest = ""
 
     def digest(self) -> str:
         """SHA-256 of settings, mapped files and functions as they are now, hex."""
-        functions = list(_functions(self._owners))
-        if not _same(functions, self._functions):
-            self._functions = functions
-            self._program = _digest_of(functions)
-        files: dict[str, JsonValue] = dict(mapped_files())
-        return sha256_hex(
-            canonical_json({"settings": self._settings, "files": files, "program": self._program})
-        )
+        if not self._functions.same():
+            self._functions = _Functions(self._owners)
+        measured: dict[str, JsonValue] = {
+            "settings": self._settings,
+            "files": dict(mapped_files()),
+            "program": self._functions.digest,
+        }
+        if measured != self._measured:
+            self._measured, self._digest = measured, sha256_hex(canonical_json(measured))
+        return self._digest
 
 
-def mapped_files() -> dict[str, str]:
+def mapped_files(*, asks: bool = True) -> dict[str, str]:
     """Every file that this process has mapped executable: its SHA-256 in hex, by path.
 
     ``replaced`` stands where the file is no longer at its path, ``patched`` where a page of the
     mapping was written to.
+
+    Args:
+        asks: As ``AddressSpace``.
     """
     files: dict[str, str] = {}
-    with Path("/proc/self/pagemap").open("rb", buffering=0) as pages:
-        for one in _executable():
-            word = _state_of(one, pages.fileno())
+    with AddressSpace(asks=asks) as space:
+        for one in space.executable():
+            word = _state_of(one, space)
             if files.get(one.path, word) != word:  # the worst of its mappings counts
                 word = min(word, files[one.path], key=len)
             files[one.path] = word
     return files
 
 
-def _state_of(one: _Mapping, pages: int) -> str:
+def _state_of(one: Mapping, space: AddressSpace) -> str:
     try:
-        found = Path(
-            one.path
-        ).stat()  # the kernel writes "(deleted)" behind the path of a lost file
+        found = os.stat(one.path)  # noqa: PTH116 - for every mapping at every boundary
     except OSError:
         return "replaced"
-    if _patched(one, pages):
+    if space.patched(one):
         return "patched"
     name = (
         one.path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
@@ -100,39 +93,53 @@ def _state_of(one: _Mapping, pages: int) -> str:
     return _digests[name]
 
 
-def _executable() -> Iterator[_Mapping]:
-    with Path("/proc/self/maps").open("rb") as file:
-        lines = file.read(_MAX_MAPS_BYTES).decode(errors="surrogateescape").splitlines()
-    for line in lines:
-        span, rights, _offset, _device, _inode, *path = line.split(maxsplit=5)
-        if "x" in rights and path and path[0].startswith("/"):
-            start, end = (int(one, 16) for one in span.split("-"))
-            yield _Mapping(start, end, path[0])
+class _Functions:
+    """Functions of the device program as they are when this is made, and their digest.
 
+    A code object never changes. So functions are the same as long as every name of every owner has
+    the object that it had, and every function the code object that it had.
+    """
 
-def _patched(one: _Mapping, pages: int) -> bool:
-    """Whether a page of a mapping is no longer its file's."""
-    import numpy as np
+    def __init__(self, owners: tuple[types.ModuleType | type, ...]) -> None:
+        named = list(_functions(owners))
+        self.digest = _digest_of((name, function.__code__) for name, function in named)
+        self._functions = [function for _, function in named]
+        self._codes = [function.__code__ for function in self._functions]
+        self._spaces = [
+            (owner, tuple(vars(owner)), tuple(vars(owner).values())) for owner in _owners(owners)
+        ]
 
-    count = (one.end - one.start) // _PAGE
-    entries = np.frombuffer(os.pread(pages, 8 * count, one.start // _PAGE * 8), dtype="<u8")
-    held = entries & np.uint64(_PRESENT | _SWAPPED) != 0
-    return bool((held & (entries & np.uint64(_OF_FILE) == 0)).any())
+    def same(self) -> bool:
+        """Whether nothing was replaced since."""
+        return all(map(operator.is_, map(_CODE, self._functions), self._codes)) and all(
+            len(vars(owner)) == len(names)
+            and all(map(operator.is_, vars(owner).values(), values))
+            and tuple(vars(owner)) == names
+            for owner, names, values in self._spaces
+        )
 
 
 def _functions(
     owners: Iterable[types.ModuleType | type],
-) -> Iterator[tuple[str, types.CodeType]]:
+) -> Iterator[tuple[str, types.FunctionType]]:
     """Functions of modules and classes, and of the classes that modules define."""
-    for owner in owners:
+    for owner in _owners(owners):
         prefix = owner.__name__ if isinstance(owner, types.ModuleType) else _path_of(owner)
         for name, value in list(vars(owner).items()):
             if isinstance(value, type) and isinstance(owner, types.ModuleType):
-                if value.__module__ == owner.__name__:
-                    yield from _functions((value,))
                 continue
             for function in _inside(value):
-                yield f"{prefix}.{name}", function.__code__
+                yield f"{prefix}.{name}", function
+
+
+def _owners(owners: Iterable[types.ModuleType | type]) -> Iterator[types.ModuleType | type]:
+    """The owners, and the classes that modules among them define."""
+    for owner in owners:
+        yield owner
+        if isinstance(owner, types.ModuleType):
+            for value in list(vars(owner).values()):
+                if isinstance(value, type) and value.__module__ == owner.__name__:
+                    yield value
 
 
 def _inside(value: object) -> Iterator[types.FunctionType]:
@@ -148,14 +155,6 @@ def _inside(value: object) -> Iterator[types.FunctionType]:
 
 def _path_of(owner: type) -> str:
     return f"{owner.__module__}.{owner.__qualname__}"
-
-
-def _same(now: list[tuple[str, types.CodeType]], before: list[tuple[str, types.CodeType]]) -> bool:
-    """Whether they are the same objects; a code object never changes."""
-    return len(now) == len(before) and all(
-        name == known and code is kept
-        for (name, code), (known, kept) in zip(now, before, strict=True)
-    )
 
 
 def _digest_of(functions: Iterable[tuple[str, types.CodeType]]) -> str:
