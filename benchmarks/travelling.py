@@ -1,7 +1,7 @@
 """What it costs to train on data of several holders: an accelerator travels, or something else.
 
     python benchmarks/travelling.py [--quick] [--json] [--write] [--kilobytes 2048]
-    python benchmarks/travelling.py --part real --write
+    python benchmarks/travelling.py --part real --row 0 --write
 
 GPT-2 on shards of llm.c, two holders, one thread, the same batches in the same order:
 
@@ -17,12 +17,12 @@ GPT-2 on shards of llm.c, two holders, one thread, the same batches in the same 
 ==============  ====================================================================================
 
 All ways keep their sessions open; where data come to the model one half of the buffer is filled
-while the other is trained on, and requests are sent one chunk ahead. Three questions, three parts.
+while the other is trained on, and requests are sent one chunk ahead. Its parts:
 *Trained* trains for real, with caps in the proportion to the data that the paper's have to its
 512 MiB, so that there are as many trips. *Trips* moves chunks of the paper's own sizes and trains
 on nothing, so that what a trip costs by itself is seen, and split into latency and bandwidth.
-*Real* trains GPT-2 of 124 million parameters, whose state has 1.5 GB, with chunks of one step and
-of two; a chunk of the paper's smallest cap has 1024 steps of that size.
+*State* and *real* measure and train GPT-2 of 124 million parameters, whose state has 1.5 GB, with
+chunks of one, two and four steps; a chunk of the paper's smallest cap has 1024 steps of that size.
 
 Emulated: one process stands for the accelerator, loopback for link and bus. Every party is a
 process of its own; all share this machine's processors. Proofs are by Ed25519 keys, not by
@@ -62,9 +62,12 @@ REAL = ProgramSettings(
     n_layer=12, n_head=12, n_embd=768, vocab_size=50257, seq_len=1024, batch_size=1,
     learning_rate=3e-4, seed=0,
 )  # fmt: skip
-REAL_STEPS = (1, 2)
-"""Steps of a chunk."""
-PARTS = ("trained", "trips", "real")
+REAL_ROWS = (
+    (1, "travelling"), (1, "own"), (1, "own+bus"), (1, "tls"), (1, "tls+bus"), (2, "travelling"),
+    (4, "travelling"),
+)  # fmt: skip
+"""Steps of a chunk, and the way."""
+PARTS = ("trained", "trips", "state", "real")
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks"
 
 
@@ -116,21 +119,27 @@ def trained(stage: Stage, size: int, caps: dict[str, int | None], ways: tuple[st
     return told
 
 
-def real(stage: Stage, steps: tuple[int, ...]) -> Told:
-    """Train GPT-2 of its real size, four steps for each cap."""
-    rows = []
-    told = {"program": REAL.to_dict()}
-    told["measured"] = stage.measured(plan_of(REAL, 4 * REAL.step_bytes, None), times=5)
-    for many in steps:
-        cap = 2 * many * REAL.step_bytes
-        plan = plan_of(REAL, 4 * REAL.step_bytes, cap)
-        row: Told = {"steps": many, "buffer_bytes": plan.buffer_bytes, "ways": {}}
-        for way in ("travelling", "own") if many == 1 else ("travelling",):
-            row["ways"][way] = shares(stage.run(way, plan))
-        if len({one.pop("model") for one in row["ways"].values()}) != 1:
-            raise SystemExit(f"the ways end with different models at {many} steps")
-        rows.append(row)
-    return told | {"rows": rows}
+def real(stage: Stage, rows: tuple[int, ...]) -> Told:
+    """Train GPT-2 of its real size, two trips for each row."""
+    told: Told = {"program": REAL.to_dict(), "rows": {}}
+    for number in rows:
+        steps, way = REAL_ROWS[number]
+        plan = plan_of(REAL, 2 * steps * REAL.step_bytes, 2 * steps * REAL.step_bytes)
+        run = stage.run(way, plan)
+        told["rows"][str(number)] = {
+            "steps": steps,
+            "way": way,
+            "chunk_bytes": plan.chunk_bytes,
+            "load": round(os.getloadavg()[0], 1),
+            **shares(run),
+        }
+    return told
+
+
+def state(stage: Stage) -> Told:
+    """Measure the state of GPT-2 of its real size."""
+    plan = plan_of(REAL, 4 * REAL.step_bytes, None)
+    return {"program": REAL.to_dict(), **stage.measured(plan, times=5)}
 
 
 def shares(run: Told) -> Told:
@@ -204,8 +213,10 @@ def measured(given: argparse.Namespace) -> Told:
             if "trips" in parts:
                 quick = {"4M": 4, "20M": 20}
                 told["trips"] = trips(stage, quick if given.quick else caps, 200 * MEBIBYTE)
+            if "state" in parts and not given.quick:
+                told["state"] = state(stage)
             if "real" in parts and not given.quick:
-                told["real"] = real(stage, REAL_STEPS)
+                told["real"] = real(stage, tuple(given.row or range(len(REAL_ROWS))))
     return told
 
 
@@ -219,6 +230,10 @@ def main() -> None:
     parser.add_argument(
         "--part", choices=PARTS, help="measure one part, keep what is written of others"
     )
+    parser.add_argument(
+        "--row", type=int, action="append", choices=range(len(REAL_ROWS)),
+        help="of part real, this row alone; may be repeated",
+    )  # fmt: skip
     given = parser.parse_args()
     load = round(os.getloadavg()[0], 1)  # of others: on a busy machine no figure is worth much
     found = machine("torch", "transformers", "cryptography", load=load)
@@ -229,10 +244,16 @@ def main() -> None:
     written = PAGE / "travelling.json"
     if given.write:
         if given.part is not None:
-            results = json.loads(written.read_text()) | results
+            before = json.loads(written.read_text())
+            if given.row:
+                results["real"]["rows"] = (
+                    before.get("real", {}).get("rows", {}) | results["real"]["rows"]
+                )
+            results = before | results
         PAGE.mkdir(parents=True, exist_ok=True)
         written.write_text(json.dumps(results, indent=2) + "\n")
-        (PAGE / "travelling.md").write_text(page(results))
+        if all(part in results for part in PARTS):
+            (PAGE / "travelling.md").write_text(page(results))
     print(json.dumps(results, indent=2) if given.json else printed(results))
 
 

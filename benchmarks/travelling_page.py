@@ -22,10 +22,15 @@ def page(told: Told) -> str:
         "trips": _trips(told["trips"]),
         "fit": _fit(fit),
         "real": _real(told["real"]),
+        "state_of": _state(told["state"]),
     }
     fields = {
         **told["machine"],
         **told["program"],
+        "loads": ", ".join(
+            f"{part} {told[part]['load']}" for part in ("trained", "trips", "state")
+        ),
+        "state_bytes": f"{told['state']['bytes'] / 1e9:.2f}",
         "kibibytes": f"{trained['bytes'] / 1024:.0f}",
         "state": f"{_state_bytes(trained) / 1024:.0f}",
         "seconds": f"{trained['pooled_seconds']:.1f}",
@@ -43,6 +48,8 @@ def printed(told: Told) -> str:
         parts += [_trained(told["trained"]), _timers(told["trained"]["rows"])]
     if "trips" in told:
         parts += [_trips(told["trips"]), _fit(told["trips"]["fit"])]
+    if "state" in told:
+        parts.append(_state(told["state"]))
     if "real" in told:
         parts.append(_real(told["real"]))
     return "\n\n".join("\n".join(part) for part in parts)
@@ -124,24 +131,30 @@ def _fit(fit: Told) -> list[str]:
     return lines
 
 
+def _state(told: Told) -> list[str]:
+    names = {
+        "read once": "xor of all its words", "fingerprint": "fingerprint under a fresh key",
+        "read again": "reading again after a wait", "sha256": "SHA-256, as version 1 had twice a trip",
+        "code": "code of the process",
+    }  # fmt: skip
+    lines = ["| | ms | GB/s |", "|---|---:|---:|"]
+    for part, name in names.items():
+        rate = "" if part == "code" else f"{told['bytes'] / told[part] / 1e9:.1f}"
+        lines.append(f"| {name} | {1e3 * told[part]:.1f} | {rate} |")
+    return lines
+
+
 def _real(told: Told) -> list[str]:
-    spent = told["measured"]
     lines = [
-        f"A state of {spent['bytes'] / 1e9:.2f} GB, milliseconds, best of five: SHA-256 "
-        f"{1e3 * spent['sha256']:.0f}, fingerprint under a fresh key "
-        f"{1e3 * spent['fingerprint']:.0f}, reading again after a wait "
-        f"{1e3 * spent['read again']:.0f}, code {1e3 * spent['code']:.1f}.",
-        "",
-        "| steps of a chunk | way | trips | training s | measuring ms a trip | not training |",
+        "| steps of a chunk | way | training s a trip | measuring ms a trip | not training | load |",
         "|---:|---|---:|---:|---:|---:|",
     ]
-    for row in told["rows"]:
-        for way, one in row["ways"].items():
-            measuring = one["timers_ms_a_trip"].get("measure", 0.0)
-            lines.append(
-                f"| {row['steps']} | {SHORT[way]} | {one['trips']} | {one['training']:.1f} | "
-                f"{measuring:.0f} | {_percent(one['beside_training_share'])} |"
-            )
+    for _, one in sorted(told["rows"].items(), key=lambda row: int(row[0])):
+        measuring = one["timers_ms_a_trip"].get("measure", 0.0)
+        lines.append(
+            f"| {one['steps']} | {SHORT[one['way']]} | {one['training'] / one['trips']:.1f} | "
+            f"{measuring:.0f} | {_percent(one['beside_training_share'])} | {one['load']} |"
+        )
     return lines
 
 

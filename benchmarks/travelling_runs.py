@@ -161,20 +161,18 @@ class Stage:
         Returns:
             Seconds: ``setup`` until everybody is ready, ``total``, of it ``training`` and
             ``transfer`` (what training waited for data), ``timers``; ``processor``, of all parties
-            together; ``trips``, and the digest of the ``model``.
+            together and after the setup; ``trips``, and the digest of the ``model``.
         """
-        before = self._spent()
-        told = self._run(way, plan, idle)
-        return told | {"processor": self._spent() - before}
-
-    def _run(self, way: str, plan: Plan, idle: bool) -> Told:
         if way == "travelling":
             return self._travelling(plan, idle)
-        if way == "model":
-            return self._model(plan)
-        if way == "gradient":
-            return self._gradient(plan)
-        return self.device.ask("fed", plan=plan.to_dict(), way=way, idle=idle)
+        before = self._spent()
+        if way in ("model", "gradient"):
+            told = self._model(plan) if way == "model" else self._gradient(plan)
+        else:
+            ready = self.device.ask("feed", plan=plan.to_dict(), way=way, idle=idle)
+            before = self._spent()
+            told = ready | self.device.ask("fed")
+        return told | {"processor": self._spent() - before}
 
     def _spent(self) -> float:
         """Seconds of processor time so far, of all parties."""
@@ -206,10 +204,12 @@ class Stage:
             patience=PATIENCE,
         )
         run_id = os.urandom(16).hex()
-        log, moments = RunLog(run_id), dict[str, float]()
+        log, moments, spent = RunLog(run_id), dict[str, float](), dict[str, float]()
 
         def record(event: str, fields: dict[str, Any]) -> None:
             log.append(event, fields, int(time.time()))
+            if event == "travel.setup":
+                spent[event] = self._spent()
             moments[event] = time.perf_counter()
 
         lanes = {name: joined(parties, run_id, name, 0, os.urandom)[0] for name in HOLDERS}
@@ -217,6 +217,7 @@ class Stage:
             plan, parties, TravelLog(run_id, log=log, record=record), holders=lanes
         ) as orchestrator:
             state = orchestrator.run()
+            processor = self._spent() - spent["travel.setup"]
         # The program is loaded when the run is set up; at the end the last chunk is wiped.
         ready, over = moments["travel.setup"], moments["trip.scrubbed"]
         progress = orchestrator.progress
@@ -227,6 +228,7 @@ class Stage:
             "training": progress.training,
             "timers": progress.timers,
             "trips": len(progress.losses),
+            "processor": processor,
             "model": Program(plan.program, state).digest(),
         }
 

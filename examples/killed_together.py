@@ -1,6 +1,9 @@
-"""Kill every role of a federated run at random moments, let it go on, and list what came of it.
+"""Kill every role of a run together at random moments, let it go on, and list what came of it.
 
-    python examples/killed_together.py [--out DIR] [--seed N] [--json]
+    python examples/killed_together.py [--kind KIND] [--out DIR] [--seed N] [--json]
+
+``--kind`` is ``federated``, or ``travelling``, ``pads`` or ``cut``, whose roles are in
+``collaboration/killed_travel.py`` and ``killed_split.py``. What follows is of ``federated``.
 
 The story of ``sealtrain federate demo`` on the simulator, with Flower's own processes: the lead and
 each hospital's guest are ended with SIGKILL, each once, in a random order and at a random moment
@@ -28,6 +31,7 @@ from sealtrain.errors import Unreachable
 WITHIN_S = 600.0
 POLL_S = 0.1
 LEAD = "lead"
+KINDS = ("federated", "travelling", "pads", "cut")
 ROUNDS = len(HOSPITALS) + 2
 
 
@@ -98,14 +102,36 @@ class Killed(Stage):
         raise Unreachable("the lead tells of no further round", hint=f"see {lead.log}")
 
 
+def played(kind: str, out: Path, drawn: random.Random, as_json: bool) -> bool:
+    """Play another kind than ``federated``, and list it; whether it held."""
+    sys.path.insert(0, str(Path(__file__).parent / "collaboration"))
+    from killed_split import play_cut, play_pads
+    from killed_travel import play as play_travel
+
+    play = {"travelling": play_travel, "pads": play_pads, "cut": play_cut}[kind]
+    told = play(out, drawn, lambda line: print(line, file=sys.stderr))
+    if as_json:
+        print(json.dumps({"simulated": True, **told}, indent=2))
+    else:
+        for one in told["killed"]:
+            print(f"{one['kind']:12}{one['role']:20}{one['saw']}")
+        print(f"verified    {told['checks']} checks passed")
+    return bool(told["held"])
+
+
 def main() -> None:
     """Play it."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--kind", choices=KINDS, default=KINDS[0])
     parser.add_argument("--out", type=Path, default=Path("killed-together"))
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--seed", type=int, default=None, help="of order and moments; default: any")
     given = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if given.kind != KINDS[0]:
+        if not played(given.kind, given.out, random.Random(given.seed), given.json):  # noqa: S311
+            raise SystemExit(1)
+        return
     steps = RECIPE["collaboration"]["local_steps"]
     recipe = RECIPE | {
         "trainer": RECIPE["trainer"] | {"max_steps": ROUNDS * steps},

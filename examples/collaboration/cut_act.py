@@ -18,7 +18,7 @@ from sealtrain.cli.programs import Part
 from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines
 from sealtrain.errors import ClaimContradicted, ComposeHashMismatch, SealtrainError, UsageError
 
-__all__ = ["play"]
+__all__ = ["RECIPE", "Stage", "note", "play"]
 
 _CALM = ("mild cough", "sore knee", "itchy skin", "runny nose", "back ache", "dry eyes")
 _ALARMING = ("chest pain", "cannot breathe", "slurred speech", "heavy bleeding")
@@ -78,7 +78,7 @@ RECIPE: dict[str, Any] = ON_SIMULATOR | {
 }
 
 
-class _Stage(Rehearsal):
+class Stage(Rehearsal):
     """A rehearsal in which no key is released: owners' clients send activations."""
 
     def _train(self, path: Path) -> dict[str, Any]:
@@ -139,8 +139,8 @@ def play(out: Path, say: Callable[[str], None]) -> Played:
     Raises:
         SealtrainError: Whatever a step refused.
     """
-    with _Stage(out, say) as stage:
-        data = made_up(stage.out / "records", _note, learned=160, checked=64)
+    with Stage(out, say) as stage:
+        data = made_up(stage.out / "records", note, learned=160, checked=64)
         done = stage.play_recipe(RECIPE, data)
     sent = {clinic: one["bytes"] for clinic, one in done["sent"].items()}
     return Played(
@@ -154,7 +154,7 @@ def play(out: Path, say: Callable[[str], None]) -> Played:
     )
 
 
-def _note(drawn: Random) -> dict[str, str]:
+def note(drawn: Random) -> dict[str, str]:
     """A made-up note, and whether it is urgent."""
     signs = drawn.sample(_CALM, 2)
     urgent = drawn.random() < _URGENT_SHARE

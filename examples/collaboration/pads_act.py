@@ -17,7 +17,7 @@ from sealtrain.cli.output import metric_lines
 from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
 from sealtrain.errors import ProductAltered, SealtrainError, UsageError
 
-__all__ = ["CLOSE", "play"]
+__all__ = ["CLOSE", "RECIPE", "Stage", "measured", "play"]
 
 CLOSE = 1e-3
 """Losses under pads stay so near to those of the int8 model."""
@@ -69,7 +69,7 @@ RECIPE: dict[str, Any] = ON_SIMULATOR | {
 }
 
 
-class _Stage(Rehearsal):
+class Stage(Rehearsal):
     """A rehearsal whose guest has others multiply for it."""
 
     def _train(self, path: Path) -> dict[str, Any]:
@@ -111,8 +111,8 @@ def play(out: Path, say: Callable[[str], None]) -> Played:
     Raises:
         SealtrainError: Whatever a step refused.
     """
-    with _Stage(out, say) as stage:
-        data = made_up(stage.out / "records", _measured, learned=96, checked=32)
+    with Stage(out, say) as stage:
+        data = made_up(stage.out / "records", measured, learned=96, checked=32)
         done = stage.play_recipe(RECIPE, data)
         tried = stage.tried(stage.recipe_file, data)
     return _played(done, tried)
@@ -164,7 +164,7 @@ def _spent(done: Mapping[str, Any]) -> dict[str, Any]:
     return asdict(read_pad_use(run_log(done), Pads.model_validate(RECIPE["collaboration"])))
 
 
-def _measured(drawn: Random) -> dict[str, str]:
+def measured(drawn: Random) -> dict[str, str]:
     """Made-up measurements, and what follows from them."""
     pulse, heat, oxygen = drawn.randint(50, 140), drawn.randint(355, 410), drawn.randint(84, 100)
     urgent = pulse > 120 or heat > 395 or oxygen < 90

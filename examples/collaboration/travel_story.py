@@ -16,7 +16,7 @@ from sealtrain.cli.programs import Part
 from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
 from sealtrain.errors import Unreachable
 
-__all__ = ["play"]
+__all__ = ["HOLDERS", "RECIPE", "Stage", "play", "texts"]
 
 HOLDERS: Final = ("library-a", "library-b", "library-c")
 _TOKENS: Final = 49_152
@@ -74,8 +74,8 @@ def play(out: Path, say: Callable[[str], None]) -> tuple[dict[str, Any], list[st
         SealtrainError: Whatever a step refused.
     """
     say("SIMULATED — NOT ATTESTED")
-    with _Stage(out, say) as stage:
-        data = _texts(stage.out / "texts")
+    with Stage(out, say) as stage:
+        data = texts(stage.out / "texts")
         row = f"--format tokens --row-tokens {_ROW_TOKENS}"
         done = stage.play_recipe(RECIPE, data, dict.fromkeys(data, row))
     trips = _trips(done)
@@ -89,7 +89,7 @@ def play(out: Path, say: Callable[[str], None]) -> tuple[dict[str, Any], list[st
     return {**done, "trips": trips}, lines
 
 
-class _Stage(Rehearsal):
+class Stage(Rehearsal):
     """A rehearsal whose training travels, and changes hands."""
 
     def _train(self, path: Path) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class _Stage(Rehearsal):
             time.sleep(_POLL_S)
 
 
-def _texts(folder: Path) -> dict[str, Path]:
+def texts(folder: Path) -> dict[str, Path]:
     """Token shards by ``owner.name``: bytes of Python's reference, with llm.c's header."""
     from pydoc_data.topics import topics
 

@@ -686,12 +686,11 @@ def test_what_is_known_beforehand_is_no_proof_of_a_wipe(
 
         def challenge() -> Challenge:
             nonce = os.urandom(32).hex()
-            expected = proof_of(turn.seed.hex(), nonce, size)
-            return Challenge(start=turn.start, end=turn.end, nonce=nonce, expected=expected)
+            return Challenge(start=turn.start, end=turn.end, nonce=nonce, seed=turn.seed.hex())
 
         first = challenge()
         driver.loans.prove(first)
-        known.append(first.expected)
+        known.append(first.proof())
         patch.setattr(accelerators, "fingerprint_of", answered)
         with pytest.raises(TripBroken, check=carries(check="scrub")):
             driver.loans.prove(challenge())

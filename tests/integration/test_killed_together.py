@@ -27,3 +27,35 @@ def test_a_federation_outlives_each_of_its_roles(repository: Path, tmp_path: Pat
     told = json.loads(done.stdout)
     assert {one["role"] for one in told["killed"]} >= {"lead"}
     assert told["codes"] == ["peer-unreachable"]
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+@pytest.mark.claim("C246")
+@pytest.mark.parametrize(
+    ("kind", "roles"),
+    [
+        (
+            "travelling",
+            {"orchestrator", "standby", "accelerator", "library-a", "library-b", "library-c"},
+        ),
+        ("pads", {"guest", "accelerator", "dealer"}),
+        ("cut", {"server", "client clinic-a", "client clinic-b"}),
+    ],
+)
+def test_a_run_together_outlives_its_roles_or_says_what_died(
+    repository: Path, tmp_path: Path, kind: str, roles: set[str]
+) -> None:
+    script = repository / "examples" / "killed_together.py"
+    out = str(tmp_path / "run")
+    done = subprocess.run(
+        [sys.executable, str(script), "--kind", kind, "--seed", "1", "--json", "--out", out],
+        capture_output=True,
+        text=True,
+        timeout=800,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout)
+    assert {one["role"] for one in told["killed"]} == roles
+    assert told["held"]

@@ -32,7 +32,7 @@ from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["ON_SIMULATOR", "Rehearsal", "result_lines", "run_log"]
+__all__ = ["ON_SIMULATOR", "Rehearsal", "free_ports", "result_lines", "run_log"]
 
 _STARTS_WITHIN_S: Final = 180
 _JOINS_WITHIN: Final = "10m"
@@ -258,7 +258,7 @@ class Rehearsal:
         count = guests_of(load_recipe(path))
         if count == 1:
             return ()
-        place = f"127.0.0.1:{_free_ports(1 + load_recipe(path).backend.ranks)}"
+        place = f"127.0.0.1:{free_ports(1 + load_recipe(path).backend.ranks)}"
         for node in range(1, count):
             name = f"node-{node}"
             ticket = self._ticket(
@@ -374,7 +374,7 @@ class Rehearsal:
         return self._stack.enter_context(Part(name, self.out, words, answers=answers, start=tied))
 
 
-def _free_ports(count: int) -> int:
+def free_ports(count: int) -> int:
     """The first of so many free ports of loopback in a row."""
     for _ in range(_TRIES):
         with ExitStack() as taken:

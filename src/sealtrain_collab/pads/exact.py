@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import torch
 
 from sealtrain.errors import UsageError
-from sealtrain_collab.pads.field import centred_float64, centred_int64
+from sealtrain_collab.pads.field import centred_float64, combined
 
 __all__ = ["ExactProduct", "Float64", "Int8Limb", "Int8Product", "backend", "int8_product"]
 
@@ -65,11 +65,7 @@ class Int8Limb:
         rows, columns = elements.shape
         digits = ((elements + _DIGIT_OFFSET) ^ _DIGIT_OFFSET).contiguous().view(torch.int8)
         digits = digits.view(rows, columns, 4).permute(2, 0, 1).reshape(4 * rows, columns)
-        sums = self._multiply(digits, matrix).view(4, rows, -1).to(torch.int64)
-        total = sums[3]
-        for digit in (2, 1, 0):
-            total = (total << 8) + sums[digit]
-        return centred_int64(total)
+        return combined(self._multiply(digits, matrix).view(4, rows, -1))
 
 
 def int8_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ __all__ = [
     "added",
     "centred_float64",
     "centred_int64",
+    "combined",
     "dots",
     "limbs",
     "subtracted",
@@ -55,6 +56,26 @@ def centred_int64(values: torch.Tensor) -> torch.Tensor:
     folded = (values & PRIME) + (values >> 31)  # 2**31 = 1 modulo p
     folded = (folded & PRIME) + (folded >> 31)
     return torch.where(folded > HALF, folded - PRIME, folded).to(torch.int32)
+
+
+def combined(sums: torch.Tensor) -> torch.Tensor:
+    """The number modulo p whose balanced digits to base 256 are sums, in few passes over memory.
+
+    Args:
+        sums: int32 (4, t, m), below 2**30 in size: lowest digit first.
+
+    Returns:
+        int32 (t, m), centred.
+    """
+    total = sums[3].to(torch.int64)
+    for digit in (2, 1, 0):
+        total.mul_(256).add_(sums[digit])
+    # 2**31 = 1 modulo p. Of values below 2**55 the upper part is below 2**24, so that the sum,
+    # less 2**30, fits int32: one step centres it, negative values up and the others down.
+    upper = total >> 31
+    low = total.bitwise_and_(PRIME).add_(upper).sub_(HALF + 1).to(torch.int32)
+    negative = low >> 31
+    return low.sub_(HALF).add_(negative.bitwise_and_(PRIME))
 
 
 def centred_float64(values: torch.Tensor) -> torch.Tensor:

@@ -25,6 +25,7 @@ from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.travelling.accelerator import MAX_COMMAND_BYTES
 from sealtrain_collab.travelling.capability import WriteCapability, Written
 from sealtrain_collab.travelling.program import MAX_STATE_BYTES, ProgramSettings
+from sealtrain_collab.travelling.scrub import proof_of
 
 __all__ = ["AcceleratorLane", "Challenge", "Trained", "Turn"]
 
@@ -79,17 +80,21 @@ class Challenge:
     Attributes:
         start, end: The range.
         nonce: Drawn after the range was overwritten, 64 hex digits.
-        expected: The proof, 64 hex digits.
+        seed: What the range was overwritten with, 64 hex digits.
     """
 
     start: int
     end: int
     nonce: str
-    expected: str
+    seed: str
 
     def to_dict(self) -> dict[str, JsonValue]:
-        """What is asked."""
+        """What is asked: everything but the seed."""
         return {"start": self.start, "end": self.end, "nonce": self.nonce}
+
+    def proof(self) -> str:
+        """What an accelerator answers that overwrote the range, 64 hex digits."""
+        return proof_of(self.seed, self.nonce, self.end - self.start)
 
 
 class AcceleratorLane:
@@ -119,8 +124,11 @@ class AcceleratorLane:
         }  # fmt: skip
         return self._ask(command, state)[0]
 
-    def lend(self, capability: WriteCapability, challenge: Challenge | None = None) -> None:
+    def lend(self, capability: WriteCapability, challenge: Challenge | None = None) -> str:
         """Open a capability, once it is proven that its range was overwritten.
+
+        Returns:
+            The proof; empty without a challenge.
 
         Raises:
             TripBroken: It was not.
@@ -129,13 +137,14 @@ class AcceleratorLane:
         if challenge is not None:
             command["prove"] = challenge.to_dict()
         self._channel.ratchet()
-        answer, _ = self._ask(command)
-        if challenge is not None:
-            _proven(answer, challenge)
+        if challenge is None:
+            self._ask(command)
+            return ""
+        return self._challenge(command, challenge)
 
-    def prove(self, challenge: Challenge) -> None:
-        """Have it prove that a range was overwritten. Raises as ``lend``."""
-        _proven(self._ask({"do": "prove", **challenge.to_dict()})[0], challenge)
+    def prove(self, challenge: Challenge) -> str:
+        """Have it prove that a range was overwritten. Returns and raises as ``lend``."""
+        return self._challenge({"do": "prove", **challenge.to_dict()}, challenge)
 
     def wipe(self, start: int, end: int, seed: bytes, capability_id: str) -> None:
         """Close a capability and overwrite its range."""
@@ -184,6 +193,19 @@ class AcceleratorLane:
         """End the lane."""
         self._channel.close()
 
+    def _challenge(self, command: dict[str, JsonValue], challenge: Challenge) -> str:
+        self._send(command)
+        expected = challenge.proof()  # while the accelerator reads its range
+        answer, _ = self._answer()
+        if answer.get("proof") != expected:
+            raise TripBroken(
+                "the accelerator did not prove that it wiped the chunk",
+                check="scrub",
+                got=answer.get("proof"),
+                expected=expected,
+            )
+        return expected
+
     def _ask(
         self, command: dict[str, JsonValue], payload: bytes = b""
     ) -> tuple[dict[str, Any], bytes]:
@@ -213,16 +235,6 @@ class AcceleratorLane:
         except AcceleratorUnreachable:
             self._lost = True
             raise
-
-
-def _proven(answer: dict[str, Any], challenge: Challenge) -> None:
-    if answer.get("proof") != challenge.expected:
-        raise TripBroken(
-            "the accelerator did not prove that it wiped the chunk",
-            check="scrub",
-            got=answer.get("proof"),
-            expected=challenge.expected,
-        )
 
 
 @contextmanager

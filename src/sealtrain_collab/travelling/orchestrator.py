@@ -38,7 +38,6 @@ from sealtrain_collab.travelling.holder_client import Given, HolderLane
 from sealtrain_collab.travelling.measurement import fingerprint_of_bytes
 from sealtrain_collab.travelling.parties import Parties, Progress, joined
 from sealtrain_collab.travelling.schedule import Plan, Trip
-from sealtrain_collab.travelling.scrub import proof_of
 
 __all__ = ["Hooks", "Orchestrator", "TravelLog"]
 
@@ -107,12 +106,11 @@ class _Wiped:
 
     def challenge(self, random: Random) -> Challenge:
         """Draw the nonce, which the accelerator could not know while it overwrote."""
-        nonce = random(32).hex()
         return Challenge(
             start=self.trip.start,
             end=self.trip.end,
-            nonce=nonce,
-            expected=proof_of(self.seed.hex(), nonce, self.trip.size),
+            nonce=random(32).hex(),
+            seed=self.seed.hex(),
         )
 
 
@@ -294,9 +292,9 @@ class Orchestrator:
             capability = WriteCapability.make(trip.number, trip.start, trip.end, self._random)
             began = time.perf_counter()
             challenge = None if wiped is None else wiped.challenge(self._random)
-            self._loans.lend(capability, challenge)
+            proof = self._loans.lend(capability, challenge)
             if wiped is not None and challenge is not None:
-                self._scrubbed(wiped, challenge)
+                self._scrubbed(wiped, challenge, proof)
                 wiped = None
             self._record("trip.lent", {
                 "trip": trip.number, "holder": trip.holder, "start": trip.start, "end": trip.end,
@@ -421,14 +419,13 @@ class Orchestrator:
     def _proven(self, wiped: _Wiped) -> None:
         began = time.perf_counter()
         challenge = wiped.challenge(self._random)
-        self._loans.prove(challenge)
-        self._scrubbed(wiped, challenge)
+        self._scrubbed(wiped, challenge, self._loans.prove(challenge))
         self.progress.add("scrub", time.perf_counter() - began)
 
-    def _scrubbed(self, wiped: _Wiped, challenge: Challenge) -> None:
+    def _scrubbed(self, wiped: _Wiped, challenge: Challenge, proof: str) -> None:
         self._record("trip.scrubbed", {
             "trip": wiped.trip.number, "seed": wiped.seed.hex(), "nonce": challenge.nonce,
-            "proof": challenge.expected,
+            "proof": proof,
         })  # fmt: skip
 
     def _note(self, event: str, fields: dict[str, JsonValue]) -> None:

@@ -16,6 +16,7 @@ from sealtrain_collab.pads.field import (
     added,
     centred_float64,
     centred_int64,
+    combined,
     dots,
     limbs,
     subtracted,
@@ -175,3 +176,15 @@ def test_a_gpu_gives_the_same_bytes(shape: tuple[int, int, int]) -> None:
     expected = Float64().product(left, right)
     for way in (Float64(), backend("int8-limb", "cuda")):
         assert torch.equal(way.product(left.cuda(), right.cuda()).cpu(), expected)
+
+
+@pytest.mark.parametrize("largest", [1, 1 << 8, (1 << 30) - 1])
+def test_sums_of_digits_are_the_number_they_stand_for(largest: int) -> None:
+    generator = torch.Generator().manual_seed(largest)
+    sums = torch.randint(-largest, largest + 1, (4, 8, 16), generator=generator, dtype=torch.int32)
+    sums[:, 0, 0], sums[:, 0, 1] = largest, -largest
+    expected = [
+        centre(sum(int(digit) * 256**place for place, digit in enumerate(digits)))
+        for digits in sums.flatten(1).T.tolist()
+    ]
+    assert combined(sums).flatten().tolist() == expected

@@ -1,0 +1,201 @@
+"""Every role of a travelling run killed at a random moment, and the run goes on.
+
+Orchestrator, standby, accelerator and each library's guest are ended with SIGKILL, each once, and
+started again from the ticket that they began with, at the address that they had.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from travel_story import HOLDERS, RECIPE, Stage, texts
+
+from sealtrain.cli.programs import Part
+from sealtrain.cli.rehearsal import free_ports, run_log
+from sealtrain.errors import AcceleratorUnreachable, Unreachable
+
+__all__ = ["play"]
+
+_WITHIN_S = 900.0
+_POLL_S = 0.05
+_PAUSE_S = 0.5
+_LEADER, _STANDBY, _ACCELERATOR = "orchestrator", "standby", "accelerator"
+
+# Trips long enough that a guest which is started again is back before its turn is lost.
+_RECIPE = RECIPE | {
+    "model": RECIPE["model"]
+    | {"config": RECIPE["model"]["config"] | {"n_layer": 4, "n_head": 4, "n_embd": 256}},
+    "collaboration": RECIPE["collaboration"] | {"seal_every": 1},
+}
+
+
+class _Killed(Stage):
+    """A travelling run whose roles are killed, one after the other.
+
+    Args:
+        out: New folder.
+        drawn: Draws order and moments.
+        say: Called with a line for each step.
+    """
+
+    def __init__(self, out: Path, drawn: random.Random, say: Callable[[str], None]) -> None:
+        super().__init__(out, say)
+        self._drawn = drawn
+        self._words: dict[str, tuple[str | Path, ...]] = {}
+        self._starts = 0
+        self._parts: dict[str, Part] = {}
+        self.seen: list[dict[str, Any]] = []
+
+    def _train(self, path: Path) -> dict[str, Any]:
+        self._lay_out(path)
+        for role in (_ACCELERATOR, *HOLDERS):
+            self._start(role)
+        leader = self._start(_LEADER)
+        roles = [_LEADER, _STANDBY, _ACCELERATOR, *HOLDERS]
+        self._drawn.shuffle(roles)
+        newest = 0
+        for role in roles:
+            newest = self._newer(leader, newest)
+            time.sleep(self._drawn.uniform(0.0, _PAUSE_S))
+            leader = self._kill(role, leader)
+        trained = leader.ended(within=_WITHIN_S)
+        for holder in HOLDERS:
+            self._parts[holder].ended(within=_WITHIN_S)
+        return {"trained": trained}
+
+    def _lay_out(self, path: Path) -> None:
+        """Write every role's ticket; ports are kept, for a holder writes to no other one."""
+        base = ("--base", path.resolve().parent)
+        first = free_ports(2 + len(HOLDERS))
+        at = [f"127.0.0.1:{port}" for port in range(first, first + 2 + len(HOLDERS))]
+        places = dict(zip(HOLDERS, at[2:], strict=True))
+        listens = ("--listen", at[0], "--listen-writes", at[1])
+        self._words[_ACCELERATOR] = self._started(
+            _ACCELERATOR, self._ticket(_ACCELERATOR, "accelerator", *base, *listens)
+        )
+        peers = ("--peer", f"writes={at[1]}")
+        for holder, place in places.items():
+            ticket = self._ticket(
+                holder, "holder", *base, *self._brokers, *peers, "--listen", place,
+                "--party", holder, "--data", self._sealed,
+            )  # fmt: skip
+            self._words[holder] = self._started(f"{holder}-guest", ticket)
+        words = [word for one in places.items() for word in ("--holder", "=".join(one))]
+        for role in (_LEADER, _STANDBY):
+            ticket = self._ticket(
+                role, role, "--peer", f"accelerator={at[0]}", *peers, *base, *words,
+                *self._brokers, "--states", self._states,
+            )  # fmt: skip
+            self._words[role] = self._started(role, ticket)
+
+    def _start(self, role: str) -> Part:
+        """Start a role, and wait until it is there."""
+        ready = {
+            _ACCELERATOR: "accelerator ready", _STANDBY: "standing by", _LEADER: None
+        }.get(role, "holder ready")  # fmt: skip
+        answers = role != _ACCELERATOR
+        self._starts += 1
+        part = self._part(f"{role}-{self._starts}", *self._words[role], answers=answers)
+        if ready is not None:
+            part.line(ready, within=_WITHIN_S)
+        self._parts[role] = part
+        return part
+
+    def _kill(self, role: str, leader: Part) -> Part:
+        """Kill a role and bring it back; whoever leads afterwards."""
+        seen: dict[str, Any] = {"kind": "travelling", "role": role}
+        over = leader.gone
+        if role == _LEADER:
+            standby = self._start(_STANDBY)
+            over = leader.gone
+            leader.kill()
+            began = time.monotonic()
+            if not over:
+                standby.line("taking over", within=_WITHIN_S)
+                leader = standby
+            seen["saw"] = "the standby took over"
+        elif role == _STANDBY:
+            self._start(_STANDBY).kill()
+            began = time.monotonic()
+            seen["saw"] = "nothing: the orchestrator went on"
+        elif role == _ACCELERATOR:
+            self._parts[role].kill()
+            began = time.monotonic()
+            if not over:
+                seen["saw"] = self._left(leader)
+            self._start(role)
+            if not over:
+                leader = self._start(_LEADER)
+                leader.line("taking over", within=_WITHIN_S)
+        else:
+            self._parts[role].kill()
+            began = time.monotonic()
+            self._start(role)
+            seen["saw"] = "its turn was refused, if it came meanwhile"
+        seen |= {"back_after_s": round(time.monotonic() - began, 1), "over_already": over}
+        self.seen.append(seen)
+        self._say(f"killed {role}: back in {seen['back_after_s']} s")
+        return leader
+
+    def _left(self, leader: Part) -> str:
+        """What an orchestrator says whose accelerator is gone."""
+        try:
+            leader.ended(within=_WITHIN_S)
+        except AcceleratorUnreachable as error:
+            return f"the orchestrator ended [{error.code}]"
+        raise Unreachable("the orchestrator went on without its accelerator")
+
+    def _newer(self, leader: Part, than: int) -> int:
+        """Entries of the newest sealed state, once it is newer; the same where the run is over."""
+        until = time.monotonic() + _WITHIN_S
+        while time.monotonic() < until:
+            gone = leader.gone
+            found = [one.name.split(".")[0] for one in self._states.glob("*.sealed")]
+            newest = max((int(name) for name in found if name.isdecimal()), default=0)
+            if newest > than:
+                return newest
+            if gone:
+                leader.answer()
+                return than
+            time.sleep(_POLL_S)
+        raise Unreachable("no newer state was sealed", hint=f"see {leader.log}")
+
+
+def play(out: Path, drawn: random.Random, say: Callable[[str], None]) -> dict[str, Any]:
+    """Play it.
+
+    Args:
+        out: New folder.
+        drawn: Draws order and moments.
+        say: Called with a line for each step.
+
+    Returns:
+        ``killed``; ``codes`` of refused turns; ``takeovers``; ``checks`` that passed; ``held``.
+
+    Raises:
+        SealtrainError: Whatever a step refused.
+    """
+    with _Killed(out, drawn, say) as stage:
+        data = texts(stage.out / "texts")
+        done = stage.play_recipe(
+            _RECIPE, data, dict.fromkeys(data, "--format tokens --row-tokens 1024")
+        )
+        seen = stage.seen
+    log = run_log(done)
+    codes = sorted({one["fields"]["code"] for one in log if one["event"] == "trip.refused"})
+    takeovers = sum(one["event"] == "travel.taken-over" for one in log)
+    expected = sum(
+        one["role"] in (_LEADER, _ACCELERATOR) for one in seen if not one["over_already"]
+    )
+    checks = sum(one["outcome"] == "passed" for one in done["verified"]["checks"])
+    return {
+        "killed": seen,
+        "codes": codes,
+        "takeovers": takeovers,
+        "checks": checks,
+        "held": takeovers == expected and set(codes) <= {"peer-unreachable"},
+    }
