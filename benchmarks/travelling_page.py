@@ -134,7 +134,8 @@ def _fit(fit: Told) -> list[str]:
 def _state(told: Told) -> list[str]:
     names = {
         "read once": "xor of all its words", "fingerprint": "fingerprint under a fresh key",
-        "read again": "reading again after a wait", "sha256": "SHA-256, as version 1 had twice a trip",
+        "read again": "reading again after a wait",
+        "sha256": "SHA-256, as version 1 had twice a trip",
         "code": "code of the process",
     }  # fmt: skip
     lines = ["| | ms | GB/s |", "|---|---:|---:|"]
@@ -146,7 +147,7 @@ def _state(told: Told) -> list[str]:
 
 def _real(told: Told) -> list[str]:
     lines = [
-        "| steps of a chunk | way | training s a trip | measuring ms a trip | not training | load |",
+        "| steps | way | training s a trip | measuring ms a trip | not training | load |",
         "|---:|---|---:|---:|---:|---:|",
     ]
     for _, one in sorted(told["rows"].items(), key=lambda row: int(row[0])):

@@ -189,7 +189,7 @@ def play_pads(out: Path, drawn: random.Random, say: Callable[[str], None]) -> di
 
 
 def play_cut(out: Path, drawn: random.Random, say: Callable[[str], None]) -> dict[str, Any]:
-    """Play the cut runs. Arguments and errors as ``play_pads``; returns the same but ``resumes``."""
+    """Play the cut runs. As ``play_pads``, without ``resumes``."""
     with _KilledCut(out, drawn, say) as stage:
         data = made_up(stage.out / "records", cut_act.note, learned=160, checked=64)
         done = stage.play_recipe(_CUT, data)

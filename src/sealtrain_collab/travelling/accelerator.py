@@ -302,7 +302,7 @@ def _nonce_of(command: dict[str, Any]) -> bytes:
 
 
 _MODULES = (
-    bounds, capability, fingerprint, inbox, mapped_code, mappings, measurement, program_module, scrub,
-    sys.modules[__name__],
+    bounds, capability, fingerprint, inbox, mapped_code, mappings, measurement, program_module,
+    scrub, sys.modules[__name__],
 )  # fmt: skip
 """Modules of the device program."""

@@ -75,4 +75,6 @@ def first_open(log: RunLog) -> int:
             lent += 1
         elif entry["event"] in ("trip.trained", "trip.refused"):
             closed.add(entry["fields"]["trip"])
+        elif entry["event"] == "travel.taken-over":
+            closed.update(range(lent))  # what was open then came to nothing, and was forgiven
     return min((trip for trip in range(lent) if trip not in closed), default=lent)
