@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Three hospitals train one model, and none shows the others a record
 #
-# SIMULATED — NOT ATTESTED. Everything runs on this machine's CPU, in about a minute: owners,
+# SIMULATED — NOT ATTESTED. Everything runs on this machine's CPU, in about two minutes: owners,
 # engineer and auditor are objects of `sealtrain`, broker and guests are processes on the simulator.
 # Keys, signatures, ledger and manifest are real; the hardware is not.
 #
@@ -167,6 +167,31 @@ axes.plot([step for step, _ in drawn], [loss for _, loss in drawn])
 axes.set_xlabel("step")
 axes.set_ylabel("loss, as released")
 plt.show()
+
+# %% [markdown]
+# ## Without sitting beside it
+#
+# The same recipe once more, as on any other day: an engineer asks the broker for a run, a runner of
+# the operator starts its guest, and its outputs go to a store. What is fetched from there is what
+# the broker's ledger names, so neither runner nor store has to be trusted.
+
+# %%
+ticket = simulation.ticket(recipe, locked, sealed, name="nightly")
+submitted = sealtrain.SubmittedRun.submit(
+    locked, ticket, broker=simulation.brokers[0], identity=private["hospital-a"], name="nightly"
+)
+print(submitted.name, "is", submitted.state)
+simulation.serve_runs(locked, sealed, out)
+
+# %%
+states: list[str] = []
+left = submitted.wait(900, on_change=lambda shown: states.append(shown.state))
+print("it ended as", states[-1])
+fetched = submitted.download(out / "fetched")
+again = fetched.verify(trust)
+assert again.predicate.run.run_id == left.run_id
+print("verified:", again.predicate.run.metrics)
+refused(lambda: submitted.stop(private["hospital-a"]))  # it has ended
 
 # %% [markdown]
 # ## Attacks

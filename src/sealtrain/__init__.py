@@ -8,7 +8,8 @@ At home, an owner, an engineer, a recipient or an auditor uses the objects of th
 - ``Recipe`` and ``LockedRecipe``: what is trained, as the engineer writes it and as owners read it;
 - ``Run``: a run's folder, where it stands and whether it verifies;
 - ``SubmittedRun``: a run that a broker was asked for, awaited, stopped and fetched from anywhere;
-- ``pin_trust``, ``verify_manifest``, ``examine_manifest``, ``report``, ``audit_ledger``: auditors;
+- ``pin_trust``, ``verify_manifest``, ``verify_chain``, ``examine_manifest``, ``report``,
+  ``audit_ledger``: auditors;
 - ``rehearsal``: brokers and guests on the simulator, to play all of it on one machine;
 - ``errors``: what these raise.
 
@@ -36,13 +37,16 @@ if TYPE_CHECKING:
         report,
         verify_manifest,
     )
+    from sealtrain.api.chains import VerifiedChain, verify_chain
     from sealtrain.api.owner import Owner
     from sealtrain.api.recipe import Recipe
     from sealtrain.api.run import Run
     from sealtrain.api.submitted import SubmittedRun
     from sealtrain.cli.simulation import rehearsal
+    from sealtrain.client.growing import Beginning
     from sealtrain.client.owner import AtEach
     from sealtrain.client.sealing import Publication
+    from sealtrain.client.standing import StandingRequest
     from sealtrain.consortium.members import Consortium
     from sealtrain.guest.lightning import SealedLightning
     from sealtrain.guest.script import SealedLoop, SealedRun, sign_manifest, unwrap_dataset
@@ -56,6 +60,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AtEach",
+    "Beginning",
     "Consortium",
     "Identity",
     "LockedRecipe",
@@ -68,8 +73,10 @@ __all__ = [
     "SealedLightning",
     "SealedLoop",
     "SealedRun",
+    "StandingRequest",
     "SubmittedRun",
     "Trust",
+    "VerifiedChain",
     "VerifiedManifest",
     "audit_ledger",
     "errors",
@@ -79,12 +86,14 @@ __all__ = [
     "report",
     "sign_manifest",
     "unwrap_dataset",
+    "verify_chain",
     "verify_manifest",
 ]
 
 _PLACES = {
     "__version__": "sealtrain.base.version:VERSION",
     "AtEach": "sealtrain.client.owner:AtEach",
+    "Beginning": "sealtrain.client.growing:Beginning",
     "Consortium": "sealtrain.consortium.members:Consortium",
     "Identity": "sealtrain.keys.identity:Identity",
     "LockedRecipe": "sealtrain.recipe.lock:LockedRecipe",
@@ -97,8 +106,10 @@ _PLACES = {
     "SealedLightning": "sealtrain.guest.lightning:SealedLightning",
     "SealedLoop": "sealtrain.guest.script:SealedLoop",
     "SealedRun": "sealtrain.guest.script:SealedRun",
+    "StandingRequest": "sealtrain.client.standing:StandingRequest",
     "SubmittedRun": "sealtrain.api.submitted:SubmittedRun",
     "Trust": "sealtrain.manifest.trust:Trust",
+    "VerifiedChain": "sealtrain.api.chains:VerifiedChain",
     "VerifiedManifest": "sealtrain.manifest.verify:VerifiedManifest",
     "audit_ledger": "sealtrain.api.auditing:audit_ledger",
     "errors": "sealtrain.errors:",
@@ -108,6 +119,7 @@ _PLACES = {
     "report": "sealtrain.api.auditing:report",
     "sign_manifest": "sealtrain.guest.script:sign_manifest",
     "unwrap_dataset": "sealtrain.guest.script:unwrap_dataset",
+    "verify_chain": "sealtrain.api.chains:verify_chain",
     "verify_manifest": "sealtrain.api.auditing:verify_manifest",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,9 @@ from world import identity
 
 from sealtrain.broker.service.controllers import Controllers
 from sealtrain.broker.service.service import Broker
+from sealtrain.broker.store import group_commit
+from sealtrain.broker.store.database import commit
+from sealtrain.broker.store.following import Following
 from sealtrain.broker.store.memory import Store
 from sealtrain.consortium.runevents import RunEvent
 from sealtrain.consortium.submissions import RunStop, Submission, sign_control
@@ -104,6 +108,35 @@ def test_a_submission_and_its_claim_outlive_a_lost_database(control: ControlWorl
     with pytest.raises(ClaimTaken):
         other.runner(OTHER).report(posted.submission_id, "claimed")
     other.world.store.close()
+
+
+@ONCE
+def test_a_store_that_is_full_records_a_submission_once(
+    control: ControlWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is full behind the ledger's commit and before the database's; whoever asked, asks anew."""
+    advance = Following.advance
+    reached: list[int] = []
+
+    def noted(self: Following, connection: Any, before: int, entries: Any) -> None:
+        advance(self, connection, before, entries)
+        reached.append(before)
+
+    def full(connection: Any) -> None:
+        if reached:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        commit(connection)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Following, "advance", noted)
+        patched.setattr(group_commit, "commit", full)
+        with pytest.raises(SealtrainError) as caught:
+            control.submit()
+    assert reached
+    assert caught.value.exit_code == 4
+    posted = control.submit()
+    assert control.events() == ["submission"]
+    assert control.shown(posted.submission_id).state == "waiting"
 
 
 @ONCE

@@ -266,6 +266,31 @@ def test_a_key_that_is_no_runner_cannot_skip(world: World) -> None:
     assert world.of(7) == [("skipped", "still-running")]
 
 
+def test_of_several_brokers_the_first_alone_keeps_a_schedule(world: World) -> None:
+    """Two of them would each submit every due time."""
+    stage = world.stage
+    stage.open_broker("second")
+    files = (stage.broker, stage.folder / "second.yaml")
+    brokers = {load_pin(one).broker_id: one for one in files}
+    folder = stage.folder / "at-two"
+    folder.mkdir()
+    recipe = {**SCHEDULED, "name": "at-two"}
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    named = [word for path in brokers.values() for word in ("--broker", path)]
+    stage.run("lock", folder / "recipe.yaml", *named, "--out", folder)
+    words = world.words("--once")
+    words[2] = str(folder / "app-compose.json")
+    first, second = (brokers[name] for name in sorted(brokers))
+    world.at(0)
+    place = words.index("--broker") + 1
+    words[place] = str(second)
+    refused = stage.try_run(*words)
+    assert (refused.code, refused.error) == (2, "usage")
+    words[place] = str(first)
+    [decided] = stage.run(*words)["decided"]
+    assert decided["code"] is not None
+
+
 @pytest.fixture(scope="module")
 def fresh(world: World) -> Fresh:
     made = Fresh(world.stage, FRESH)

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from broker_site import BrokerSite, broker_site
+from carrying import carries
 from series_world import reads_series
 from typer.testing import CliRunner
 from world import lock_changed
 
+import sealtrain
 from sealtrain.cli import app
 from sealtrain.client.api import BrokerClient
 from sealtrain.errors import SealtrainError
@@ -183,3 +185,37 @@ def test_a_member_in_another_form_is_refused(
 def test_one_dataset_is_not_sealed_as_a_series(site: BrokerSite, deployment: Path) -> None:
     done = seal(site, deployment, "refused.sealed", "--series", "biopsies", owner=A)
     assert error_of(done) == (2, "usage", "--series")
+
+
+def test_from_python_a_series_grows_and_an_approval_counts_runs(
+    site: BrokerSite, deployment: Path, begun: Path
+) -> None:
+    """As the commands do it, with the same objects."""
+    locked = sealtrain.LockedRecipe.load(deployment)
+    owner = sealtrain.Owner(
+        identity=site.folder / f"{C}.identity.json",
+        brokers=(site.folder / "broker.yaml",),
+        consortium=site.consortium,
+    )
+    place = owner.place_in_series("biopsies", locked)
+    sealed = owner.seal(
+        site.folder / "data.jsonl",
+        site.folder / "python.sealed",
+        name="biopsies",
+        locked=locked,
+        publication=sealtrain.Publication(series=place),
+    )
+    assert list(sealed.registered.done)
+    after = owner.place_in_series("biopsies", locked, after=sealed.folder)
+    assert (after.number, after.mode) == (place.number + 1, "append")
+    with pytest.raises(SealtrainError, check=carries(check="--series")):
+        owner.place_in_series("biopsies", locked, beginning=sealtrain.Beginning(mode="replace"))
+    often = sealtrain.StandingRequest(runs=4, series=["biopsies"])
+    intent = owner.prepare(locked, standing=often)
+    assert intent.standing is not None
+    assert intent.standing.runs == 4
+    answers = owner.approve(locked, expecting=locked.recipe_hash, standing=often)
+    [tally] = answers.at_all().values()
+    assert tally.approvals[-1].decision.standing == intent.standing
+    with pytest.raises(SealtrainError, check=carries(check="--unpinned")):
+        owner.approve(locked, expecting=locked.recipe_hash, standing=often, unpinned=True)

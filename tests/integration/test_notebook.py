@@ -12,6 +12,7 @@ import pytest
 CODES = (
     "approvals-missing",
     "recipe-changed",
+    "submission-ended",
     "signature-invalid",
     "subject-mismatch",
     "approval-revoked",

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import sealtrain
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 pytestmark = [
     pytest.mark.slow,
@@ -24,5 +26,13 @@ def test_ten_days_end_as_their_owners_decided(
     from run import EXPECTED, play  # type: ignore[import-not-found]
 
     table = play(tmp_path)
-    assert [(row["state"], row["code"]) for row in table] == [EXPECTED[day] for day in range(1, 11)]
+    ended = [EXPECTED[day] for day in range(1, 11)]
+    assert [(row["state"], row["code"]) for row in table] == ended
     assert [row["day"] for row in table if row["killed"]] == [7]
+    ledger = tmp_path / "broker" / "state" / "ledger.sqlite"
+    trust = tmp_path / "trust.yaml"
+    found = sealtrain.verify_chain([tmp_path / "runner"], trust, database=str(ledger))
+    assert [(due.state, due.code) for due in found.due or ()] == ended
+    assert found.chain.begins_with == "last"
+    series = [one for one in found.chain.spent if one.name == "biopsies"]
+    assert {one.runs for one in series} == {7}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sealtrain.client import approving, opening, sealing, withdrawing, witnessing
+from sealtrain.client import approving, growing, opening, sealing, withdrawing, witnessing
 from sealtrain.client.connection import reviewed
 from sealtrain.client.opening import RunManifest
 from sealtrain.client.owner import AtEach
@@ -23,12 +23,15 @@ from sealtrain.errors import RecipeChanged
 if TYPE_CHECKING:
     from sealtrain.api.run import Run
     from sealtrain.client.approving import Intent
+    from sealtrain.client.growing import Beginning
     from sealtrain.client.opening import Opened
     from sealtrain.client.sealing import Rewrapped, Sealed
+    from sealtrain.client.standing import StandingRequest
     from sealtrain.client.withdrawing import Withdrawn
     from sealtrain.client.witnessing import WatchedLedger
     from sealtrain.consortium.approvals import Tally
     from sealtrain.consortium.members import Consortium
+    from sealtrain.consortium.series_block import SeriesBlock
     from sealtrain.manifest.trust import Trust
     from sealtrain.recipe.lock import LockedRecipe
     from sealtrain.sealing.sealer import SealOptions
@@ -105,6 +108,33 @@ class Owner(OwnerFiles):
             progress=progress,
         )
 
+    def place_in_series(
+        self,
+        name: str,
+        locked: LockedRecipe,
+        *,
+        after: Path | None = None,
+        beginning: Beginning | None = None,
+    ) -> SeriesBlock:
+        """The place of data that is about to be sealed in a series; ``Publication`` takes it.
+
+        Args:
+            name: Of the series, as the recipe calls it.
+            locked: The recipe that the data is for.
+            after: Sealed member that it follows; the newest that the brokers list when ``None``.
+            beginning: What is said of a series that begins: its mode and bounds.
+
+        Raises:
+            SealtrainError: As ``client.growing.place_in_series``.
+        """
+        return growing.place_in_series(
+            self,
+            name,
+            reviewed(locked),
+            after=after,
+            beginning=beginning or growing.Beginning(),
+        )
+
     def register(self, folder: Path, locked: LockedRecipe) -> AtEach[None]:
         """Tell brokers of a dataset that is sealed already. Again does no harm.
 
@@ -146,6 +176,7 @@ class Owner(OwnerFiles):
         datasets: Iterable[Path] = (),
         lift_revocation: bool = False,
         unpinned: bool = False,
+        standing: StandingRequest | None = None,
     ) -> Intent:
         """Read and ask all that an approval depends on, to look at it; nothing is signed.
 
@@ -158,6 +189,7 @@ class Owner(OwnerFiles):
             datasets=datasets,
             lift_revocation=lift_revocation,
             unpinned=unpinned,
+            standing=standing,
         )
 
     def approve(
@@ -169,6 +201,7 @@ class Owner(OwnerFiles):
         days: int = 30,
         lift_revocation: bool = False,
         unpinned: bool = False,
+        standing: StandingRequest | None = None,
     ) -> AtEach[Tally]:
         """Approve exactly one recipe, until a date.
 
@@ -183,6 +216,8 @@ class Owner(OwnerFiles):
             lift_revocation: Take back the owner's own revocation of this recipe.
             unpinned: Pin nothing, so that any dataset counts which the owner registers for the
                 recipe, later ones too.
+            standing: It may run so often, within which budget of privacy, on which series; without
+                a limit when ``None``.
 
         Returns:
             How far the approval is, at each broker.
@@ -193,7 +228,11 @@ class Owner(OwnerFiles):
         """
         _require(locked, expecting, "approved")
         intent = self.prepare(
-            locked, datasets=datasets, lift_revocation=lift_revocation, unpinned=unpinned
+            locked,
+            datasets=datasets,
+            lift_revocation=lift_revocation,
+            unpinned=unpinned,
+            standing=standing,
         )
         return approving.give(self, intent, days=days)
 

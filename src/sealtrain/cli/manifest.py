@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from sealtrain.api.chains import verify_chain
 from sealtrain.cli.output import Json, emit, say
-from sealtrain.cli.runchain import ChainOptions, chain_lines, manifests_in, verified_chain
+from sealtrain.cli.runchain import ChainOptions, chain_lines
 from sealtrain.errors import UsageError
 from sealtrain.manifest.files import examine_file
 from sealtrain.manifest.report import write_report
@@ -93,14 +94,19 @@ def _verify_chain(
             check="--artefacts",
             expected="no --artefacts, or --without-artefacts",
         )
-    reports = [outputs.examined(place, trust) for place in manifests_in(places)]
-    found, dues = verified_chain(reports, trust, options)
-    lines = chain_lines(found, dues)
-    lines += [f"limit: {text}" for text in dict.fromkeys(one for r in reports for one in r.limits)]
-    if found.simulated:
+    found = verify_chain(
+        places,
+        trust,
+        broker=options.broker,
+        database=options.database,
+        artefacts=None if outputs.without_artefacts else "beside",
+    )
+    lines = chain_lines(found)
+    lines += [f"limit: {text}" for text in found.limits]
+    if found.chain.simulated:
         lines.append("SIMULATED — NOT ATTESTED")
-    ended = {} if dues is None else {"due": [due.to_dict() for due in dues]}
-    emit(as_json, {"accepted": True} | found.to_dict() | ended, [*lines, "verified"])
+    ended = {} if found.due is None else {"due": [due.to_dict() for due in found.due]}
+    emit(as_json, {"accepted": True} | found.chain.to_dict() | ended, [*lines, "verified"])
 
 
 def _scripts(found: Report) -> dict[str, str]:

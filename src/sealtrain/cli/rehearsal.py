@@ -218,7 +218,7 @@ class Rehearsal:
             "broker", "deployment", "--consortium", self._consortium, "--policy", policy,
             "--out", compose,
         )  # fmt: skip
-        ticket = self._ticket("broker", "broker", "--listen", ANYWHERE)
+        ticket = self._ticket("broker", "broker", "--listen", ANYWHERE, *self._controllers())
         for file in self._broker_files:
             url = self.serve(
                 "broker ready", *self._started(f"{file.stem}-guest", ticket, document=compose)
@@ -227,6 +227,10 @@ class Rehearsal:
                 "broker", "pin", "--url", url, "--broker-deployment", compose, "--policy", policy,
                 "--out", file,
             )  # fmt: skip
+
+    def _controllers(self) -> tuple[str, ...]:
+        """Words for the brokers' ticket that name runners."""
+        return ()
 
     def _seal(self, key: str, source: Path, words: list[str]) -> None:
         owner, _, name = key.partition(".")

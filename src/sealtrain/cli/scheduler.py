@@ -144,7 +144,7 @@ def _decide(
     from sealtrain.client.connection import deployment_of
     from sealtrain.client.newdata import question
     from sealtrain.client.pin import load_pin
-    from sealtrain.client.scheduled_runs import Scheduled
+    from sealtrain.client.scheduled_runs import Scheduled, require_first_broker
     from sealtrain.client.ticket import load_ticket
 
     lock, target = deployment_of(deployment)
@@ -159,6 +159,7 @@ def _decide(
             got=None if runs is None else str(runs),
             expected="--folder FOLDER with continue: last, and none with continue: base",
         )
+    require_first_broker(broker, lock)
     if insecure_file is not None:
         require_simulated(lock)
     scheduled = Scheduled(

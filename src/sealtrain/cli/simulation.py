@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Self
 from sealtrain.api.run import Run
 from sealtrain.base.extras import require_extras
 from sealtrain.cli.rehearsal import Rehearsal
+from sealtrain.cli.rehearsed_store import store_served
 from sealtrain.errors import UsageError
+from sealtrain.keys.identity import Identity
 
 if TYPE_CHECKING:
     from sealtrain.api.recipe import Recipe
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from sealtrain.recipe.lock import LockedRecipe
 
 __all__ = ["Simulation", "rehearsal"]
+
+_RUNNER = "runner"
 
 
 def rehearsal(
@@ -77,6 +81,7 @@ class Simulation(Rehearsal):
         super().__init__(folder, on_step, machine, brokers=brokers, threshold=threshold)
         self._members = consortium
         self._begun: dict[Path, tuple[str | Path, ...]] = {}
+        self._store: str | None = None
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -112,6 +117,42 @@ class Simulation(Rehearsal):
         """Every run that was begun here, refused and interrupted ones too, oldest first."""
         return tuple(Run(folder=folder) for folder in self._begun)
 
+    def ticket(self, recipe: Recipe, locked: LockedRecipe, sealed: Path, *, name: str) -> Path:
+        """Write the run ticket of a guest that puts its outputs into a store of this simulation.
+
+        Submit it with ``SubmittedRun.submit``; ``serve_runs`` starts what is submitted.
+
+        Args:
+            recipe: As for ``train``.
+            locked: As for ``train``.
+            sealed: As for ``train``.
+            name: Of the run's folder in the store, as an owner's.
+        """
+        if self._store is None:
+            self._store = self._stack.enter_context(store_served(self.out / "store"))
+        return self._ticket(
+            name, "evaluate" if recipe.document.phase == "evaluate" else "train", *self._brokers,
+            "--data", sealed.resolve(), "--base", recipe.path.resolve().parent,
+            "--store", f"{self._store}/{name}",
+        )  # fmt: skip
+
+    def serve_runs(self, locked: LockedRecipe, *places: Path) -> None:
+        """Start a runner, which takes submitted runs of a recipe and starts their guests here.
+
+        Args:
+            locked: The recipe.
+            places: Folders that run tickets may name: of the sealed datasets, and of the recipe.
+        """
+        allowed: list[str | Path] = [] if self._store is None else ["--allow", self._store]
+        for place in places:
+            allowed += ["--allow", place.resolve()]
+        self.serve(
+            "runner ready", "run", "serve", "--broker", self._broker_files[0],
+            "--identity", self._identity(_RUNNER), "--deployment", self._document(locked),
+            "--folder", self.out / f"runner-{locked.compose_hash[:16]}", *allowed,
+            "--simulator", self._root, *self._machine,
+        )  # fmt: skip
+
     def train(self, recipe: Recipe, locked: LockedRecipe, sealed: Path) -> Run:
         """Train in a simulated guest that measured the locked recipe, to the signed manifest.
 
@@ -124,10 +165,7 @@ class Simulation(Rehearsal):
             SealtrainError: Why the broker released no key, or what training refused; the run is in
                 ``runs``.
         """
-        document = self.out / "documents" / locked.compose_hash[:16]
-        document.mkdir(parents=True, exist_ok=True)
-        locked.write(document)
-        self._deployment = document / self._deployment.name
+        self._deployment = self._document(locked)
         self._sealed = sealed.resolve()
         name = f"guest-{len(self._begun) + 1}"
         ticket = self._ticket(
@@ -140,6 +178,17 @@ class Simulation(Rehearsal):
         self._say("training")
         self._run(*self._begun[run.folder])
         return run
+
+    def _document(self, locked: LockedRecipe) -> Path:
+        folder = self.out / "documents" / locked.compose_hash[:16]
+        folder.mkdir(parents=True, exist_ok=True)
+        locked.write(folder)
+        return folder / self._deployment.name
+
+    def _controllers(self) -> tuple[str, ...]:
+        key = Identity.generate(_RUNNER)
+        key.save_pair(self.out / _RUNNER)
+        return ("--runner", f"{_RUNNER}={key.public.signing_key}")
 
     def resume(self, run: Run) -> Run:
         """Continue an interrupted run in its own simulated guest, from its last sealed checkpoint.

@@ -18,6 +18,7 @@ from sealtrain.base.canonical import JsonValue, parse_json
 from sealtrain.base.clock import Clock, from_rfc3339, system_clock
 from sealtrain.base.secret import Random
 from sealtrain.client.api import BrokerClient
+from sealtrain.client.connection import brokers_of_lock
 from sealtrain.client.pin import BrokerPin
 from sealtrain.client.readiness import Run, ask
 from sealtrain.client.scheduling import Submitted
@@ -25,7 +26,13 @@ from sealtrain.client.ticket import RunTicket
 from sealtrain.consortium.decisions import Target
 from sealtrain.consortium.runevents import FINAL, RunEvent
 from sealtrain.consortium.submissions import Submission, sign_control
-from sealtrain.errors import ClaimTaken, RunEventRefused, SubmissionEnded, Unreachable
+from sealtrain.errors import (
+    ClaimTaken,
+    RunEventRefused,
+    SubmissionEnded,
+    Unreachable,
+    UsageError,
+)
 from sealtrain.recipe.duetimes import SKIPPED, due_in
 from sealtrain.recipe.lockfile import Lock
 from sealtrain.release.run_control import ManifestFact, ShownSubmission
@@ -33,7 +40,7 @@ from sealtrain.signing.continues import Continues
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.ed25519 import Ed25519Signer, key_id
 
-__all__ = ["OUTPUTS", "BrokerBoard", "Scheduled"]
+__all__ = ["OUTPUTS", "BrokerBoard", "Scheduled", "require_first_broker"]
 
 OUTPUTS: Final = "guest/out"
 """Where the outputs of a run lie in the runner's folder of its submission."""
@@ -67,6 +74,27 @@ class Scheduled:
         if schedule is None or schedule.continues != "last" or self.runs is None:
             return None
         return str(self.runs / submission_id / OUTPUTS)
+
+
+def require_first_broker(broker: Path, lock: Lock) -> None:
+    """Return if a schedule is kept at this broker: the first of those that its lock names.
+
+    Brokers do not know of each other's submissions, so that schedulers at two of them would each
+    submit every due time.
+
+    Raises:
+        UsageError: It is kept at another one.
+        SealtrainError: As ``client.connection.brokers_of_lock``.
+    """
+    [named] = brokers_of_lock([broker], lock)
+    if named != lock.brokers[0]:
+        raise UsageError(
+            "the recipe's schedule is kept at another broker",
+            check="--broker",
+            got=named,
+            expected=lock.brokers[0],
+            hint="name the broker file of the first broker of the lock",
+        )
 
 
 class BrokerBoard:
