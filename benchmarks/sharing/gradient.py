@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from sealtrain.errors import ChannelBroken, DataInvalid
 from sealtrain_collab.travelling.parties import Progress
 from sealtrain_collab.travelling.program import MAX_STATE_BYTES, Program
-from sealtrain_collab.travelling.recipe import TOKEN_BYTES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,8 +49,8 @@ def gradient_steps(plan: Plan) -> tuple[int, int]:
             "a step cannot be dealt out to the holders evenly",
             got=f"{plan.program.batch_size} sequences, {holders} holders",
         )
-    share = sequences * plan.program.seq_len * TOKEN_BYTES
-    return min(one.limit for one in plan.holders) // share, share
+    share = sequences * plan.program.sequence_bytes
+    return min(map(plan.limit, plan.holders)) // share, share
 
 
 class GradientHolder:

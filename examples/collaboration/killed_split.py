@@ -2,7 +2,7 @@
 
 Under pads guest, accelerator and dealer are ended with SIGKILL, each once. The guest is started
 again and goes on from its newest sealed checkpoint. In a cut run each client is killed and comes
-back; then the server is, which ends the run: it keeps no state that another one could open.
+back; before that a server is, which ends its run: it keeps no state that another one could open.
 """
 
 from __future__ import annotations
@@ -109,51 +109,60 @@ class _KilledCut(cut_act.Stage):
         self.seen: Seen = []
 
     def _train(self, path: Path) -> dict[str, Any]:
-        base = ("--base", path.resolve().parent)
-        self._lose_server(*self._served("lost", *base))
-        server, place = self._served("server", *base)
-        clients = self._clients("joined", place)
+        ticket = self._ticket(
+            "server", "server", *self._brokers, "--base", path.resolve().parent
+        )  # fmt: skip
+        self._words = self._started("server", ticket)
+        server, place = self._served("early")
+        self._lose(server, self._clients("early", place))
+        server, place = self._served("server")
+        clients = self._clients("server", place)
         roles = list(CLINICS)
         self._drawn.shuffle(roles)
+        steps = 0
         for role in roles:
-            time.sleep(self._drawn.uniform(1.0, 1.0 + _PAUSE_S))
+            steps = self._later(server, steps)
             over = server.gone
             clients[role].kill()
             clients[role] = self._client(f"{role}-again", role, self._deployment, place)
-            self.seen.append({
-                "kind": "cut", "role": f"client {role}", "over_already": over,
-                "saw": "the server waited until it was back",
-            })  # fmt: skip
-            self._say(f"killed the client of {role}, and started it again")
+            self._see(f"client {role}", "the server waited until it was back", over)
         trained = server.ended(within=_WITHIN_S)
         for client in clients.values():
             client.wait(within=_WITHIN_S)
         return {"trained": trained}
 
-    def _lose_server(self, server: Part, place: str) -> None:
-        """Kill a server at work, and start another one in its folder."""
-        clients = self._clients("early", place)
-        time.sleep(self._drawn.uniform(1.0, 1.0 + _PAUSE_S))
+    def _lose(self, server: Part, clients: dict[str, Part]) -> None:
+        """Kill a server at work."""
+        self._later(server, 0)
         over = server.gone
         server.kill()
         codes = sorted({_code(client) for client in clients.values()})
-        again = _code(self._served("lost", "--base", self.recipe_file.parent, ready=False)[0])
-        self.seen.append({
-            "kind": "cut", "role": "server", "over_already": over,
-            "saw": f"clients ended [{', '.join(codes)}]; started again in its folder: [{again}]",
-        })  # fmt: skip
-        self._say("killed the server: the run is over, another one begins")
+        self._see(
+            "server", f"clients ended [{', '.join(codes)}]; a new run begins at its beginning", over
+        )
 
-    def _served(self, name: str, *base: str | Path, ready: bool = True) -> tuple[Part, str]:
-        ticket = self.out / f"{name}.ticket.json"
-        if not ticket.exists():
-            self._ticket(name, "server", *self._brokers, *base)
-        part = self._part(f"{name}-{ready}", *self._started(name, ticket))
-        place = part.place("cut server ready", within=_WITHIN_S) if ready else ""
-        return part, place
+    def _see(self, role: str, saw: str, over: bool) -> None:
+        self.seen.append({"kind": "cut", "role": role, "saw": saw, "over_already": over})
+        self._say(f"killed the {role}: {saw}")
+
+    def _served(self, name: str) -> tuple[Part, str]:
+        part = self._part(f"{name}-run", *self._words)
+        return part, part.place("cut server ready", within=_WITHIN_S)
 
     def _clients(self, name: str, place: str) -> dict[str, Part]:
         return {one: self._client(f"{one}-{name}", one, self._deployment, place) for one in CLINICS}
+
+    def _later(self, server: Part, than: int) -> int:
+        """Lines of progress, at a random moment once there are more; the same where it ended."""
+        until = time.monotonic() + _WITHIN_S
+        while time.monotonic() < until:
+            gone = server.gone
+            lines = sum(line.startswith("step ") for line in server.said())
+            if lines > than or gone:
+                time.sleep(self._drawn.uniform(0.0, _PAUSE_S))
+                return lines
+            time.sleep(_POLL_S)
+        raise Unreachable("the server makes no progress", hint=f"see {server.log}")
 
 
 def _code(part: Part) -> str:

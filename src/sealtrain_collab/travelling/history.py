@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sealtrain_collab.travelling.bounds import epsilon_spent
-from sealtrain_collab.travelling.recipe import TOKEN_BYTES
 from sealtrain_collab.travelling.schedule import Plan, Rotation
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def rotation_after(plan: Plan, log: RunLog) -> Rotation:
             holders[fields["trip"]] = fields["holder"]
         elif entry["event"] == "trip.trained":
             last = name = holders[fields["trip"]]
-            given[name] = given.get(name, 0) + fields["tokens"] * TOKEN_BYTES
+            given[name] = given.get(name, 0) + fields["tokens"] * plan.program.token_bytes
     return Rotation(plan, given, len(holders), last)
 
 

@@ -38,7 +38,7 @@ _MAX_ASKED_BYTES = 16 << 10
 
 
 class TokenSource(Protocol):
-    """A holder's tokens, uint16 little endian, in the order it gives them."""
+    """A holder's tokens, little endian, in the order it gives them."""
 
     @property
     def size(self) -> int:

@@ -103,7 +103,7 @@ class AddressSpace:
                 _SCAN_FILE, _SCAN_FILE, _SCAN_PRESENT | _SCAN_SWAPPED, _SCAN_PRESENT,
             )  # fmt: skip
             try:
-                return fcntl.ioctl(self._pages, _ASK_SCAN, bytearray(wanted)) > 0
+                return bool(fcntl.ioctl(self._pages, _ASK_SCAN, bytearray(wanted)) > 0)
             except OSError as error:
                 if error.errno not in _UNKNOWN_REQUEST:
                     raise

@@ -22,7 +22,7 @@ from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain.training.trained import model_files
 from sealtrain_collab.travelling.bounds import PrivateSteps, bounded
 from sealtrain_collab.travelling.measurement import STATE_ENTRY
-from sealtrain_collab.travelling.recipe import TOKEN_BYTES, program_of
+from sealtrain_collab.travelling.recipe import program_of, token_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -48,6 +48,7 @@ class ProgramSettings(StrictModel):
         learning_rate, weight_decay, adam_beta1, adam_beta2, adam_epsilon: Of AdamW, constant.
         max_grad_norm: Gradients of a step are cut to this L2 norm; 0 for never, and where each
             sequence's own is cut already.
+        dtype: Of parameters, gradients and moments.
         privacy: What hides single sequences; ``None`` for nothing.
         max_update_norm: How far one chunk may move the weights, L2; 0 for any.
         seed: Of the first weights.
@@ -58,7 +59,7 @@ class ProgramSettings(StrictModel):
     n_layer: _Size
     n_head: _Size
     n_embd: _Size
-    vocab_size: Annotated[int, Field(ge=2, le=1 << 16)]
+    vocab_size: Annotated[int, Field(ge=2, le=1 << 20)]
     seq_len: _Size
     batch_size: _Size
     learning_rate: Annotated[float, Field(gt=0, le=1)]
@@ -67,6 +68,7 @@ class ProgramSettings(StrictModel):
     adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
     adam_epsilon: Annotated[float, Field(gt=0, le=1)] = 1e-8
     max_grad_norm: Annotated[float, Field(ge=0, le=1_000_000)] = 1.0
+    dtype: Literal["float32", "bfloat16"] = "float32"
     privacy: SequencePrivacy | None = None
     max_update_norm: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
     seed: Annotated[int, Field(ge=0, lt=1 << 32)]
@@ -83,9 +85,13 @@ class ProgramSettings(StrictModel):
         return cls.from_dict({**program_of(recipe), "device": device})
 
     def to_dict(self) -> dict[str, JsonValue]:
-        """JSON form; bounds that are not set are left out."""
+        """JSON form; bounds that are not set and the type float32 are left out."""
         fields = super().to_dict()
-        unset = {"privacy": self.privacy is None, "max_update_norm": not self.max_update_norm}
+        unset = {
+            "dtype": self.dtype == "float32",
+            "privacy": self.privacy is None,
+            "max_update_norm": not self.max_update_norm,
+        }
         return {name: one for name, one in fields.items() if not unset.get(name, False)}
 
     @property
@@ -96,7 +102,12 @@ class ProgramSettings(StrictModel):
     @property
     def sequence_bytes(self) -> int:
         """Bytes of one sequence."""
-        return self.seq_len * TOKEN_BYTES
+        return self.seq_len * self.token_bytes
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a token in the buffer."""
+        return token_bytes(self.vocab_size)
 
 
 class Program:
@@ -139,7 +150,7 @@ class Program:
         with _drawing:
             torch.manual_seed(settings.seed)
             model: Any = GPT2LMHeadModel(config)
-        self.model = model.to(settings.device)
+        self.model = model.to(settings.device, getattr(torch, settings.dtype))
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(),
             lr=settings.learning_rate,
@@ -165,7 +176,7 @@ class Program:
         """Learn from the whole steps in ``tokens``.
 
         Args:
-            tokens: uint16, little endian.
+            tokens: Little endian, ``settings.token_bytes`` each.
 
         Returns:
             How many tokens were trained on, and the mean loss: nats for each token; 0 under
@@ -244,7 +255,8 @@ class Program:
                 got=f"{len(tokens)} bytes",
                 expected=f"at least {step_bytes or settings.sequence_bytes}",
             )
-        ids = np.frombuffer(tokens[: steps * step_bytes], dtype="<u2").astype(np.int64)
+        kind = f"<u{settings.token_bytes}"
+        ids = np.frombuffer(tokens[: steps * step_bytes], dtype=kind).astype(np.int64)
         if int(ids.max()) >= settings.vocab_size:
             raise DataInvalid(
                 "a chunk holds a token beyond the vocabulary",

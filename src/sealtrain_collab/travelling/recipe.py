@@ -16,12 +16,11 @@ from sealtrain.base.models import OwnerName
 from sealtrain.recipe.collaboration import Norm, PartiesSettings, holders_of
 from sealtrain.recipe.privacy import SequencePrivacy
 
-__all__ = ["TOKEN_BYTES", "Travelling", "program_of"]
+__all__ = ["Travelling", "program_of", "token_bytes"]
 
 _Positive = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
 
-TOKEN_BYTES: Final = 2
-"""Of a token in a shard and in the buffer: uint16, little endian."""
+_NARROW_WORDS: Final = 1 << 16
 
 _CONFIG: Final = frozenset(
     {"model_type", "n_embd", "n_head", "n_layer", "n_positions", "vocab_size"}
@@ -101,10 +100,17 @@ class Travelling(PartiesSettings):
         return _other_model(recipe, config) or _other_training(recipe) or _other_data(recipe)
 
 
+def token_bytes(words: int) -> int:
+    """Bytes of a token in the buffer, little endian: 2 where a vocabulary fits 16 bits, else 4."""
+    return 2 if words <= _NARROW_WORDS else 4
+
+
 def program_of(recipe: Any) -> dict[str, JsonValue]:
     """Settings of the accelerator's program but for its device, as a ``Recipe`` means them."""
     config, trainer, how = recipe.model.config, recipe.trainer, recipe.collaboration
     bounds: dict[str, JsonValue] = {}
+    if recipe.model.dtype != "float32":
+        bounds["dtype"] = recipe.model.dtype
     if how.sequence_privacy is not None:
         bounds["privacy"] = how.sequence_privacy.to_dict()
     if how.max_update_norm is not None:
@@ -131,14 +137,14 @@ def _other_model(recipe: Any, config: dict[str, Any]) -> str | None:
         size = config.get(name)
         if type(size) is not int or not 1 <= size <= 1 << 20:
             return f"collaboration travelling needs a whole number as model.config.{name}"
-    if config["vocab_size"] > 1 << 8 * TOKEN_BYTES:
-        return "collaboration travelling has tokens of 16 bits: model.config.vocab_size to 65536"
     if config["n_embd"] % config["n_head"]:
         return "model.config.n_embd is a multiple of n_head"
     if config.get("n_positions", recipe.trainer.block_size) != recipe.trainer.block_size:
         return "collaboration travelling: model.config.n_positions is trainer.block_size"
-    if recipe.model.dtype != "float32" or recipe.model.tokenizer is not None:
-        return "collaboration travelling needs model.dtype float32 and no tokenizer"
+    if recipe.model.dtype not in ("float32", "bfloat16") or recipe.model.tokenizer is not None:
+        return "collaboration travelling needs model.dtype float32 or bfloat16, and no tokenizer"
+    if recipe.model.dtype != "float32" and recipe.collaboration.sequence_privacy is not None:
+        return "collaboration.sequence_privacy clips and adds noise in model.dtype float32 alone"
     return None
 
 
@@ -154,7 +160,8 @@ def _other_training(recipe: Any) -> str | None:
     if trainer.append_eos:
         return "collaboration travelling does not follow trainer.append_eos"
     half = recipe.collaboration.buffer_bytes // 2
-    step = trainer.per_device_train_batch_size * trainer.block_size * TOKEN_BYTES
+    width = token_bytes(recipe.model.config["vocab_size"])
+    step = trainer.per_device_train_batch_size * trainer.block_size * width
     if half < step:
         return (
             "collaboration.buffer_bytes: half of it holds less than one step, "

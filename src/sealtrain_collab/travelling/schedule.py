@@ -12,7 +12,6 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import OwnerName, StrictModel, load_model
 from sealtrain.errors import DataInvalid
 from sealtrain_collab.travelling.program import ProgramSettings
-from sealtrain_collab.travelling.recipe import TOKEN_BYTES
 
 __all__ = ["HolderPlan", "Plan", "Rotation", "Trip"]
 
@@ -34,8 +33,8 @@ class HolderPlan(StrictModel):
 
     @property
     def limit(self) -> int:
-        """Bytes it may give."""
-        return min(self.tokens, self.max_tokens) * TOKEN_BYTES
+        """Tokens it may give."""
+        return min(self.tokens, self.max_tokens)
 
 
 class Plan(StrictModel):
@@ -81,8 +80,12 @@ class Plan(StrictModel):
     def steps(self) -> int:
         """Most optimizer steps that the holders' data allow."""
         step = self.program.step_bytes
-        given = sum(holder.limit // step for holder in self.holders)
+        given = sum(self.limit(holder) // step for holder in self.holders)
         return given if self.max_steps is None else min(given, self.max_steps)
+
+    def limit(self, holder: HolderPlan) -> int:
+        """Bytes that a holder may give."""
+        return holder.limit * self.program.token_bytes
 
     def holder(self, name: str) -> HolderPlan:
         """The holder of that name.
@@ -167,7 +170,7 @@ class Rotation:
         for _ in plan.holders:
             one = plan.holders[self._turn % len(plan.holders)]
             self._turn += 1
-            left = min(one.limit - self._given[one.name], self._budget())
+            left = min(plan.limit(one) - self._given[one.name], self._budget())
             size = min(plan.chunk_bytes, left - left % plan.program.step_bytes)
             if size and self._refusals[one.name] < _MAX_REFUSALS:
                 start = half * (plan.buffer_bytes // 2)

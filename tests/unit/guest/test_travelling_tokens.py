@@ -65,6 +65,16 @@ def test_datasets_follow_one_another_and_any_part_can_be_read() -> None:
     assert read(tokens, 22, 1) == []
 
 
+def test_tokens_of_more_than_65536_words_have_four_bytes() -> None:
+    tokens = HeldTokens(
+        [source(Records([[[1, 70_000]], [[3]]], pa.uint32()))], "tokens", permitted, width=4
+    )
+    assert tokens.size == 12
+    view = memoryview(bytearray(8))
+    assert tokens.read_into(4, view) == 8
+    assert np.frombuffer(view, "<u4").tolist() == [70_000, 3]
+
+
 def test_in_order_each_batch_is_opened_once() -> None:
     first = Records(FIRST)
     first.tokens = 6  # type: ignore[attr-defined]  # as the owner counted

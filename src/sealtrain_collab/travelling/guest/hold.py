@@ -36,7 +36,7 @@ from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.parties.party import Part, PartyRun
 from sealtrain_collab.travelling.guest.tokens import HeldTokens
 from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, GivingBounds, Holder
-from sealtrain_collab.travelling.recipe import TOKEN_BYTES, Travelling
+from sealtrain_collab.travelling.recipe import Travelling, token_bytes
 from sealtrain_collab.travelling.standby import STANDBY_PURPOSE
 
 if TYPE_CHECKING:
@@ -226,14 +226,15 @@ class _Work:
         self._how = how
         self._talk = talk
         (column,) = run.recipe.columns.names
-        source = HeldTokens(run.sources, column, run.keeper.require)
+        width = token_bytes(run.recipe.model.config["vocab_size"])
+        source = HeldTokens(run.sources, column, run.keeper.require, width=width)
         limit = travelling.limit_of(run.name)
         self._holder = Holder(
             source,
             key=run.key,
             share=lambda: run.share(STANDBY_PURPOSE),
             bounds=GivingBounds(
-                max_bytes=source.size if limit is None else limit * TOKEN_BYTES,
+                max_bytes=source.size if limit is None else limit * width,
                 forgives=forgiven(run),
                 timeout=how.timeout,
                 patience=how.wait,

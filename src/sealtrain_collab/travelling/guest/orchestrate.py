@@ -44,7 +44,7 @@ from sealtrain_collab.travelling.history import first_open
 from sealtrain_collab.travelling.orchestrator import Hooks, Orchestrator, TravelLog
 from sealtrain_collab.travelling.parties import Parties, joined
 from sealtrain_collab.travelling.program import Program, ProgramSettings
-from sealtrain_collab.travelling.recipe import TOKEN_BYTES, Travelling
+from sealtrain_collab.travelling.recipe import Travelling
 from sealtrain_collab.travelling.schedule import HolderPlan, Plan
 from sealtrain_collab.travelling.standby import STANDBY_PURPOSE, Standby
 
@@ -248,13 +248,14 @@ class _Work:
 
     def _plan(self, sizes: Mapping[str, int]) -> Plan:
         travelling, recipe = self._travelling, self._lead.recipe
+        program = ProgramSettings.of(recipe, self._how.device)
         return Plan(
-            program=ProgramSettings.of(recipe, self._how.device),
+            program=program,
             holders=tuple(
                 HolderPlan(
                     name=name,
-                    tokens=size // TOKEN_BYTES,
-                    max_tokens=travelling.limit_of(name) or size // TOKEN_BYTES,
+                    tokens=size // program.token_bytes,
+                    max_tokens=travelling.limit_of(name) or size // program.token_bytes,
                 )
                 for name, size in sizes.items()
             ),
@@ -273,7 +274,7 @@ class _Work:
                 hint="a run goes on with the data it began with",
             )
         self._lead.take_up(taken.journal)
-        steps = _tokens(self._lead.journal.log) * TOKEN_BYTES // plan.program.step_bytes
+        steps = _steps(self._lead.journal.log, plan.program)
         self._lead.resumed(taken.counter, steps, taken.root)
         return taken.state
 
@@ -281,7 +282,7 @@ class _Work:
         lead = self._lead
         gate = MetricGate(lead.recipe.release_policy, lead.released_metrics, bar.released)
         step_bytes = plan.program.step_bytes
-        steps = _tokens(lead.journal.log) * TOKEN_BYTES // step_bytes
+        steps = _steps(lead.journal.log, plan.program)
         bar.step(steps, {})
         silent = plan.program.privacy is not None
         return _Told(gate=gate, bar=bar, step_bytes=step_bytes, silent=silent, steps=steps)
@@ -334,7 +335,7 @@ class _Work:
         tokens = _tokens(self._lead.journal.log)
         return Trained(
             files=program.files(),
-            steps=tokens * TOKEN_BYTES // settings.step_bytes,
+            steps=_steps(self._lead.journal.log, settings),
             samples_seen=tokens // settings.seq_len,
             tokens=tokens,
             metrics=told.gate.filtered(told.last),
@@ -342,6 +343,11 @@ class _Work:
             accelerators=orchestrator.accelerators,
             withheld=dict(told.gate.withheld),
         )
+
+
+def _steps(log: RunLog, program: ProgramSettings) -> int:
+    """Optimizer steps so far."""
+    return _tokens(log) * program.token_bytes // program.step_bytes
 
 
 def _tokens(log: RunLog) -> int:

@@ -1,12 +1,11 @@
-"""The tokens of a holder's opened datasets as one row of bytes, uint16 little endian."""
+"""The tokens of a holder's opened datasets as one row of bytes, little endian."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import DataInvalid, RecordInvalid, SchemaMismatch
-from sealtrain_collab.travelling.recipe import TOKEN_BYTES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["HeldTokens"]
 
-_BEYOND: Final = 1 << 8 * TOKEN_BYTES
-
 
 class HeldTokens:
     """See the module. Read in order it decrypts each record batch once; of one thread.
@@ -26,12 +23,21 @@ class HeldTokens:
         sources: The holder's datasets, in the recipe's order.
         column: That holds lists of tokens, under the recipe's name.
         permit: Asked before each read; raises when the data may not be used any more.
+        width: Bytes of a token, 2 or 4.
 
     Raises:
         SchemaMismatch: A dataset has no such column of integers.
     """
 
-    def __init__(self, sources: Sequence[Source], column: str, permit: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        column: str,
+        permit: Callable[[], None],
+        *,
+        width: int = 2,
+    ) -> None:
+        self._width = width
         self._column = column
         self._permit = permit
         for source in sources:
@@ -45,13 +51,13 @@ class HeldTokens:
         """Which batch is open."""
         self._begins = 0
         """Its first token, counted over all batches."""
-        self._open: npt.NDArray[np.uint16] | None = None
+        self._open: npt.NDArray[np.unsignedinteger] | None = None
         self._tokens = self._counted(sources)
 
     @property
     def size(self) -> int:
         """Bytes of all tokens."""
-        return self._tokens * TOKEN_BYTES
+        return self._tokens * self._width
 
     def read_into(self, offset: int, view: memoryview) -> int:
         """Fill ``view`` from byte ``offset`` on; returns how many bytes there were.
@@ -62,9 +68,9 @@ class HeldTokens:
             SealRefused, RecordInvalid: The dataset does not open, or holds no such tokens.
         """
         self._permit()
-        if offset < 0 or offset % TOKEN_BYTES or len(view) % TOKEN_BYTES:
+        if offset < 0 or offset % self._width or len(view) % self._width:
             raise DataInvalid("tokens are read whole", got=offset)
-        wanted, done = offset // TOKEN_BYTES, 0
+        wanted, done = offset // self._width, 0
         if self._open is None or wanted < self._begins:
             self._rewind()
         while done < len(view):
@@ -73,7 +79,7 @@ class HeldTokens:
                 if not self._next():
                     break
                 continue
-            part = tokens[wanted - self._begins :][: (len(view) - done) // TOKEN_BYTES]
+            part = tokens[wanted - self._begins :][: (len(view) - done) // self._width]
             view[done : done + part.nbytes] = part.data.cast("B")
             done += part.nbytes
             wanted += len(part)
@@ -90,7 +96,7 @@ class HeldTokens:
         self._at += 1
         source, number = self._batches[self._at]
         batch = source.rename(source.dataset.batch(number))
-        self._open = _tokens_of(batch.column(self._column))
+        self._open = _tokens_of(batch.column(self._column), self._width)
         return True
 
     def _counted(self, sources: Sequence[Source]) -> int:
@@ -123,15 +129,16 @@ def _check(source: Source, column: str) -> None:
         )
 
 
-def _tokens_of(column: Any) -> npt.NDArray[np.uint16]:
+def _tokens_of(column: Any, width: int) -> npt.NDArray[np.unsignedinteger]:
     import numpy as np
 
     flat = column.flatten()
     if flat.null_count:
         raise RecordInvalid("a record holds an empty value among its tokens", check="tokens")
     tokens = flat.to_numpy(zero_copy_only=False)
-    if tokens.dtype != np.uint16:
-        if len(tokens) and (int(tokens.min()) < 0 or int(tokens.max()) >= _BEYOND):
-            raise RecordInvalid("a token does not fit into 16 bits", check="tokens")
-        tokens = tokens.astype(np.uint16)
-    return np.ascontiguousarray(tokens.astype("<u2", copy=False))
+    kind = np.dtype(f"<u{width}")
+    if tokens.dtype != kind and len(tokens):
+        fits = int(tokens.min()) >= 0 and int(tokens.max()) < 1 << 8 * width
+        if not fits:
+            raise RecordInvalid(f"a token does not fit into {8 * width} bits", check="tokens")
+    return np.ascontiguousarray(tokens.astype(kind, copy=False))
