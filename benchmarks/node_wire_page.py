@@ -67,14 +67,15 @@ def page(found: Mapping[str, Any]) -> str:
     versions = ", ".join(
         f"{name} {value}"
         for name, value in facts.items()
-        if name not in ("processor", "processors") and name != "load"
+        if name not in ("processor", "processors", "load", "nice")
     )
     lines = [
         "# Between nodes: what encryption costs",
         "",
         f"Made by `{found['command']}` in {found['seconds']:.0f} s.",
         f"{facts['processor']}, {facts['processors']} processors; {versions}. "
-        f"Load of the machine when it began: {facts['load']:.1f}.",
+        f"Load of the machine when it began: {facts['load']:.1f}; "
+        f"this ran at nice {facts['nice']}.",
         "",
         f"Two ranks between {found['between']}, all ways in one process a rank, in turn within "
         "each round;",

@@ -14,6 +14,7 @@ import argparse
 import hashlib
 import json
 import multiprocessing
+import os
 import tempfile
 import time
 from dataclasses import asdict
@@ -50,7 +51,7 @@ def measure(gigabytes: list[int], nodes: list[int], folder: Path) -> dict[str, A
     """
     sets, ends, sealing = sealed_sets(gigabytes)
     found: dict[str, Any] = {
-        "machine": machine("pyarrow", "numpy", "cryptography"),
+        "machine": machine("pyarrow", "numpy", "cryptography", load=os.getloadavg()[0]),
         "sealing": {
             "seconds": sealing,
             "bytes_a_s": sets[-1].size / sum(one.seconds for one in ends),

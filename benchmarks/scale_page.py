@@ -59,9 +59,12 @@ def _machine(facts: dict[str, Any]) -> str:
     versions = ", ".join(
         f"{name} {value}"
         for name, value in facts.items()
-        if name not in ("processor", "processors")
+        if name not in ("processor", "processors", "load")
     )
-    return f"{facts['processor']}, {facts['processors']} processors; {versions}"
+    return (
+        f"{facts['processor']}, {facts['processors']} processors; {versions}; "
+        f"load of the machine when it began: {facts['load']:.1f}"
+    )
 
 
 def _index(found: dict[str, Any]) -> str:
