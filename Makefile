@@ -78,8 +78,8 @@ tables: $(STAMP) ## measure what docs/reference/benchmarks says; without medical
 docs: $(STAMP) ## the site, into dist/site; its links are checked (1 minute)
 	$(BIN)/python tools/site/pages.py
 
-shots: $(STAMP) ## pictures of every page of the console, into dist/shots (1 minute; Chromium and Node)
-	$(BIN)/python tests/support/console_shots.py --out dist/shots
+shots: $(STAMP) ## pictures of every page, into dist/shots (2 minutes; Chromium and Node); of the site after make docs
+	$(BIN)/python tests/support/console_shots.py --out dist/shots --site dist/site
 
 format: $(STAMP) ## format the code and the generated reference pages
 	$(BIN)/ruff check --fix --exit-zero .

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import pytest
 
 from sealtrain.errors import SealtrainError
+from sealtrain.web.assets import assets
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ADDRESS = re.compile(r"(?:https?:)?//[^\s\"')<>]+")
@@ -93,6 +94,25 @@ def test_no_page_asks_another_server_for_anything(site: Path, pages: dict[Path, 
         one for one in re.findall(r"url\(\s*[\"']?([^)\"']+)", styles) if ADDRESS.match(one)
     ] == []
     assert "@import" not in styles
+
+
+def test_site_report_and_console_have_one_look(site: Path) -> None:
+    """Colours and fonts are in one file; every other style uses them."""
+    sources = REPOSITORY / "src/sealtrain"
+    look = (sources / "manifest/look.css").read_text("utf-8")
+    assert (site / "_static/look.css").read_text("utf-8") == look
+    assert 'href="_static/look.css' in (site / "index.html").read_text("utf-8")
+    assert assets()["style.css"].content.decode().startswith(look)
+    styles = [
+        REPOSITORY / "docs/site/site.css",
+        sources / "manifest/report.css",
+        *(path for path in (sources / "web/static").glob("*.css") if "uplot" not in path.name),
+    ]
+    assert len(styles) == 4
+    for path in styles:
+        screen = path.read_text("utf-8").partition("@media print")[0]
+        assert re.findall(r"#[0-9a-fA-F]{3,8}\b(?![-\w])", screen) == [], path
+        assert "sans-serif" not in screen, path
 
 
 def reached(pages: dict[Path, Page], start: Path, clicks: int) -> set[tuple[Path, str]]:

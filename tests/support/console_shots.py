@@ -1,10 +1,11 @@
-"""Take pictures of every page of the console: ``make shots``.
+"""Take pictures of every page: console, walk, report, and the site: ``make shots``.
 
-    python tests/support/console_shots.py [--out dist/shots] [--guide]
+    python tests/support/console_shots.py [--out dist/shots] [--guide] [--site dist/site]
 
-A console over a real broker and the folders of a completed and a live run, in Debian's Chromium,
-without anything from the network: each page at 1280 and 390 pixels, light and dark. ``--guide``
-writes the few that ``docs/guides/console.md`` shows, in fewer colours, into its folder.
+A console over a real broker, output stores and the folders of a completed, a live and a forged run,
+in Debian's Chromium, without anything from the network: each page at 1280 and 390 pixels, light and
+dark. ``--guide`` writes the few that ``docs/guides/console.md`` shows, in fewer colours, into its
+folder. ``--site`` names the site that ``make docs`` made; without it none of its pages is taken.
 """
 
 from __future__ import annotations
@@ -12,41 +13,74 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from console_world import LIVE_ID, ConsoleWorld, console_world, visited
-from manifest_world import RUN_ID
+from console_world import FORGED_ID, LIVE_ID, ConsoleWorld, console_world, visited
+from manifest_world import NOW, RUN_ID
+
+from sealtrain.cli.walkrun import prepared
+from sealtrain.manifest.report import render
+from sealtrain.manifest.verify import examine
+from sealtrain.web.app import console_app
+from sealtrain.web.serving import serving
+from sealtrain.web.walk import WALK
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 GUIDE = REPOSITORY / "docs" / "guides" / "console"
 WIDTHS = (1280, 390)
 _COLOURS = 48
+GUIDE_PICTURES = (
+    "consortium-1280-light",
+    "recipe-1280-light",
+    "run-completed-1280-light",
+    "run-live-1280-dark",
+)
+_SWITCHED_OFF = [
+    {"click": "button[role=switch]"},
+    {"until": "document.querySelector('.verdict[data-code]')", "patience": 30000},
+]
+"""The first switch of the walk, and what refused."""
 
 
 def places(world: ConsoleWorld) -> dict[str, str]:
-    """Address of each page by the name of its picture."""
-    return {
+    """Address of each page of the console by the name of its picture."""
+    paths = {
         "consortium": "/consortium",
         "recipe": f"/consortium/{world.compose_hash}",
         "runs": "/runs",
         "run-completed": f"/runs/{RUN_ID}",
         "run-live": f"/runs/{LIVE_ID}",
+        "run-forged": f"/runs/{FORGED_ID}",
         "refusal": "/nowhere",
     }
+    return {name: world.url + path for name, path in paths.items()}
 
 
-def taken(world: ConsoleWorld, out: Path) -> list[Path]:
-    """Pictures of every page; returns their files."""
+def report_of(world: ConsoleWorld, folder: Path) -> str:
+    """Address of the report of the completed run, a page on the disk."""
+    made = world.audited
+    found = examine(made.manifest(), made.trust(), artefacts=made.artefacts, now=NOW)
+    file = folder / "report.html"
+    file.write_text(render(found), encoding="utf-8")
+    return file.as_uri()
+
+
+def taken(
+    urls: Mapping[str, str], out: Path, steps: Mapping[str, list[dict[str, Any]]] | None = None
+) -> list[Path]:
+    """Pictures of pages, each after its steps; returns their files."""
     visits: list[dict[str, Any]] = [
         {
-            "url": world.url + path,
+            "url": url,
             "width": width,
             "dark": dark,
+            "steps": (steps or {}).get(name, []),
             "shot": str(out / f"{name}-{width}-{'dark' if dark else 'light'}.png"),
         }
-        for name, path in places(world).items()
+        for name, url in urls.items()
         for width in WIDTHS
         for dark in (False, True)
     ]
@@ -61,7 +95,7 @@ def to_guide(folder: Path) -> None:
     from PIL import Image
 
     GUIDE.mkdir(exist_ok=True)
-    for name in ("consortium-1280-light", "recipe-1280-light", "run-live-1280-dark"):
+    for name in GUIDE_PICTURES:
         with Image.open(folder / f"{name}.png") as picture:
             small = picture.convert("RGB").quantize(_COLOURS)
             small.save(GUIDE / f"{name}.png", optimize=True)
@@ -74,12 +108,31 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     asked.add_argument("--out", type=Path, default=REPOSITORY / "dist" / "shots")
+    asked.add_argument("--site", type=Path, help="the site that make docs made")
     asked.add_argument("--guide", action="store_true", help="write those of the guide too")
     given = asked.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, console_world(Path(folder)) as world:
-        for path in taken(world, given.out):
-            print(path)
+    pictures: list[Path] = []
+    with tempfile.TemporaryDirectory() as folder, console_world(Path(folder) / "world") as world:
+        pictures += taken(places(world), given.out)
+        checked = {"until": "document.getElementById('self-check').dataset.verdict"}
+        report = {"report": report_of(world, Path(folder))}
+        pictures += taken(report, given.out, {"report": [checked]})
+    with tempfile.TemporaryDirectory() as folder:
+        run = prepared(Path(folder) / "walk")
+        with serving(console_app([WALK], {"walk": run})) as url:
+            pictures += taken({"walk": f"{url}/walk"}, given.out, {"walk": _SWITCHED_OFF})
+    if given.site is not None and (given.site / "index.html").is_file():
+        site = given.site.resolve()
+        pages = {
+            "site": "index",
+            "site-error": "errors/signature-invalid",
+            "site-guide": "docs/guides/console",
+        }
+        urls = {name: (site / f"{page}.html").as_uri() for name, page in pages.items()}
+        pictures += taken(urls, given.out)
+    for path in pictures:
+        print(path)
     if given.guide:
         to_guide(given.out)
 

@@ -24,6 +24,7 @@ from linked import with_linked_files
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SITE = REPOSITORY / "docs" / "site"
+LOOK = REPOSITORY / "src" / "sealtrain" / "manifest" / "look.css"
 PAGES = (
     "README.md",
     "CONTRIBUTING.md",
@@ -114,7 +115,8 @@ def laid_out(sources: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(picture, path)
     (sources / "_static").mkdir()
-    shutil.copy(SITE / "site.css", sources / "_static")
+    for style in (SITE / "site.css", LOOK):
+        shutil.copy(style, sources / "_static")
     shutil.copy(SITE / "conf.py", sources)
 
 

@@ -73,7 +73,7 @@ def render(report: Report) -> str:
             outputs(report.manifest),
         ]
     body += [_checks(report), _self_check(report), _limits(report), _footer(report)]
-    style, script = _own("report.css"), _own("verifier.js")
+    style, script = Html(_own("look.css") + _own("report.css")), _own("verifier.js")
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         "base-uri 'none'; form-action 'none'"

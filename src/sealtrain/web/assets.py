@@ -1,6 +1,7 @@
 """Scripts and styles of the console, held in memory: no path of a request names a file.
 
-The look is the report's (``manifest/report.css``); ``console.css`` adds what only pages have.
+The look is the report's (``manifest/look.css`` and ``report.css``); ``console.css`` adds what only
+pages have.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class Asset:
 def assets() -> Mapping[str, Asset]:
     """Every asset, by name."""
     here = files("sealtrain.web") / "static"
-    report = files("sealtrain.manifest") / "report.css"
-    style = report.read_bytes() + b"\n" + (here / "console.css").read_bytes()
+    look = [files("sealtrain.manifest") / name for name in ("look.css", "report.css")]
+    style = b"\n".join(file.read_bytes() for file in (*look, here / "console.css"))
     found = [Asset(name="style.css", content=style, media_type=_STYLE)]
     for file in here.iterdir():
         kind = _KINDS.get(file.name.rpartition(".")[2])

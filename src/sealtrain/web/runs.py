@@ -151,7 +151,7 @@ def _ledger(request: Request, run_id: RunId) -> Response:
         "ledger.html",
         asked=asked,
         reserved=_reserved(sources, hashes),
-        digest_here=run.manifest.digest if run is not None and run.manifest is not None else None,
+        digest_here=_digest(run),
     )
 
 
@@ -175,7 +175,7 @@ def _store(request: Request, run_id: RunId) -> Response:
         for held in sources.held()
         if held.run_id in (None, run_id)
     ]
-    return part("store.html", rows=rows)
+    return part("store.html", rows=rows, digest_here=_digest(run))
 
 
 def _verdict(sources: Sources, run: LocalRun) -> Judged:
@@ -185,6 +185,10 @@ def _verdict(sources: Sources, run: LocalRun) -> Judged:
         return sources.judged(data, form.read(data), run.folder)
     except SealtrainError as error:
         return unjudged(error)
+
+
+def _digest(run: LocalRun | None) -> str | None:
+    return None if run is None or run.manifest is None else run.manifest.digest
 
 
 def _stored_verdict(sources: Sources, held: Held) -> Judged | None:

@@ -23,7 +23,17 @@ document.addEventListener("htmx:before:request", (event) => {
   let newest = null;
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const short = (value) => (value === null ? "not finite" : Number(value.toPrecision(5)).toString());
+  const UNITS = ["bytes", "kB", "MB", "GB", "TB", "PB"];
+
+  function short(value, name) {
+    if (value === null) return "not finite";
+    let [number, unit] = [value, 0];
+    if (/(^|_)bytes$/.test(name)) while (Math.abs(number) >= 1000 && unit < UNITS.length - 1) [number, unit] = [number / 1000, unit + 1];
+    const digits = Math.abs(number) >= 1e15 || (number && Math.abs(number) < 1e-4)
+      ? number.toPrecision(4)
+      : number.toLocaleString("en", { maximumSignificantDigits: 5 });
+    return unit ? `${digits} ${UNITS[unit]}` : digits;
+  }
 
   function options(name) {
     const axis = { stroke: colour("--soft"), grid: { stroke: colour("--rule"), width: 1 }, ticks: { stroke: colour("--rule") } };
@@ -51,14 +61,14 @@ document.addEventListener("htmx:before:request", (event) => {
       drawn = name;
     }
     const last = curve.steps.length ? `${curve.count} points to step ${newest.step}` : "no point yet";
-    chart.setAttribute("aria-label", `${name} over the steps: ${last}, newest ${short(curve.last)}`);
+    chart.setAttribute("aria-label", `${name} over the steps: ${last}, newest ${short(curve.last, name)}`);
   }
 
   function tile(name, value) {
     const item = document.createElement("li");
     const number = document.createElement("b");
     const label = document.createElement("span");
-    number.textContent = short(value);
+    number.textContent = short(value, name);
     label.textContent = name;
     item.append(number, label);
     return item;
