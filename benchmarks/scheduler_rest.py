@@ -1,9 +1,10 @@
 """A scheduler that waits for its next due time: memory, and processor time.
 
-The scheduler is the command ``sealtrain run schedule`` on a clock of its own, beside a real broker
-of the ten days' example; its first due time lies in the future. Prints JSON.
+The scheduler is the command ``sealtrain run schedule`` on the machine's clock, beside a real broker
+of the ten days' example. With ``cron`` its first due time lies in the future; with ``new-data`` it
+asks the broker every 15 seconds whether data was registered, and none is. Prints JSON.
 
-    python benchmarks/scheduler_rest.py [--seconds 90]
+    python benchmarks/scheduler_rest.py [--when new-data] [--seconds 90]
 """
 
 from __future__ import annotations
@@ -20,19 +21,34 @@ import psutil
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 sys.path[:0] = [str(EXAMPLES), str(EXAMPLES / "ten_days")]
 
-from run import FIRST, SCHEDULER, TenDays  # noqa: E402
+from run import DAY, FIRST, RECIPE, SCHEDULER, TenDays  # noqa: E402
 
 from measured_on import machine  # noqa: E402
+from sealtrain.base.clock import system_clock, to_rfc3339  # noqa: E402
 from staging import Stage  # noqa: E402
 
 
-def measured(folder: Path, seconds: float) -> dict[str, float]:
+def waiting_for_data() -> dict[str, object]:
+    """A schedule that has begun and has no data."""
+    return {
+        **{key: value for key, value in RECIPE["schedule"].items() if key != "cron"},
+        "when": "new-data",
+        "least_seconds": 3600,
+        "starts_at": to_rfc3339(system_clock() - DAY),
+        "ends_at": to_rfc3339(system_clock() + DAY),
+    }
+
+
+def measured(folder: Path, when: str, seconds: float) -> dict[str, float]:
     """What a scheduler at rest uses.
 
     Args:
         folder: Empty.
+        when: ``when`` of its schedule.
         seconds: How long it is watched.
     """
+    if when == "new-data":
+        RECIPE["schedule"] = waiting_for_data()
     with Stage(folder) as stage:
         story = TenDays(stage)
         story.found()
@@ -64,9 +80,11 @@ def measured(folder: Path, seconds: float) -> dict[str, float]:
 
 if __name__ == "__main__":
     words = argparse.ArgumentParser(description=__doc__)
+    words.add_argument("--when", choices=["cron", "new-data"], default="cron")
     words.add_argument("--seconds", type=float, default=90.0)
     chosen = words.parse_args()
     if time.time() > FIRST:
         raise SystemExit("the example's first due time has passed: set FIRST to a later one")
     with tempfile.TemporaryDirectory(prefix="sealtrain-rest-") as place:
-        print(json.dumps({"machine": machine(), **measured(Path(place), chosen.seconds)}, indent=2))
+        found = measured(Path(place), chosen.when, chosen.seconds)
+        print(json.dumps({"machine": machine(), "when": chosen.when, **found}, indent=2))
