@@ -44,7 +44,7 @@ SIZE = 300_000
 ROUNDS = 3
 
 
-def sums(wire: Wire | Exception, rank: int, world: int, *, seconds: float = 6.0) -> list[float]:
+def sums(wire: Wire | Exception, rank: int, world: int, *, seconds: float = 20.0) -> list[float]:
     """Reductions of a megabyte each; the extremes of what came out."""
     if isinstance(wire, Exception):
         raise wire
@@ -149,7 +149,7 @@ def through(world: World, crossing: Crossing) -> Membership:
     return world.reached_by(1, crossing.address)
 
 
-def trained(world: World, crossing: Crossing, *, seconds: float = 6.0) -> list[Any]:
+def trained(world: World, crossing: Crossing, *, seconds: float = 20.0) -> list[Any]:
     """What each rank's sums are, or its error; all but rank 0 are led over the operator."""
     count = len(world.keys)
     wires = in_threads(
