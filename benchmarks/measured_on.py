@@ -26,5 +26,5 @@ def machine(*packages: str, **further: float) -> dict[str, str | int | float | N
         "processors": os.cpu_count(),
         **further,
         "python": platform.python_version(),
-        **{name: version(name) for name in packages},
+        **{name: version(name).split("+")[0] for name in packages},
     }

@@ -10,35 +10,44 @@ SHORT = {
     "travelling": "travelling", "own": "own channel", "own+bus": "own channel, two hops",
     "tls": "TLS", "tls+bus": "TLS + bus", "model": "model",
 }  # fmt: skip
+PARTS = ("trained", "trips", "state", "real")
 TIMERS = ("grab", "import_key", "open", "buffer_write", "scrub", "measure")
 
 
 def page(told: Told) -> str:
-    """Markdown."""
-    trained, fit = told["trained"], told["trips"]["fit"]
-    tables = {
-        "trained": _trained(trained),
-        "timers": _timers(trained["rows"]),
-        "trips": _trips(told["trips"]),
-        "fit": _fit(fit),
-        "real": _real(told["real"]),
-        "state_of": _state(told["state"]),
-    }
-    fields = {
-        **told["machine"],
-        **told["program"],
-        "loads": ", ".join(
-            f"{part} {told[part]['load']}" for part in ("trained", "trips", "state")
-        ),
-        "state_bytes": f"{told['state']['bytes'] / 1e9:.2f}",
-        "kibibytes": f"{trained['bytes'] / 1024:.0f}",
-        "state": f"{_state_bytes(trained) / 1024:.0f}",
-        "seconds": f"{trained['pooled_seconds']:.1f}",
-        "a_byte": f"{trained['microseconds_a_byte']:.1f}",
-        "scale": f"{trained['scale']:.0f}",
-        **{name: "\n".join(lines) for name, lines in tables.items()},
-    }
-    return Path(__file__).with_name("travelling_page.template").read_text().format(**fields)
+    """Markdown; a part that was not measured is named and left out."""
+    fields: dict[str, str] = dict(told["machine"])
+    parts = [part for part in PARTS if part in told]
+    loads = ", ".join(f"{part} {told[part]['load']}" for part in parts if part != "real")
+    fields["loads"] = loads and f" Load when each part began: {loads}."
+    missing = ", ".join(part for part in PARTS if part not in told)
+    fields["missing"] = (
+        missing and f"**Not measured with this version of the protocol:** {missing}.\n\n"
+    )
+    if "trained" in told:
+        trained = told["trained"]
+        fields |= told["program"] | {
+            "kibibytes": f"{trained['bytes'] / 1024:.0f}",
+            "state": f"{_state_bytes(trained) / 1024:.0f}",
+            "seconds": f"{trained['pooled_seconds']:.1f}",
+            "a_byte": f"{trained['microseconds_a_byte']:.1f}",
+            "scale": f"{trained['scale']:.0f}",
+            "trained": "\n".join(_trained(trained)),
+            "timers": "\n".join(_timers(trained["rows"])),
+        }
+    if "trips" in told:
+        fields["trips"] = "\n".join(_trips(told["trips"]))
+        fields["fit"] = "\n".join(_fit(told["trips"]["fit"]))
+    if "state" in told:
+        fields["state_bytes"] = f"{told['state']['bytes'] / 1e9:.2f}"
+        fields["state_of"] = "\n".join(_state(told["state"]))
+    if "real" in told:
+        fields["real"] = "\n".join(_real(told["real"]))
+    template = Path(__file__).with_name("travelling_page.template").read_text()
+    head, *blocks = template.split("%% ")
+    named = [block.split("\n", 1) for block in blocks]
+    shown = [head, *(text for name, text in named if name in parts)]
+    return "".join(shown).format(**fields).rstrip() + "\n"
 
 
 def printed(told: Told) -> str:
