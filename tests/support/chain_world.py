@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -207,14 +207,19 @@ def connected_to(chain: TestChain) -> Iterator[Web3]:
 
 
 def owners_contract(
-    chain: TestChain, *, approve: int = 2, revoke: int = 1, any_device: bool = True
+    chain: TestChain,
+    *,
+    names: Sequence[str] = OWNERS,
+    approve: int = 2,
+    revoke: int = 1,
+    any_device: bool = True,
 ) -> str:
     """An OwnersAppAuth of the three owners; its address."""
     with connected_to(chain) as web3:
         return deploy(
             web3,
             chain.payer,
-            owners=[address(owner_account(name)) for name in OWNERS],
+            owners=[address(owner_account(name)) for name in names],
             approve=approve,
             revoke=revoke,
             require_tcb_up_to_date=True,

@@ -1,0 +1,159 @@
+"""Bad input to the calls of ``bad_input_calls``: each of their words replaced, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bad_inputs import FEW, READ, TEXT, Read, Text, Write
+from bad_inputs import WRITE as WRITE_ANYWHERE
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server is to listen."""
+
+    value: str
+
+
+Word = str | Read | Write | Text | Address
+
+
+@dataclass(frozen=True)
+class Call:
+    """A command with good words.
+
+    Attributes:
+        words: After the command's name.
+        ready: What it says once it serves, waits or computes; it is ended then. Empty where it ends
+            by itself.
+        code: What it leaves with.
+        answers: Whether it has ``--json``.
+        keeps: Its output stays after a failure: the next start goes on in it.
+        lasting: Played in full only once, at the end: other calls fail after it.
+    """
+
+    words: tuple[Word, ...]
+    ready: str = ""
+    code: int = 0
+    answers: bool = True
+    keeps: bool = False
+    lasting: bool = False
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call and what is wrong with it.
+
+    Attributes:
+        command: Its name, of one or two words.
+        given: What is replaced: an option, or an argument's place.
+        bad: The name of what takes its place.
+        words: The whole call.
+        elsewhere: It is typed in another folder.
+    """
+
+    command: str
+    given: str
+    bad: str
+    words: tuple[str, ...]
+    elsewhere: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.command} | {self.given} | {self.bad}"
+
+
+WRITE: Final[Mapping[str, str]] = {**WRITE_ANYWHERE, "full small tmpfs": "disk/out"}
+ADDRESS: Final[Mapping[str, str]] = {
+    "taken port": "127.0.0.1:{taken}",
+    "no such port": "127.0.0.1:70000",
+    "address of another machine": "192.0.2.1:0",
+    **TEXT,
+}
+"""What is given for an address; ``{taken}`` is a port that is taken."""
+
+
+def cases(
+    calls: Mapping[str, Call],
+    folder: Path,
+    places: Mapping[str, str],
+    only: Collection[str] | None = None,
+) -> Iterator[Case]:
+    """Every bad call, its files made in the folder ``bad`` of a stage's folder.
+
+    Args:
+        calls: By command.
+        folder: The stage's.
+        places: What stands for a name in braces.
+        only: Commands whose calls are wanted; all of them without.
+    """
+    (folder / "bad").mkdir()
+    (folder / "taken").write_text("kept\n")
+    tried: set[str] = set()
+    for command, call in calls.items():
+        few = frozenset(tried)
+        tried |= _options_of_files(call.words)
+        if only is not None and command not in only:
+            continue
+        for place, word in enumerate(call.words):
+            given = _given(call.words, place)
+            bad = folder / "bad" / f"{command}-{place}".replace(" ", "_")
+            if isinstance(word, Read):
+                word = Read(*_filled([word.path], places))
+            for name, value in _replaced(word, folder, bad, few=given in few):
+                words = [value if at == place else _good(one) for at, one in enumerate(call.words)]
+                yield Case(command, given, name, (*command.split(), *_filled(words, places)))
+        if any(isinstance(word, Read) for word in call.words):
+            yield Case(command, "folder", "another one", good(command, call, places), True)
+
+
+def good(command: str, call: Call, places: Mapping[str, str]) -> tuple[str, ...]:
+    """The call as it works."""
+    return (*command.split(), *_filled([_good(word) for word in call.words], places))
+
+
+def _replaced(word: Word, folder: Path, bad: Path, *, few: bool) -> Iterator[tuple[str, str]]:
+    """Names and values of what takes a word's place."""
+    match word:
+        case Read(path):
+            for name in FEW if few else READ:
+                made = bad.with_name(f"{bad.name}-{name}".replace(" ", "_"))
+                READ[name](folder / path, made)
+                yield name, str(made)
+        case Write():
+            yield from WRITE.items()
+        case Text():
+            yield from TEXT.items()
+        case Address():
+            yield from ADDRESS.items()
+
+
+def _options_of_files(words: tuple[Word, ...]) -> set[str]:
+    given = {_given(words, at) for at, word in enumerate(words) if isinstance(word, Read)}
+    return {option for option in given if option.startswith("--")}
+
+
+def _given(words: tuple[Word, ...], place: int) -> str:
+    before = words[place - 1] if place else ""
+    if isinstance(before, str) and before.startswith("--"):
+        return before
+    return f"word {place + 1}"
+
+
+def _good(word: Word) -> str:
+    match word:
+        case Read(path) | Write(path):
+            return path
+        case Text(value) | Address(value):
+            return value
+    return word
+
+
+def _filled(words: list[str], places: Mapping[str, str]) -> Iterator[str]:
+    for word in words:
+        for name, value in places.items():
+            word = word.replace(f"{{{name}}}", value)
+        yield word
