@@ -25,7 +25,7 @@ __all__ = ["NOTEBOOK", "SOURCE", "cells", "executed", "places", "written"]
 
 SOURCE = Path(__file__).resolve().parent.parent / "examples" / "notebook" / "story.py"
 NOTEBOOK = SOURCE.with_suffix(".ipynb")
-SECONDS_A_CELL = 600
+SECONDS_A_CELL = 1500
 _MARK = re.compile(r"^# %%(?P<markdown> \[markdown\])?$", re.M)
 _PLACE = re.compile(r"(?<![\w.:/])/(?:home|root|tmp|work|usr|opt|var|Users|private)/|file://")
 _METADATA = {

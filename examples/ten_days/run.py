@@ -41,7 +41,7 @@ DAYS = 10
 EPSILON = 2.0
 FEATURES = {"mean radius": [6, 28], "mean texture": [9, 40], "mean area": [140, 2500]}
 ENDED = frozenset({"completed", "failed", "stopped", "skipped", "expired"})
-_SOON = 240.0
+_SOON = 900.0
 RECIPE: dict[str, Any] = {
     "version": 1,
     "name": "nightly",

@@ -21,7 +21,7 @@ CODES = (
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_story_plays_and_shows_no_place_of_this_machine(
     repository: Path, tmp_path: Path
 ) -> None:
@@ -30,7 +30,7 @@ def test_the_story_plays_and_shows_no_place_of_this_machine(
         cwd=repository,
         capture_output=True,
         text=True,
-        timeout=880,
+        timeout=1780,
     )
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "story.ipynb").read_text()

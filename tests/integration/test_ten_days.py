@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.nightly,
-    pytest.mark.timeout(1200),
+    pytest.mark.timeout(3000),
     pytest.mark.claim("C195"),
 ]
 
