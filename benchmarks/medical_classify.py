@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from medical_baseline import tfidf
 from medical_sets import Rows, folder_of, medquad, mts_dialog, pubmedqa
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.sealing.datakey import DataKey
@@ -60,24 +61,6 @@ TASKS = {
     "mts_dialog": Task(mts_dialog, (0.677, 0.331), 325, 128, 3e-4),
     "medquad": Task(medquad, (0.949, 0.939), 500, 128, 2e-4),
 }
-
-
-def tfidf(train: Rows, test: Rows) -> tuple[float, float]:
-    """Accuracy and macro F1 of 1-2 grams with logistic regression."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.metrics import f1_score
-    from sklearn.pipeline import make_pipeline
-
-    model = make_pipeline(
-        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, min_df=2),
-        LogisticRegression(max_iter=300, C=10.0),
-    )
-    model.fit([row["text"] for row in train], [row["label"] for row in train])
-    guessed = model.predict([row["text"] for row in test])
-    truth = [row["label"] for row in test]
-    right = sum(a == b for a, b in zip(guessed, truth, strict=True))
-    return right / len(truth), float(f1_score(truth, guessed, average="macro"))
 
 
 def encoder(train: Rows, test: Rows, task: Task, folder: Path, steps: int) -> dict[str, Any]:

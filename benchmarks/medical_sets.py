@@ -1,7 +1,9 @@
 """Medical text to classify, read from a folder that holds collections as they are published.
 
 ==================  ==============================================================================
-``pubmedqa_pqal``   PubMedQA: question and abstract to yes, no or maybe; official test records
+``pubmedqa_pair``   PubMedQA: question and abstract as a pair, to yes, no or maybe; the authors'
+                    test records
+``pubmedqa_long``   the same question with its long answer, the authors' reasoning-free setting
 ``mts_dialog``      MTS-Dialog: conversation to one of 20 section headers; train and validation
                     sets against both test sets
 ``medquad``         MedQuAD: answer to one of the eight most frequent types of its question; the
@@ -24,10 +26,15 @@ import tarfile
 import xml.etree.ElementTree as Xml
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 Rows = list[dict[str, str]]
-Reader = Callable[[Path], tuple[Rows, Rows]]
+Read = Callable[[], tuple[Rows, Rows]]
+
+_PAIR = " [SEP] "
+"""The tokenizer reads it as the token that ends the first text of a pair."""
 
 
 def folder_of() -> Path:
@@ -40,16 +47,31 @@ def folder_of() -> Path:
 
 
 def pubmedqa(folder: Path) -> tuple[Rows, Rows]:
-    """Question and abstract; ``final_decision`` is the label."""
+    """Question and abstract in one text; ``final_decision`` is the label."""
+    return _pubmedqa(folder, lambda one: f"{one['QUESTION']} {_abstract(one)}")
+
+
+def pubmedqa_pair(folder: Path) -> tuple[Rows, Rows]:
+    """Question and abstract, with the separator of a pair between them."""
+    return _pubmedqa(folder, lambda one: one["QUESTION"] + _PAIR + _abstract(one))
+
+
+def pubmedqa_long(folder: Path) -> tuple[Rows, Rows]:
+    """Question and long answer, with the separator of a pair between them."""
+    return _pubmedqa(folder, lambda one: one["QUESTION"] + _PAIR + one["LONG_ANSWER"])
+
+
+def _abstract(record: dict[str, Any]) -> str:
+    """The last section first: a text is cut at its end, and that section tells the result."""
+    return " ".join(reversed(record["CONTEXTS"]))
+
+
+def _pubmedqa(folder: Path, text: Callable[[dict[str, Any]], str]) -> tuple[Rows, Rows]:
     records = json.loads((folder / "pubmedqa_pqal/ori_pqal.json").read_text("utf-8"))
     tested = json.loads((folder / "pubmedqa_pqal/test_ground_truth.json").read_text("utf-8"))
     rows = {
-        key: {
-            "text": f"{one['QUESTION']} {' '.join(reversed(one['CONTEXTS']))}",
-            "label": one["final_decision"],
-            "patient": key,
-        }
-        for key, one in records.items()
+        key: {"text": text(record), "label": record["final_decision"], "patient": key}
+        for key, record in records.items()
     }
     train = [row for key, row in rows.items() if key not in tested]
     return train, [row for key, row in rows.items() if key in tested]
@@ -114,17 +136,22 @@ def jsonl(folder: Path) -> tuple[Rows, Rows]:
     return of("train.jsonl"), of("test.jsonl")
 
 
-def found_in(folder: Path) -> dict[str, Callable[[], tuple[Rows, Rows]]]:
-    """Collections of a folder by name, each to be read when it is asked for."""
+def found_in(folder: Path) -> dict[str, Read]:
+    """Collections of a folder by name, each to be read when it is asked for.
 
-    def reading(reader: Reader, at: Path) -> Callable[[], tuple[Rows, Rows]]:
-        return lambda: reader(at)
-
-    known = {"pubmedqa_pqal": pubmedqa, "mts_dialog": mts_dialog, "medquad": medquad}
-    found = {}
+    Args:
+        folder: Holds a folder for each collection.
+    """
+    known: dict[str, dict[str, Callable[[Path], tuple[Rows, Rows]]]] = {
+        "pubmedqa_pqal": {"pubmedqa_pair": pubmedqa_pair, "pubmedqa_long": pubmedqa_long},
+        "mts_dialog": {"mts_dialog": mts_dialog},
+        "medquad": {"medquad": medquad},
+    }
+    found: dict[str, Read] = {}
     for path in sorted(path for path in folder.iterdir() if path.is_dir()):
         if path.name in known:
-            found[path.name] = reading(known[path.name], folder)
+            readers = known[path.name].items()
+            found |= {name: partial(reader, folder) for name, reader in readers}
         elif (path / "train.jsonl").is_file() and (path / "test.jsonl").is_file():
-            found[path.name] = reading(jsonl, path)
+            found[path.name] = partial(jsonl, path)
     return found

@@ -1,81 +1,113 @@
-"""What every way of ``medical.py`` starts from: settings, records of three parties, a recipe."""
+"""What every way of ``medical.py`` starts from: one budget, records of parties, a recipe."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from medical_baseline import STRENGTHS
+from medical_front import KeptFront
 from medical_sets import Rows
+from medical_split import ALPHA, VALIDATION_SHARE, Partition, Records, shares
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.training.data.sources import Source
 from sealtrain_collab.federated.learner import Learner, pooled
 from twosided import PlainRecords, seal
 
-PARTIES = ("clinic-a", "clinic-b", "clinic-c")
-SHARES = (0.5, 0.3, 0.2)
+Told = dict[str, Any]
+
+RATES = (3e-3, 1e-2, 3e-2)
+"""Learning rates that each way chooses from, on validation records."""
+LAYERS = 5
+"""Of the encoder's six below every adapter, and at the parties where the model is cut."""
 LORA = {
     "method": "lora",
     "r": 8,
     "lora_alpha": 16,
     "lora_dropout": 0.05,
-    "target_modules": ["query", "value"],
+    "target_modules": ["query", "key", "value", "dense"],
+    "layers_to_transform": [5],
 }
 PREFIX = {"method": "prefix_tuning", "num_virtual_tokens": 16}
-
-Told = dict[str, Any]
+SERVER_RATE, SERVER_TAU = 1e-2, 1e-3
+"""Of FedAdam's optimizer at the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Of one collection; a cell that was measured with others is measured again.
+    """The budget of one collection.
 
     Attributes:
         length: Tokens that are read of a text.
-        rounds: Merges.
-        local_steps: Steps of a party between them.
+        rounds: Merges of a federated way.
+        local_steps: Optimizer steps of a party between two merges.
         batch: Records of a step.
-        learning_rate: Highest, of LoRA.
-        train: Most training records, chosen once.
-        test: Most test records, chosen once.
+        train: Most training records; all when ``None``.
+        test: Most test records; all when ``None``.
     """
 
     length: int
     rounds: int
     local_steps: int
-    learning_rate: float
-    train: int
-    test: int
     batch: int = 8
+    train: int | None = None
+    test: int | None = None
 
     @property
     def steps(self) -> int:
-        """Of one party over all rounds."""
+        """Steps that one party takes, one after another."""
         return self.rounds * self.local_steps
+
+    def records(self, parties: int) -> int:
+        """Records seen by so many parties in all their steps."""
+        return parties * self.steps * self.batch
+
+    def pooled_steps(self, parties: int) -> int:
+        """Steps after which one trainer has seen as many records as so many parties."""
+        return parties * self.steps
 
 
 SETTINGS = {
-    "pubmedqa_pqal": Settings(
-        length=64, rounds=3, local_steps=8, learning_rate=5e-4, train=500, test=500
-    ),
-    "mts_dialog": Settings(
-        length=64, rounds=5, local_steps=30, learning_rate=3e-3, train=1301, test=400
-    ),
-    "medquad": Settings(
-        length=32, rounds=10, local_steps=10, learning_rate=3e-3, train=3000, test=1000
-    ),
+    "pubmedqa_pair": Settings(length=256, rounds=6, local_steps=8),
+    "pubmedqa_long": Settings(length=128, rounds=6, local_steps=8),
+    "mts_dialog": Settings(length=128, rounds=10, local_steps=12),
+    "medquad": Settings(length=128, rounds=10, local_steps=12),
 }
-OTHERS = Settings(length=64, rounds=5, local_steps=10, learning_rate=2e-3, train=2000, test=500)
+OTHERS = Settings(length=128, rounds=10, local_steps=12)
 """Of collections of one's own."""
 
 
 def settings_of(collection: str) -> Settings:
     """By the collection's name."""
     return SETTINGS.get(collection, OTHERS)
+
+
+def digest_of(settings: Settings, way: Told) -> str:
+    """Of all that decides a cell besides its name: SHA-256, 64 hex digits.
+
+    Args:
+        settings: Of its collection.
+        way: What describes its way.
+    """
+    decided: Told = {"way": way, "validation": VALIDATION_SHARE}
+    if way["kind"] == "words":
+        decided |= {"train": settings.train, "test": settings.test, "strengths": STRENGTHS}
+    else:
+        decided |= {
+            "settings": asdict(settings),
+            "layers": LAYERS,
+            "lora": LORA,
+            "prefix": PREFIX,
+            "server": [SERVER_RATE, SERVER_TAU],
+            "alpha": ALPHA,
+        }
+    return hashlib.sha256(json.dumps(decided, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,66 +119,91 @@ class Plan:
     aggregation: str
 
 
-def chosen(read: Callable[[], tuple[Rows, Rows]], settings: Settings) -> tuple[Rows, Rows]:
-    """The training and test rows of every way and seed."""
-    once = random.Random(0)  # noqa: S311 - which records, not a secret
-    train, test = (
-        once.sample(rows, min(most, len(rows)))
-        for rows, most in zip(read(), (settings.train, settings.test), strict=True)
-    )
-    return train, test
+@dataclass
+class Task:
+    """What a way is given.
 
-
-class Data:
-    """Training records divided among three parties and sealed, and the test records.
-
-    Args:
-        read: Gives training and test rows.
-        settings: How many of them.
-        seed: Of the division; which records are used does not depend on it.
-        folder: For sealed files.
+    Attributes:
+        settings: The collection's budget.
+        records: Of the collection.
+        partition: How training records are dealt out.
+        parties: To how many.
+        rate: Learning rate.
+        seed: Of the division and of training.
+        package: Folder that holds the encoder as ``model``.
+        folder: Empty, for sealed files.
+        front: Shared by all cells of the collection.
     """
 
-    def __init__(
-        self, read: Callable[[], tuple[Rows, Rows]], settings: Settings, seed: int, folder: Path
-    ) -> None:
-        train, test = chosen(read, settings)
-        self.labels = sorted({row["label"] for row in (*train, *test)})
-        self.shares = _divided(train, seed)
-        self.rows = {**dict(zip(PARTIES, self.shares, strict=True)), "test": test}
-        self.sealed = {name: _sealed(rows, name, folder) for name, rows in self.rows.items()}
-        self.bytes = sum(
-            path.stat().st_size
-            for name in PARTIES
-            for path in (folder / f"{name}.sealed").rglob("*")
-            if path.is_file()
+    settings: Settings
+    records: Records
+    partition: Partition
+    parties: int
+    rate: float
+    seed: int
+    package: Path
+    folder: Path
+    front: KeptFront
+    _sealed: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the parties."""
+        return [f"clinic-{number:02d}" for number in range(1, self.parties + 1)]
+
+    @cached_property
+    def rows(self) -> dict[str, Rows]:
+        """By party; and those of ``validation`` and ``test``, shortest first.
+
+        Records of a batch are padded to its longest, so sorted ones cost less; counts over all of
+        them do not depend on the order.
+        """
+        parts = shares(
+            self.records.train, self.partition, self.parties, self.seed, least=self.settings.batch
         )
+        measured = {"validation": self.records.validation, "test": self.records.test}
+        return dict(zip(self.names, parts, strict=True)) | {
+            name: sorted(rows, key=lambda row: len(row["text"])) for name, rows in measured.items()
+        }
 
     def sources(self, *names: str, plain: bool = False) -> list[Source]:
-        """Datasets of parties, and of role test that of ``test``."""
+        """Datasets by name: of role train of parties, else of role test."""
         return [
             Source(
-                role="test" if name == "test" else "train",
+                role="train" if name in self.names else "test",
                 owner=name,
                 name="records",
-                weight=1.0 if name == "test" else float(len(self.rows[name])),
-                dataset=PlainRecords(self.sealed[name]) if plain else self.sealed[name],
+                weight=float(len(self.rows[name])) if name in self.names else 1.0,
+                dataset=PlainRecords(self._dataset(name)) if plain else self._dataset(name),
             )
             for name in names
         ]
 
+    @property
+    def sealed_bytes(self) -> int:
+        """Of all parties' sealed records."""
+        for name in self.names:
+            self._dataset(name)
+        paths = (path for name in self.names for path in self._path(name).rglob("*"))
+        return sum(path.stat().st_size for path in paths if path.is_file())
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What a way is given."""
+    def recipe(self, peft: Told, steps: int, **changed: Any) -> Any:
+        """A recipe for ``steps`` steps of which the first few warm up, at one learning rate after.
 
-    settings: Settings
-    data: Data
-    seed: int
-    package: Path
-
-    def recipe(self, peft: Told, steps: int, *, rate: float = 1.0, **changed: Any) -> Any:
-        """A recipe for ``steps`` steps whose learning rate is ``rate`` times that of LoRA."""
+        So a training of few steps is the beginning of one of many, and one run tells both.
+        """
+        trainer = {
+            "max_steps": steps,
+            "per_device_train_batch_size": self.settings.batch,
+            "per_device_eval_batch_size": 32,
+            "learning_rate": self.rate,
+            "lr_scheduler_type": "constant_with_warmup",
+            "warmup_steps": self.settings.local_steps,
+            "logging_steps": self.settings.local_steps,
+            "save_steps": steps,
+            "max_length": self.settings.length,
+            "seed": self.seed,
+        }
         return parse_recipe(
             {
                 "version": 1,
@@ -154,27 +211,18 @@ class Task:
                 "phase": "classify",
                 "model": {"path": "model"},
                 "datasets": [
-                    *({"owner": one, "name": "records", "role": "train"} for one in PARTIES),
-                    {"owner": "test", "name": "records", "role": "test"},
+                    {"owner": name, "name": "records", "role": "train"} for name in self.names
                 ],
                 "columns": {"text": "text", "label": "label"},
-                "labels": self.data.labels,
-                "trainer": {
-                    "max_steps": steps,
-                    "per_device_train_batch_size": self.settings.batch,
-                    "per_device_eval_batch_size": 32,
-                    "learning_rate": self.settings.learning_rate * rate,
-                    "lr_scheduler_type": "linear",
-                    "warmup_steps": 0.1,
-                    "max_length": self.settings.length,
-                    "seed": self.seed,
-                },
+                "labels": self.records.labels,
+                "trainer": trainer,
                 "peft": peft,
                 "privacy": {"dp": "none"},
                 "release_policy": {
-                    "metrics": ["accuracy", "f1"],
+                    "metrics": ["loss"],
                     "round_to": 4,
-                    "model": {"recipients": [PARTIES[0]]},
+                    "every_n_steps": self.settings.local_steps,
+                    "model": {"recipients": self.names[:1]},
                 },
                 "hardware": {
                     "platforms": ["simulator"],
@@ -186,12 +234,61 @@ class Task:
             | changed
         )
 
-    def learner(self, recipe: Any, plan: Plan, *names: str, **how: Any) -> Learner:
-        """A guest with the data of ``names``."""
-        plain = how.pop("plain", False)
-        sources = self.data.sources(*names, plain=plain)
+    def learner(self, recipe: Any, plan: Plan, *names: str, plain: bool = False, **how: Any) -> Any:
+        """A guest with the datasets of ``names``."""
+        sources = self.sources(*names, plain=plain)
         party = names[0] if names else "lead"
         return Learner(recipe, self.package, sources, party=party, terms=plan, **how)
+
+    def _dataset(self, name: str) -> Any:
+        if name not in self._sealed:
+            path = self.folder / f"{name}.jsonl"
+            path.write_text("".join(json.dumps(row) + "\n" for row in self.rows[name]), "utf-8")
+            sealed = seal(path, self._path(name), owner=name, name="records")
+            self._sealed[name] = sealed.open()
+        return self._sealed[name]
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.sealed"
+
+
+class Judge:
+    """Chooses an adapter on validation records, and measures the chosen one on test records.
+
+    Args:
+        task: Whose records.
+        recipe: Of the way.
+        rule: Its aggregation.
+        standins: Layers that the model was trained with.
+    """
+
+    def __init__(self, task: Task, recipe: Any, rule: str, standins: Any) -> None:
+        plan = Plan(1, task.settings.steps, rule)
+        self._validating, self._testing = (
+            task.learner(recipe, plan, name, standins=standins) for name in ("validation", "test")
+        )
+
+    def chosen_within(
+        self, states: Sequence[tuple[int, bytes]], limits: Sequence[int]
+    ) -> list[Told]:
+        """For each limit, metrics of the state that is best on validation, of equals the first.
+
+        Args:
+            states: Each with the steps after which it was reached, in their order.
+            limits: Steps; only states that were reached within them are chosen from.
+        """
+        scores = [pooled([self._validating.evaluate(state)])["accuracy"] for _, state in states]
+        tested: dict[int, Told] = {}
+        chosen = []
+        for limit in limits:
+            within = [number for number, (steps, _) in enumerate(states) if steps <= limit]
+            best = max(within, key=lambda number: (scores[number], -number))
+            steps, state = states[best]
+            if best not in tested:
+                metrics = pooled([self._testing.evaluate(state)])
+                tested[best] = {name: metrics[name] for name in ("accuracy", "f1")}
+            chosen.append(tested[best] | {"validation": scores[best], "stopped": steps})
+        return chosen
 
 
 class Clock:
@@ -203,29 +300,11 @@ class Clock:
     def told(self) -> Told:
         """Both."""
         return {
-            "seconds": time.perf_counter() - self._wall,
-            "cpu": time.process_time() - self._cpu,
+            "seconds": round(time.perf_counter() - self._wall, 1),
+            "cpu": round(time.process_time() - self._cpu, 1),
         }
 
 
-def measured(learner: Learner, state: bytes) -> Told:
-    """Accuracy and macro F1 of an adapter on the learner's test records."""
-    metrics = pooled([learner.evaluate(state)])
-    return {name: metrics[name] for name in ("accuracy", "f1")}
-
-
-def _divided(rows: Rows, seed: int) -> list[Rows]:
-    """Rows by party: half, three tenths and a fifth of the patients."""
-    patients = sorted({row["patient"] for row in rows})
-    random.Random(seed).shuffle(patients)  # noqa: S311 - who has which records, not a secret
-    ends = [round(len(patients) * sum(SHARES[: number + 1])) for number in range(len(SHARES))]
-    party = {
-        patient: sum(index >= end for end in ends[:-1]) for index, patient in enumerate(patients)
-    }
-    return [[row for row in rows if party[row["patient"]] == one] for one in range(len(SHARES))]
-
-
-def _sealed(rows: Rows, name: str, folder: Path) -> Any:
-    path = folder / f"{name}.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    return seal(path, folder / f"{name}.sealed", owner=name, name="records").open()
+def digest_of_states(states: Sequence[tuple[int, bytes]]) -> str:
+    """SHA-256 of adapters one after another, 64 hex digits."""
+    return hashlib.sha256(b"".join(state for _, state in states)).hexdigest()

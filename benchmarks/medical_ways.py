@@ -1,338 +1,444 @@
-"""Ways to train one classifier on the records of three parties, for ``medical.py``.
+"""Ways to train one classifier on the records of several parties, for ``medical.py``.
 
-Every way reads the same records, starts from the same encoder, sees the same number of records in
-training and is measured on the same test records. Adapters are LoRA of rank 8 on
-queries and values, or P-tuning v2; the head trains with them.
+Every way reads the same records, starts from the same encoder, trains adapters on the same layers,
+chooses on the same validation records and is measured on the same test records. A federated way
+trains ``rounds`` times ``local_steps`` steps at each party. A central way trains as many as all
+parties together, so that it sees as many records; what it had reached after the steps of one party
+is measured as well. A sealed way names its twin: the same algorithm in the clear.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
 
+import torch
+
+from medical_baseline import chosen_tfidf
+from medical_front import first_token_only
+from medical_sealed import federated
 from medical_sets import Rows
-from medical_task import LORA, PARTIES, PREFIX, Clock, Data, Plan, Settings, Task, Told, measured
-from sealtrain.sealing.datakey import DataKey
-from sealtrain.training.privacy.noise import NoiseSource
-from sealtrain.training.run import Inputs, train
+from medical_task import (
+    LAYERS,
+    LORA,
+    PREFIX,
+    SERVER_RATE,
+    SERVER_TAU,
+    Clock,
+    Judge,
+    Plan,
+    Task,
+    Told,
+    digest_of_states,
+)
+from sealtrain.training.run import Inputs, Reporting, train
 from sealtrain_collab.cut.activations import Expected, batch_of, decode, encode
 from sealtrain_collab.cut.front import Reading
 from sealtrain_collab.cut.learning import Learning
 from sealtrain_collab.federated.merging import merge
-from sealtrain_collab.federated.patients import PatientPrivacy
-from sealtrain_collab.federated.private import (
-    PatientBound,
-    PatientRounds,
-    PrivateMerging,
-    plan_rounds,
-)
 from sealtrain_collab.federated.update import Update, decode_state, encode_state
+from sealtrain_collab.pads.accelerator import RemoteAccelerator
 from sealtrain_collab.pads.protect import protect, quantise, restore
+from sealtrain_collab.pads.serving import served
 
-MASKED_STEPS = 2
-CUT_LAYERS = 3
-SPF_SHARE = 0.02
-EPSILON, DELTA = 8.0, 1e-4
-PATIENTS_A_ROUND, RECORDS_A_PATIENT, PATIENT_NORM = 300, 1, 1.0
-PRIVATE_ROUNDS, PRIVATE_RATE = 30, 0.05
-PRIVATE_LORA = LORA | {"r": 2, "lora_alpha": 4}
-"""Noise goes into every number that trains, so the fewer the better; many patients, few rounds."""
+States = list[tuple[int, bytes]]
+Arithmetic = Literal["float", "bfloat16", "int8", "pads"]
+_NO_RUN = "00" * 16
+_SENT_TOGETHER = 64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How one cell is trained.
+    """One row.
 
     Attributes:
         title: In the table.
-        train: Trains and measures: recipe settings, data and seed to what was found.
-        kind: ``plain``: nothing hidden; ``secure``: one of ours; ``alone``: no collaboration.
+        kind: ``words``: no encoder; ``federated``; ``central``; ``cut``.
+        sealed: Through the product's own protection; else in the clear.
+        rule: How a federated way merges.
+        peft: The adapter.
+        arithmetic: ``float``; ``bfloat16``: what the lower layers give is rounded, as where it
+            travels; ``int8``, ``pads``: products with frozen weights under training.
+        twin: Of a sealed way, the same algorithm in the clear.
+        rate_of: The way whose learning rate this one takes; its own when ``None``.
     """
 
     title: str
-    train: Callable[[Task], Told]
-    kind: str
+    kind: Literal["words", "federated", "central", "cut"]
+    sealed: bool = False
+    rule: str = "fedavg"
+    peft: Literal["lora", "prefix"] = "lora"
+    arithmetic: Arithmetic = "float"
+    twin: str | None = None
+    rate_of: str | None = None
 
 
-def _federated(task: Task, rule: str, peft: Told, *, plain: bool, rate: float = 1.0) -> Told:
-    """Every round of a federation, in one process; what travels is what would."""
+WAYS = {
+    "tfidf": Way(title="TF-IDF, linear model", kind="words"),
+    "pooled": Way(title="pooled, LoRA", kind="central"),
+    "fedavg": Way(title="FedAvg, LoRA, in the clear", kind="federated"),
+    "fedavg-sealed": Way(
+        title="FedAvg, LoRA, sealed", kind="federated", sealed=True, twin="fedavg"
+    ),
+    "fedadam": Way(title="FedAdam, LoRA, in the clear", kind="federated", rule="fedadam"),
+    "exact": Way(title="exact low-rank, in the clear", kind="federated", rule="exact"),
+    "exact-sealed": Way(
+        title="exact low-rank, sealed", kind="federated", sealed=True, rule="exact", twin="exact"
+    ),
+    "ffa": Way(title="FFA-LoRA, in the clear", kind="federated", rule="ffa"),
+    "ffa-sealed": Way(
+        title="FFA-LoRA, sealed", kind="federated", sealed=True, rule="ffa", twin="ffa"
+    ),
+    "cut": Way(
+        title="cut model, LoRA, in the clear", kind="cut", arithmetic="bfloat16", rate_of="pooled"
+    ),
+    "split2": Way(
+        title="split 2: cut model, LoRA, activations on a wire",
+        kind="cut",
+        sealed=True,
+        arithmetic="bfloat16",
+        twin="cut",
+    ),
+    "int8": Way(title="pooled, LoRA, int8", kind="central", arithmetic="int8", rate_of="pooled"),
+    "split1": Way(
+        title="split 1: LoRA under pads",
+        kind="central",
+        sealed=True,
+        arithmetic="pads",
+        twin="int8",
+    ),
+    "ptuning": Way(title="pooled, P-tuning v2", kind="central", peft="prefix"),
+    "ptuning-int8": Way(
+        title="pooled, P-tuning v2, int8",
+        kind="central",
+        peft="prefix",
+        arithmetic="int8",
+        rate_of="ptuning",
+    ),
+    "ptuning-pads": Way(
+        title="P-tuning v2 under pads",
+        kind="central",
+        sealed=True,
+        peft="prefix",
+        arithmetic="pads",
+        twin="ptuning-int8",
+    ),
+    "fedavg-int8": Way(
+        title="FedAvg, LoRA, int8, in the clear",
+        kind="federated",
+        arithmetic="int8",
+        rate_of="fedavg",
+    ),
+    "method1": Way(
+        title="method 1 whole: FedAvg, sealed, under pads",
+        kind="federated",
+        sealed=True,
+        arithmetic="pads",
+        twin="fedavg-int8",
+    ),
+}
+"""By name, in the order of the table."""
+
+_SHARED = (("key", "value"),)
+"""Layers with one input: the query reads the first token alone (``medical_front``)."""
+
+
+def chooser_of(way: str) -> str:
+    """The way whose learning rate a way takes.
+
+    A sealed way takes that of its twin, and one in other arithmetic that of the way in float32.
+    """
+    how = WAYS[way]
+    if how.twin is not None:
+        return chooser_of(how.twin)
+    return how.rate_of or way
+
+
+def cell(way: str, task: Task) -> Told:
+    """Train and measure one cell of the table.
+
+    Args:
+        way: One of ``WAYS``.
+        task: Its records and settings.
+    """
+    how = WAYS[way]
+    if how.kind == "words":
+        return _words(task)
+    trained = {"federated": _federated, "central": _central, "cut": _cut}[how.kind]
+    clock = Clock()
+    states, told = trained(task, how)
+    told |= clock.told()
+    recipe = task.recipe(_peft(how), task.settings.steps)
+    rule = how.rule if how.rule in ("exact", "ffa") else "fedavg"
+    inside: Arithmetic = "int8" if how.arithmetic == "pads" else how.arithmetic
+    with _standing(task, inside) as (made, _):
+        judge = Judge(task, recipe, rule, made())
+        found = judge.chosen_within(states, (task.settings.steps, states[-1][0]))
+    return told | dict(zip(("at_steps", "at_records"), found, strict=True)) | {
+        "states": digest_of_states(states),
+        "measuring": clock.told()["cpu"] - told["cpu"],
+    }  # fmt: skip
+
+
+def _words(task: Task) -> Told:
+    clock = Clock()
+    records = task.records
+    found = chosen_tfidf(records.train, records.validation, records.test)
+    return {"at_records": found, "at_steps": found, "bytes": 0, "steps": 0} | clock.told()
+
+
+def _federated(task: Task, how: Way) -> tuple[States, Told]:
+    """Every round of a federation."""
     settings = task.settings
+    rule = how.rule if how.rule in ("exact", "ffa") else "fedavg"
+    recipe = task.recipe(_peft(how), settings.steps)
     plan = Plan(settings.rounds, settings.local_steps, rule)
-    recipe = task.recipe(peft, settings.steps, rate=rate)
-    parties = {name: task.learner(recipe, plan, name, plain=plain) for name in PARTIES}
-    lead = task.learner(recipe, plan, "test")
-    state, form, moved = lead.initial(), lead.form, 0
-    rank = peft["r"] if rule == "exact" else None
-    clock = Clock()
-    for number in range(1, plan.rounds + 1):
-        updates = []
-        for name, one in parties.items():
-            learned = one.learn(number, state)
-            moved += len(state) + len(learned.state)
-            given = decode_state(learned.state, form, party=name)
-            updates.append(Update(party=name, weight=learned.records, state=given))
-        state = encode_state(merge(rule, updates, decode_state(state, form), rank=rank))
-    return clock.told() | {"bytes": moved} | measured(lead, state)
+    with _standing(task, how.arithmetic) as (made, moved):
+        learners = {
+            name: task.learner(recipe, plan, name, plain=not how.sealed, standins=made())
+            for name in task.names
+        }
+        start = next(iter(learners.values())).initial()
+        if how.sealed:
+            carried = federated(recipe, rule, learners, settings.rounds, start)
+            merged, crossed = carried.states, carried.bytes
+        else:
+            merged = list(_in_the_clear(how.rule, learners, settings.rounds, start))
+            crossed = 2 * len(learners) * sum(map(len, merged))
+        told = {"steps": settings.steps, "bytes": crossed + moved()}
+    return [(number * settings.local_steps, one) for number, one in enumerate(merged, 1)], told
 
 
-def _one_guest(task: Task, standins: Any = None) -> Told:
-    """All records in one guest."""
-    steps = len(PARTIES) * task.settings.steps
-    recipe = task.recipe(LORA, steps)
-    names = (*PARTIES, "test")
-    one = task.learner(recipe, Plan(1, steps, "fedavg"), *names, standins=standins)
-    clock = Clock()
-    learned = one.learn(1, one.initial())
-    told = clock.told() | {"bytes": task.data.bytes, "steps": steps}
-    restore(one.model)
-    return told | measured(one, learned.state)
-
-
-def _alone(task: Task) -> Told:
-    """Every party by itself; metrics are means over the parties."""
-    settings = task.settings
-    found = []
-    for name in PARTIES:
-        recipe = task.recipe(LORA, settings.steps)
-        one = task.learner(recipe, Plan(1, settings.steps, "fedavg"), name, "test")
-        clock = Clock()
-        learned = one.learn(1, one.initial())
-        found.append(clock.told() | measured(one, learned.state))
-    sums = {key: sum(one[key] for one in found) for key in found[0]}
-    means = {key: sums[key] / len(found) for key in ("accuracy", "f1")}
-    return sums | means | {"bytes": 0}
-
-
-def masked(task: Task) -> Told:
-    """A few steps under pads beside the same without an accelerator: equal, and what they cost."""
-    from sealtrain_collab.pads.accelerator import RemoteAccelerator
-    from sealtrain_collab.pads.serving import served
-
-    recipe = task.recipe(LORA, MASKED_STEPS)
-    plan = Plan(1, MASKED_STEPS, "fedavg")
-    states, clocks, engines = [], [], []
-    with served() as there:
-        accelerator = RemoteAccelerator(there.host, there.port)
-        for change in (quantise, lambda model: engines.append(protect(model, accelerator))):
-            one = task.learner(recipe, plan, *PARTIES, standins=_StandIns(change))
-            clock = Clock()
-            states.append(one.learn(1, one.initial()).state)
-            clocks.append(clock.told())
-        spent = engines[0].engine.spent
-        accelerator.close()
-    if states[0] != states[1]:
-        raise SystemExit("what was learned under pads differs from what was learned without")
-    return {
-        "steps": MASKED_STEPS,
-        "equal": True,
-        "bytes_a_step": round((spent.bytes_out + spent.bytes_in) / MASKED_STEPS),
-        "guest_seconds_a_step": round(clocks[1]["cpu"] / MASKED_STEPS, 3),
-        "inside_seconds_a_step": round(clocks[0]["cpu"] / MASKED_STEPS, 3),
-    }
-
-
-def _private(task: Task) -> Told:
-    """Federated, private to patients: one step of many patients a round."""
-    data, rounds = task.data, PRIVATE_ROUNDS
-    recipe = task.recipe(PRIVATE_LORA, rounds, rate=PRIVATE_RATE / task.settings.learning_rate)
-    plan = Plan(rounds, 1, "ffa")
-    secret = DataKey(hashlib.sha256(b"benchmark %d" % task.seed).digest())
-    parties = {
-        name: PatientRounds(
-            task.learner(recipe, plan, name),
-            recipe,
-            data.sources(name),
-            promised=PatientBound(
-                patient="patient", records_a_patient=RECORDS_A_PATIENT, max_norm=PATIENT_NORM
-            ),
-            noise=NoiseSource(secret).derive(name),
-            seed=recipe.trainer.seed,
-        )
-        for name in PARTIES
-    }
-    patients = {name: one.patients for name, one in parties.items()}
-    promised = PatientPrivacy(
-        patient="patient",
-        records_a_patient=RECORDS_A_PATIENT,
-        patients_a_round=min(PATIENTS_A_ROUND, sum(patients.values()) // 4),
-        target_epsilon=EPSILON,
-        delta=DELTA,
-        max_patient_norm=PATIENT_NORM,
-    )
-    how = plan_rounds(promised, patients=sum(patients.values()), rounds=rounds)
-    lead = task.learner(recipe, plan, "test")
-    rate = recipe.trainer.learning_rate
-    merging = PrivateMerging(how, NoiseSource(secret).derive("lead"), learning_rate=rate)
-    state, form, moved = lead.initial(), lead.form, 0
-    clock = Clock()
+def _in_the_clear(
+    rule: str, learners: Mapping[str, Any], rounds: int, start: bytes
+) -> Iterator[bytes]:
+    """The merged adapter after each round, with no channel and no lead."""
+    state = start
+    server = _fedadam(learners, start) if rule == "fedadam" else None
     for number in range(1, rounds + 1):
-        given = {name: one.learn(number, state, how.rate) for name, one in parties.items()}
-        moved += sum(len(state) + len(one) for one in given.values())
-        sums = {name: decode_state(one, form, party=name) for name, one in given.items()}
-        merged = merging.merge(number, sums, decode_state(state, form), patients=patients)
+        given = {name: learner.learn(number, state) for name, learner in learners.items()}
+        form = next(iter(learners.values())).form
+        previous = decode_state(state, form)
+        updates = [
+            Update(party=name, weight=one.records, state=decode_state(one.state, form))
+            for name, one in sorted(given.items())
+        ]
+        if server is not None:
+            merged = server(number, updates)
+        elif rule == "fedavg":
+            merged = _mean(updates)
+        else:
+            rank = LORA["r"] if rule == "exact" else None
+            merged = merge(rule, updates, previous, rank=rank)  # type: ignore[arg-type]
         state = encode_state(merged)
-    told = clock.told() | {"bytes": moved, "epsilon": how.epsilon(rounds), "delta": DELTA}
-    return told | {"noise_multiplier": how.noise_multiplier} | measured(lead, state)
+        yield state
 
 
-def _cut(task: Task, share: float) -> Told:
+def _mean(updates: list[Update]) -> dict[str, torch.Tensor]:
+    """FedAvg as its paper has it: the mean weighted by records; added in float64."""
+    total = sum(one.weight for one in updates)
+    return {
+        name: sum(
+            (one.state[name].double() * (one.weight / total) for one in updates[1:]),
+            start=updates[0].state[name].double() * (updates[0].weight / total),
+        ).float()
+        for name in updates[0].state
+    }
+
+
+def _fedadam(
+    learners: Mapping[str, Any], start: bytes
+) -> Callable[[int, list[Update]], dict[str, torch.Tensor]]:
+    """Flower's FedAdam on the adapters."""
+    from flwr.common import (
+        Code,
+        FitRes,
+        Status,
+        ndarrays_to_parameters,
+        parameters_to_ndarrays,
+    )
+    from flwr.server.strategy import FedAdam
+
+    form = decode_state(start, next(iter(learners.values())).form)
+    names = sorted(form)
+    arrays = [form[name].numpy() for name in names]
+    strategy = FedAdam(
+        initial_parameters=ndarrays_to_parameters(arrays), eta=SERVER_RATE, tau=SERVER_TAU
+    )
+
+    def merged(number: int, updates: list[Update]) -> dict[str, torch.Tensor]:
+        results: list[Any] = [
+            (
+                None,
+                FitRes(
+                    status=Status(Code.OK, ""),
+                    parameters=ndarrays_to_parameters([one.state[name].numpy() for name in names]),
+                    num_examples=one.weight,
+                    metrics={},
+                ),
+            )
+            for one in updates
+        ]
+        parameters, _ = strategy.aggregate_fit(number, results, [])
+        if parameters is None:
+            raise RuntimeError("Flower merged nothing")
+        found = parameters_to_ndarrays(parameters)
+        return {name: torch.from_numpy(one).float() for name, one in zip(names, found, strict=True)}
+
+    return merged
+
+
+def _central(task: Task, how: Way) -> tuple[States, Told]:
+    """All records in one guest, through the product's own training."""
+    recipe = task.recipe(_peft(how), task.settings.pooled_steps(task.parties))
+    with _standing(task, how.arithmetic) as (made, moved):
+        sources = task.sources(*task.names, plain=not how.sealed)
+        states = _trained(task, recipe, sources, made(), None)
+        return states, {"steps": states[-1][0], "bytes": task.sealed_bytes + moved()}
+
+
+def _cut(task: Task, how: Way) -> tuple[States, Told]:
     """Frozen front at the parties, which send activations; the back learns in one guest."""
-    how = {
+    settings = {
         "kind": "cut",
         "policy": "policy.json",
-        "layers": CUT_LAYERS,
-        "spf_share": share,
+        "layers": LAYERS,
+        "spf_share": 0.0,
         "wire": "bfloat16",
     }
-    steps = len(PARTIES) * task.settings.steps
-    recipe = task.recipe(LORA, steps, collaboration=how)
-    clock = Clock()
+    steps = task.settings.pooled_steps(task.parties)
+    recipe = task.recipe(_peft(how), steps, collaboration=settings)
     reading, learning = Reading.of(recipe, task.package), Learning(recipe, task.package)
-    datasets = {
-        name: Activations(reading, learning.expected, task.data.rows[name])
-        for name in (*PARTIES, "test")
-    }
-    trained = train(
+    front: Any = _kept_rows(task)
+    reading = replace(reading, front=front)
+    wire = learning.expected if how.sealed else None
+    sent = {name: _Activations(reading, wire, task.rows[name]) for name in task.names}
+    sources = [replace(one, dataset=sent[one.owner]) for one in task.sources(*task.names)]
+    states = _trained(task, recipe, sources, _Layers(first_token_only), learning.train)
+    return states, {"steps": states[-1][0], "bytes": sum(one.bytes for one in sent.values())}
+
+
+def _trained(task: Task, recipe: Any, sources: Any, standins: _Layers, phase: Any) -> States:
+    """One training; its adapter as often as a federation of the same records merges."""
+    states: States = []
+    every = task.settings.local_steps
+
+    def keep(step: int, _values: Any) -> None:
+        if step % (every * task.parties) == 0 or step == task.settings.steps:
+            states.append((step, encode_state(standins.adapter())))
+
+    train(
         recipe,
-        run_id="00" * 16,
-        inputs=Inputs(
-            base_dir=task.package,
-            sources=[
-                replace(one, dataset=datasets[one.owner])
-                for one in task.data.sources(*PARTIES, "test")
-            ],
-        ),
-        phase=learning.train,
+        run_id=_NO_RUN,
+        inputs=Inputs(base_dir=task.package, sources=sources),
+        reporting=Reporting(on_metrics=keep),
+        standins=standins,
+        phase=phase,
     )
-    moved = sum(datasets[name].bytes for name in PARTIES)
-    metrics = {name: trained.metrics[name] for name in ("accuracy", "f1")}
-    return clock.told() | {"bytes": moved, "entries": learning.entries} | metrics
+    return states
 
 
-class Activations:
-    """One party's records as activations that went over the wire, in one record batch.
+def _peft(how: Way) -> Told:
+    return LORA if how.peft == "lora" else PREFIX
+
+
+def _kept_rows(task: Task) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """The front of a cut model, with the activations that every way uses."""
+
+    def rows(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        pairs = zip(input_ids, attention_mask, strict=True)
+        found = [task.front.of(ids[mask == 1]) for ids, mask in pairs]
+        return torch.nn.utils.rnn.pad_sequence(found, batch_first=True)
+
+    return rows
+
+
+def _quantised(model: Any) -> None:
+    quantise(model, shared=_SHARED)
+
+
+class _Layers:
+    """Stand-ins: the kept front, and above it layers of the way's arithmetic."""
+
+    def __init__(self, *changes: Callable[[Any], Any]) -> None:
+        self._changes = changes
+        self._model: Any = None
+
+    def put_in(self, model: Any) -> None:
+        """Swap them in."""
+        for change in self._changes:
+            change(model)
+        self._model = model
+
+    def take_out(self, model: Any) -> None:
+        """Frozen layers of the trained weights; no model is exported here."""
+        restore(model)
+
+    def adapter(self) -> dict[str, torch.Tensor]:
+        """What trains, by name, as it is now."""
+        return {
+            name: one.detach() for name, one in self._model.named_parameters() if one.requires_grad
+        }
+
+
+@contextmanager
+def _standing(
+    task: Task, arithmetic: Arithmetic
+) -> Iterator[tuple[Callable[[], _Layers], Callable[[], int]]]:
+    """What makes stand-ins, one for each model; and bytes that accelerators were sent and gave."""
+    with ExitStack() as stack:
+        engines: list[Any] = []
+        there = stack.enter_context(served()) if arithmetic == "pads" else None
+
+        def made() -> _Layers:
+            if there is not None:
+                accelerator = RemoteAccelerator(there.host, there.port)
+                stack.callback(accelerator.close)
+                return _Layers(
+                    task.front.put_in,
+                    lambda model: engines.append(
+                        protect(model, accelerator, shared=_SHARED).engine
+                    ),
+                )
+            front = partial(task.front.put_in, rounded=arithmetic == "bfloat16")
+            return _Layers(front, *([_quantised] if arithmetic == "int8" else []))
+
+        def moved() -> int:
+            return sum(one.spent.bytes_out + one.spent.bytes_in for one in engines)
+
+        yield made, moved
+
+
+class _Activations:
+    """One party's records as activations, in one dataset.
 
     Attributes:
-        bytes: Of the messages.
+        bytes: Of the messages that carried them; 0 without a wire.
+
+    Args:
+        reading: Makes activations.
+        wire: What the server expects of messages; ``None`` for no messages.
+        rows: Of the party.
     """
 
     dataset_id, root = "00" * 32, "00" * 32
 
-    def __init__(self, reading: Reading, expected: Expected, rows: Rows) -> None:
-        sent = [encode(reading.rows(rows[at : at + 64])) for at in range(0, len(rows), 64)]
-        counts = [min(64, len(rows) - at) for at in range(0, len(rows), 64)]
-        self.bytes = sum(map(len, sent))
-        self._batches = [
-            batch_of(decode(message, expected, rows=count))
-            for message, count in zip(sent, counts, strict=True)
-        ]
+    def __init__(self, reading: Reading, wire: Expected | None, rows: Rows) -> None:
+        self.bytes = 0
+        self._batches = []
+        for at in range(0, len(rows), _SENT_TOGETHER):
+            made = reading.rows(rows[at : at + _SENT_TOGETHER])
+            if wire is not None:
+                message = encode(made)
+                self.bytes += len(message)
+                made = decode(message, wire, rows=len(made))
+            self._batches.append(batch_of(made))
         self.schema = self._batches[0].schema
-        self.batch_rows = tuple(counts)
+        self.batch_rows = tuple(batch.num_rows for batch in self._batches)
 
     def batch(self, number: int) -> Any:
         """Record batch ``number``."""
         return self._batches[number]
-
-
-class _StandIns:
-    """Layers of int8, whoever multiplies."""
-
-    def __init__(self, change: Callable[[Any], Any]) -> None:
-        self._change = change
-
-    def put_in(self, model: Any) -> None:
-        """Swap them in."""
-        self._change(model)
-
-    def take_out(self, model: Any) -> None:
-        """And back."""
-        restore(model)
-
-
-WAYS = {
-    "alone": Way("each party alone, LoRA", _alone, "alone"),
-    "pooled": Way("all records in one guest, LoRA", _one_guest, "secure"),
-    "fedavg": Way(
-        "FedAvg, LoRA, in the clear",
-        lambda task: _federated(task, "fedavg", LORA, plain=True),
-        "plain",
-    ),
-    "fedavg-prefix": Way(
-        "FedAvg, P-tuning v2, in the clear",
-        lambda task: _federated(task, "fedavg", PREFIX, plain=True, rate=5.0),
-        "plain",
-    ),
-    "exact": Way(
-        "federated, exact low-rank",
-        lambda task: _federated(task, "exact", LORA, plain=False),
-        "secure",
-    ),
-    "ffa": Way(
-        "federated, FFA-LoRA",
-        lambda task: _federated(task, "ffa", LORA, plain=False, rate=2.0),
-        "secure",
-    ),
-    "private": Way(
-        f"federated, FFA-LoRA, ε = {EPSILON:g} for each patient",
-        _private,
-        "private",
-    ),
-    "cut": Way(
-        f"split 2: {CUT_LAYERS} of 6 layers at the parties, LoRA",
-        lambda task: _cut(task, 0.0),
-        "secure",
-    ),
-    "cut-spf": Way(
-        f"split 2: the same with LoRA and SPF of {SPF_SHARE:.0%}",
-        lambda task: _cut(task, SPF_SHARE),
-        "secure",
-    ),
-    "int8": Way(
-        "everything in the guest, int8 arithmetic",
-        lambda task: _one_guest(task, _StandIns(quantise)),
-        "secure",
-    ),
-}
-"""By name. Split method 1 has the accuracy of ``int8``: the same bits, as ``masked`` shows."""
-
-
-def masked_line(int8: Told, shown: Told) -> Told:
-    """The line of split method 1, from that of ``int8`` and what ``masked`` measured.
-
-    Accuracy is the same because every bit is; bytes and seconds are those of a step, times steps.
-    """
-    steps = int8["steps"]
-    return int8 | {
-        "way": "pads",
-        "title": "split 1: frozen layers elsewhere under pads †",
-        "cpu": steps * shown["guest_seconds_a_step"],
-        "seconds": steps * shown["guest_seconds_a_step"],
-        "bytes": steps * shown["bytes_a_step"],
-        "masked_steps": shown["steps"],
-    }
-
-
-def cell(
-    way: str,
-    settings: Settings,
-    seed: int,
-    read: Callable[[], tuple[Rows, Rows]],
-    package: Path,
-    folder: Path,
-) -> Told:
-    """Train and measure one cell of the table.
-
-    Args:
-        way: One of ``WAYS``, or ``masked``.
-        settings: Of the collection.
-        seed: Of everything random.
-        read: Gives training and test rows.
-        package: Folder that holds the encoder as ``model``.
-        folder: Empty, for sealed files.
-    """
-    task = Task(settings, Data(read, settings, seed, folder), seed, package)
-    found = masked(task) if way == "masked" else WAYS[way].train(task)
-    return {"settings": asdict(settings), **found}

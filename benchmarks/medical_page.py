@@ -1,0 +1,434 @@
+"""The page of ``medical.py``: means, twins, paired tests, and what was not measured.
+
+Intervals are Student's, at 95 %. Paired tests compare the same seeds: ``scipy.stats.ttest_rel``
+between ways that both have seeds, ``scipy.stats.ttest_1samp`` beside TF-IDF, which has none; the
+p-values of one table are corrected by ``scipy.stats.false_discovery_control``
+(Benjamini-Hochberg).
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from measured_on import machine
+from medical import PARTIES, Cells, Grid, Wanted, chosen_rate, words_of
+from medical_sets import Read
+from medical_split import divided
+from medical_task import RATES, settings_of
+from medical_ways import WAYS, chooser_of
+from sealtrain.base.files import atomic_write
+
+Told = dict[str, Any]
+Place = tuple[str, Any, int]
+_COLUMNS = ("at_steps", "at_records")
+
+
+def results_of(grid: Grid, cells: Cells, reads: dict[str, Read]) -> Told:
+    """Everything that the page shows.
+
+    Args:
+        grid: What was to be measured.
+        cells: What is there.
+        reads: Readers of the grid's collections.
+    """
+    used = [cell for key, cell in cells.items() if key.split("/")[0] in grid.collections]
+    places = [
+        (name, partition, parties)
+        for name in grid.collections
+        for partition in grid.partitions
+        for parties in grid.parties
+    ]
+    measured = [place for place in places if any(_seeds(cells, place, way) for way in WAYS)]
+    return {
+        "machine": machine("torch", "transformers", "peft", "flwr", "scikit-learn", "scipy"),
+        "cells": len(used),
+        "processor_seconds": round(sum(cell["cpu"] + cell.get("measuring", 0) for cell in used)),
+        "collections": {name: _shape(name, reads[name]) for name in grid.collections},
+        "words": {
+            name: cells[words_of(name).key]["at_records"]
+            for name in grid.collections
+            if words_of(name).key in cells
+        },
+        "rates": {
+            name: {
+                way: rate
+                for way in WAYS
+                if chooser_of(way) == way and (rate := chosen_rate(cells, name, way)) is not None
+            }
+            for name in grid.collections
+        },
+        "places": [_place(cells, place) for place in measured],
+        "missing": list(_missing(grid, cells)),
+    }
+
+
+def _shape(name: str, read: Read) -> Told:
+    settings = settings_of(name)
+    records = divided(read, train=settings.train, test=settings.test)
+    ((_, most),) = Counter(row["label"] for row in records.test).most_common(1)
+    return {
+        "train": len(records.train),
+        "validation": len(records.validation),
+        "test": len(records.test),
+        "labels": len(records.labels),
+        "length": settings.length,
+        "rounds": settings.rounds,
+        "local_steps": settings.local_steps,
+        "batch": settings.batch,
+        "commonest": most / len(records.test),
+    }
+
+
+def _seeds(cells: Cells, place: Place, way: str) -> dict[int, Told]:
+    """Cells of a way at its chosen rate, by seed."""
+    name, partition, parties = place
+    rate = chosen_rate(cells, name, way)
+    if rate is None or WAYS[way].kind == "words":
+        return {}
+    return {
+        cell["cell"]["seed"]: cell
+        for cell in cells.values()
+        if (cell["cell"]["collection"], cell["cell"]["partition"]) == (name, partition)
+        and (cell["cell"]["parties"], cell["cell"]["way"]) == (parties, way)
+        and cell["cell"]["rate"] == rate
+    }
+
+
+def _place(cells: Cells, place: Place) -> Told:
+    """The tables of one collection, partition and number of parties."""
+    name, partition, parties = place
+    found = {way: _seeds(cells, place, way) for way in WAYS}
+    return {
+        "collection": name,
+        "partition": partition,
+        "parties": parties,
+        "rows": [_row(way, told) for way, told in found.items() if told],
+        "twins": list(_twins(found)),
+        "compared": _corrected([*_beside_pooled(found), *_beside_words(cells, name, found)]),
+    }
+
+
+def _row(way: str, seeds: dict[int, Told]) -> Told:
+    told: Told = {"way": way, "title": WAYS[way].title, "seeds": len(seeds)}
+    for column in _COLUMNS:
+        for metric in ("accuracy", "f1"):
+            values = [cell[column][metric] for cell in seeds.values()]
+            told[f"{column}_{metric}"] = [statistics.fmean(values), interval(values)]
+    for figure in ("cpu", "bytes", "steps"):
+        told[figure] = statistics.fmean(cell[figure] for cell in seeds.values())
+    return told
+
+
+def _twins(found: dict[str, dict[int, Told]]) -> Iterator[Told]:
+    """Every sealed way beside its twin, over the seeds that both have."""
+    for way, how in WAYS.items():
+        if how.twin is None:
+            continue
+        both = sorted(found[way].keys() & found[how.twin].keys())
+        if not both:
+            continue
+        mine, twin = ([found[name][seed] for seed in both] for name in (way, how.twin))
+        pairs = list(zip(mine, twin, strict=True))
+        accuracy = [[one["at_records"]["accuracy"] for one in cells] for cells in (mine, twin)]
+        yield {
+            "way": way,
+            "twin": how.twin,
+            "seeds": len(both),
+            "equal": sum(a["states"] == b["states"] for a, b in pairs),
+            "furthest": max(abs(a - b) for a, b in zip(*accuracy, strict=True)),
+            "p": paired(*accuracy),
+        }
+
+
+def _beside_pooled(found: dict[str, dict[int, Told]]) -> Iterator[Told]:
+    """Every way beside pooling, after equal steps and after equal records."""
+    for way, seeds in found.items():
+        both = sorted(seeds.keys() & found["pooled"].keys())
+        if way == "pooled" or len(both) < 2:
+            continue
+        for column in _COLUMNS:
+            values = [
+                [found[name][seed][column]["accuracy"] for seed in both] for name in (way, "pooled")
+            ]
+            yield {
+                "way": way,
+                "other": "pooled",
+                "cost": column,
+                "seeds": len(both),
+                "difference": statistics.fmean(values[0]) - statistics.fmean(values[1]),
+                "p": paired(*values),
+            }
+
+
+def _beside_words(cells: Cells, name: str, found: dict[str, dict[int, Told]]) -> Iterator[Told]:
+    """Every way beside TF-IDF, which reads each record of training as often as it wants."""
+    words = cells.get(words_of(name).key)
+    for way, seeds in found.items():
+        if words is None or len(seeds) < 2:
+            continue
+        values = [seeds[seed]["at_records"]["accuracy"] for seed in sorted(seeds)]
+        fixed = words["at_records"]["accuracy"]
+        yield {
+            "way": way,
+            "other": "tfidf",
+            "cost": "at_records",
+            "seeds": len(values),
+            "difference": statistics.fmean(values) - fixed,
+            "p": paired(values, [fixed] * len(values)),
+        }
+
+
+def interval(values: list[float]) -> float | None:
+    """Half the 95 % confidence interval of the mean (Student); ``None`` of fewer than two."""
+    from scipy.stats import t
+
+    if len(values) < 2:
+        return None
+    error = statistics.stdev(values) / len(values) ** 0.5
+    return float(t.ppf(0.975, len(values) - 1)) * error
+
+
+def paired(ours: list[float], others: list[float]) -> float | None:
+    """Two-sided p of a paired t-test; ``None`` where all differences are equal, or too few.
+
+    Args:
+        ours: By seed.
+        others: By the same seeds.
+    """
+    from scipy.stats import ttest_1samp
+
+    differences = [a - b for a, b in zip(ours, others, strict=True)]
+    # With no spread the statistic is 0/0 or infinite: a table says "equal" or the difference.
+    if len(differences) < 2 or max(differences) == min(differences):
+        return None
+    return float(ttest_1samp(differences, 0.0).pvalue)
+
+
+def _corrected(lines: list[Told]) -> list[Told]:
+    from scipy.stats import false_discovery_control
+
+    tested = [line for line in lines if line["p"] is not None]
+    if tested:
+        corrected = false_discovery_control([line["p"] for line in tested])
+        for line, value in zip(tested, corrected, strict=True):
+            line["p"] = float(value)
+    return lines
+
+
+def _missing(grid: Grid, cells: Cells) -> Iterator[Told]:
+    """Cells that are not there, place by place, with the hours that they are likely to take."""
+    costs = _costs(cells)
+    for name in grid.collections:
+        settings = settings_of(name)
+        for partition in grid.partitions:
+            for parties in grid.parties:
+                ways: dict[str, int] = {}
+                seconds = 0.0
+                for way in grid.ways:
+                    if WAYS[way].kind == "words":
+                        continue
+                    place = (name, partition, parties)
+                    lacking = grid.seeds - len(_seeds(cells, place, way))
+                    if lacking <= 0:
+                        continue
+                    rates = 0
+                    if chosen_rate(cells, name, way) is None and chooser_of(way) == way:
+                        rates = len(RATES) - 1 if (partition, parties) == ("iid", PARTIES[0]) else 0
+                    ways[way] = lacking
+                    tokens = settings.records(parties) * settings.length
+                    seconds += (lacking + rates) * tokens * costs.get(way, costs.get("", 0.0))
+                if ways:
+                    yield {
+                        "collection": name,
+                        "partition": partition,
+                        "parties": parties,
+                        "ways": ways,
+                        "hours": seconds / 3600 if costs else None,
+                    }
+
+
+def _costs(cells: Cells) -> dict[str, float]:
+    """Processor seconds for a record's token, by way; of the costliest way under no name."""
+    found: dict[str, list[float]] = {}
+    for cell in cells.values():
+        one = Wanted(**cell["cell"])
+        if WAYS[one.way].kind == "words":
+            continue
+        settings = settings_of(one.collection)
+        tokens = settings.records(one.parties) * settings.length
+        found.setdefault(one.way, []).append((cell["cpu"] + cell["measuring"]) / tokens)
+    means = {way: statistics.fmean(values) for way, values in found.items()}
+    return means | ({"": max(means.values())} if means else {})
+
+
+# -- Markdown -----------------------------------------------------------------
+
+
+def page(results: Told) -> str:
+    """The page under docs/reference/benchmarks."""
+    parts = [_head(results), *_collections(results)]
+    for place in results["places"]:
+        parts += _tables(place, results["words"].get(place["collection"]))
+    parts += _lacking(results["missing"])
+    return "\n".join(parts) + "\n"
+
+
+def _head(results: Told) -> str:
+    facts = results["machine"]
+    versions = ", ".join(
+        f"{name} {value.partition('+')[0]}"
+        for name, value in facts.items()
+        if name not in ("processor", "processors")
+    )
+    twins = [twin for place in results["places"] for twin in place["twins"]]
+    pairs, equal = (sum(twin[name] for twin in twins) for name in ("seeds", "equal"))
+    found = (
+        f"In {equal} of {pairs} pairs of a sealed run and\nits twin in the clear, every adapter of "
+        "every round is the same, bit for bit."
+        if pairs
+        else "Tests show it for each sealed way;\nthis table has no pair yet."
+    )
+    return (
+        "# Ways to train together on medical text\n\n"
+        f"**Sealing changes no result: the same algorithm gives the same numbers sealed and in the "
+        f"clear.** {found}\n\n"
+        "Made by `python benchmarks/medical.py --minutes 45 --write` in "
+        f"{results['processor_seconds']} s of processor time on one thread.\n"
+        f"{facts['processor']}, {facts['processors']} processors; {versions}.\n"
+        "[How we measured](medical-method.md) says what is real, what each column means and how "
+        "settings were chosen.\n"
+        "No figure is extrapolated: cells that were not measured are "
+        "[listed](#not-measured) with the command that measures them.\n"
+    )
+
+
+def _collections(results: Told) -> Iterator[str]:
+    yield "## Collections and TF-IDF\n"
+    yield (
+        "| collection | training | validation | test | labels | commonest label | TF-IDF accuracy "
+        "| TF-IDF macro F1 |"
+    )
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|"
+    for name, shape in results["collections"].items():
+        words = results["words"].get(name)
+        shown = ("-", "-") if words is None else (_points(words["accuracy"]), _points(words["f1"]))
+        yield (
+            f"| `{name}` | {shape['train']:,} | {shape['validation']:,} | {shape['test']:,} "
+            f"| {shape['labels']} | {_points(shape['commonest'])} | {shown[0]} | {shown[1]} |"
+        )
+    yield ""
+    for name, rates in results["rates"].items():
+        if rates:
+            told = ", ".join(f"{WAYS[way].title} {rate:g}" for way, rate in rates.items())
+            yield f"Learning rates chosen on validation for `{name}`: {told}.\n"
+
+
+def _tables(place: Told, words: Told | None) -> Iterator[str]:
+    shape = settings_of(place["collection"])
+    parties = place["parties"]
+    kind = "IID" if place["partition"] == "iid" else "Dirichlet (alpha 0.3)"
+    yield f"## `{place['collection']}`, {parties} parties, {kind}\n"
+    yield (
+        f"{shape.length} tokens of a text. After equal steps: {shape.steps} optimizer steps one "
+        f"after another ({shape.rounds} rounds of {shape.local_steps}).\nAfter equal records: "
+        f"{shape.records(parties):,} records in batches of {shape.batch}, which is "
+        f"{shape.pooled_steps(parties)} steps of a central way.\n"
+    )
+    yield (
+        "| way | accuracy after equal steps | accuracy after equal records | macro F1 | seeds "
+        "| processor s | MB moved |"
+    )
+    yield "|---|---|---|---|---:|---:|---:|"
+    if words is not None:
+        yield (
+            f"| {WAYS['tfidf'].title} | - | {_points(words['accuracy'])} "
+            f"| {_points(words['f1'])} | 1 | - | - |"
+        )
+    for row in place["rows"]:
+        yield (
+            f"| {row['title']} | {_mean(row['at_steps_accuracy'])} "
+            f"| {_mean(row['at_records_accuracy'])} | {_mean(row['at_records_f1'])} "
+            f"| {row['seeds']} | {row['cpu']:.0f} | {row['bytes'] / 1e6:.1f} |"
+        )
+    yield ""
+    if place["twins"]:
+        yield "| sealed | twin in the clear | seeds | equal to the bit | furthest, points | p |"
+        yield "|---|---|---:|---:|---:|---|"
+        for twin in place["twins"]:
+            yield (
+                f"| {WAYS[twin['way']].title} | {WAYS[twin['twin']].title} | {twin['seeds']} "
+                f"| {twin['equal']} | {100 * twin['furthest']:.1f} "
+                f"| {_p(twin['p'], twin['furthest'])} |"
+            )
+        yield ""
+    if place["compared"]:
+        yield "| way | beside | at equal | seeds | difference, points | p, corrected |"
+        yield "|---|---|---|---:|---:|---|"
+        for line in place["compared"]:
+            cost = "steps" if line["cost"] == "at_steps" else "records"
+            yield (
+                f"| {WAYS[line['way']].title} | {WAYS[line['other']].title} "
+                f"| {'-' if line['other'] == 'tfidf' else cost} | {line['seeds']} "
+                f"| {100 * line['difference']:+.1f} | {_p(line['p'], line['difference'])} |"
+            )
+        yield ""
+
+
+def _lacking(missing: list[Told]) -> Iterator[str]:
+    yield "## Not measured\n"
+    if not missing:
+        yield "Every cell of the grid is measured.\n"
+        return
+    yield (
+        "Hours are an estimate of processor time on one thread, from the measured cells of the "
+        "same way (the costliest way where\nthere are none), in proportion to tokens; unknown "
+        "while no way with an encoder is measured. Each line is "
+        "measured by its command, which goes on from the cells that are there.\n"
+    )
+    yield "| command: `python benchmarks/medical.py` | ways and seeds that are missing | hours |"
+    yield "|---|---|---:|"
+    for line in missing:
+        command = f"{line['collection']} --partitions {line['partition']} "
+        command += f"--parties {line['parties']} --write"
+        hours = "unknown" if line["hours"] is None else f"{line['hours']:.1f}"
+        yield f"| `{command}` | {_ways_lacking(line['ways'])} | {hours} |"
+    yield ""
+
+
+def _ways_lacking(ways: dict[str, int]) -> str:
+    by_count: dict[int, list[str]] = {}
+    for way, count in ways.items():
+        by_count.setdefault(count, []).append(way)
+    encoders = [way for way, how in WAYS.items() if how.kind != "words"]
+    return "; ".join(
+        f"{count} of {'all ways' if names == encoders else ', '.join(f'`{one}`' for one in names)}"
+        for count, names in by_count.items()
+    )
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def _mean(told: list[float | None]) -> str:
+    mean, half = told
+    return _points(mean or 0.0) + ("" if half is None else f" ± {100 * half:.1f}")
+
+
+def _p(value: float | None, difference: float) -> str:
+    if value is None:
+        return "equal" if difference == 0 else "-"
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def write(results: Told, folder: Path) -> None:
+    """Write the page and its numbers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic_write(folder / "medical.md", page(results).encode(), overwrite=True)
+    numbers = (json.dumps(results, indent=2) + "\n").encode()
+    atomic_write(folder / "medical.json", numbers, overwrite=True)

@@ -1,0 +1,209 @@
+"""The medical benchmark: splits that do not leak, one budget, cells that follow their settings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy.stats import ttest_rel
+
+import medical_task
+from medical import Grid, Wanted, choosing, chosen_rate, keep, read_cells
+from medical_page import interval, paired, results_of
+from medical_sets import Rows, found_in
+from medical_split import divided, shares
+from medical_task import RATES, Settings
+from medical_ways import WAYS, chooser_of
+
+
+def rows(count: int, first: int = 0, kinds: int = 4) -> Rows:
+    """Of patients with two records each, whose labels differ from one patient to the next."""
+    return [
+        {
+            "text": f"record {first + number}",
+            "label": f"kind {(number // 2) % kinds}",
+            "patient": f"patient {(first + number) // 2}",
+        }
+        for number in range(count)
+    ]
+
+
+def patients(of: Rows) -> set[str]:
+    return {row["patient"] for row in of}
+
+
+@pytest.mark.claim("C241")
+def test_no_patient_is_in_two_splits() -> None:
+    records = divided(lambda: (rows(400), rows(60, first=1000)))
+    parts = [records.train, records.validation, records.test]
+    assert all(parts)
+    for number, part in enumerate(parts):
+        for other in parts[number + 1 :]:
+            assert not patients(part) & patients(other)
+    assert len(records.train) + len(records.validation) == 400
+
+
+def test_a_collection_whose_test_patients_train_is_refused() -> None:
+    with pytest.raises(ValueError, match="1 patients"):
+        divided(lambda: (rows(40), rows(2)))
+
+
+@pytest.mark.parametrize("partition", ["iid", "dirichlet"])
+@pytest.mark.parametrize("parties", [3, 10])
+def test_shares_are_the_training_records_and_no_others(partition: Any, parties: int) -> None:
+    records = divided(lambda: (rows(800), rows(60, first=1000)))
+    parts = shares(records.train, partition, parties, 1, least=4)
+    assert sorted(row["text"] for part in parts for row in part) == sorted(
+        row["text"] for row in records.train
+    )
+    assert sum(len(patients(part)) for part in parts) == len(patients(records.train))
+    assert min(map(len, parts)) >= 4
+
+
+def test_dirichlet_parties_differ_more_than_even_ones() -> None:
+    train = divided(lambda: (rows(800), rows(60, first=1000))).train
+
+    def largest_share(partition: Any) -> float:
+        found = []
+        for part in shares(train, partition, 3, 1, least=4):
+            labels = [row["label"] for row in part]
+            found.append(max(labels.count(one) for one in set(labels)) / len(labels))
+        return max(found)
+
+    assert largest_share("dirichlet") > largest_share("iid") + 0.1
+
+
+def test_too_many_parties_for_the_records_are_refused() -> None:
+    with pytest.raises(ValueError, match="30 parties"):
+        shares(rows(20), "iid", 30, 1, least=4)
+
+
+@pytest.mark.claim("C241")
+def test_every_way_has_the_same_budget() -> None:
+    settings = Settings(length=16, rounds=5, local_steps=7, batch=8)
+    for parties in (3, 10, 30):
+        assert settings.pooled_steps(parties) * settings.batch == settings.records(parties)
+        assert settings.records(parties) == parties * settings.steps * settings.batch
+
+
+def test_sealed_ways_take_the_rate_of_the_algorithm_in_the_clear() -> None:
+    for how in WAYS.values():
+        if how.sealed:
+            assert how.twin is not None
+            assert not WAYS[how.twin].sealed
+    for way in WAYS:
+        assert chooser_of(chooser_of(way)) == chooser_of(way)
+        assert not WAYS[chooser_of(way)].sealed
+
+
+def told(one: Wanted, validation: float = 0.5, accuracy: float = 0.6) -> dict[str, Any]:
+    metrics = {"accuracy": accuracy, "f1": 0.4, "validation": validation, "stopped": 4}
+    return {
+        "cell": {name: getattr(one, name) for name in one.__slots__},
+        "digest": one.digest,
+        "at_steps": metrics,
+        "at_records": metrics,
+        "cpu": 1.0,
+        "measuring": 0.5,
+        "bytes": 10,
+        "steps": 4,
+        "states": "aa",
+    }
+
+
+def wanted(**changed: Any) -> Wanted:
+    fields: dict[str, Any] = {
+        "collection": "notes",
+        "partition": "iid",
+        "parties": 3,
+        "way": "fedavg",
+        "rate": RATES[0],
+        "seed": 1,
+    }
+    return Wanted(**fields | changed)
+
+
+@pytest.mark.claim("C241")
+def test_a_changed_setting_invalidates_its_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, one = tmp_path / "cells.jsonl", wanted()
+    keep(path, told(one))
+    assert read_cells(path).keys() == {one.key}
+    monkeypatch.setitem(
+        medical_task.SETTINGS, "notes", Settings(length=64, rounds=1, local_steps=1)
+    )
+    assert read_cells(path) == {}
+    keep(path, told(one))
+    assert read_cells(path).keys() == {one.key}
+    monkeypatch.setattr(medical_task, "LORA", medical_task.LORA | {"r": 4})
+    assert read_cells(path) == {}
+
+
+def test_a_cell_is_written_once_and_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
+    path = tmp_path / "cells.jsonl"
+    keep(path, told(wanted(), accuracy=0.6))
+    with path.open("a") as file:
+        file.write(json.dumps(told(wanted(seed=2)))[:40])
+    keep(path, told(wanted(seed=3)))
+    keep(path, told(wanted(), accuracy=0.9))
+    cells = read_cells(path)
+    assert {key.rpartition("/")[2] for key in cells} == {"1", "3"}
+    assert cells[wanted().key]["at_records"]["accuracy"] == 0.6
+
+
+@pytest.mark.claim("C241")
+def test_rates_are_chosen_on_validation_alone() -> None:
+    # The rate with the best test accuracy has the worst validation accuracy.
+    validation, accuracy = (0.7, 0.7, 0.5), (0.1, 0.2, 0.9)
+    cells = {
+        one.key: told(one, validation=score, accuracy=hidden)
+        for one, score, hidden in zip(
+            choosing("notes", "fedavg"), validation, accuracy, strict=True
+        )
+    }
+    assert chosen_rate(cells, "notes", "fedavg-sealed") == RATES[0]
+    cells.popitem()
+    assert chosen_rate(cells, "notes", "fedavg-sealed") is None
+
+
+def test_a_resumed_grid_wants_only_what_is_missing() -> None:
+    grid = Grid(
+        collections=["notes"],
+        partitions=["iid", "dirichlet"],
+        parties=[3],
+        ways=["tfidf", "fedavg", "fedavg-sealed"],
+        seeds=2,
+    )
+    cells: dict[str, Any] = {}
+    order = []
+    for one in grid.wanted(cells):
+        if one.key not in cells:
+            order.append(one)
+            cells[one.key] = told(one)
+    # Linear model; three rates; the chosen one's further seed; sealed seeds; and both elsewhere.
+    assert len(order) == 1 + 3 + 1 + 2 + 4
+    assert [one for one in grid.wanted(cells) if one.key not in cells] == []
+
+
+def test_the_page_counts_what_is_missing(tmp_path: Path) -> None:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    for name, part in (("train", rows(100)), ("test", rows(20, first=1000))):
+        lines = "".join(json.dumps(row) + "\n" for row in part)
+        (folder / f"{name}.jsonl").write_text(lines, "utf-8")
+    reads = found_in(tmp_path)
+    grid = Grid(collections=["notes"], partitions=["iid"], parties=[3], ways=["fedavg"], seeds=3)
+    cells = {one.key: told(one) for one in choosing("notes", "fedavg")}
+    results = results_of(grid, cells, reads)
+    assert [line["ways"] for line in results["missing"]] == [{"fedavg": 2}]
+    assert [row["seeds"] for place in results["places"] for row in place["rows"]] == [1]
+
+
+def test_paired_tests_are_those_of_scipy() -> None:
+    ours, others = [0.61, 0.64, 0.6, 0.66, 0.63], [0.6, 0.6, 0.61, 0.62, 0.6]
+    assert paired(ours, others) == pytest.approx(float(ttest_rel(ours, others).pvalue))
+    assert paired(ours, ours) is None
+    assert interval([0.5]) is None
