@@ -165,7 +165,7 @@ def matrix_vectors() -> list[dict[str, Any]]:
     return found
 
 
-def pad_vectors() -> dict[str, list[dict[str, Any]]]:
+def pad_vectors() -> dict[str, dict[str, list[dict[str, Any]]]]:
     """``pads``: streams of secrets, and which words of a cipher are taken."""
     matrix = grid("pad matrix", 3, 5, -127, 127)
     streams = []
@@ -186,8 +186,8 @@ def pad_vectors() -> dict[str, list[dict[str, Any]]]:
             )
     words = [0, P, 0x80000000, 0xFFFFFFFF, H, H + 1, P - 1, 0x80000000 | P, 7]
     data = struct.pack(f"<{len(words)}I", *words)
-    words = [{"data": data.hex(), "elements": accepted(data)}]
-    return {"cases": {"streams": streams, "words": words}}
+    taken = [{"data": data.hex(), "elements": accepted(data)}]
+    return {"cases": {"streams": streams, "words": taken}}
 
 
 def product_vectors() -> list[dict[str, Any]]:

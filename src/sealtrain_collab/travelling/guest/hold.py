@@ -36,7 +36,7 @@ from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.parties.party import Part, PartyRun
 from sealtrain_collab.travelling.guest.tokens import HeldTokens
 from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, GivingBounds, Holder
-from sealtrain_collab.travelling.recipe import Travelling, token_bytes
+from sealtrain_collab.travelling.recipe import Travelling, program_of, token_bytes
 from sealtrain_collab.travelling.standby import STANDBY_PURPOSE
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class _Work:
         self._how = how
         self._talk = talk
         (column,) = run.recipe.columns.names
-        width = token_bytes(run.recipe.model.config["vocab_size"])
+        width = token_bytes(program_of(run.recipe)["vocab_size"])
         source = HeldTokens(run.sources, column, run.keeper.require, width=width)
         limit = travelling.limit_of(run.name)
         self._holder = Holder(
