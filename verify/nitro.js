@@ -107,7 +107,7 @@ async function trustedRoot(found, simulatorRoot) {
 async function chain({ bundle, leaf }, now) {
   try {
     const path = [...bundle, leaf].map(x509.certificate);
-    await x509.checkPath(path, { now });
+    await x509.checkPath(path, { now, constrained: true });
     return path.at(-1);
   } catch (error) {
     if (!(error instanceof x509.BadDer || error instanceof TypeError)) throw error;

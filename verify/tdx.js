@@ -126,6 +126,22 @@ function checkTime(quote, parts, now) {
   demand(start <= now && now < end, "collateral-expired", "collateral is not valid at that time");
 }
 
+const STATUSES = [
+  "UpToDate",
+  "SWHardeningNeeded",
+  "ConfigurationNeeded",
+  "ConfigurationAndSWHardeningNeeded",
+  "OutOfDate",
+  "OutOfDateConfigurationNeeded",
+  "Revoked",
+];
+
+/** Whether every level of TCB info or a QE identity has a status that Intel defines. */
+function statusesKnown({ tcbLevels = [], tdxModuleIdentities = [] }) {
+  const levels = [tcbLevels, ...tdxModuleIdentities.map((one) => one?.tcbLevels ?? [])].flat();
+  return levels.every((level) => STATUSES.includes(level?.tcbStatus));
+}
+
 async function checkCollateral(quote, collateral, parts) {
   const root = quote.chain[2];
   const { chains, lists } = parts;
@@ -144,6 +160,7 @@ async function checkCollateral(quote, collateral, parts) {
       signature?.length === 64 &&
       (await ecdsa("P-256", "SHA-256", chain[0].point, signature, utf8(collateral[name])));
     demand(holds, code, `${name} is not its issuer's`);
+    demand(statusesKnown(parts[name === "tcb_info" ? "info" : "identity"].value), code, `${name} has an unknown status`);
   }
 }
 

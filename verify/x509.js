@@ -258,8 +258,9 @@ export function powers(one) {
 /**
  * Refuse a path, root first, unless each certificate signed the next one with ECDSA and SHA-384 on
  * P-384, all but the last are authorities within their depth, and the last one may only sign.
+ * `constrained` demands of each that it says whether it is an authority.
  */
-export async function checkPath(path, { now, critical = [] }) {
+export async function checkPath(path, { now, critical = [], constrained = false }) {
   const known = ["2.5.29.19", "2.5.29.15", ...critical];
   for (const [place, one] of path.entries()) {
     const leaf = place === path.length - 1;
@@ -267,6 +268,7 @@ export async function checkPath(path, { now, critical = [] }) {
     for (const [name, extension] of one.extensions) {
       if (extension.critical && !known.includes(name)) fail("an unknown critical extension");
     }
+    if (constrained && !one.extensions.has("2.5.29.19")) fail("a certificate without basic constraints");
     const { authority, depth, certifies, signs } = powers(one);
     if (leaf && (authority || signs !== true)) fail("the leaf is an authority, or may not sign");
     if (!leaf && !(authority && certifies === true)) fail("an issuer may not sign certificates");

@@ -36,7 +36,7 @@ def main() -> None:
                 {"name": "the run as it was", "outcome": "ok"},
                 {
                     "name": "a file with a changed bit",
-                    "file": "model/model.safetensors.sealed",
+                    "changed": "model/model.safetensors.sealed",
                     "outcome": "artefacts subject-mismatch",
                 },
                 {

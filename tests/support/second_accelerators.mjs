@@ -1,6 +1,7 @@
 // Judge many questions about accelerators in one process: a JSON object a line in, a code or null out.
 
 import { createInterface } from "node:readline";
+import { pathToFileURL } from "node:url";
 
 import { CannotCheck, Refusal, fromBase64, fromHex, utf8 } from "../../verify/bytes.js";
 import { parseJson } from "../../verify/json.js";
@@ -17,7 +18,7 @@ const form = (holds, code) => {
   if (!holds) throw new Refusal(code, "another form");
 };
 
-const JUDGES = {
+export const JUDGES = {
   async gpus({ evidence, rules, simulated, collateral, nonce, now }) {
     form(RULES(rules, simulated), "trust-invalid");
     form(FORM(evidence) && (collateral === null || COLLATERAL(collateral)), "evidence-malformed");
@@ -39,15 +40,19 @@ const JUDGES = {
   },
 };
 
-for await (const line of createInterface({ input: process.stdin })) {
-  let code = null;
-  try {
-    const question = read(line);
-    await JUDGES[question.kind](question);
-  } catch (error) {
-    if (error instanceof Refusal) code = error.code;
-    else if (error instanceof CannotCheck) code = "not-checked";
-    else code = `fault ${error.stack}`;
+if (import.meta.url === pathToFileURL(process.argv[1]).href) await answer();
+
+async function answer() {
+  for await (const line of createInterface({ input: process.stdin })) {
+    let code = null;
+    try {
+      const question = read(line);
+      await JUDGES[question.kind](question);
+    } catch (error) {
+      if (error instanceof Refusal) code = error.code;
+      else if (error instanceof CannotCheck) code = "not-checked";
+      else code = `fault ${error.stack}`;
+    }
+    process.stdout.write(`${JSON.stringify(code)}\n`);
   }
-  process.stdout.write(`${JSON.stringify(code)}\n`);
 }

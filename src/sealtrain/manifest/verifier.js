@@ -2255,8 +2255,9 @@ function powers(one) {
 /**
  * Refuse a path, root first, unless each certificate signed the next one with ECDSA and SHA-384 on
  * P-384, all but the last are authorities within their depth, and the last one may only sign.
+ * `constrained` demands of each that it says whether it is an authority.
  */
-async function checkPath(path, { now, critical = [] }) {
+async function checkPath(path, { now, critical = [], constrained = false }) {
   const known = ["2.5.29.19", "2.5.29.15", ...critical];
   for (const [place, one] of path.entries()) {
     const leaf = place === path.length - 1;
@@ -2264,6 +2265,7 @@ async function checkPath(path, { now, critical = [] }) {
     for (const [name, extension] of one.extensions) {
       if (extension.critical && !known.includes(name)) fail("an unknown critical extension");
     }
+    if (constrained && !one.extensions.has("2.5.29.19")) fail("a certificate without basic constraints");
     const { authority, depth, certifies, signs } = powers(one);
     if (leaf && (authority || signs !== true)) fail("the leaf is an authority, or may not sign");
     if (!leaf && !(authority && certifies === true)) fail("an issuer may not sign certificates");
@@ -2457,7 +2459,7 @@ async function trustedRoot(found, simulatorRoot) {
 async function chain({ bundle, leaf }, now) {
   try {
     const path = [...bundle, leaf].map(x509.certificate);
-    await x509.checkPath(path, { now });
+    await x509.checkPath(path, { now, constrained: true });
     return path.at(-1);
   } catch (error) {
     if (!(error instanceof x509.BadDer || error instanceof TypeError)) throw error;
@@ -4006,6 +4008,22 @@ function checkTime(quote, parts, now) {
   demand(start <= now && now < end, "collateral-expired", "collateral is not valid at that time");
 }
 
+const STATUSES = [
+  "UpToDate",
+  "SWHardeningNeeded",
+  "ConfigurationNeeded",
+  "ConfigurationAndSWHardeningNeeded",
+  "OutOfDate",
+  "OutOfDateConfigurationNeeded",
+  "Revoked",
+];
+
+/** Whether every level of TCB info or a QE identity has a status that Intel defines. */
+function statusesKnown({ tcbLevels = [], tdxModuleIdentities = [] }) {
+  const levels = [tcbLevels, ...tdxModuleIdentities.map((one) => one?.tcbLevels ?? [])].flat();
+  return levels.every((level) => STATUSES.includes(level?.tcbStatus));
+}
+
 async function checkCollateral(quote, collateral, parts) {
   const root = quote.chain[2];
   const { chains, lists } = parts;
@@ -4024,6 +4042,7 @@ async function checkCollateral(quote, collateral, parts) {
       signature?.length === 64 &&
       (await ecdsa("P-256", "SHA-256", chain[0].point, signature, utf8(collateral[name])));
     demand(holds, code, `${name} is not its issuer's`);
+    demand(statusesKnown(parts[name === "tcb_info" ? "info" : "identity"].value), code, `${name} has an unknown status`);
   }
 }
 
