@@ -82,7 +82,7 @@ def _guest(tee: str, shown: Any, app_compose: bytes, rules: Any, **named: Any) -
             shown["document_bytes"], **{k: named[k] for k in ("simulator_root", "now")}
         )
     elif tee == "snp":
-        given = {k: named.get(k) for k in ("simulator_root", "now", "crl")}
+        given = {name: named.get(name) for name in ("simulator_root", "now", "crl")}
         asked = _report(shown["report_bytes"], shown["certificates_der"], **given)
     else:
         return None  # asked again of the quote
