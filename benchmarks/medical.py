@@ -7,8 +7,8 @@
 Without options it measures the whole grid. Each cell is one line of ``--cells``, written once with
 the digest of its settings as soon as it is done: a run that stopped goes on where it was, and a
 cell whose settings have changed since is measured again. ``--minutes`` stops after so many minutes
-of processor time; ``--no-run`` makes the table of what is there. Cells that the table lacks are
-listed with the command that measures them.
+of processor time; ``--no-run`` measures nothing. ``--write`` makes the page of the cells that are
+there; cells that it lacks are listed with the command that measures them.
 
 The learning rate of each way and collection is chosen from ``medical_task.RATES`` on validation
 records, with seed 1 of the IID partition among the fewest parties. A sealed way takes its twin's.
@@ -297,7 +297,7 @@ def run(grid: Grid, cells: Cells, path: Path, reads: dict[str, Read], minutes: f
 
 
 def main() -> None:
-    """Measure what is asked for and not there yet, then print the table."""
+    """Measure what is asked for and not there yet, then write or print the table."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("sets", nargs="*", metavar="SET", help="all that are found by default")
     parser.add_argument("--data", type=Path, action="append", default=[], metavar="DIR",
@@ -345,9 +345,8 @@ def main() -> None:
             whole = Grid(collections=list(reads), partitions=PARTITIONS, parties=PARTIES,
                          ways=list(WAYS), seeds=SEEDS)  # fmt: skip
             write(results_of(whole, cells, reads), DOCS)
-    results = results_of(grid, cells, reads)
     if given.json:
-        print(json.dumps(results, indent=2))
+        print(json.dumps(results_of(grid, cells, reads), indent=2))
 
 
 if __name__ == "__main__":

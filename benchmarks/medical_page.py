@@ -9,7 +9,9 @@ p-values of one table are corrected by ``scipy.stats.false_discovery_control``
 from __future__ import annotations
 
 import json
+import math
 import statistics
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +38,7 @@ def results_of(grid: Grid, cells: Cells, reads: dict[str, Read]) -> Told:
         cells: What is there.
         reads: Readers of the grid's collections.
     """
+    began = time.process_time()
     used = [cell for key, cell in cells.items() if key.split("/")[0] in grid.collections]
     places = [
         (name, partition, parties)
@@ -45,7 +48,12 @@ def results_of(grid: Grid, cells: Cells, reads: dict[str, Read]) -> Told:
     ]
     measured = [place for place in places if any(_seeds(cells, place, way) for way in WAYS)]
     return {
-        "machine": machine("torch", "transformers", "peft", "flwr", "scikit-learn", "scipy"),
+        "machine": {
+            name: value.partition("+")[0] if isinstance(value, str) else value
+            for name, value in machine(
+                "torch", "transformers", "peft", "flwr", "scikit-learn", "scipy"
+            ).items()
+        },
         "cells": len(used),
         "processor_seconds": round(sum(cell["cpu"] + cell.get("measuring", 0) for cell in used)),
         "collections": {name: _shape(name, reads[name]) for name in grid.collections},
@@ -64,6 +72,7 @@ def results_of(grid: Grid, cells: Cells, reads: dict[str, Read]) -> Told:
         },
         "places": [_place(cells, place) for place in measured],
         "missing": list(_missing(grid, cells)),
+        "seconds": math.ceil(time.process_time() - began),
     }
 
 
@@ -281,7 +290,7 @@ def page(results: Told) -> str:
 def _head(results: Told) -> str:
     facts = results["machine"]
     versions = ", ".join(
-        f"{name} {value.partition('+')[0]}"
+        f"{name} {value}"
         for name, value in facts.items()
         if name not in ("processor", "processors")
     )
@@ -297,8 +306,9 @@ def _head(results: Told) -> str:
         "# Ways to train together on medical text\n\n"
         f"**Sealing changes no result: the same algorithm gives the same numbers sealed and in the "
         f"clear.** {found}\n\n"
-        "Made by `python benchmarks/medical.py --minutes 45 --write` in "
-        f"{results['processor_seconds']} s of processor time on one thread.\n"
+        f"Made by `python benchmarks/medical.py --no-run --write` in {results['seconds']} s of "
+        f"processor time, from {results['cells']} cells;\nmeasuring these took "
+        f"{results['processor_seconds']} s on one thread.\n"
         f"{facts['processor']}, {facts['processors']} processors; {versions}.\n"
         "[How we measured](medical-method.md) says what is real, what each column means and how "
         "settings were chosen.\n"
