@@ -116,19 +116,19 @@ def resume_lead(
     if (out / RUN_MANIFEST).exists():
         raise AlreadyExists("the run is complete", got=str(out / RUN_MANIFEST))
     settings = replace(settings, relay=where.absolute())
-    run = LeadRun(settings, run_id, on_failure=on_failure, alone=alone)
-    try:
-        if terms_of(run).patient_privacy is not None:
-            raise PrivacyBroken(
-                "a lead whose rounds hide patients cannot be resumed",
-                check="resume",
-                hint="begin a new run; the spent epsilon stays spent",
-            )
-    except SealtrainError:
-        run.close()
-        raise
-    save_run(settings, run_id)
     with Carrier(where) as carrier:
+        run = LeadRun(settings, run_id, on_failure=on_failure, alone=alone)
+        try:
+            if terms_of(run).patient_privacy is not None:
+                raise PrivacyBroken(
+                    "a lead whose rounds hide patients cannot be resumed",
+                    check="resume",
+                    hint="begin a new run; the spent epsilon stays spent",
+                )
+        except SealtrainError:
+            run.close()
+            raise
+        save_run(settings, run_id)
         return _led(run, carrier, begun=begun, progress=progress, alone=alone)
 
 
