@@ -76,9 +76,9 @@ class Carrier:
                 self._relay.shutdown(socket.SHUT_RDWR)
         if self._thread is not None:
             self._thread.join()
-        self._listener.close()
-        with suppress(OSError):  # a confined process may leave it
+        with suppress(OSError):  # before it is free for another one; a confined process leaves it
             self.path.unlink()
+        self._listener.close()
 
     @property
     def nodes(self) -> tuple[int, ...]:

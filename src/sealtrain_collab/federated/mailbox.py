@@ -72,9 +72,9 @@ class Mailbox:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._listener.close()
-        with suppress(OSError):  # a confined process may leave it
+        with suppress(OSError):  # before it is free for another one; a confined process leaves it
             self.path.unlink()
+        self._listener.close()
 
     def next(self, timeout: float) -> Turn | None:
         """The next turn; ``None`` when none arrives in time, or another message arrives.
