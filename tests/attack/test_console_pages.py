@@ -78,8 +78,11 @@ def test_what_another_site_loads_is_refused(site: str, world: ConsoleWorld) -> N
     status, _, text = asked(world.url, "/consortium", Sec_Fetch_Site=site, Sec_Fetch_Mode="no-cors")
     assert status == 403
     assert "hospital-a" not in text
-    followed = asked(world.url, "/consortium", Sec_Fetch_Site=site, Sec_Fetch_Mode="navigate")
-    assert followed[0] == 200  # a link that a person follows
+    link = {"Sec_Fetch_Site": site, "Sec_Fetch_Mode": "navigate"}
+    assert asked(world.url, "/consortium", **link)[0] == 200  # a link that a person follows
+    assert asked(world.url, "/consortium", **link, Sec_Fetch_Dest="document")[0] == 200
+    for dest in ("iframe", "frame", "object", "embed"):
+        assert asked(world.url, "/consortium", **link, Sec_Fetch_Dest=dest)[0] == 403
 
 
 @pytest.mark.claim("C209")

@@ -2,7 +2,8 @@
 
 1. A request names this machine in ``Host``: a name that another site points at loopback does not
    reach a page (DNS rebinding).
-2. A request that another site makes is refused, unless a person follows a link.
+2. A request that another site makes is refused, unless a person follows a link: what a frame, an
+   object or a script would load is none.
 3. What changes something (any method but ``GET`` and ``HEAD``) comes from a page of this very
    origin, and its body has a cap.
 4. Every answer forbids inline scripts and styles, other hosts, frames and caches.
@@ -96,7 +97,8 @@ def _require_own(scope: Scope) -> None:
         )
     reads = scope["method"] in _READS
     site = headers.get("sec-fetch-site", "same-origin")
-    followed = reads and headers.get("sec-fetch-mode") == "navigate"
+    whole = headers.get("sec-fetch-dest", "document") == "document"
+    followed = reads and whole and headers.get("sec-fetch-mode") == "navigate"
     if site not in ("same-origin", "none") and not followed:  # (2)
         raise CrossSiteRefused(
             "a page of another site asked the console",
