@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import threading
+import time
 import tomllib
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,7 @@ from federated_world import START, FederatedWorld, rounds, values
 from sealtrain.signing.runlog import RunLog
 from sealtrain_collab.federated.app import FLWR_VERSION
 from sealtrain_collab.federated.carrier import Carrier
-from sealtrain_collab.federated.flower import Flower
+from sealtrain_collab.federated.flower import CERTIFICATE, Flower, write_certificate
 
 PLACES = ("clinic-a", "clinic-b")
 
@@ -27,6 +31,71 @@ def test_the_app_asks_for_the_flower_that_the_extra_brings(repository: Path) -> 
 @pytest.mark.timeout(280)
 @pytest.mark.nightly
 def test_flower_carries_the_rounds_of_two_parties(tmp_path: Path) -> None:
+    with carried(tmp_path) as (world, _flower):
+        plan = rounds(rounds=1, min_parties=2, round_seconds=100, parties=PLACES)
+        merged = world.federation(plan).run(START)
+        assert values(merged.state) == [1.5] * 4
+        assert merged.counts == {name: {"hits": 1} for name in PLACES}
+        assert not world.events("party.left")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.nightly
+@pytest.mark.claim("C244")
+def test_a_killed_supernode_and_a_killed_superlink_end_no_run(tmp_path: Path) -> None:
+    with carried(tmp_path) as (world, flower):
+
+        def merged(number: int) -> None:
+            until = time.monotonic() + 600
+            while len(world.events("round.merged")) < number and time.monotonic() < until:
+                time.sleep(0.1)
+
+        def kills() -> None:
+            merged(1)
+            flower.kill_node(PLACES[0])
+            flower.add_node(PLACES[0], world.folder / f"{PLACES[0]}.sock")
+            merged(2)
+            flower.kill_link()
+            flower.open_link()
+            flower.run_app(world.folder / "lead.sock")
+
+        thread = threading.Thread(target=kills, daemon=True)
+        thread.start()
+        plan = rounds(rounds=4, min_parties=2, round_seconds=300, parties=PLACES)
+        state = world.federation(plan).run(START).state
+        thread.join(60)
+        assert values(state) == [6.0] * 4
+        assert [one["parties"] for one in world.events("round.merged")] == [list(PLACES)] * 4
+        lost = world.events("party.left")
+        assert {one["party"] for one in lost} == set(PLACES)
+        assert {one["code"] for one in lost} == {"peer-unreachable"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+@pytest.mark.nightly
+@pytest.mark.claim("C244")
+def test_a_supernode_does_not_talk_to_a_superlink_of_another_authority(tmp_path: Path) -> None:
+    with carried(tmp_path) as (world, flower):
+        plan = rounds(rounds=1, min_parties=2, round_seconds=100, parties=PLACES)
+        world.federation(plan).run(START)  # by the right one it does
+        flower.kill_node(PLACES[0])
+        (tmp_path / "other").mkdir()
+        write_certificate(tmp_path / "other", "127.0.0.1")
+        shutil.copy(tmp_path / "other" / CERTIFICATE, tmp_path / "flower" / CERTIFICATE)
+        flower.add_node(PLACES[0], world.folder / f"{PLACES[0]}.sock")
+        log = tmp_path / "flower" / f"{PLACES[0]}.log"
+        before = log.read_text().count("CERTIFICATE_VERIFY_FAILED")
+        until = time.monotonic() + 120
+        while before == log.read_text().count("CERTIFICATE_VERIFY_FAILED"):
+            assert time.monotonic() < until, log.read_text()[-2000:]
+            time.sleep(0.5)
+
+
+@contextmanager
+def carried(tmp_path: Path) -> Iterator[tuple[FederatedWorld, Flower]]:
+    """Two parties behind Flower's processes, which talk over TLS."""
     pytest.importorskip("flwr", reason="needs sealtrain[federated]")
     with ExitStack() as stack:
         # A socket's path is short, wherever the tests lie.
@@ -39,11 +108,7 @@ def test_flower_carries_the_rounds_of_two_parties(tmp_path: Path) -> None:
         )
         flower.open_link()
         for name in PLACES:
-            world.party(name)
+            world.party(name, patience=900.0)
             flower.add_node(name, folder / f"{name}.sock")
         flower.run_app(folder / "lead.sock")
-        plan = rounds(rounds=1, min_parties=2, round_seconds=100, parties=PLACES)
-        merged = world.federation(plan).run(START)
-        assert values(merged.state) == [1.5] * 4
-        assert merged.counts == {name: {"hits": 1} for name in PLACES}
-        assert not world.events("party.left")
+        yield world, flower

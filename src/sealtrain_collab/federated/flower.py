@@ -1,32 +1,40 @@
 """Flower's own processes for a rehearsal: SuperLink, SuperNodes, and the run of the relay's app.
 
 They get an environment and a home of their own in the rehearsal's folder, with everything off that
-would tell somebody that they run.
+would tell somebody that they run. They talk over TLS, by a certificate that is made for this
+rehearsal, and the SuperLink keeps what it knows in a file, so each can be killed and started again.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
 from sealtrain.base.extras import extra_missing
+from sealtrain.base.files import atomic_write
 from sealtrain.cli.programs import end
 from sealtrain.errors import Unreachable
 from sealtrain_collab.federated.app import write_app
 
-__all__ = ["Flower"]
+__all__ = ["CERTIFICATE", "KEY", "Flower", "require_flower", "write_certificate"]
+
+CERTIFICATE = "superlink.pem"
+KEY = "superlink.key"
 
 _STARTS_WITHIN_S = 90.0
 _POLL_S = 0.1
 _LINK = "rehearsal"
+_HOST = "127.0.0.1"
 
 
 class Flower:
@@ -40,6 +48,7 @@ class Flower:
         self._folder = folder
         self._stack = ExitStack()
         self._port = _free_port()
+        self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._environment = os.environ | {
             "FLWR_HOME": str(folder / "home"),
             "FLWR_TELEMETRY_ENABLED": "0",
@@ -52,9 +61,11 @@ class Flower:
         require_flower()
         home = self._folder / "home"
         home.mkdir(parents=True)
+        write_certificate(self._folder, _HOST)
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "{_LINK}"\n\n[superlink.{_LINK}]\n'
-            f'address = "127.0.0.1:{self._port}"\ninsecure = true\n'
+            f'address = "{_HOST}:{self._port}"\n'
+            f'root-certificates = "{self._folder.absolute() / CERTIFICATE}"\n'
         )
         return self
 
@@ -62,23 +73,36 @@ class Flower:
         self._stack.close()
 
     def open_link(self) -> None:
-        """Start the SuperLink; nodes wait for it, and ``run_app`` does."""
+        """Start the SuperLink, or start it again; nodes wait for it, and ``run_app`` does."""
+        certificate = str(self._folder / CERTIFICATE)
         self._link = self._start(
-            "superlink", "flower-superlink", "--insecure", "--host", "127.0.0.1",
-            "--port", str(self._port), "--disable-runtime-dependency-installation",
+            "superlink", "flower-superlink", "--host", _HOST, "--port", str(self._port),
+            "--ssl-ca-certfile", certificate, "--ssl-certfile", certificate,
+            "--ssl-keyfile", str(self._folder / KEY),
+            "--database", str(self._folder / "superlink.db"),
+            "--disable-runtime-dependency-installation",
         )  # fmt: skip
 
+    def kill_link(self) -> None:
+        """Kill the SuperLink and what it started, as the end of its machine does."""
+        _kill(self._link)
+
     def add_node(self, name: str, relay: Path) -> None:
-        """Start a SuperNode.
+        """Start a SuperNode, or start it again.
 
         Args:
             name: Of its log.
             relay: Socket of the party beside it.
         """
-        self._start(
-            name, "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self._port}",
+        self._nodes[name] = self._start(
+            name, "flower-supernode", "--superlink", f"{_HOST}:{self._port}",
+            "--root-certificates", str(self._folder / CERTIFICATE),
             "--port", str(_free_port()), "--node-config", f'relay="{relay}"',
         )  # fmt: skip
+
+    def kill_node(self, name: str) -> None:
+        """Kill a SuperNode and what it started, as the end of its machine does."""
+        _kill(self._nodes[name])
 
     def run_app(self, relay: Path) -> None:
         """Have the SuperLink run the relay's app.
@@ -91,7 +115,8 @@ class Flower:
         """
         self._await_link()
         app = self._folder / "app"
-        write_app(app)
+        if not app.exists():
+            write_app(app)
         done = subprocess.run(  # noqa: S603  # Flower's own program with our own words
             [
                 sys.executable, "-m", "flwr.cli.app", "run", str(app), _LINK,
@@ -111,7 +136,7 @@ class Flower:
 
     def _await_link(self) -> None:
         until = time.monotonic() + _STARTS_WITHIN_S
-        while not _answers(self._port):
+        while not _answers(self._port, self._folder / CERTIFICATE):
             if self._link.poll() is not None or time.monotonic() > until:
                 raise Unreachable(
                     "Flower's SuperLink did not start",
@@ -122,7 +147,7 @@ class Flower:
             time.sleep(_POLL_S)
 
     def _start(self, name: str, program: str, *words: str) -> subprocess.Popen[bytes]:
-        log = self._stack.enter_context((self._folder / f"{name}.log").open("wb"))
+        log = self._stack.enter_context((self._folder / f"{name}.log").open("ab"))
         process = subprocess.Popen(  # noqa: S603  # Flower's own program with our own words
             [str(Path(sys.executable).parent / program), *words],
             env=self._environment,
@@ -131,6 +156,70 @@ class Flower:
         )
         self._stack.callback(end, process)
         return process
+
+
+def write_certificate(folder: Path, host: str, *, days: int = 7) -> None:
+    """Write ``CERTIFICATE``, its own authority, and ``KEY`` for a SuperLink.
+
+    Args:
+        folder: Where they are made.
+        host: Address that nodes and ``flwr`` reach it by.
+        days: For which it holds.
+    """
+    import datetime as dt
+    import ipaddress
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "SuperLink")])
+    now = dt.datetime.now(dt.UTC)
+    address = x509.IPAddress(ipaddress.ip_address(host))
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + dt.timedelta(days=days))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    encoded = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    atomic_write(folder / KEY, encoded, mode=0o600)
+    atomic_write(folder / CERTIFICATE, certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process and all that it started."""
+    if process.poll() is None:
+        for identity in (process.pid, *_started_by(process.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(identity, signal.SIGKILL)
+    process.wait()
+
+
+def _started_by(parent: int) -> list[int]:
+    """Processes below one, as they are now."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError, IndexError):
+            above = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(above, []).append(int(stat.parent.name))
+    found, pending = [], [parent]
+    while pending:
+        below = children.pop(pending.pop(), [])
+        found += below
+        pending += below
+    return found
 
 
 def require_flower() -> None:
@@ -145,9 +234,11 @@ def require_flower() -> None:
         raise extra_missing("The rehearsal of a federation", "federated", error) from error
 
 
-def _answers(port: int) -> bool:
+def _answers(port: int, certificate: Path) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=1):
+        trusted = ssl.create_default_context(cafile=str(certificate))
+        address = f"https://{_HOST}:{port}/"
+        with urllib.request.urlopen(address, timeout=1, context=trusted):
             return True
     except urllib.error.HTTPError:
         return True  # it says what it does not know
@@ -156,6 +247,6 @@ def _answers(port: int) -> bool:
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server((_HOST, 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
