@@ -160,7 +160,7 @@ def rounds_hold(case: Case) -> str:
     kept = privacy_is(case.predicate, found.hiding)
     updates = sum(map(len, found.merged))
     return (
-        f"{len(found.merged)} rounds merged by {how.aggregation}, {updates} updates of "
+        f"{len(found.merged)} rounds merged by {how.merged_by}, {updates} updates of "
         f"{len(collaboration.parties)} parties, {found.refused} refused, "
         f"{found.left} dropped out{kept}"
     )

@@ -93,6 +93,11 @@ class Federated(PartiesSettings):
         return () if self.strategy is None else ("federated",)
 
     @property
+    def merged_by(self) -> str:
+        """The rule, for a report."""
+        return self.aggregation if self.strategy is None else f"Flower's {self.strategy.name}"
+
+    @property
     def proximal_mu(self) -> float:
         """Weight of the proximal term in each party's loss; 0 for none."""
         return self.strategy.proximal_mu if isinstance(self.strategy, FedProx) else 0.0
