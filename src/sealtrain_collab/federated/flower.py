@@ -2,7 +2,8 @@
 
 They get an environment and a home of their own in the rehearsal's folder, with everything off that
 would tell somebody that they run. They talk over TLS, by a certificate that is made for this
-rehearsal, and the SuperLink keeps what it knows in a file, so each can be killed and started again.
+rehearsal, and the SuperLink keeps what it knows in a file. A SuperNode can be killed and started
+again.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Flower:
         self._stack.close()
 
     def open_link(self) -> None:
-        """Start the SuperLink, or start it again; nodes wait for it, and ``run_app`` does."""
+        """Start the SuperLink; nodes wait for it, and ``run_app`` does."""
         certificate = str(self._folder / CERTIFICATE)
         self._link = self._start(
             "superlink", "flower-superlink", "--host", _HOST, "--port", str(self._port),
@@ -82,10 +83,6 @@ class Flower:
             "--database", str(self._folder / "superlink.db"),
             "--disable-runtime-dependency-installation",
         )  # fmt: skip
-
-    def kill_link(self) -> None:
-        """Kill the SuperLink and what it started, as the end of its machine does."""
-        _kill(self._link)
 
     def add_node(self, name: str, relay: Path) -> None:
         """Start a SuperNode, or start it again.
