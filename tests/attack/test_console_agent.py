@@ -166,6 +166,38 @@ def test_a_decision_is_used_up_by_its_first_try(
     assert recorded() == before
 
 
+def test_nothing_of_an_agent_that_ended_is_signed_by_the_next(
+    world: AgentWorld, passkey: Authenticator, site: BrokerSite, recorded: Callable[[], int]
+) -> None:
+    """Neither a decision that was kept, nor an answer that was given: counters outlive an agent."""
+    made = world.prepared(site.locked.compose_hash)
+    answer = passkey.asserted(made["challenge"])
+    before = recorded()
+
+    def again() -> AgentWorld:
+        owner = world.agent.owner
+        return agent_of(
+            owner.identity, owner.brokers, site.folder / "consortium.json", (site.deployment,)
+        )
+
+    following = again()
+    with pytest.raises(AgentDeclined, check=carries(check="digest")):
+        sign(following, made["digest"], answer)
+    other = following.prepared(site.locked.compose_hash)
+    with pytest.raises(PasskeyInvalid):
+        sign(following, other["digest"], answer)
+    assert recorded() == before
+    third = following.prepared(site.locked.compose_hash)
+    sign(following, third["digest"], passkey.asserted(third["challenge"]))
+    assert recorded() == before + 1
+    last = again()
+    fourth = last.prepared(site.locked.compose_hash)
+    passkey.count -= 1  # a copy of the passkey that stayed behind
+    with pytest.raises(PasskeyInvalid):
+        sign(last, fourth["digest"], passkey.asserted(fourth["challenge"]))
+    assert recorded() == before + 1
+
+
 def test_a_decision_that_another_took_the_place_of_is_not_signed(
     world: AgentWorld, passkey: Authenticator, site: BrokerSite, recorded: Callable[[], int]
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import copy
 import http.client
 import json
 import re
@@ -18,6 +20,7 @@ from urllib.parse import urlsplit
 import pytest
 from console_world import (
     FORGED_ID,
+    HOSTILE,
     LIVE_ID,
     PAGES,
     ConsoleWorld,
@@ -33,6 +36,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.limits import MAX_MANIFEST_BYTES
 from sealtrain.manifest import form
 from sealtrain.manifest.files import examine_file
+from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.verify import Report, examine
 from sealtrain.web.app import console_app
 from sealtrain.web.curves import Curves
@@ -254,6 +258,61 @@ def test_pages_answer_while_a_manifest_is_being_verified(
         over.set()
         thread.join(30)
     assert passes(answers[0])
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Places of every text in a document, names of fields aside."""
+    if isinstance(value, str):
+        yield path
+    elif isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(inner, (*path, key))
+
+
+def put(document: Any, path: tuple[Any, ...], value: str) -> Any:
+    """The document with another text at a place, copied as far as it changes."""
+    if not path:
+        return value
+    changed = copy.copy(document)
+    changed[path[0]] = put(document[path[0]], path[1:], value)
+    return changed
+
+
+@pytest.mark.claim("C211")
+def test_hostile_text_in_every_field_of_a_manifest_stays_text(
+    world: ConsoleWorld, tmp_path: Path
+) -> None:
+    """Every field whose form admits it, all at once: nobody signed it, and pages show it."""
+    file = json.loads(world.audited.manifest())
+    envelope = file["bundle"]["dsseEnvelope"]
+    said = json.loads(base64.b64decode(envelope["payload"]))
+
+    def admitted(predicate: Any) -> bool:
+        try:
+            Predicate.model_validate_json(canonical_json(predicate))
+        except ValueError:
+            return False
+        return True
+
+    places = [
+        path
+        for path in leaves(said["predicate"])
+        if path[0] != "outputs" and admitted(put(said["predicate"], path, HOSTILE))
+    ]
+    assert len(places) > 8
+    for path in places:
+        changed = put(said["predicate"], path, HOSTILE)
+        said["predicate"] = changed if admitted(changed) else said["predicate"]
+    envelope["payload"] = base64.b64encode(canonical_json(said)).decode()
+    folder = completed_run(tmp_path / "run", world.audited, canonical_json(file))
+    with pages(world, runs=(folder,)) as url:
+        shown = [text_of(url, path) for path in (f"/runs/{RUN_ID}", CHECKS, "/runs/judged")]
+    for text in shown:
+        assert "<img" not in text
+        assert "\u202e" not in text
+        assert "\u200b" not in text
+        assert not passes(text)
+    assert "&lt;img" in "".join(shown)
 
 
 # Output stores
