@@ -8,13 +8,15 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from console_world import LIVE_ID, PAGES, ConsoleWorld, console_world, live_run, visited
+from console_world import HOSTILE, LIVE_ID, PAGES, ConsoleWorld, console_world, live_run, visited
+from http_server import Handler, http_served
 from manifest_world import RUN_ID
 
 from sealtrain.web.app import console_app
@@ -22,8 +24,6 @@ from sealtrain.web.curves import Curves
 from sealtrain.web.policy import MAX_BODY_BYTES
 from sealtrain.web.serving import serving
 from sealtrain.web.sources import Sources
-
-HOSTILE = "<img src=//evil.example/x onerror=alert(1)>'\"{{7*7}}\u202egnp.exe\u200b"
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +143,44 @@ def test_it_listens_on_loopback_alone(world: ConsoleWorld) -> None:
     places = {line.split()[1] for line in listening if line.split()[3] == "0A"}
     assert f"0100007F:{port:04X}" in places
     assert f"00000000:{port:04X}" not in places
+
+
+EVIL = Path(__file__).parents[1].joinpath("support/evil_page.html").read_text()
+
+
+@pytest.mark.nightly
+@pytest.mark.claim("C209")
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_malicious_page_in_the_same_browser_reads_and_does_nothing(
+    host: str, world: ConsoleWorld, tmp_path: Path
+) -> None:
+    """Of another site, and of another port of the same one."""
+    agent = tmp_path / "agent"
+    page = EVIL.replace("TARGET", json.dumps(world.url)).replace("LIVE", LIVE_ID).encode()
+
+    class Evil(Handler):
+        def do_GET(self) -> None:
+            self.answer(200, page, content_type="text/html; charset=utf-8")
+
+    asked_of_agent: list[bytes] = []
+    with socket.socket(socket.AF_UNIX) as listener, http_served(Evil) as evil:
+        listener.bind(str(agent))
+        listener.listen()
+        sources = replace(world.sources, agent=agent)
+        app = console_app(PAGES, {"sources": sources, "curves": Curves()})
+        with serving(app) as url:
+            page = page.replace(world.url.encode(), url.encode())
+            there = evil.replace("127.0.0.1", host)
+            steps = [{"until": "window.tried", "patience": 30000}, {"get": "window.tried"}]
+            [answer] = visited([{"url": there, "width": 1280, "dark": False, "steps": steps}])
+            settled, tried = answer["got"]
+        listener.setblocking(False)
+        with suppress(BlockingIOError):
+            asked_of_agent.append(listener.accept()[0].recv(1 << 16))
+    assert settled
+    assert len(tried) == 12
+    assert {name: found for name, found in tried.items() if not found.startswith("refused")} == {}
+    assert asked_of_agent == []
 
 
 # Brokers that lie, stall or are gone
