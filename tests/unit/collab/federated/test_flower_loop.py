@@ -1,4 +1,4 @@
-"""Flower's own loop, ``Strategy.start``, over sealed seats: how far it goes (decision 0073).
+"""Flower's own loop, ``Strategy.start``, over sealed seats: how far it goes (decision 0071).
 
 The grid here is a real one: its ``send_and_receive`` asks parties over attested channels. A run in
 which nothing happens ends as the lead's own; what the other tests show is why the lead has rounds
