@@ -34,8 +34,6 @@ _STATE = re.compile(r"state-([0-9]{8,})")
 _SHARE = re.compile(r"share-([0-9]{8,})-[0-9a-f]{32}")
 _LENGTH_BYTES: Final = 8
 _MAX_WORDS_BYTES: Final = 256 << 20
-_MAX_MEMORY_BYTES: Final = 8 * MAX_STATE_BYTES
-"""Of a rule: numbers of twice the adapter's width, three for each of the adapter's, and names."""
 _KEPT: Final = 2
 
 
@@ -234,7 +232,7 @@ class LeadStates:
                 )
                 words = load_model(_Words, document, CheckpointRefused, "a sealed state")
                 state = file.read(words.adapter)
-                memory = file.read(_MAX_MEMORY_BYTES)
+                memory = file.read()  # whole, as it was sealed: a bound would be taken at once
         except (SealRefused, DataInvalid) as error:
             raise CheckpointRefused(
                 "the sealed state does not open for this run",
