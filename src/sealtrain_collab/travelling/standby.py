@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 from sealtrain.base.canonical import canonical_json, parse_canonical
 from sealtrain.errors import CheckpointRefused
 from sealtrain.sealing.store import SealedStore
-from sealtrain_collab.travelling.program import MAX_STATE_BYTES
 from sealtrain_collab.travelling.schedule import Plan
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ class Standby:
         with self._store.read(newest, self._binding(newest), root=root) as file:
             size = int.from_bytes(file.read(_LENGTH_BYTES), "big")
             document = parse_canonical(file.read(size), max_bytes=_MAX_JOURNAL_BYTES)
-            state = file.read(MAX_STATE_BYTES)
+            state = file.read()
         return TakenOver(
             plan=Plan.from_dict(document["plan"]),
             journal=document["journal"],
