@@ -47,7 +47,7 @@ class _Killed(Stage):
     def __init__(self, out: Path, drawn: random.Random, say: Callable[[str], None]) -> None:
         super().__init__(out, say)
         self._drawn = drawn
-        self._words: dict[str, tuple[str | Path, ...]] = {}
+        self._tickets: dict[str, Path] = {}
         self._starts = 0
         self._parts: dict[str, Part] = {}
         self.seen: list[dict[str, Any]] = []
@@ -76,23 +76,19 @@ class _Killed(Stage):
         at = [f"127.0.0.1:{port}" for port in range(first, first + 2 + len(HOLDERS))]
         places = dict(zip(HOLDERS, at[2:], strict=True))
         listens = ("--listen", at[0], "--listen-writes", at[1])
-        self._words[_ACCELERATOR] = self._started(
-            _ACCELERATOR, self._ticket(_ACCELERATOR, "accelerator", *base, *listens)
-        )
+        self._tickets[_ACCELERATOR] = self._ticket(_ACCELERATOR, "accelerator", *base, *listens)
         peers = ("--peer", f"writes={at[1]}")
         for holder, place in places.items():
-            ticket = self._ticket(
+            self._tickets[holder] = self._ticket(
                 holder, "holder", *base, *self._brokers, *peers, "--listen", place,
                 "--party", holder, "--data", self._sealed,
             )  # fmt: skip
-            self._words[holder] = self._started(f"{holder}-guest", ticket)
         words = [word for one in places.items() for word in ("--holder", "=".join(one))]
         for role in (_LEADER, _STANDBY):
-            ticket = self._ticket(
+            self._tickets[role] = self._ticket(
                 role, role, "--peer", f"accelerator={at[0]}", *peers, *base, *words,
                 *self._brokers, "--states", self._states,
             )  # fmt: skip
-            self._words[role] = self._started(role, ticket)
 
     def _start(self, role: str) -> Part:
         """Start a role, and wait until it is there."""
@@ -101,7 +97,10 @@ class _Killed(Stage):
         }.get(role, "holder ready")  # fmt: skip
         answers = role != _ACCELERATOR
         self._starts += 1
-        part = self._part(f"{role}-{self._starts}", *self._words[role], answers=answers)
+        # The standby before may lead meanwhile, in its own folder.
+        folder = f"{role}-{self._starts}-guest" if role == _STANDBY else f"{role}-guest"
+        words = self._started(folder, self._tickets[role])
+        part = self._part(f"{role}-{self._starts}", *words, answers=answers)
         if ready is not None:
             part.line(ready, within=_WITHIN_S)
         self._parts[role] = part
