@@ -11,14 +11,20 @@ from __future__ import annotations
 import argparse
 import base64
 import hashlib
+import json
 import re
 import sys
 from pathlib import Path
+
+from locked_schema import locked_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "verify"
 PAGE = FOLDER / "verify.html"
 SCRIPT = ROOT / "src/sealtrain/manifest/verifier.js"
+LOOK = ROOT / "src/sealtrain/manifest/look.css"
+SCHEMA = FOLDER / "recipeschema.js"
+PUBLISHED = ROOT / "spec/schema/recipe.schema.json"
 ENTRY, EMBEDDED = "page.js", "embedded.js"
 
 _IMPORT = re.compile(r'^import (\{[^}]*\}|\* as \w+) from "\./([\w.]+)";\n', re.MULTILINE)
@@ -72,7 +78,7 @@ def script(entry: str) -> str:
 def page() -> str:
     """The text of ``verify.html``."""
     code = script(ENTRY)
-    style = (FOLDER / "page.css").read_text(encoding="utf-8")
+    style = "".join(path.read_text(encoding="utf-8") for path in (LOOK, FOLDER / "page.css"))
     template = (FOLDER / "page.html").read_text(encoding="utf-8")
     parts = {
         "'SCRIPT_HASH'": f"'{_hash(code)}'",
@@ -83,12 +89,29 @@ def page() -> str:
     return re.sub("|".join(map(re.escape, parts)), lambda match: parts[match[0]], template)
 
 
+def schema_module() -> str:
+    """The module that holds the schema of the recipes in locks."""
+    schema = locked_schema(json.loads(PUBLISHED.read_text(encoding="utf-8")))
+    text = json.dumps(schema, separators=(",", ":"), ensure_ascii=True)
+    return (
+        "// The schema of the recipes in locks: written by tools/verifier_page.py from\n"
+        "// spec/schema/recipe.schema.json.\n"
+        f"\nexport const RECIPE_SCHEMA = {text};\n"
+    )
+
+
 def main() -> int:
-    """Write page and script, or compare them."""
+    """Write schema, page and script, or compare them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail where it differs")
     check = parser.parse_args().check
-    for path, written in ((PAGE, page()), (SCRIPT, script(EMBEDDED))):
+    # Page and script hold the schema, so it comes first.
+    for path, text_of in (
+        (SCHEMA, schema_module),
+        (PAGE, page),
+        (SCRIPT, lambda: script(EMBEDDED)),
+    ):
+        written = text_of()
         if not check:
             path.write_text(written, encoding="utf-8")
         elif not path.is_file() or path.read_text(encoding="utf-8") != written:

@@ -98,7 +98,7 @@ async function recipe(state) {
   const { predicate } = state;
   const { lock, recipe_hash: hash } = predicate.recipe;
   const bytes = canonical(lock);
-  claim(isLock(lock) && bytes.length <= 192 * 1024, "what the manifest shows is no lock");
+  claim((await isLock(lock)) && bytes.length <= 192 * 1024, "what the manifest shows is no lock");
   claim((await digest(bytes)) === hash, "the lock does not hash to the recipe hash");
   claim(lock.consortium_id === state.consortiumId, "the lock names another consortium");
   const { hardware } = lock.recipe;
@@ -109,7 +109,7 @@ async function recipe(state) {
   demand(provider, "key-provider-mismatch", "another key provider than the recipe pins");
   const measured = embeddedLock(verified.appCompose);
   demand(equal(measured, bytes), "recipe-changed", "the guest measured another recipe");
-  return `${lock.recipe.name}, embedded in what was measured`;
+  return `${lock.recipe.name}, embedded in what was measured; rules between its fields are not checked here`;
 }
 
 async function trusted({ predicate, trust, consortiumId }) {

@@ -1,94 +1,102 @@
-// What checks read of a recipe's lock (spec/recipe.md §3). The recipe's own schema is not read here:
-// whether a lock keeps it was decided by whoever locked, and by the owners who approved its digest.
+// Whether a value is a recipe's lock, and what checks read of it (spec/recipe.md §3). Whether the
+// appraisal policy in it is one, and the rules between the recipe's fields, are not checked here.
 
-import { legalBasis, purposeText } from "./datause.js";
+import { digest, utf8 } from "./bytes.js";
+import { canonical } from "./json.js";
+import { isRecipe } from "./recipe.js";
 import * as shape from "./shape.js";
 
-const { either, list, literal, map, nullable, record, string } = shape;
-const open = (fields) => (value) =>
-  shape.anyObject(value) && Object.keys(fields).every((name) => fields[name](value[name]));
-const PIN = record({ kind: literal("folder", "config", "sealed", "bytes", "none"), sha256: nullable(shape.hex64) });
-const optional = (form) => (value) => value === undefined || form(value);
+const { either, hex40, hex64, line, list, literal, map, match, nullable, ownerName, record } = shape;
+const none = literal(null);
+const MOST_SCRIPT = 64 * 1024;
 
-const absent = (value) => value === undefined;
-
-const RECIPE = open({
-  version: literal(1),
-  name: shape.ownerName,
-  purpose: optional(purposeText),
-  legal_basis: optional(legalBasis),
-  phase: string,
-  datasets: list(
-    either(
-      open({ owner: shape.ownerName, name: shape.ownerName, series: absent, role: literal("train", "test", "model") }),
-      open({ owner: shape.ownerName, series: shape.ownerName, name: absent, role: literal("train", "test") }),
-    ),
-    { min: 1, max: 256 },
-  ),
-  model: shape.anyObject,
-  columns: shape.anyObject,
-  privacy: open({ dp: literal("none", "sgd", "counts") }),
-  release_policy: open({
-    metrics: list(string),
-    round_to: shape.integer(0, 8),
-    logs: literal("none", "error-summary", "structured"),
-    model: open({ recipients: list(shape.ownerName) }),
-  }),
-  hardware: open({
-    platforms: list(string, { min: 1 }),
-    image: nullable(string),
-    key_provider: string,
-    key_provider_id: nullable(string),
-  }),
-  collaboration: optional(open({ kind: string })),
-  scripts: optional(list(string)),
-});
+const version = match(/^[A-Za-z0-9.+!_-]{1,64}$/);
+const PATH = /^(\.\.\/)?[A-Za-z0-9_][A-Za-z0-9._+@=-]*(\/[A-Za-z0-9_][A-Za-z0-9._+@=-]*)*$/;
+const path = (value) => value.length <= 255 && PATH.test(value);
+const script = (value) => typeof value === "string" && value.split("\n").every(shape.visible);
+const MODEL = record({ kind: literal("folder", "config"), sha256: hex64 });
+const TOKENIZER = either(
+  record({ kind: literal("folder"), sha256: hex64 }),
+  record({ kind: literal("bytes", "sealed", "none"), sha256: none }),
+);
 
 const LOCK = record(
   {
     version: literal(2),
-    consortium_id: shape.hex64,
+    consortium_id: hex64,
     brokers: (value) =>
-      list(shape.hex64, { min: 1, max: 16 })(value) &&
-      value.every((one, i) => i === 0 || value[i - 1] < one),
-    recipe: RECIPE,
-    code: record({ sealtrain: string, sha256: shape.hex64 }),
+      list(hex64, { min: 1, max: 16 })(value) && value.every((one, i) => i === 0 || value[i - 1] < one),
+    recipe: isRecipe,
+    code: record({ sealtrain: version, sha256: hex64 }),
     environment: record({
-      python: string,
-      packages: map(string, record({ version: string, record_sha256: shape.hex64 })),
+      python: match(/^3\.[0-9]{1,2}\.[0-9]{1,3}((a|b|rc)[0-9]{1,2})?\+?$/),
+      packages: map(match(/^[a-z0-9]([a-z0-9-]{0,98}[a-z0-9])?$/), record({ version, record_sha256: hex64 })),
     }),
-    scripts: map(string, string),
-    model: PIN,
-    tokenizer: PIN,
-    models: map(string, record({ model: PIN, tokenizer: PIN })),
+    scripts: map(path, script),
+    model: either(MODEL, record({ kind: literal("sealed"), sha256: none })),
+    tokenizer: TOKENIZER,
+    models: map(ownerName, record({ model: MODEL, tokenizer: TOKENIZER })),
   },
   {
-    hub: shape.anyObject,
-    handed_on: record({
-      app_id: shape.hex40,
-      compose_hash: shape.hex64,
-      recipe_hash: shape.hex64,
-      owner: shape.ownerName,
-      dataset: shape.ownerName,
-    }),
+    hub: map(ownerName, record({ commit: hex40, licence: nullable(line(128, 1)) })),
+    handed_on: record({ app_id: hex40, compose_hash: hex64, recipe_hash: hex64, owner: ownerName, dataset: ownerName }),
     policy: shape.anyObject,
   },
 );
 
-/** Whether a value has the form of a lock whose parts fit each other. */
-export function isLock(value) {
+const sameNames = (first, second) => Object.keys(first).sort().join("\n") === Object.keys(second).sort().join("\n");
+const tokenizerKind = ({ tokenizer }) => (tokenizer === null ? "none" : (tokenizer.kind ?? "folder"));
+const modelKind = ({ sealed, config }) => (sealed !== undefined ? "sealed" : config !== undefined ? "config" : "folder");
+
+/** The models that a recipe names, by the names that a lock gives them. */
+function modelsOf({ model, reward }) {
+  return reward?.model ? { model, reward: reward.model } : { model };
+}
+
+function scriptsFit({ recipe, scripts }) {
+  const bytes = Object.values(scripts).reduce((sum, text) => sum + utf8(text).length, 0);
+  return [...recipe.scripts].sort().join("\n") === Object.keys(scripts).sort().join("\n") && bytes <= MOST_SCRIPT;
+}
+
+function handOnFits({ recipe, handed_on: pin, brokers }) {
+  const named = recipe.release_policy.model.handed_on;
+  if ((named === undefined) !== (pin === undefined)) return false;
+  if (named === undefined) return true;
+  const [count, { threshold }] = [brokers.length, named];
+  return count === 1 ? threshold === null : count < 2 * threshold && threshold <= count;
+}
+
+function hubFits({ recipe, hub }) {
+  const named = Object.entries(modelsOf(recipe)).filter(([, { id }]) => id !== undefined);
+  if (hub === undefined) return named.length === 0;
+  const held = named.every(([name, { revision }]) => !shape.hex40(revision) || revision === hub[name]?.commit);
+  return named.length > 0 && sameNames(hub, Object.fromEntries(named)) && held;
+}
+
+async function modelFits(named, model, tokenizer) {
+  if (model.kind !== modelKind(named) || tokenizer.kind !== tokenizerKind(named)) return false;
+  const { config, dtype, init_seed } = named;
+  return config === undefined || (await digest(canonical({ config, dtype, init_seed }))) === model.sha256;
+}
+
+/** Whether a value has the form of a lock, and its parts fit each other. */
+export async function isLock(value) {
   if (!LOCK(value)) return false;
-  const { recipe, scripts, models, model } = value;
-  const further = recipe.reward?.model ? ["reward"] : [];
-  const kind = recipe.model.sealed !== undefined ? "sealed" : recipe.model.config !== undefined ? "config" : "folder";
-  const listed = recipe.scripts === undefined ? [] : recipe.scripts;
-  const handsOn = Boolean(recipe.release_policy.model.handed_on);
-  return (
-    Object.keys(models).join() === further.join() &&
-    model.kind === kind &&
-    [...listed].sort().join("\n") === Object.keys(scripts).sort().join("\n") &&
-    handsOn === "handed_on" in value
-  );
+  const { recipe, brokers, policy } = value;
+  const pins = { ...value.models, model: { model: value.model, tokenizer: value.tokenizer } };
+  const named = modelsOf(recipe);
+  const fits =
+    scriptsFit(value) &&
+    (policy === undefined) === (typeof recipe.collaboration?.policy !== "string") &&
+    handOnFits(value) &&
+    hubFits(value) &&
+    (recipe.schedule?.continue !== "last" || brokers.length === 1) &&
+    sameNames(pins, named);
+  if (!fits) return false;
+  for (const [name, { model, tokenizer }] of Object.entries(pins)) {
+    if (!(await modelFits(named[name], model, tokenizer))) return false;
+  }
+  return true;
 }
 
 /** Datasets of a recipe; a series has its name as `name` too. */

@@ -78,11 +78,13 @@ const HIDDEN = new RegExp(
   "u",
 );
 
+export const visible = (value) => !HIDDEN.test(value);
+
 /** One line of visible text of at most so many characters. */
 export const line =
   (most, least = 0) =>
   (value) => {
     if (typeof value !== "string") return false;
     const length = [...value].length;
-    return length >= least && length <= most && !HIDDEN.test(value);
+    return length >= least && length <= most && visible(value);
   };

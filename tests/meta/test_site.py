@@ -103,12 +103,14 @@ def test_site_report_and_console_have_one_look(site: Path) -> None:
     assert (site / "_static/look.css").read_text("utf-8") == look
     assert 'href="_static/look.css' in (site / "index.html").read_text("utf-8")
     assert assets()["style.css"].content.decode().startswith(look)
+    assert look in (REPOSITORY / "verify/verify.html").read_text("utf-8")
     styles = [
         REPOSITORY / "docs/site/site.css",
         sources / "manifest/report.css",
+        REPOSITORY / "verify/page.css",
         *(path for path in (sources / "web/static").glob("*.css") if "uplot" not in path.name),
     ]
-    assert len(styles) == 4
+    assert len(styles) == 5
     for path in styles:
         screen = path.read_text("utf-8").partition("@media print")[0]
         assert re.findall(r"#[0-9a-fA-F]{3,8}\b(?![-\w])", screen) == [], path

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import printable
@@ -24,20 +24,22 @@ __all__ = [
     "ImageName",
     "RecipePath",
     "Text",
+    "Visible",
     "by_key",
     "check_plain_json",
     "printable",
     "resolve_inside",
+    "told",
 ]
 
 MAX_INTEGER = (1 << 53) - 1
 MAX_JSON_LEVELS = 6
-_PATH = re.compile(r"(\.\./)?[A-Za-z0-9_][A-Za-z0-9._+@=-]*(/[A-Za-z0-9_][A-Za-z0-9._+@=-]*)*")
+_PATH = r"(\.\./)?[A-Za-z0-9_][A-Za-z0-9._+@=-]*(/[A-Za-z0-9_][A-Za-z0-9._+@=-]*)*"
 
 
 def _relative(text: str) -> str:
     # Beyond one leading "../" no component begins with a dot: neither ".." nor a hidden file.
-    if not _PATH.fullmatch(text):
+    if not re.fullmatch(_PATH, text):
         raise ValueError(
             "a path is relative to the recipe's folder, as in 'models/base' or '../models/base': "
             "letters, digits and ._+@=- between slashes, at most one leading '../', none inside"
@@ -45,13 +47,23 @@ def _relative(text: str) -> str:
     return text
 
 
-Text = Annotated[str, StringConstraints(max_length=1024), AfterValidator(printable)]
+def told(keyword: str, value: str | bool) -> Any:
+    """A keyword of the published schema that says what a validator of ours checks."""
+    return Field(json_schema_extra={keyword: value})
+
+
+Visible = Annotated[str, AfterValidator(printable), told("format", "visible")]
+"""Text of visible characters (spec/key-release.md §1)."""
+Text = Annotated[Visible, StringConstraints(max_length=1024)]
 """Text a person reads."""
-ColumnName = Annotated[
-    str, StringConstraints(min_length=1, max_length=128), AfterValidator(printable)
-]
+ColumnName = Annotated[Visible, StringConstraints(min_length=1, max_length=128)]
 """Name of a column of the owners' records."""
-RecipePath = Annotated[str, StringConstraints(max_length=255), AfterValidator(_relative)]
+RecipePath = Annotated[
+    str,
+    StringConstraints(max_length=255),
+    AfterValidator(_relative),
+    told("pattern", f"^{_PATH}$"),
+]
 """POSIX path relative to the recipe's folder; leaves it by at most one explicit ``../``."""
 ImageName = Annotated[
     str,

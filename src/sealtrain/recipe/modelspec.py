@@ -17,7 +17,7 @@ from pydantic import (
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import OwnerName, StrictModel
-from sealtrain.recipe.fields import RecipePath, by_key, check_plain_json
+from sealtrain.recipe.fields import RecipePath, by_key, check_plain_json, told
 
 __all__ = [
     "BytesTokenizer",
@@ -44,7 +44,12 @@ def _plain_id(text: str) -> str:
     return text
 
 
-HubId = Annotated[str, StringConstraints(max_length=96), AfterValidator(_plain_id)]
+HubId = Annotated[
+    str,
+    StringConstraints(max_length=96),
+    AfterValidator(_plain_id),
+    told("pattern", rf"^(?!.*(--|\.\.)){_ID}$"),
+]
 """Name of a model on the hub; the hub knows the same rules."""
 HubRevision = Annotated[
     str, StringConstraints(max_length=64, pattern=r"^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?$")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from sealtrain.base.models import StrictModel
+from sealtrain.recipe.fields import told
 
 __all__ = ["Alert", "AlertName", "Monitoring"]
 
 AlertName = Literal[
     "loss-not-finite", "loss-diverges", "no-step", "memory-percent", "lease-seconds-left"
 ]
-_URL = re.compile(r"https?://[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]{0,512})?")
+_URL = r"https?://[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]{0,512})?"
 
 
 class Alert(StrictModel):
@@ -46,7 +47,7 @@ class Monitoring(StrictModel):
         default=False, description="Event file of the released metrics beside the sealed model."
     )
     alerts: tuple[Alert, ...] = Field(default=(), max_length=32)
-    alert_to: str | None = Field(
+    alert_to: Annotated[str, told("pattern", f"^(file|{_URL})$")] | None = Field(
         default=None,
         max_length=1024,
         description="file (alerts.jsonl in the run's folder) or the URL of a webhook.",
@@ -56,7 +57,7 @@ class Monitoring(StrictModel):
     def _alerts_go_somewhere(self) -> Self:
         if bool(self.alerts) != (self.alert_to is not None):
             raise ValueError("alerts and alert_to belong together")
-        if self.alert_to not in (None, "file") and not _URL.fullmatch(self.alert_to or ""):
+        if self.alert_to not in (None, "file") and not re.fullmatch(_URL, self.alert_to or ""):
             raise ValueError("alert_to is file, or http(s)://host[:port]/path without a query")
         kinds = [(alert.when, alert.threshold) for alert in self.alerts]
         if len(set(kinds)) != len(kinds):

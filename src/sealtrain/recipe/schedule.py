@@ -17,6 +17,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.models import RealTime, StrictModel
+from sealtrain.recipe.fields import told
 
 __all__ = [
     "MAX_SPAN_SECONDS",
@@ -58,6 +59,9 @@ def _cron(text: str) -> str:
     return text
 
 
+_Time = Annotated[RealTime, told("format", "date-time")]
+
+
 class Schedule(StrictModel):
     """When the recipe is run, how often, and until when; owners approve it with the recipe."""
 
@@ -65,7 +69,9 @@ class Schedule(StrictModel):
         description="cron: at every due time; new-data: as soon as an owner registered data that "
         "no earlier run of the schedule was asked for."
     )
-    cron: Annotated[str, Field(max_length=128), AfterValidator(_cron)] | None = Field(
+    cron: (
+        Annotated[str, Field(max_length=128), AfterValidator(_cron), told("format", "cron")] | None
+    ) = Field(
         default=None,
         description="With when: cron; minute hour day month weekday, in UTC; the minute is one "
         "number.",
@@ -79,8 +85,8 @@ class Schedule(StrictModel):
         "run before, whose key the broker releases to the newest run's successor alone.",
     )
     runs: int = Field(ge=1, le=1000, description="The most runs that are asked for.")
-    starts_at: RealTime = Field(description="No due time is earlier.")
-    ends_at: RealTime = Field(description="No due time is later; at most 366 days after starts_at.")
+    starts_at: _Time = Field(description="No due time is earlier.")
+    ends_at: _Time = Field(description="No due time is later; at most 366 days after starts_at.")
 
     @model_validator(mode="after")
     def _is_of_one_kind(self) -> Self:

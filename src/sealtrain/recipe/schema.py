@@ -87,10 +87,27 @@ def load_recipe(path: Path) -> Recipe:
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of a recipe as written."""
+    """JSON Schema (2020-12) of a recipe as written.
+
+    ``x-left-out`` marks what a lock leaves out where it is the default (spec/recipe.md §3).
+    """
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Published(GenerateJsonSchema):
+        def model_field_schema(self, schema: Any) -> dict[str, Any]:
+            written = super().model_field_schema(schema)
+            left_out = "serialization_exclude_if" in schema
+            return written | ({"x-left-out": True} if left_out else {})
+
+        def dict_schema(self, schema: Any) -> dict[str, Any]:
+            written = super().dict_schema(schema)
+            # Patterns alone would let every other name pass.
+            closed = "patternProperties" in written
+            return written | ({"additionalProperties": False} if closed else {})
+
     classes: Any = [_recipe_class(phase) for phase in PHASES]
     union: Any = Annotated[reduce(or_, classes), Field(discriminator="phase")]
-    schema = TypeAdapter(union).json_schema(mode="validation")
+    schema = TypeAdapter(union).json_schema(mode="validation", schema_generator=Published)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "sealtrain recipe, version 1",

@@ -19,12 +19,12 @@ from sealtrain.base.models import Hex40, OwnerName, StrictModel
 from sealtrain.base.platforms import Platform
 from sealtrain.errors import KeyProviderMismatch, UsageError
 from sealtrain.recipe.collaboration import is_none
-from sealtrain.recipe.fields import ColumnName, ImageName, RecipePath
+from sealtrain.recipe.fields import ColumnName, ImageName, RecipePath, told
 
 __all__ = ["Dataset", "HandOn", "Hardware", "ModelRelease", "ReleasePolicy", "expect_data"]
 
 MetricName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
-_HEX = re.compile(r"([0-9a-f]{2}){1,1024}")
+_HEX = r"([0-9a-f]{2}){1,1024}"
 
 
 def _name_or_series(schema: dict[str, Any]) -> None:
@@ -143,7 +143,9 @@ class HandOn(StrictModel):
 class ModelRelease(StrictModel):
     """Where the trained model goes: it is sealed to each recipient, or to another recipe."""
 
-    recipients: tuple[OwnerName, ...] = Field(default=(), max_length=256)
+    recipients: Annotated[tuple[OwnerName, ...], told("uniqueItems", True)] = Field(
+        default=(), max_length=256
+    )
     handed_on: HandOn | None = Field(
         default=None,
         exclude_if=is_none,
@@ -167,7 +169,7 @@ class ModelRelease(StrictModel):
 class ReleasePolicy(StrictModel):
     """All that may leave the guest in the clear, and the recipients of the sealed model."""
 
-    metrics: tuple[MetricName, ...] = Field(
+    metrics: Annotated[tuple[MetricName, ...], told("uniqueItems", True)] = Field(
         max_length=64, description="Averages over a logging interval that may leave, by name."
     )
     round_to: int = Field(ge=0, le=8, description="Decimal places of a released metric.")
@@ -188,12 +190,12 @@ class ReleasePolicy(StrictModel):
 class Hardware(StrictModel):
     """Where the recipe may run, and with which keys."""
 
-    platforms: tuple[Platform, ...] = Field(min_length=1)
+    platforms: Annotated[tuple[Platform, ...], told("uniqueItems", True)] = Field(min_length=1)
     image: ImageName | None = Field(
         default=None, description="Container image by digest; hardware needs one."
     )
     key_provider: Literal["none", "kms", "local", "tpm"] = "none"
-    key_provider_id: str | None = Field(
+    key_provider_id: Annotated[str, told("pattern", f"^{_HEX}$")] | None = Field(
         default=None,
         description="Pin of the key provider, hex. Unpinned, a host could bring its own.",
     )
@@ -228,7 +230,7 @@ class Hardware(StrictModel):
             )
         if self.key_provider == "none" and self.key_provider_id is not None:
             raise ValueError("key_provider_id without a key_provider")
-        if self.key_provider_id is not None and not _HEX.fullmatch(self.key_provider_id):
+        if self.key_provider_id is not None and not re.fullmatch(_HEX, self.key_provider_id):
             raise ValueError("key_provider_id is lower-case hex")
         if self.app_id is not None and self.key_provider != "kms":
             raise ValueError("app_id is the address of a KMS contract: key_provider kms")
