@@ -98,7 +98,7 @@ async function recipe(state) {
   const { predicate } = state;
   const { lock, recipe_hash: hash } = predicate.recipe;
   const bytes = canonical(lock);
-  claim((await isLock(lock)) && bytes.length <= 192 * 1024, "what the manifest shows is no lock");
+  claim(bytes.length <= 192 * 1024 && (await isLock(lock)), "what the manifest shows is no lock");
   claim((await digest(bytes)) === hash, "the lock does not hash to the recipe hash");
   claim(lock.consortium_id === state.consortiumId, "the lock names another consortium");
   const { hardware } = lock.recipe;

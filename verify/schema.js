@@ -48,8 +48,6 @@ const RULES = {
   maxLength: (bound) => of("string", (value) => lengthOf(value) <= bound),
   minItems: (bound) => of("array", (value) => value.length >= bound),
   maxItems: (bound) => of("array", (value) => value.length <= bound),
-  uniqueItems: (unique) =>
-    of("array", (value) => !unique || value.every((one, at) => value.findIndex((other) => same(one, other)) === at)),
   minProperties: (bound) => of("object", (value) => Object.keys(value).length >= bound),
   maxProperties: (bound) => of("object", (value) => Object.keys(value).length <= bound),
   required: (names) => of("object", (value) => names.every((name) => Object.hasOwn(value, name))),
@@ -87,6 +85,8 @@ const RULES = {
     const [holds, from] = [compiled(schema), beside.prefixItems?.length ?? 0];
     return of("array", (value) => value.slice(from).every(holds));
   },
+  uniqueItems: (unique) =>
+    of("array", (value) => !unique || value.every((one, at) => value.findIndex((other) => same(one, other)) === at)),
   not: (schema, { compiled }) => {
     const holds = compiled(schema);
     return (value) => !holds(value);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import json
 import random
 import subprocess
@@ -363,6 +364,15 @@ def test_a_schema_that_says_what_is_not_known_holds_no_value(unknown: dict[str, 
         {"$defs": {"unused": unknown}},
     ]
     assert schemas([(place, None) for place in places]) == ["Error"] * len(places)
+
+
+@pytest.mark.timeout(20)
+def test_many_items_cost_no_more_than_reading_them(valid: dict[str, Any]) -> None:
+    document = copy.deepcopy(valid["sft-lora"])
+    document["recipe"]["hardware"]["platforms"] = [f"{number:04x}" for number in range(25_000)]
+    data = canonical_json(document)
+    assert ours(data)
+    assert theirs([data] * 20) == [False] * 20
 
 
 def test_the_embedded_schema_is_that_of_the_published_one(valid: dict[str, Any]) -> None:

@@ -5452,8 +5452,6 @@ const RULES = {
   maxLength: (bound) => of("string", (value) => lengthOf(value) <= bound),
   minItems: (bound) => of("array", (value) => value.length >= bound),
   maxItems: (bound) => of("array", (value) => value.length <= bound),
-  uniqueItems: (unique) =>
-    of("array", (value) => !unique || value.every((one, at) => value.findIndex((other) => same(one, other)) === at)),
   minProperties: (bound) => of("object", (value) => Object.keys(value).length >= bound),
   maxProperties: (bound) => of("object", (value) => Object.keys(value).length <= bound),
   required: (names) => of("object", (value) => names.every((name) => Object.hasOwn(value, name))),
@@ -5491,6 +5489,8 @@ const RULES = {
     const [holds, from] = [compiled(schema), beside.prefixItems?.length ?? 0];
     return of("array", (value) => value.slice(from).every(holds));
   },
+  uniqueItems: (unique) =>
+    of("array", (value) => !unique || value.every((one, at) => value.findIndex((other) => same(one, other)) === at)),
   not: (schema, { compiled }) => {
     const holds = compiled(schema);
     return (value) => !holds(value);
@@ -6347,7 +6347,7 @@ async function recipe(state) {
   const { predicate } = state;
   const { lock, recipe_hash: hash } = predicate.recipe;
   const bytes = canonical(lock);
-  claim((await isLock(lock)) && bytes.length <= 192 * 1024, "what the manifest shows is no lock");
+  claim(bytes.length <= 192 * 1024 && (await isLock(lock)), "what the manifest shows is no lock");
   claim((await digest(bytes)) === hash, "the lock does not hash to the recipe hash");
   claim(lock.consortium_id === state.consortiumId, "the lock names another consortium");
   const { hardware } = lock.recipe;
