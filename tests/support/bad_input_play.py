@@ -11,6 +11,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from bad_input_cases import Call
 from stage import Stage
@@ -76,7 +77,7 @@ def play(at: Stage, words: tuple[str, ...], call: Call, *, elsewhere: bool = Fal
     )
 
 
-def _text(file: tempfile._TemporaryFileWrapper[bytes]) -> str:
+def _text(file: IO[bytes]) -> str:
     return os.pread(file.fileno(), 1 << 22, 0).decode("utf-8", "replace")
 
 

@@ -25,7 +25,7 @@ def _collateral(collateral: Any) -> Any:
     return None if collateral is None else collateral.without_verdict().to_dict()
 
 
-def _gpus(evidence: Any, policy: Any, collateral: Any, **named: Any) -> Any:
+def gpus_asked(evidence: Any, policy: Any, collateral: Any, **named: Any) -> Any:
     if policy.nras != "any":
         return None  # the second verifier has no archive of its own
     return {
@@ -39,7 +39,7 @@ def _gpus(evidence: Any, policy: Any, collateral: Any, **named: Any) -> Any:
     }
 
 
-def _revocation(certificates: Any, answers: Any, *, now: int, max_age: int) -> Any:
+def revocation_asked(certificates: Any, answers: Any, *, now: int, max_age: int) -> Any:
     return {
         "kind": "revocation",
         "chain": [to_base64(one) for one in certificates],
@@ -49,14 +49,14 @@ def _revocation(certificates: Any, answers: Any, *, now: int, max_age: int) -> A
     }
 
 
-def _file(xml: bytes, *, simulator_root: bytes | None, now: int, pinned: bool) -> Any:
+def file_asked(xml: bytes, *, simulator_root: bytes | None, now: int, pinned: bool) -> Any:
     if len(xml) > 1 << 20:
         return None
     root = rim.NVIDIA_RIM_ROOT_SHA256 if simulator_root is None else sha256_hex(simulator_root)
     return {"kind": "file", "xml": to_base64(xml), "root": root, "now": now, "pinned": pinned}
 
 
-def _reference(device: Any, collateral: Any, policy: Any, **named: Any) -> Any:
+def reference_asked(device: Any, collateral: Any, policy: Any, **named: Any) -> Any:
     root = named["simulator_root"]
     return {
         "kind": "reference",
@@ -92,8 +92,8 @@ def _recording(asked: Any, described: Callable[..., Any]) -> Any:
 
 
 if _FOLDER is not None:
-    verify.verify_gpus = _recording(verify.verify_gpus, _gpus)
-    ocsp.check_answers = _recording(ocsp.check_answers, _revocation)
-    rim.verify_rim = _recording(rim.verify_rim, _file)
-    rim.check_reference_values = _recording(rim.check_reference_values, _reference)
+    verify.verify_gpus = _recording(verify.verify_gpus, gpus_asked)
+    ocsp.check_answers = _recording(ocsp.check_answers, revocation_asked)
+    rim.verify_rim = _recording(rim.verify_rim, file_asked)
+    rim.check_reference_values = _recording(rim.check_reference_values, reference_asked)
     verify.check_reference_values = rim.check_reference_values

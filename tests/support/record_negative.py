@@ -168,10 +168,10 @@ if _FOLDER is not None:
     guests.verified_guest = _recording(guests.verified_guest, _guest)
     evidence.verify = _recording(evidence.verify, _evidence)
     manifest.examine = _recording(manifest.examine, _manifest)
-    nvidia.verify_gpus = _recording(nvidia.verify_gpus, record_accelerators._gpus)
-    ocsp.check_answers = _recording(ocsp.check_answers, record_accelerators._revocation)
-    rim.verify_rim = _recording(rim.verify_rim, record_accelerators._file)
+    nvidia.verify_gpus = _recording(nvidia.verify_gpus, record_accelerators.gpus_asked)
+    ocsp.check_answers = _recording(ocsp.check_answers, record_accelerators.revocation_asked)
+    rim.verify_rim = _recording(rim.verify_rim, record_accelerators.file_asked)
     rim.check_reference_values = _recording(
-        rim.check_reference_values, record_accelerators._reference
+        rim.check_reference_values, record_accelerators.reference_asked
     )
     nvidia.check_reference_values = rim.check_reference_values

@@ -18,9 +18,11 @@ import signal
 import socket
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Final
 
 import typer
@@ -69,11 +71,14 @@ def up(
     machine.make()  # a TEE that there is not is refused before anything is written
     say("SIMULATED — NOT ATTESTED: use data you may show")
     site = Site(out=out, words=machine.words, brokers=brokers, port=port)
+    told: list[int] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        told.append(number)  # Python drops what is raised while it collects garbage; this stays
+        raise KeyboardInterrupt
+
     # A shell has what it starts in the background ignore Ctrl-C; this one ends by it anyway.
-    before = {
-        number: signal.signal(number, signal.default_int_handler)
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with ExitStack() as parts:
             with say_stages(say)("starting broker and simulated hardware"):
@@ -83,7 +88,7 @@ def up(
             )
             for line in site.lines(deployment):
                 say(line)
-            site.attend(consortium, deployment, parts, served)
+            site.attend(consortium, deployment, parts, served, told)
     except KeyboardInterrupt:
         say("ended: broker and guest run no more; the same command continues")
     finally:
@@ -201,7 +206,12 @@ class Site:
         ]
 
     def attend(
-        self, consortium: Path, deployment: Path, parts: ExitStack, brokers: list[Part]
+        self,
+        consortium: Path,
+        deployment: Path,
+        parts: ExitStack,
+        brokers: list[Part],
+        told: Sequence[int],
     ) -> None:
         """Serve the recipe's guest, anew for each new document.
 
@@ -210,14 +220,16 @@ class Site:
             deployment: The document, which may not be there yet.
             parts: Ends the servers.
             brokers: That run.
+            told: Signals that it was told to end by so far.
 
         Raises:
+            KeyboardInterrupt: It was told to end.
             Unreachable: A broker ended, or the guest did.
         """
         measured: bytes | None = None
         guest: Part | None = None
         served: list[Part] = []
-        while True:
+        while not told:
             found = _read(deployment)
             if found is not None and found != measured:
                 if guest is not None:
@@ -243,6 +255,7 @@ class Site:
                         say(f"  hint: {error.hint}")
             _expect_running([*brokers, *served])
             time.sleep(_LOOKS_EVERY_S)
+        raise KeyboardInterrupt
 
     def _document(self, consortium: Path) -> Path:
         """The brokers' document; one that is there must be of this consortium and policy."""

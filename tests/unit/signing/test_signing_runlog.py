@@ -107,7 +107,7 @@ def test_what_cannot_be_written_leaves_the_log_as_it_was() -> None:
     with pytest.raises(DataInvalid):
         log.append("a", {"loss": float("nan")}, AT)
     with pytest.raises(DataInvalid):
-        log.append("a", {"loss": 2.0**60}, AT)
+        log.append("a", {"loss": 2**60}, AT)
     with pytest.raises(LimitExceeded):
         log.append("a", {"text": "x" * runlog.MAX_ENTRY_BYTES}, AT)
     assert (log.head, len(log)) == (head, 3)

@@ -84,5 +84,5 @@ def test_nothing_is_built_that_would_not_be_read() -> None:
         statement.build([Subject(name="a", sha256="short")], TYPE, {})
     with pytest.raises(DataInvalid):
         statement.build(SUBJECTS, TYPE, {"loss": float("nan")})
-    with pytest.raises(StatementInvalid):
-        statement.build(SUBJECTS, TYPE, {"loss": 2.0**60})
+    with pytest.raises(DataInvalid):
+        statement.build(SUBJECTS, TYPE, {"loss": 2**60})
