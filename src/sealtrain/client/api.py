@@ -59,7 +59,6 @@ from sealtrain.release.run_control import (
 from sealtrain.release.sealing_key import SignedSealingKey
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.ed25519 import Ed25519Signer
-from sealtrain.signing.http_signature import sign_request
 from sealtrain.signing.needs import Needs
 
 __all__ = ["BrokerClient"]
@@ -475,6 +474,9 @@ class BrokerClient:
                 check="identity",
                 hint="give your --identity, and the broker file",
             )
+
+        # Its library takes longer to load than most questions take, and few commands sign one.
+        from sealtrain.signing.http_signature import sign_request
 
         def sign(method: str, url: str, body: bytes, now: int | None) -> dict[str, str]:
             created = self._clock() if now is None else now
