@@ -30,7 +30,7 @@ from pathlib import Path
 from measured_on import machine
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "first_hour"))
-from record import PAGE, play, steps_of
+from record import PAGES, play, steps_of
 
 from sealtrain.cli.commands import COMMANDS
 from sealtrain.cli.lazy import Entries, Noun
@@ -119,7 +119,8 @@ def all_of(commands: dict[str, list[str]], rounds: int, folder: Path) -> dict[st
 
 def walked(rounds: int, folder: Path) -> dict[str, float]:
     """Seconds of the commands that ask the broker of the first hour, or read what it left."""
-    steps = steps_of(PAGE.read_text("utf-8"))
+    (page,) = [page for page in PAGES if page.stem == "first_hour"]
+    steps = steps_of(page.read_text("utf-8"))
     walk = play(steps, folder, port=_free_port())
     try:
         for step, played in zip(steps, walk, strict=False):
