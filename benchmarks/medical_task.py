@@ -22,7 +22,7 @@ from twosided import PlainRecords, seal
 
 Told = dict[str, Any]
 
-RATES = (3e-3, 1e-2, 3e-2)
+RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 """Learning rates that each way chooses from, on validation records."""
 LAYERS = 5
 """Of the encoder's six below every adapter, and at the parties where the model is cut."""
