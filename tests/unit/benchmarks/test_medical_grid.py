@@ -157,7 +157,7 @@ def test_a_cell_is_written_once_and_a_torn_line_costs_only_itself(tmp_path: Path
 @pytest.mark.claim("C241")
 def test_rates_are_chosen_on_validation_alone() -> None:
     # The rate with the best test accuracy has the worst validation accuracy.
-    validation, accuracy = (0.7, 0.7, 0.5), (0.1, 0.2, 0.9)
+    validation, accuracy = (0.7, 0.7, 0.6, 0.5), (0.1, 0.2, 0.3, 0.9)
     cells = {
         one.key: told(one, validation=score, accuracy=hidden)
         for one, score, hidden in zip(
@@ -183,8 +183,8 @@ def test_a_resumed_grid_wants_only_what_is_missing() -> None:
         if one.key not in cells:
             order.append(one)
             cells[one.key] = told(one)
-    # Linear model; three rates; the chosen one's further seed; sealed seeds; and both elsewhere.
-    assert len(order) == 1 + 3 + 1 + 2 + 4
+    # Linear model; all rates; the chosen one's further seed; sealed seeds; and both elsewhere.
+    assert len(order) == 1 + len(RATES) + 1 + 2 + 4
     assert [one for one in grid.wanted(cells) if one.key not in cells] == []
 
 
