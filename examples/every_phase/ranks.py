@@ -16,14 +16,13 @@ import base64
 import json
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from run import RECIPES, prepare
+from run import RECIPES, prepare, rehearsed
 
 from sealtrain.base.yamltext import parse_yaml, yaml_text
 from sealtrain.errors import RecipeInvalid
@@ -91,17 +90,8 @@ def played(name: str, folder: Path) -> tuple[str, int]:
         often = {"eval_steps": 1} if "eval_steps" in recipe["trainer"] else {}
         recipe["trainer"] |= FEW | often
     path.write_text(yaml_text(recipe), "utf-8")
-    words = [word for key, file in data.items() for word in ("--records", f"{key}={file}")]
-    words += [word for key, text in seal_as.items() for word in ("--seal-as", f"{key}={text}")]
-    words += ["--out", str(folder / "rehearsal"), "--json"]
-    done = subprocess.run(  # noqa: S603 - our own program with our own words
-        [sys.executable, "-m", "sealtrain", "rehearse", str(path), *words],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    if done.returncode:
-        raise SystemExit(f"{name}: exit code {done.returncode}\n{done.stdout}")
-    envelope = json.loads(Path(json.loads(done.stdout)["trained"]["manifest"]).read_text())
+    answer = rehearsed(name, path, data, seal_as, folder)
+    envelope = json.loads(Path(answer["trained"]["manifest"]).read_text())
     statement = json.loads(base64.b64decode(envelope["bundle"]["dsseEnvelope"]["payload"]))
     ranks = statement["predicate"]["run"]["environment"]["world_size"]
     if ranks != "2":

@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -89,10 +89,21 @@ def prepare(recipe: str, folder: Path) -> tuple[Path, dict[str, Path], dict[str,
     return written, data, getattr(story, "SEAL_AS", {})
 
 
-def play(recipe: str, folder: Path) -> dict[str, Any]:
-    """One recipe from sealing to verification; its metrics and how long it took."""
-    began = time.monotonic()
-    path, data, seal_as = prepare(recipe, folder)
+def rehearsed(
+    name: str, path: Path, data: Mapping[str, Path], seal_as: Mapping[str, str], folder: Path
+) -> dict[str, Any]:
+    """What ``sealtrain rehearse`` answers for a recipe.
+
+    Args:
+        name: Of the recipe, for errors.
+        path: The recipe.
+        data: Files of records, by ``owner/name``.
+        seal_as: How a file is read where its suffix does not say it, by ``owner/name``.
+        folder: The rehearsal's folder is made in it.
+
+    Raises:
+        SystemExit: The rehearsal did not end well.
+    """
     words = [word for key, file in data.items() for word in ("--records", f"{key}={file}")]
     words += [word for key, text in seal_as.items() for word in ("--seal-as", f"{key}={text}")]
     words += ["--out", str(folder / "rehearsal"), "--json"]
@@ -102,8 +113,16 @@ def play(recipe: str, folder: Path) -> dict[str, Any]:
         text=True,
     )
     if done.returncode:
-        raise SystemExit(f"{recipe}: exit code {done.returncode}\n{done.stdout}")
-    answer = json.loads(done.stdout)
+        raise SystemExit(f"{name}: exit code {done.returncode}\n{done.stdout}")
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def play(recipe: str, folder: Path) -> dict[str, Any]:
+    """One recipe from sealing to verification; its metrics and how long it took."""
+    began = time.monotonic()
+    path, data, seal_as = prepare(recipe, folder)
+    answer = rehearsed(recipe, path, data, seal_as, folder)
     return {
         "recipe": recipe,
         "seconds": round(time.monotonic() - began, 1),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from sealtrain.errors import (
     ApprovalSpent,
     BudgetSpent,
     LedgerInconsistent,
-    Refused,
     RunMismatch,
     StatementInvalid,
 )
@@ -98,22 +96,7 @@ def test_a_resume_of_a_run_that_never_began_begins_none(world: ReleaseWorld) -> 
 def test_two_guests_at_once_do_not_both_get_the_last_run(world: ReleaseWorld) -> None:
     world.approve(A, standing=standing(3))
     world.obtain()
-    outcomes: list[str] = []
-
-    def attempt() -> None:
-        try:
-            world.obtain()
-        except Refused as error:
-            outcomes.append(error.code)
-        else:
-            outcomes.append("released")
-
-    threads = [threading.Thread(target=attempt) for _ in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sorted(outcomes) == ["approval-spent"] * 3 + ["released"] * 2
+    assert sorted(world.outcomes_at_once(5)) == ["approval-spent"] * 3 + ["released"] * 2
     assert findings(world) == []
 
 
@@ -258,22 +241,7 @@ def test_a_run_that_would_pass_the_owners_budget_gets_no_key(world: ReleaseWorld
 def test_two_guests_at_once_do_not_both_get_the_rest_of_a_budget(world: ReleaseWorld) -> None:
     with_privacy(world, runs=9, epsilon=5.0)
     world.obtain()
-    outcomes: list[str] = []
-
-    def attempt() -> None:
-        try:
-            world.obtain()
-        except Refused as error:
-            outcomes.append(error.code)
-        else:
-            outcomes.append("released")
-
-    threads = [threading.Thread(target=attempt) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sorted(outcomes) == ["budget-spent"] * 2 + ["released"]
+    assert sorted(world.outcomes_at_once(3)) == ["budget-spent"] * 2 + ["released"]
 
 
 @pytest.mark.claim("C186")

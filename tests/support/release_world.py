@@ -7,6 +7,7 @@ on the way, and all that ever left the broker is kept to be searched for keys.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -46,7 +47,7 @@ from sealtrain.client.attested import AttestedBroker
 from sealtrain.client.grant import Asked, Grant, obtain, renew
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.approvals import DatasetPin
-from sealtrain.errors import SealtrainError
+from sealtrain.errors import Refused, SealtrainError
 from sealtrain.keys.derive import signing_key
 from sealtrain.ledger.audit import Auditor, AuditReport
 from sealtrain.ledger.ledger import Ledger, LedgerProof
@@ -291,6 +292,25 @@ class ReleaseWorld(Agreement):
         wire = changed.pop("wire", self.wire)
         collect = changed.pop("collect", None) or self.collect(guest)
         return obtain(wire, broker, collect, Asked(**(arguments | changed)))
+
+    def outcomes_at_once(self, guests: int) -> list[str]:
+        """What so many guests get that ask at the same time: ``released``, or a refusal's code."""
+        outcomes: list[str] = []
+
+        def attempt() -> None:
+            try:
+                self.obtain()
+            except Refused as error:
+                outcomes.append(error.code)
+            else:
+                outcomes.append("released")
+
+        threads = [threading.Thread(target=attempt) for _ in range(guests)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        return outcomes
 
     def refusals(self) -> list[dict[str, Any]]:
         return [entry["body"] for entry in self.ledger.entries() if entry["kind"] == "refusal"]
