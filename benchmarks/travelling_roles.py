@@ -30,7 +30,7 @@ from sealtrain_collab.channel.channel import accept, connect
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import listening
 from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
-from sealtrain_collab.travelling import accelerator as accelerators
+from sealtrain_collab.travelling import programs
 from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
 from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, GivingBounds, Holder
 from sealtrain_collab.travelling.mapped_code import MappedCode
@@ -255,7 +255,7 @@ class Devices:
     def travel(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Wait for an orchestrator, with a buffer of so many bytes."""
         self.travelling.close()
-        accelerators.Program = Idle if asked["idle"] else Program  # type: ignore[misc]
+        programs.Program = Idle if asked["idle"] else Program  # type: ignore[misc]
         device = Accelerator(asked["buffer"], patience=PATIENCE)
 
         def control(sock: socket.socket) -> None:

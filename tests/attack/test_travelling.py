@@ -53,6 +53,7 @@ from sealtrain.signing.runlog import RunLog
 from sealtrain_collab.channel.frames import FrameReader, FrameWriter
 from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
 from sealtrain_collab.travelling import accelerator as accelerators
+from sealtrain_collab.travelling import programs as kinds_of_programs
 from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE
 from sealtrain_collab.travelling.capability import (
     Gate,
@@ -368,7 +369,7 @@ def driven(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Driver, Program]]:
         programs.append(Program(*given))
         return programs[-1]
 
-    monkeypatch.setattr(accelerators, "Program", built)
+    monkeypatch.setattr(kinds_of_programs, "Program", built)
     with travel_world() as world, ExitStack() as stack:
         driver = Driver(world, stack)
         driver.trained(driver.filled(0))

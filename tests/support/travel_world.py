@@ -25,6 +25,7 @@ from sealtrain_collab.travelling.orchestrator import Hooks, Orchestrator, Travel
 from sealtrain_collab.travelling.parties import Parties
 from sealtrain_collab.travelling.program import ProgramSettings
 from sealtrain_collab.travelling.schedule import HolderPlan, Plan
+from sealtrain_collab.travelling.trainer_program import Training
 
 NOW = 1_790_000_000
 RUN_ID = "7e" * 16
@@ -36,7 +37,8 @@ PROGRAM = ProgramSettings(
     learning_rate=0.01, seed=3,
 )  # fmt: skip
 HOLDERS = ("clinic-a", "clinic-b", "clinic-c")
-KEYS = {name: DataKey(hashlib.sha256(name.encode()).digest()) for name in HOLDERS}
+OTHERS = ("hospital-a", "hospital-b")
+KEYS = {name: DataKey(hashlib.sha256(name.encode()).digest()) for name in (*HOLDERS, *OTHERS)}
 TERMS = Terms(
     program={name: one for name, one in PROGRAM.to_dict().items() if name != "device"},
     buffer_bytes=512,
@@ -181,8 +183,9 @@ def travel_world(
     buffer_bytes: int = 512,
     tokens: int = 512,
     max_bytes: int = 1 << 30,
+    training: Training | None = None,
 ) -> Iterator[TravelWorld]:
-    accelerator = Accelerator(buffer_bytes, patience=PATIENCE)
+    accelerator = Accelerator(buffer_bytes, patience=PATIENCE, training=training)
     with ExitStack() as stack:
         control = stack.enter_context(
             listening(

@@ -12,6 +12,7 @@ from sealtrain.training.data.stream import RecordStream
 
 if TYPE_CHECKING:
     from sealtrain.training.checkpoints.callback import Evaluation, RunContext
+    from sealtrain.training.data.feed import Feed
     from sealtrain.training.data.sources import SealedFolder, Source
     from sealtrain.training.distributed.chosen import Machinery
     from sealtrain.training.models.standins import StandIns
@@ -42,6 +43,7 @@ class TrainingContext:
         standins: Layers that replace the model's own while it trains; ``None`` without.
         built: Model with its adapter, and tokenizer; a phase builds them itself when ``None``.
         stretch: The steps of the training to do here; ``None`` for all.
+        feed: Rows ready for the trainer, in place of the sources'; ``None`` without.
         plan: ``Plan`` of private training, once it is known.
     """
 
@@ -57,6 +59,7 @@ class TrainingContext:
     standins: StandIns | None = None
     built: tuple[Any, Any] | None = None
     stretch: ScheduleSlice | None = None
+    feed: Feed | None = None
     plan: Any = None
 
     @property

@@ -34,15 +34,20 @@ from sealtrain_collab.travelling import (
     mapped_code,
     mappings,
     measurement,
+    programs,
+    rows,
     scrub,
+    trainer_program,
 )
 from sealtrain_collab.travelling import program as program_module
 from sealtrain_collab.travelling.capability import Gate, WriteCapability, Written, wipe
 from sealtrain_collab.travelling.inbox import Inbox, Message
 from sealtrain_collab.travelling.mapped_code import MappedCode
 from sealtrain_collab.travelling.measurement import StateMeter
-from sealtrain_collab.travelling.program import MAX_STATE_BYTES, Program, ProgramSettings
+from sealtrain_collab.travelling.program import MAX_STATE_BYTES
+from sealtrain_collab.travelling.programs import AnyProgram, parse_settings
 from sealtrain_collab.travelling.scrub import fingerprint_of, overwrite
+from sealtrain_collab.travelling.trainer_program import Training
 
 __all__ = ["CONTROL_PURPOSE", "MAX_COMMAND_BYTES", "Accelerator", "Lane"]
 
@@ -90,6 +95,7 @@ class Accelerator:
         buffer_bytes: Size of the dataset buffer.
         patience: Seconds an orchestrator may be silent.
         program: Settings that a program must have, but for its device; ``None`` for any.
+        training: What program ``trainer`` trains; ``None`` where no recipe is here.
     """
 
     def __init__(
@@ -98,6 +104,7 @@ class Accelerator:
         *,
         patience: float,
         program: Mapping[str, JsonValue] | None = None,
+        training: Training | None = None,
     ) -> None:
         self.buffer = memoryview(bytearray(buffer_bytes))
         """Where a trip's data lies, wiped after it."""
@@ -105,8 +112,9 @@ class Accelerator:
         """Where holders' writes come in."""
         self._patience = patience
         self._allowed = program
+        self._training = training
         self._session: tuple[str, str] | None = None
-        self._program: Program | None = None
+        self._program: AnyProgram | None = None
         self._state: StateMeter | None = None
         self._code: MappedCode | None = None
         self._loaded_code = ""
@@ -178,7 +186,7 @@ class Accelerator:
         return {"lend": self._lend, "wipe": self._wipe, "prove": self._prove}
 
     def _load(self, command: dict[str, Any], payload: bytes) -> Done:
-        settings = ProgramSettings.from_dict(command.get("settings"))
+        settings = parse_settings(command.get("settings"))
         given = {name: one for name, one in settings.to_dict().items() if name != "device"}
         if self._allowed is not None and given != self._allowed:
             raise DataInvalid(
@@ -189,8 +197,10 @@ class Accelerator:
         nonce = _nonce_of(command)
         self._wiped()
         wipe(self.buffer)
-        program_module.rehearse(settings)  # loads now what training and saving load when first used
-        self._program = program = Program(settings, payload or None)
+        self._ended()
+        # Loads now what training and saving load when first used.
+        programs.rehearse(settings, self._training)
+        self._program = program = programs.built(settings, payload or None, self._training)
         self._state = StateMeter(program)
         self._code = MappedCode(settings.to_dict(), [*_MODULES, *program.code()])
         self._loaded_code = self._code.digest()
@@ -265,6 +275,12 @@ class Accelerator:
         program, _ = self._loaded
         return {}, program.state()
 
+    def _ended(self) -> None:
+        """End the program of the last session."""
+        if self._program is not None:
+            before, self._program = self._program, None
+            before.close()
+
     def _same_code(self) -> str:
         """The digest of the code, if it is that of ``load``."""
         found = "" if self._code is None else self._code.digest()
@@ -279,7 +295,7 @@ class Accelerator:
         return found
 
     @property
-    def _loaded(self) -> tuple[Program, StateMeter]:
+    def _loaded(self) -> tuple[AnyProgram, StateMeter]:
         if self._program is None or self._state is None:
             raise TripBroken("no program is loaded", check="program", hint="load one first")
         return self._program, self._state
@@ -303,6 +319,6 @@ def _nonce_of(command: dict[str, Any]) -> bytes:
 
 _MODULES = (
     bounds, capability, fingerprint, inbox, mapped_code, mappings, measurement, program_module,
-    scrub, sys.modules[__name__],
+    programs, rows, scrub, trainer_program, sys.modules[__name__],
 )  # fmt: skip
 """Modules of the device program."""

@@ -115,7 +115,8 @@ def bounded(
     """
     import torch
 
-    before = {name: one.detach().clone() for name, one in model.named_parameters()}
+    named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
+    before = {name: one.detach().clone() for name, one in named}
     state = {
         one: {part: value.clone() for part, value in kept.items()}
         for one, kept in optimizer.state.items()
@@ -127,16 +128,13 @@ def bounded(
 
     yield movement
     with torch.no_grad():
-        squares = [
-            (one.detach() - before[name]).double().square().sum()
-            for name, one in model.named_parameters()
-        ]
+        squares = [(one.detach() - before[name]).double().square().sum() for name, one in named]
         norm = float(torch.stack([square.cpu() for square in squares]).sum().sqrt())
         finite = norm < float("inf")
         moved = norm if finite else -1.0
         if finite and norm <= most:
             return
-        for name, one in model.named_parameters():
+        for name, one in named:
             # Not ``before + 0 * movement``: nothing times not-a-number is not a number.
             one.copy_(torch.lerp(before[name], one, most / norm) if finite else before[name])
         optimizer.state.clear()

@@ -24,7 +24,7 @@ from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.encoding import from_hex
 from sealtrain.errors import ClaimContradicted, DataInvalid, TranscriptInvalid
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
-from sealtrain_collab.travelling.recipe import program_of, token_bytes
+from sealtrain_collab.travelling.recipe import program_of, width_of
 from sealtrain_collab.travelling.scrub import proof_of
 
 __all__ = ["Terms", "Travelled", "terms_of", "travelled", "trips_hold"]
@@ -260,7 +260,7 @@ class _Reader:
         self.model = _digest(after["model"])
         self._bounded(fields, "moved", "max_update_norm")
         tokens = fields["tokens"]
-        size = tokens * token_bytes(self.terms.program["vocab_size"])
+        size = tokens * width_of(self.terms.program)
         if not 0 < size <= trip.size or tokens % self._step_tokens:
             raise self._broken("it trained on more than was written, or on parts of a step")
         total = self.tokens.get(trip.holder, 0) + tokens

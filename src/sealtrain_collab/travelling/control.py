@@ -24,7 +24,8 @@ from sealtrain_collab.channel.channel import AttestedChannel, connect
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.travelling.accelerator import MAX_COMMAND_BYTES
 from sealtrain_collab.travelling.capability import WriteCapability, Written
-from sealtrain_collab.travelling.program import MAX_STATE_BYTES, ProgramSettings
+from sealtrain_collab.travelling.program import MAX_STATE_BYTES
+from sealtrain_collab.travelling.programs import AnySettings
 from sealtrain_collab.travelling.scrub import proof_of
 
 __all__ = ["AcceleratorLane", "Challenge", "Trained", "Turn"]
@@ -115,9 +116,7 @@ class AcceleratorLane:
         with _there():
             return cls(connect(address, conversation, timeout=timeout))
 
-    def load(
-        self, settings: ProgramSettings, nonce: bytes, state: bytes = b""
-    ) -> dict[str, JsonValue]:
+    def load(self, settings: AnySettings, nonce: bytes, state: bytes = b"") -> dict[str, JsonValue]:
         """Wipe it and start a program; returns measurements and the size of the buffer."""
         command: dict[str, JsonValue] = {
             "do": "load", "settings": settings.to_dict(), "nonce": nonce.hex()

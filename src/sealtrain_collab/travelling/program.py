@@ -1,4 +1,4 @@
-"""What the accelerator computes: a GPT-2 that learns from tokens in its buffer.
+"""Program ``loop``: a GPT-2 that learns from tokens in its buffer.
 
 Model and optimizer stay in the accelerator's memory from trip to trip. The same code runs on a CPU
 and, where there is one, on a CUDA device.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Program", "ProgramSettings", "rehearse"]
 
-MAX_STATE_BYTES = 4 << 30
+MAX_STATE_BYTES = 1 << 40
 _drawing = threading.Lock()
 """torch has one source of first weights for all threads, and transformers loads on first use."""
 _Size = Annotated[int, Field(ge=1, le=1 << 20)]
@@ -301,6 +301,9 @@ class Program:
         kept = canonical_json({"settings": self._kept(), "step": self._steps})
         metadata = {STATE_ENTRY: kept.decode()}
         return save({name: one.cpu().contiguous() for name, one in self.tensors()}, metadata)
+
+    def close(self) -> None:
+        """Nothing of it runs between chunks."""
 
     def digest(self) -> str:
         """SHA-256 of the model state (spec/travelling.md §4), hex."""

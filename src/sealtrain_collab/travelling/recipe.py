@@ -1,26 +1,32 @@
 """Settings of a recipe for an accelerator that travels, and the program they stand for.
 
-The accelerator's program is its own loop (``travelling.program``), not a trainer of a
-library. Settings that it does not follow must keep their default and are refused otherwise, so that
-owners approve nothing that does not happen.
+There are two programs. ``trainer`` is the recipe's phase itself, with its model, adapter and
+trainer (``travelling.trained``). ``loop`` is a loop of its own for a GPT-2 from a config
+(``travelling.program``), whose noise may hide sequences. Settings that a program does not follow
+must keep their default and are refused otherwise, so that owners approve nothing that does not
+happen.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from sealtrain.base.canonical import JsonValue
+from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import OwnerName
 from sealtrain.recipe.collaboration import Norm, PartiesSettings, holders_of
 from sealtrain.recipe.privacy import SequencePrivacy
 
-__all__ = ["Travelling", "program_of", "token_bytes"]
+__all__ = ["WORD_BYTES", "Travelling", "program_of", "token_bytes", "width_of"]
 
 _Positive = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
 
 _NARROW_WORDS: Final = 1 << 16
+WORD_BYTES: Final = 4
+"""Of a position of a row in the buffer, for the program ``trainer`` (spec/travelling.md §4)."""
 
 _CONFIG: Final = frozenset(
     {"model_type", "n_embd", "n_head", "n_layer", "n_positions", "vocab_size"}
@@ -45,7 +51,7 @@ _FOLLOWED: Final = frozenset(
 class Travelling(PartiesSettings):
     """One accelerator goes from holder to holder; no data leaves a holder but for its memory."""
 
-    phases: ClassVar[tuple[str, ...]] = ("cpt",)
+    phases: ClassVar[tuple[str, ...]] = ("cpt", "sft")
     party_role: ClassVar[str | None] = "holder"
     summary: ClassVar[str] = (
         "One accelerator went from holder to holder; no data left a holder but for it."
@@ -57,6 +63,12 @@ class Travelling(PartiesSettings):
     limits: ClassVar[tuple[str, ...]] = ("parties-evidence", "lent-by-software")
 
     kind: Literal["travelling"]
+    program: Literal["loop", "trainer"] = Field(
+        default="loop",
+        exclude_if=lambda program: program == "loop",
+        description="What trains: a loop of its own for a GPT-2 from a config, or the phase's "
+        "trainer; left out of locks when it is the loop.",
+    )
     buffer_bytes: int = Field(
         ge=2, le=1 << 40, description="Dataset buffer of the accelerator; a trip fills half of it."
     )
@@ -92,6 +104,10 @@ class Travelling(PartiesSettings):
         if strangers := sorted(named - set(holders_of(recipe))):
             names = ", ".join(strangers)
             return f"collaboration.max_tokens names {names}, who give no data to train"
+        if self.program == "trainer":
+            return _untrainable(recipe) or _other_data(recipe)
+        if recipe.phase != "cpt":
+            return f"collaboration travelling trains phase {recipe.phase} with program: trainer"
         config = getattr(recipe.model, "config", None)
         if recipe.columns.kind != "tokens" or config is None or config["model_type"] != "gpt2":
             return "collaboration travelling needs columns: {tokens: …} and a model.config of gpt2"
@@ -105,10 +121,27 @@ def token_bytes(words: int) -> int:
     return 2 if words <= _NARROW_WORDS else 4
 
 
+def width_of(program: Mapping[str, Any]) -> int:
+    """Bytes of a token in the buffer, by the settings of a program."""
+    return WORD_BYTES if "recipe" in program else token_bytes(program["vocab_size"])
+
+
 def program_of(recipe: Any) -> dict[str, JsonValue]:
     """Settings of the accelerator's program but for its device, as a ``Recipe`` means them."""
-    config, trainer, how = recipe.model.config, recipe.trainer, recipe.collaboration
+    trainer, how = recipe.trainer, recipe.collaboration
     bounds: dict[str, JsonValue] = {}
+    if how.program == "trainer":
+        if how.max_update_norm is not None:
+            bounds["max_update_norm"] = how.max_update_norm
+        return {
+            "version": 1,
+            "phase": recipe.phase,
+            "recipe": sha256_hex(canonical_json(recipe.to_dict())),
+            "seq_len": _row_words(recipe),
+            "batch_size": _rows_a_step(recipe),
+            **bounds,
+        }
+    config = recipe.model.config
     if recipe.model.dtype != "float32":
         bounds["dtype"] = recipe.model.dtype
     if how.sequence_privacy is not None:
@@ -128,6 +161,40 @@ def program_of(recipe: Any) -> dict[str, JsonValue]:
         **{name: getattr(trainer, name) for name in _OPTIMIZER},
         **bounds,
     }
+
+
+def _row_words(recipe: Any) -> int:
+    """Positions of a row."""
+    trainer = recipe.trainer
+    return int(trainer.block_size if recipe.phase == "cpt" else trainer.max_length)
+
+
+def _rows_a_step(recipe: Any) -> int:
+    trainer = recipe.trainer
+    return int(trainer.per_device_train_batch_size * trainer.gradient_accumulation_steps)
+
+
+def _untrainable(recipe: Any) -> str | None:
+    """Why program ``trainer`` cannot train a recipe."""
+    trainer, how, peft = recipe.trainer, recipe.collaboration, recipe.peft
+    refused = {
+        "collaboration.sequence_privacy": how.sequence_privacy is not None,
+        "peft.quantization": peft is not None and peft.quantization is not None,
+        "trainer.fp16": trainer.fp16,
+        "trainer.packing": getattr(trainer, "packing", False),
+        "trainer.padding_free": getattr(trainer, "padding_free", False),
+        "trainer.max_length: null": getattr(trainer, "max_length", 2) is None,
+        "trainer.max_length: 1": getattr(trainer, "max_length", 2) == 1,
+    }
+    for name, wanted in refused.items():
+        if wanted:
+            return f"collaboration travelling with program: trainer does not follow {name}"
+    step = _rows_a_step(recipe) * _row_words(recipe) * WORD_BYTES
+    return None if how.buffer_bytes // 2 >= step else _too_small(step)
+
+
+def _too_small(step: int) -> str:
+    return f"collaboration.buffer_bytes: half of it holds less than one step, which is {step} bytes"
 
 
 def _other_model(recipe: Any, config: dict[str, Any]) -> str | None:
@@ -162,12 +229,7 @@ def _other_training(recipe: Any) -> str | None:
     half = recipe.collaboration.buffer_bytes // 2
     width = token_bytes(recipe.model.config["vocab_size"])
     step = trainer.per_device_train_batch_size * trainer.block_size * width
-    if half < step:
-        return (
-            "collaboration.buffer_bytes: half of it holds less than one step, "
-            f"which is {step} bytes"
-        )
-    return None
+    return _too_small(step) if half < step else None
 
 
 def _other_data(recipe: Any) -> str | None:

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import OwnerName, StrictModel, load_model
 from sealtrain.errors import DataInvalid
-from sealtrain_collab.travelling.program import ProgramSettings
+from sealtrain_collab.travelling.programs import AnySettings
 
 __all__ = ["HolderPlan", "Plan", "Rotation", "Trip"]
 
@@ -50,7 +50,7 @@ class Plan(StrictModel):
     """
 
     version: Literal[1] = 1
-    program: ProgramSettings
+    program: AnySettings
     holders: tuple[HolderPlan, ...] = Field(min_length=1, max_length=64)
     buffer_bytes: Annotated[int, Field(ge=2)]
     seal_every: Annotated[int, Field(ge=1)]

@@ -29,6 +29,7 @@ __all__ = [
     "as_iterable_dataset",
     "as_map_style_dataset",
     "map_in_this_process",
+    "once",
     "positioned_under",
     "read_in_each_rank",
 ]
@@ -87,6 +88,12 @@ class Positioned:
             "a sealed stream does not leave its process",
             hint="set dataloader_num_workers to 0; decryption runs ahead in a thread",
         )
+
+
+def once(positioned: Positioned | None) -> None:
+    """Let iterations of a stream end with its first epoch."""
+    if positioned is not None:
+        positioned.stop = positioned.stream.order.epoch_rows()
 
 
 class _StreamExamples(_BaseExamplesIterable):  # type: ignore[misc]  # datasets ships no types

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.checkpoints.callback import SealedRun
+from sealtrain.training.data.hugging import once
 from sealtrain.training.data.packing import (
     PackedStream,
     text_encoder,
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from sealtrain.training.context import PhaseResult, TrainingContext
     from sealtrain.training.data.packing import Encoder
 
-__all__ = ["train"]
+__all__ = ["prepared", "train"]
 
 _COLUMN = "input"
 
@@ -62,9 +64,11 @@ def train(work: TrainingContext) -> PhaseResult:
         adopt_tokens(model, tokenizer)
     config = model.config
     cached, config.use_cache = config.use_cache, False
-    (column,) = recipe.columns.names
-    stream = work.training_stream({column: _COLUMN}).stream
-    encode = _encoder(work, stream.schema, model, tokenizer)
+    packed: Any = work.feed
+    encode: Encoder | None = None
+    if packed is None:
+        vocabulary = int(model.get_input_embeddings().weight.shape[0])
+        packed, encode = _packed(work, vocabulary, tokenizer)
     if recipe.peft is not None:
         model = adapt(
             model,
@@ -72,9 +76,6 @@ def train(work: TrainingContext) -> PhaseResult:
             "CAUSAL_LM",
             activation_checkpointing=recipe.trainer.activation_checkpointing,
         )
-    packed = PackedStream(
-        stream, _COLUMN, encode, recipe.trainer.block_size, digest=recipe.trainer.token_digest
-    )
     work.context.stream = packed
     callback = SealedRun(work.context)
     trainer = work.machinery.trainer(Trainer)(
@@ -89,16 +90,47 @@ def train(work: TrainingContext) -> PhaseResult:
         callbacks=[callback],
     )
 
-    def evaluate(model: Any) -> dict[str, float]:
-        return _evaluate(work, model, encode)
-
-    model, metrics = train_and_measure(work, trainer, evaluate if work.test_sources else None)
+    evaluate = None if encode is None or not work.test_sources else partial(_evaluate, work, encode)
+    model, metrics = train_and_measure(work, trainer, evaluate)
     config.use_cache = cached
     return model, tokenizer, metrics, callback
 
 
+def prepared(
+    work: TrainingContext, vocabulary: int, tokenizer: PreTrainedTokenizerBase | None
+) -> Iterator[dict[str, Any]]:
+    """Every whole block of one epoch, as the trainer collates it: ``input_ids``.
+
+    Args:
+        work: Of which no model is built.
+        vocabulary: Tokens lie below.
+        tokenizer: The recipe's; ``None`` where it names none.
+
+    Raises:
+        SchemaMismatch, RecordInvalid, ModelInvalid: As ``train``.
+    """
+    packed, _ = _packed(work, vocabulary, tokenizer)
+    once(packed)
+    return iter(packed)
+
+
+def _packed(
+    work: TrainingContext, vocabulary: int, tokenizer: PreTrainedTokenizerBase | None
+) -> tuple[PackedStream, Encoder]:
+    """The training rows, and what makes tokens of a column."""
+    (column,) = work.recipe.columns.names
+    positioned = work.training_stream({column: _COLUMN})
+    stream, trainer = positioned.stream, work.recipe.trainer
+    encode = _encoder(work, stream.schema, vocabulary, tokenizer)
+    packed = PackedStream(stream, _COLUMN, encode, trainer.block_size, digest=trainer.token_digest)
+    return packed, encode
+
+
 def _encoder(
-    work: TrainingContext, schema: pa.Schema, model: Any, tokenizer: PreTrainedTokenizerBase | None
+    work: TrainingContext,
+    schema: pa.Schema,
+    vocabulary: int,
+    tokenizer: PreTrainedTokenizerBase | None,
 ) -> Encoder:
     recipe = work.recipe
     end = None
@@ -116,7 +148,7 @@ def _encoder(
         return text_encoder(tokenizer, append_eos=recipe.appends_eos)
     return token_encoder(
         schema.field(_COLUMN).type,
-        vocabulary=int(model.get_input_embeddings().weight.shape[0]),
+        vocabulary=vocabulary,
         eos=end,
     )
 
@@ -130,7 +162,7 @@ def _stacked(blocks: list[dict[str, Any]]) -> dict[str, Any]:
     return {"input_ids": ids, "labels": ids.clone()}
 
 
-def _evaluate(work: TrainingContext, model: Any, encode: Encoder) -> dict[str, float]:
+def _evaluate(work: TrainingContext, encode: Encoder, model: Any) -> dict[str, float]:
     import numpy as np
     import pyarrow.compute as pc
     import torch

@@ -18,7 +18,7 @@ from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.backends.unsloth import as_written, load_model
 from sealtrain.training.checkpoints.callback import SealedRun
 from sealtrain.training.data.conversations import check_template
-from sealtrain.training.data.hugging import as_iterable_dataset
+from sealtrain.training.data.hugging import as_iterable_dataset, once
 from sealtrain.training.measuring import (
     completion_metrics,
     mean_loss,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from sealtrain.training.context import PhaseResult, TrainingContext
 
-__all__ = ["build", "measured", "train"]
+__all__ = ["build", "measured", "prepared", "train"]
 
 _TASK = "CAUSAL_LM"
 _TRL_NAMES = {
@@ -75,6 +75,17 @@ def measured(work: TrainingContext) -> dict[str, float]:
     """Metrics of the built model, in evaluation mode, on the test split."""
     trainer, _, evaluate = _ready(work)
     return evaluate(trainer.model)
+
+
+def prepared(work: TrainingContext) -> Iterator[dict[str, Any]]:
+    """Every training row once, as the trainer collates it: ``input_ids``, ``labels`` with -100.
+
+    Args:
+        work: Its ``built`` may be any causal model with the recipe's tokenizer: none is trained.
+    """
+    trainer, *_ = _ready(work)
+    once(work.context.stream)
+    return iter(trainer.train_dataset)
 
 
 def build(work: TrainingContext) -> tuple[Any, PreTrainedTokenizerBase]:
@@ -140,7 +151,7 @@ def _ready(
     trainer = work.machinery.trainer(kind)(
         model=model,
         args=as_written(config, arguments, recipe.trainer) if faster else config,
-        train_dataset=training_rows(work, names),
+        train_dataset=_rows(work, names),
         eval_dataset=as_iterable_dataset(work.test_stream(names)) if tested else None,
         processing_class=tokenizer,
         peft_config=peft_config,
@@ -155,6 +166,10 @@ def _ready(
         )
 
     return trainer, tokenizer, evaluate
+
+
+def _rows(work: TrainingContext, names: dict[str, str]) -> Any:
+    return training_rows(work, names) if work.feed is None else as_iterable_dataset(work.feed)
 
 
 def _model(work: TrainingContext, tokenizer: PreTrainedTokenizerBase) -> tuple[Any, Any]:

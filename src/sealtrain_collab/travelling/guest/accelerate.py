@@ -19,6 +19,7 @@ from sealtrain_collab.channel.ports import bind, listening
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
 from sealtrain_collab.travelling.recipe import Travelling, program_of
+from sealtrain_collab.travelling.trainer_program import Training
 
 if TYPE_CHECKING:
     from sealtrain.guest.settings import RunSettings
@@ -79,7 +80,10 @@ def accelerate(
     torch.set_num_threads(threads)
     how = of_kind(guest.recipe, Travelling)
     accelerator = Accelerator(
-        how.buffer_bytes, patience=ports.patience, program=program_of(guest.recipe)
+        how.buffer_bytes,
+        patience=ports.patience,
+        program=program_of(guest.recipe),
+        training=Training(recipe=guest.recipe, base_dir=guest.base),
     )
     talk = Conversation(
         purpose=CONTROL_PURPOSE,

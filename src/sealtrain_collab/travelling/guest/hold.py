@@ -34,9 +34,10 @@ from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import bind, listening
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.parties.party import Part, PartyRun
+from sealtrain_collab.travelling.guest.held_rows import HeldRows
 from sealtrain_collab.travelling.guest.tokens import HeldTokens
 from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, GivingBounds, Holder
-from sealtrain_collab.travelling.recipe import Travelling, program_of, token_bytes
+from sealtrain_collab.travelling.recipe import Travelling, program_of, width_of
 from sealtrain_collab.travelling.standby import STANDBY_PURPOSE
 
 if TYPE_CHECKING:
@@ -225,9 +226,13 @@ class _Work:
         self._run = run
         self._how = how
         self._talk = talk
-        (column,) = run.recipe.columns.names
-        width = token_bytes(program_of(run.recipe)["vocab_size"])
-        source = HeldTokens(run.sources, column, run.keeper.require, width=width)
+        width = width_of(program_of(run.recipe))
+        source: HeldTokens | HeldRows
+        if travelling.program == "trainer":
+            source = HeldRows(run.recipe, run.base, run.sources, run.keeper.require)
+        else:
+            (column,) = run.recipe.columns.names
+            source = HeldTokens(run.sources, column, run.keeper.require, width=width)
         limit = travelling.limit_of(run.name)
         self._holder = Holder(
             source,

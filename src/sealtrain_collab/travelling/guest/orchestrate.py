@@ -43,10 +43,11 @@ from sealtrain_collab.travelling.guest.standby_folder import Standing, leading
 from sealtrain_collab.travelling.history import first_open
 from sealtrain_collab.travelling.orchestrator import Hooks, Orchestrator, TravelLog
 from sealtrain_collab.travelling.parties import Parties, joined
-from sealtrain_collab.travelling.program import Program, ProgramSettings
+from sealtrain_collab.travelling.programs import AnySettings, built, settings_of
 from sealtrain_collab.travelling.recipe import Travelling
 from sealtrain_collab.travelling.schedule import HolderPlan, Plan
 from sealtrain_collab.travelling.standby import STANDBY_PURPOSE, Standby
+from sealtrain_collab.travelling.trainer_program import Training
 
 if TYPE_CHECKING:
     from sealtrain.client.quorum import OnBrokerFailure
@@ -248,7 +249,7 @@ class _Work:
 
     def _plan(self, sizes: Mapping[str, int]) -> Plan:
         travelling, recipe = self._travelling, self._lead.recipe
-        program = ProgramSettings.of(recipe, self._how.device)
+        program = settings_of(recipe, self._how.device)
         return Plan(
             program=program,
             holders=tuple(
@@ -331,7 +332,8 @@ class _Work:
         """The model, if it is the one that was measured after the last trip."""
         # ``run`` compared it with the last measurement.
         settings = orchestrator.plan.program.model_copy(update={"device": "cpu"})
-        program = Program(settings, state)
+        training = Training(recipe=self._lead.recipe, base_dir=self._lead.base)
+        program = built(settings, state, training)
         tokens = _tokens(self._lead.journal.log)
         return Trained(
             files=program.files(),
@@ -345,7 +347,7 @@ class _Work:
         )
 
 
-def _steps(log: RunLog, program: ProgramSettings) -> int:
+def _steps(log: RunLog, program: AnySettings) -> int:
     """Optimizer steps so far."""
     return _tokens(log) * program.token_bytes // program.step_bytes
 
