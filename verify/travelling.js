@@ -1,13 +1,13 @@
 // Rules of a run whose accelerator travels (spec/travelling.md §5).
 
-import { CannotCheck, concat, demand, fromHex, hex, seconds, sha256 } from "./bytes.js";
+import { CannotCheck, concat, demand, digest, fromHex, hex, seconds, sha256 } from "./bytes.js";
 import { canonical } from "./json.js";
 import * as shape from "./shape.js";
 
 const { count, map, record } = shape;
 const TOLERANCE = 300;
 const PIECE = 2 ** 18;
-const TOKEN_BYTES = 2;
+const [NARROW, WIDE] = [2, 4];
 const broken = (condition, message) => demand(condition, "transcript-invalid", message);
 const text = (value) => new TextDecoder().decode(canonical(value));
 
@@ -34,8 +34,20 @@ const EVENTS = {
 };
 const OURS = /^(?:travel|trip)\./;
 
+/** Settings of the program that trains a recipe with the trainer of its phase. */
+async function trainerOf(recipe) {
+  const { phase, trainer, collaboration } = recipe;
+  const program = { version: 1, phase, recipe: await digest(canonical(recipe)) };
+  program.seq_len = phase === "cpt" ? trainer.block_size : trainer.max_length;
+  program.batch_size = trainer.per_device_train_batch_size * trainer.gradient_accumulation_steps;
+  if (typeof collaboration.max_update_norm === "number") program.max_update_norm = collaboration.max_update_norm;
+  return program;
+}
+
 /** Settings of the accelerator's program that a recipe means, but for its device. */
-function programOf({ model, trainer, collaboration }) {
+async function programOf(recipe) {
+  const { model, trainer, collaboration } = recipe;
+  if (collaboration.program === "trainer") return trainerOf(recipe);
   const { sequence_privacy: privacy, max_update_norm: norm } = collaboration;
   const { n_layer, n_head, n_embd, vocab_size } = model.config;
   const program = { version: 1, n_layer, n_head, n_embd, vocab_size };
@@ -45,6 +57,7 @@ function programOf({ model, trainer, collaboration }) {
   for (const name of ["learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm"]) {
     program[name] = trainer[name];
   }
+  if (model.dtype === "bfloat16") program.dtype = model.dtype;
   if (privacy) program.privacy = privacy;
   if (typeof norm === "number") program.max_update_norm = norm;
   return program;
@@ -71,12 +84,13 @@ async function proofOfWipe(seed, nonce, size) {
 }
 
 class Travel {
-  constructor(recipe, parties) {
+  constructor(recipe, program, parties) {
     this.recipe = recipe;
     this.asked = recipe.collaboration;
     this.windows = new Map(parties.map((one) => [one.name, [seconds(one.from), seconds(one.until)]]));
     this.owners = [...new Set(recipe.datasets.filter((one) => one.role === "train").map((one) => one.owner))].sort();
-    this.program = programOf(recipe);
+    this.program = program;
+    this.width = "recipe" in program || program.vocab_size > 65536 ? WIDE : NARROW;
     this.trips = [];
     this.ids = new Set();
     this.nonces = new Set();
@@ -145,7 +159,7 @@ class Travel {
     this.fresh(nonce);
     broken((moved !== undefined) === ("max_update_norm" in this.program), "what bounds a chunk does not show");
     const step = this.program.batch_size * this.program.seq_len;
-    broken(tokens > 0 && tokens % step === 0 && tokens * TOKEN_BYTES <= end - start, "not whole steps of what was written");
+    broken(tokens > 0 && tokens % step === 0 && tokens * this.width <= end - start, "not whole steps of what was written");
     const whole = (this.trained.get(holder) ?? 0) + tokens;
     broken(whole <= holders[holder] && whole <= this.most(holder), "a holder gave more than its limit");
     this.steps += tokens / step;
@@ -192,7 +206,8 @@ const STEPS = {
 
 /** The travel that a run log tells of, held to rules 1 to 7. */
 export async function travelled({ predicate, need }) {
-  const travel = new Travel(need("lock").recipe, predicate.collaboration.parties);
+  const { recipe } = need("lock");
+  const travel = new Travel(recipe, await programOf(recipe), predicate.collaboration.parties);
   for (const entry of predicate.run_log.entries) {
     if (!OURS.test(entry.event)) continue;
     const known = Object.hasOwn(EVENTS, entry.event) && EVENTS[entry.event](entry.fields);

@@ -81,7 +81,11 @@ def _of_travelling(terms: Any) -> dict[str, Any]:
                 "sequence_privacy": program.get("privacy"),
                 "max_update_norm": program.get("max_update_norm"),
             },
-            "model": {"config": config, "init_seed": program["seed"]},
+            "model": {
+                "config": config,
+                "init_seed": program["seed"],
+                "dtype": program.get("dtype", "float32"),
+            },
             "trainer": trainer,
             "datasets": [_training(owner) for owner in terms.limits],
         },

@@ -1,7 +1,7 @@
 """The training rows of a holder's opened datasets, as its recipe's phase makes them of records.
 
 The holder's guest tokenizes: the accelerator gets rows of words (``travelling.rows``), in the order
-in which a training of the recipe on this holder's data alone reads them. It needs the recipe's
+in which a training of the recipe on this holder's data alone reads them. It loads the recipe's
 tokenizer for that, and no base model.
 """
 

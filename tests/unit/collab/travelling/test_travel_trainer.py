@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -201,11 +204,41 @@ def test_a_run_of_two_owners_has_the_bits_of_their_rows_in_one_place(
     assert (came.steps, came.trips) == (7, 4)
     assert set(came.tokens) == set(OWNERS)
     assert model == in_one_place(recipe, base, plan, held)
+    check_in_the_browsers_code(recipe, orchestrator.log.entries)
     assert states
     # Another orchestrator goes on from a sealed state, on another accelerator.
     program = program_for(recipe, base, states[0])
     assert program.steps < 7
     program.close()
+
+
+def check_in_the_browsers_code(recipe: Any, entries: list[dict[str, Any]]) -> None:
+    """The second verifier takes the log for this recipe, and for no other one."""
+    if shutil.which("node") is None:
+        return
+    other = recipe.model_copy(update={"name": "another"})
+    asked = [
+        {
+            "kind": "travelling",
+            "entries": entries,
+            "recipe": one.to_dict(),
+            "parties": [
+                {"name": name, "from": "2000-01-01T00:00:00Z", "until": "2100-01-01T00:00:00Z"}
+                for name in OWNERS
+            ],
+        }
+        for one in (recipe, other)
+    ]
+    script = Path(__file__).parents[3] / "support" / "second_rules.mjs"
+    done = subprocess.run(
+        ["node", "--no-warnings", str(script)],
+        input="\n".join(map(json.dumps, asked)),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [None, "transcript-invalid"]
 
 
 def test_a_row_comes_back_as_it_was_made() -> None:
