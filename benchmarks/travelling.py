@@ -63,10 +63,12 @@ REAL = ProgramSettings(
     learning_rate=3e-4, seed=0,
 )  # fmt: skip
 REAL_ROWS = (
-    (1, "travelling"), (1, "own"), (1, "own+bus"), (1, "tls"), (1, "tls+bus"), (2, "travelling"),
-    (4, "travelling"),
+    (1, "travelling", "float32"), (1, "own", "float32"), (1, "own+bus", "float32"),
+    (1, "tls", "float32"), (1, "tls+bus", "float32"), (2, "travelling", "float32"),
+    (4, "travelling", "float32"), (1, "travelling", "bfloat16"), (1, "own", "bfloat16"),
+    (4, "travelling", "bfloat16"),
 )  # fmt: skip
-"""Steps of a chunk, and the way."""
+"""Steps of a chunk, the way, and the type of the weights."""
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks"
 
 
@@ -119,15 +121,18 @@ def trained(stage: Stage, size: int, caps: dict[str, int | None], ways: tuple[st
 
 
 def real(stage: Stage, rows: tuple[int, ...]) -> Told:
-    """Train GPT-2 of its real size, two trips for each row."""
+    """Train GPT-2 of its real size: four trips for chunks of one step, else two."""
     told: Told = {"program": REAL.to_dict(), "rows": {}}
     for number in rows:
-        steps, way = REAL_ROWS[number]
-        plan = plan_of(REAL, 2 * steps * REAL.step_bytes, 2 * steps * REAL.step_bytes)
+        steps, way, dtype = REAL_ROWS[number]
+        program = ProgramSettings.from_dict(REAL.to_dict() | {"dtype": dtype})
+        chunk = steps * program.step_bytes
+        plan = plan_of(program, (4 if steps == 1 else 2) * chunk, 2 * chunk)
         run = stage.run(way, plan)
         told["rows"][str(number)] = {
             "steps": steps,
             "way": way,
+            "dtype": dtype,
             "chunk_bytes": plan.chunk_bytes,
             "load": round(os.getloadavg()[0], 1),
             **shares(run),

@@ -156,14 +156,17 @@ def _state(told: Told) -> list[str]:
 
 def _real(told: Told) -> list[str]:
     lines = [
-        "| steps | way | training s a trip | measuring ms a trip | not training | load |",
-        "|---:|---|---:|---:|---:|---:|",
+        "| steps | type | way | a trip, s | training, s | measuring, ms | rest, ms | not training "
+        "| load |",
+        "|---:|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     for _, one in sorted(told["rows"].items(), key=lambda row: int(row[0])):
         measuring = one["timers_ms_a_trip"].get("measure", 0.0)
         lines.append(
-            f"| {one['steps']} | {SHORT[one['way']]} | {one['training'] / one['trips']:.1f} | "
-            f"{measuring:.0f} | {_percent(one['beside_training_share'])} | {one['load']} |"
+            f"| {one['steps']} | {one['dtype']} | {SHORT[one['way']]} | "
+            f"{one['total'] / one['trips']:.2f} | {one['training'] / one['trips']:.2f} | "
+            f"{measuring:.0f} | {one['beside_training_ms_a_trip'] - measuring:.1f} | "
+            f"{_percent(one['beside_training_share'])} | {one['load']} |"
         )
     return lines
 

@@ -666,6 +666,40 @@ def test_a_chunk_that_was_not_wiped_stops_the_run(
 
 
 @pytest.mark.claim("C218")
+def test_no_wipe_of_a_run_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of trained, refused and last chunks, each in turn: the run stops at its proof."""
+    made = 0
+
+    def skipped(number: int | None) -> SealtrainError | None:
+        nonlocal made
+        made = 0
+
+        def wiping(view: memoryview, seed: bytes) -> None:
+            nonlocal made
+            made += 1
+            if made - 1 != number:
+                overwrite(view, seed)
+
+        with travel_world(tokens=256) as world, monkeypatch.context() as patch:
+            world.tokens["clinic-b"].data = b"\xff" * 512  # tokens beyond the vocabulary
+            patch.setattr(accelerators, "overwrite", wiping)
+            with world.orchestrator() as orchestrator:
+                try:
+                    orchestrator.run()
+                except TripBroken as error:
+                    return error
+        return None
+
+    assert skipped(None) is None
+    wipes = made
+    assert wipes >= 4 + 2, "trained and refused"
+    for number in range(wipes):
+        error = skipped(number)
+        assert error is not None, number
+        assert (error.code, error.check) == ("trip-broken", "scrub")
+
+
+@pytest.mark.claim("C218")
 @pytest.mark.parametrize("answer", ["of zeros", "of the last challenge", "of another seed"])
 def test_what_is_known_beforehand_is_no_proof_of_a_wipe(
     monkeypatch: pytest.MonkeyPatch, answer: str

@@ -110,7 +110,7 @@ class StateMeter:
             place += sum(int.from_bytes(tag[16:]) for tag in tags)
 
 
-def fingerprint_of_bytes(state: bytes, key: bytes) -> str:
+def fingerprint_of_bytes(state: bytes | memoryview, key: bytes) -> str:
     """As ``StateMeter.take``, of a state as safetensors bytes.
 
     Raises:
