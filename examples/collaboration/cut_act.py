@@ -120,7 +120,7 @@ class Stage(Rehearsal):
             name, "split", "client", deployment, "--server", place,
             "--identity", self._identity(clinic), "--consortium", self._consortium,
             *self._own(clinic), "--base", self.out, "--out", self.out / clinic / "run",
-            "--patience", "300",
+            "--patience", "300", "--wait", "300",
         )  # fmt: skip
 
     def _own(self, clinic: str) -> list[str | Path]:

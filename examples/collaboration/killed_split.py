@@ -1,13 +1,16 @@
 """Every role of split runs killed at a random moment: what goes on, and what its user sees.
 
 Under pads guest, accelerator and dealer are ended with SIGKILL, each once. The guest is started
-again and goes on from its newest sealed checkpoint. In a cut run each client is killed and comes
-back; before that a server is, which ends its run: it keeps no state that another one could open.
+again and goes on from its newest sealed checkpoint. In a cut run the server is killed and goes on
+from its newest sealed state, each client is killed and comes back, and all are killed at once, with
+the server at another address afterwards. An operator who puts an older state back on the server's
+side is refused by the owners.
 """
 
 from __future__ import annotations
 
 import random
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +22,7 @@ from split_acts import CLINICS, made_up
 
 from sealtrain.cli.programs import Part
 from sealtrain.cli.rehearsal import free_ports, run_log
-from sealtrain.errors import SealtrainError, Unreachable
+from sealtrain.errors import CheckpointRefused, SealtrainError, Unreachable
 
 __all__ = ["play_cut", "play_pads"]
 
@@ -28,7 +31,9 @@ _POLL_S = 0.05
 _PAUSE_S = 0.5
 _GUEST, _ACCELERATOR, _DEALER = "guest", "accelerator", "dealer"
 _PADS = pads_act.RECIPE | {"trainer": pads_act.RECIPE["trainer"] | {"max_steps": 100}}
-_CUT = cut_act.RECIPE | {"trainer": cut_act.RECIPE["trainer"] | {"max_steps": 400}}
+_CUT = cut_act.RECIPE | {
+    "trainer": cut_act.RECIPE["trainer"] | {"max_steps": 400, "save_steps": 20}
+}
 
 Seen = list[dict[str, Any]]
 
@@ -101,68 +106,110 @@ class _KilledPads(pads_act.Stage):
 
 
 class _KilledCut(cut_act.Stage):
-    """A cut run whose clients are killed and come back; before it one whose server is."""
+    """A cut run whose server and clients are killed, alone and together, and put back."""
 
     def __init__(self, out: Path, drawn: random.Random, say: Callable[[str], None]) -> None:
         super().__init__(out, say)
         self._drawn = drawn
+        self._starts = 0
+        self._states = self.out / "server" / "out"
         self.seen: Seen = []
+        self.refused: list[str] = []
 
     def _train(self, path: Path) -> dict[str, Any]:
-        ticket = self._ticket(
-            "server", "server", *self._brokers, "--base", path.resolve().parent
-        )  # fmt: skip
-        self._words = self._started("server", ticket)
-        server, place = self._served("early")
-        self._lose(server, self._clients("early", place))
-        server, place = self._served("server")
-        clients = self._clients("server", place)
-        roles = list(CLINICS)
+        first = free_ports(2)
+        places = [f"127.0.0.1:{first}", f"127.0.0.1:{first + 1}"]
+        self._server_words = [
+            self._started(
+                "server",
+                self._ticket(
+                    f"server-{place[-5:]}", "server", *self._brokers,
+                    "--base", path.resolve().parent, "--listen", place,
+                ),
+            )
+            for place in places
+        ]  # fmt: skip
+        server = self._served(0)
+        clients = {one: self._again(one, places[0]) for one in CLINICS}
+        newest = ""
+        roles = ["server", *CLINICS]
         self._drawn.shuffle(roles)
-        steps = 0
         for role in roles:
-            steps = self._later(server, steps)
+            newest = self._newer(server, newest)
             over = server.gone
-            clients[role].kill()
-            clients[role] = self._client(f"{role}-again", role, self._deployment, place)
-            self._see(f"client {role}", "the server waited until it was back", over)
+            if role == "server":
+                server.kill()
+                server = self._served(0)
+                self._see("server", "clients waited; it went on from its newest state", over)
+            else:
+                clients[role].kill()
+                clients[role] = self._again(role, places[0])
+                self._see(f"client {role}", "the server waited until it was back", over)
+        newest = self._newer(server, newest)
+        older = self._copied("older")
+        newest = self._newer(server, newest, by=2)
+        over = server.gone
+        self._kill_all(server, clients)
+        self._put_back(older)
+        server = self._served(1)
+        clients = {one: self._again(one, places[1]) for one in CLINICS}
+        self.refused = [_code(part) for part in (*clients.values(), server)]
+        self._see("operator's older state", f"refused [{', '.join(self.refused)}]", over)
+        self._put_back(self.out / "newest")
+        server = self._served(1)
+        clients = {one: self._again(one, places[1]) for one in CLINICS}
+        self._see("all at once", "the server went on at another address", over)
         trained = server.ended(within=_WITHIN_S)
         for client in clients.values():
-            client.wait(within=_WITHIN_S)
+            client.ended(within=_WITHIN_S)
         return {"trained": trained}
 
-    def _lose(self, server: Part, clients: dict[str, Part]) -> None:
-        """Kill a server at work."""
-        self._later(server, 0)
-        over = server.gone
-        server.kill()
-        codes = sorted({_code(client) for client in clients.values()})
-        self._see(
-            "server", f"clients ended [{', '.join(codes)}]; a new run begins at its beginning", over
-        )
+    def _kill_all(self, server: Part, clients: dict[str, Part]) -> None:
+        for part in (server, *clients.values()):
+            part.kill()
+        self._states.rename(self.out / "newest")
+
+    def _put_back(self, folder: Path) -> None:
+        shutil.rmtree(self._states, ignore_errors=True)
+        shutil.copytree(folder, self._states)
+
+    def _copied(self, name: str) -> Path:
+        """A copy of the server's folder that holds a whole state; files may go while it is made."""
+        until = time.monotonic() + _WITHIN_S
+        while time.monotonic() < until:
+            try:
+                return shutil.copytree(self._states, self.out / name)
+            except (OSError, shutil.Error):
+                shutil.rmtree(self.out / name, ignore_errors=True)
+        raise Unreachable("the server's folder could not be copied")
 
     def _see(self, role: str, saw: str, over: bool) -> None:
         self.seen.append({"kind": "cut", "role": role, "saw": saw, "over_already": over})
         self._say(f"killed the {role}: {saw}")
 
-    def _served(self, name: str) -> tuple[Part, str]:
-        part = self._part(f"{name}-run", *self._words)
-        return part, part.place("cut server ready", within=_WITHIN_S)
+    def _served(self, at: int) -> Part:
+        self._starts += 1
+        part = self._part(f"server-run-{self._starts}", *self._server_words[at])
+        part.place("cut server ready", within=_WITHIN_S)
+        return part
 
-    def _clients(self, name: str, place: str) -> dict[str, Part]:
-        return {one: self._client(f"{one}-{name}", one, self._deployment, place) for one in CLINICS}
+    def _again(self, clinic: str, place: str) -> Part:
+        self._starts += 1
+        return self._client(f"{clinic}-{self._starts}", clinic, self._deployment, place)
 
-    def _later(self, server: Part, than: int) -> int:
-        """Lines of progress, at a random moment once there are more; the same where it ended."""
+    def _newer(self, server: Part, than: str, *, by: int = 1) -> str:
+        """Name of the newest sealed state, at a random moment after ``by`` were sealed."""
+        names: set[str] = set()
         until = time.monotonic() + _WITHIN_S
         while time.monotonic() < until:
             gone = server.gone
-            lines = sum(line.startswith("step ") for line in server.said())
-            if lines > than or gone:
+            found = (self._states / "journal").glob("*.sealed")
+            names |= {one.name for one in found if one.name > than}
+            if len(names) >= by or gone:
                 time.sleep(self._drawn.uniform(0.0, _PAUSE_S))
-                return lines
+                return max(names, default=than)
             time.sleep(_POLL_S)
-        raise Unreachable("the server makes no progress", hint=f"see {server.log}")
+        raise Unreachable("the server seals no further state", hint=f"see {server.log}")
 
 
 def _code(part: Part) -> str:
@@ -198,12 +245,16 @@ def play_pads(out: Path, drawn: random.Random, say: Callable[[str], None]) -> di
 
 
 def play_cut(out: Path, drawn: random.Random, say: Callable[[str], None]) -> dict[str, Any]:
-    """Play the cut runs. As ``play_pads``, without ``resumes``."""
+    """Play the cut run. As ``play_pads``, with ``refused``: codes of the older state."""
     with _KilledCut(out, drawn, say) as stage:
         data = made_up(stage.out / "records", cut_act.note, learned=160, checked=64)
         done = stage.play_recipe(_CUT, data)
         seen = stage.seen
-    return _outcome(done, seen) | {"held": not any(one["over_already"] for one in seen)}
+        refused = stage.refused
+    resumes = sum(one["event"] == "run.resumed" for one in run_log(done))
+    held = resumes == 2 and set(refused) == {CheckpointRefused.code}
+    held = held and not any(one["over_already"] for one in seen)
+    return _outcome(done, seen) | {"resumes": resumes, "refused": refused, "held": held}
 
 
 def _outcome(done: dict[str, Any], seen: Seen) -> dict[str, Any]:

@@ -30,7 +30,8 @@ from sealtrain.errors import (
 from sealtrain.signing.dsse import Envelope
 from sealtrain_collab.channel.proofs import ProveKey
 from sealtrain_collab.cut.activations import Row
-from sealtrain_collab.cut.messages import Ask, Begin, Joined, receive_message, send_message
+from sealtrain_collab.cut.messages import Ask, Begin, Joined, Known, receive_message, send_message
+from sealtrain_collab.cut.states import Note
 
 pytestmark = [
     pytest.mark.claim("C83"),
@@ -73,12 +74,19 @@ def consent(at: Any, owner: str, **changed: Any) -> Envelope:
     return sign_owned(Consent.of(**values | changed), signer)
 
 
+def joined(owner: str, envelope: Envelope, own: list[Any]) -> Joined:
+    """An owner's word that it joins."""
+    share = digest(f"share of {owner}")
+    return Joined(owner=owner, share=share, consent=envelope.to_dict(), datasets=tuple(own))
+
+
 def answered(at: Any, owner: str, envelope: Envelope) -> Any:
     """What the server does about a consent; its next word."""
     with at.channel(owner) as channel:
         receive_message(channel, Begin)
+        send_message(channel, Known())
         own = [own_dataset(one).envelope for one in at.recipe.datasets if one.owner == owner]
-        send_message(channel, Joined(owner=owner, consent=envelope.to_dict(), datasets=tuple(own)))
+        send_message(channel, joined(owner, envelope, own))
         return channel.receive(max_bytes=1 << 20)
 
 
@@ -107,7 +115,7 @@ def test_an_owner_leaves_a_guest_that_runs_something_else(
 ) -> None:
     """The channel's proof is of the deployment; what it runs there is said, and compared."""
     with site(recipe, expected=expected) as at, talking() as (mine, server):
-        client = at.client(A, reading=None, run_id=RUN_ID)
+        client = at.client(A, reading=None, note=Note(run_id=RUN_ID))
         begin = Begin(run_id=RUN_ID, **at.target.to_dict()).to_dict()
         told = begin | {field: digest(field)[: len(begin[field])]}
         send_message(server, Begin(**told))
@@ -224,6 +232,7 @@ def test_a_server_gets_no_records_that_were_not_consented_to(recipe: Any, expect
         send_message(server, Ask(kind="records", dataset_id=another, number=0))
         with pytest.raises(ChannelBroken, check=carries(check="cut")):
             client.serve(mine)
+        assert receive_message(server, Known).sealed is None
         assert receive_message(server, Joined).owner == A
         assert client.sent == 0
 
@@ -234,9 +243,10 @@ def test_an_owner_that_dies_is_named_with_its_dataset_and_message(
 ) -> None:
     with site(recipe, patience=1.0) as at, at.channel(A) as channel:
         receive_message(channel, Begin)
+        send_message(channel, Known())
         own = [own_dataset(one).envelope for one in recipe.datasets if one.owner == A]
         envelope = consent(at, A)
-        send_message(channel, Joined(owner=A, consent=envelope.to_dict(), datasets=tuple(own)))
+        send_message(channel, joined(A, envelope, own))
         until = time.monotonic() + 10
         while A not in at.clients.present and time.monotonic() < until:
             time.sleep(0.01)

@@ -32,7 +32,7 @@ def test_a_federation_outlives_each_of_its_roles(repository: Path, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-@pytest.mark.claim("C246")
+@pytest.mark.claim("C246", "C263", "C264")
 @pytest.mark.parametrize(
     ("kind", "roles"),
     [
@@ -41,7 +41,16 @@ def test_a_federation_outlives_each_of_its_roles(repository: Path, tmp_path: Pat
             {"orchestrator", "standby", "accelerator", "library-a", "library-b", "library-c"},
         ),
         ("pads", {"guest", "accelerator", "dealer"}),
-        ("cut", {"server", "client clinic-a", "client clinic-b"}),
+        (
+            "cut",
+            {
+                "server",
+                "client clinic-a",
+                "client clinic-b",
+                "operator's older state",
+                "all at once",
+            },
+        ),
     ],
 )
 def test_a_run_together_outlives_its_roles_or_says_what_died(

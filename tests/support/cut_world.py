@@ -167,6 +167,7 @@ class Site:
             "datasets": [own_dataset(one) for one in self.recipe.datasets if one.owner == owner],
             "reading": Reading.of(self.recipe, Path()),
             "rows": self.clients.rows,
+            "share": lambda _run_id: sha256_hex(f"share of {owner}".encode()).encode()[:32],
             "clock": lambda: NOW,
         }
         return Client(**values | changed)
@@ -224,11 +225,12 @@ def site(
     Args:
         recipe: What owners approved.
         proof: Of the server, where it is not the approved guest's.
-        changed: Arguments of ``Clients``, and ``expected``.
+        changed: Arguments of ``Clients``, and ``expected`` and ``sealed`` of ``CutRun``.
     """
     consortium = founded("cut", PARTIES)
     values: dict[str, Any] = {"patience": PATIENCE, "clock": lambda: NOW} | changed
     expected = values.pop("expected", None) or Learning(recipe, Path()).expected
+    sealed = values.pop("sealed", None)
     clients = Clients(
         CutRun(
             run_id=RUN_ID,
@@ -236,6 +238,7 @@ def site(
             consortium=consortium,
             wanted=recipe.datasets,
             expected=expected,
+            sealed=sealed,
         ),
         proof or guest(),
         **values,

@@ -30,9 +30,9 @@ class Kind:
         stand_ins: Makes the ``StandIns`` of a run, for a kind with helpers.
         fellows: Makes the ``Fellows`` of a run, for a kind whose guests train one model together.
         stays: Lists the stays of a run's other guests that hold keys (``manifest.checks.parties``).
-        resume: Goes on with a run whose lead ended (``cli.train``), called with its folder, the
-            relay's socket or ``None``, and whether to answer in JSON; ``None`` where only the
-            guest that trains is resumed, or nothing is.
+        resume: Goes on with a run whose lead or server ended (``cli.train``), called with its
+            folder, the relay's socket or ``None``, and whether to answer in JSON; ``None`` where
+            only the guest that trains is resumed, or nothing is.
         roles: What a guest of such a recipe may be told to be by its ticket (``cli.guest``), by
             name; called with its settings and the ticket. None for a kind whose guest trains.
     """
@@ -82,6 +82,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "cut": Kind(
         settings="sealtrain_collab.cut.recipe:Cut",
         rule="sealtrain_collab.cut.check:cut_holds",
+        resume="sealtrain_collab.cut.cli:resume_server",
         roles={"server": "sealtrain_collab.cut.cli:serve_by_ticket"},
     ),
     "nodes": Kind(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sealtrain.client.ticket import RunTicket
     from sealtrain.guest.settings import RunSettings
 
-__all__ = ["client", "serve", "serve_by_ticket"]
+__all__ = ["client", "resume_server", "serve", "serve_by_ticket"]
 
 Patience = Annotated[
     float,
@@ -74,8 +74,43 @@ def serve(
 
 
 def serve_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
-    """Be the server of a deployment document (``cli.guest``)."""
-    _serve(settings, ticket.listen or ANYWHERE, as_json)
+    """Be the server of a deployment document, again where it began before (``cli.guest``)."""
+    from sealtrain.guest.settings import holds_run
+
+    listen = ticket.listen or ANYWHERE
+    if holds_run(settings.out):
+        _resume(settings.out, listen, as_json)
+    else:
+        _serve(settings, listen, as_json)
+
+
+def resume_server(out: Path, _relay: Path | None, as_json: bool) -> None:
+    """Go on with a run whose server ended (``cli.train``).
+
+    Args:
+        out: The server's folder.
+        as_json: Answer in JSON.
+    """
+    from sealtrain.guest.settings import load_run
+
+    _resume(out, load_run(out)[0].listen or ANYWHERE, as_json)
+
+
+def _resume(out: Path, listen: str, as_json: bool) -> None:
+    from sealtrain_collab.cut.guest.serve import resume_server as resume
+
+    times = TimeOptions()
+    outcome = resume(
+        out,
+        host_and_port(listen),
+        wait=times.wait,
+        patience=times.patience,
+        on_failure=broker_missed,
+        ready=lambda place: say(f"cut server ready at {place}"),
+        progress=True,
+        alone=True,
+    )
+    show_outcome(outcome, as_json)
 
 
 def _serve(

@@ -22,6 +22,7 @@ from sealtrain.errors import ChannelBroken, ChannelCut
 from sealtrain_collab.channel.channel import AttestedChannel
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveKey
+from sealtrain_collab.cut.states import SealedState
 
 if TYPE_CHECKING:
     from sealtrain.signing.dsse import Ed25519Signer
@@ -33,6 +34,7 @@ __all__ = [
     "Ask",
     "Begin",
     "Joined",
+    "Known",
     "conversation_of",
     "receive_message",
     "send_message",
@@ -56,8 +58,9 @@ class Word(Document):
 
 
 class Begin(Word):
-    """First word of the server: which run this is."""
+    """First word of the server: which run this is, and the sealed state that it goes on from."""
 
+    sealed: SealedState | None = None
     run_id: Hex32
     app_id: Hex40
     compose_hash: Hex64
@@ -71,18 +74,29 @@ class Begin(Word):
         )
 
 
+class Known(Word):
+    """Answer of the client: the newest sealed state that it noted."""
+
+    sealed: SealedState | None = None
+
+
 class Joined(Word):
-    """Answer of the client: the owner's consent, and the signed manifests of its datasets."""
+    """Next word of the client: consent, signed manifests of datasets, share of the states' key."""
 
     owner: OwnerName
+    share: Hex64
     consent: dict[str, Any]
     datasets: tuple[dict[str, Any], ...] = Field(min_length=1, max_length=256)
 
 
 class Ask(Word):
-    """Every further word of the server: it wants records, it still trains, or the run has ended."""
+    """Every further word of the server.
 
-    kind: Literal["records", "wait", "end"]
+    It wants records, it still trains, it sealed a state (``Known`` answers), or the run has ended.
+    """
+
+    kind: Literal["records", "wait", "sealed", "end"]
+    sealed: SealedState | None = None
     dataset_id: Hex32 | None = None
     number: int = Field(default=0, ge=0, le=2**53 - 1)
 

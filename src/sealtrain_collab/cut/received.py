@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +23,7 @@ from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
 from sealtrain.errors import (
     ChannelBroken,
     ChannelRefused,
+    CheckpointRefused,
     DatasetMismatch,
     PeerUnreachable,
     SealtrainError,
@@ -34,13 +35,16 @@ from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.proofs import AcceptKey, ProveGuest
 from sealtrain_collab.cut.activations import Expected, Row, batch_of, decode, schema
 from sealtrain_collab.cut.messages import (
+    MAX_CONTROL_BYTES,
     PURPOSE,
     Ask,
     Begin,
     Joined,
+    Known,
     receive_message,
     send_message,
 )
+from sealtrain_collab.cut.states import Arrived, SealedState, require_agreement
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,6 +64,7 @@ class _Client:
     """One owner's place: its consent, and the channel it is reached by at present."""
 
     consent: SignedConsent
+    share: bytes
     manifests: dict[str, DatasetManifest]
     envelopes: tuple[dict[str, JsonValue], ...]
     joined_at: int
@@ -96,6 +101,7 @@ class CutRun:
         consortium: Whose owners may join.
         wanted: The recipe's datasets.
         expected: What owners' messages must hold.
+        sealed: The state that the run goes on from; ``None`` where it begins.
     """
 
     run_id: str
@@ -103,6 +109,7 @@ class CutRun:
     consortium: Consortium
     wanted: Sequence[Dataset]
     expected: Expected
+    sealed: SealedState | None = None
 
 
 class Clients:
@@ -127,7 +134,9 @@ class Clients:
         random: Random = os.urandom,
         kept_bytes: int = KEPT_BYTES,
     ) -> None:
-        self._begin = Begin(run_id=run.run_id, **run.target.to_dict())
+        self._run_id = run.run_id
+        self._sealed = run.sealed
+        self._disagrees: CheckpointRefused | None = None
         self._target, self._consortium = run.target, run.consortium
         self._wanted, self._expected = tuple(run.wanted), run.expected
         self._patience, self._clock = patience, clock
@@ -160,12 +169,13 @@ class Clients:
         """Let a caller join, and stay until the run is over or the caller is lost.
 
         Raises:
-            Refused: The caller is no owner of these data, or consents to something else.
+            Refused: The caller is no owner of these data, consents to something else, or knows
+                another sealed state than this server.
             PeerUnreachable: It does not answer.
         """
         with accept(sock, self._conversation, timeout=self._patience) as channel:
             name = self._named(channel)
-            send_message(channel, self._begin)
+            self._agree(name, channel)
             self._take(name, channel, receive_message(channel, Joined))
             client, spoke = self._clients[name], time.monotonic()
             while not self._over.wait(_POLL_SECONDS):
@@ -186,10 +196,13 @@ class Clients:
 
         Raises:
             PeerUnreachable: A client is missing.
+            CheckpointRefused: An owner knows another sealed state than this server goes on from.
         """
         until = time.monotonic() + within
         with self._changed:
             while missing := sorted(set(self._owners) - set(self._clients)):
+                if self._disagrees is not None:
+                    raise self._disagrees
                 if not self._changed.wait(until - time.monotonic()):
                     raise PeerUnreachable(
                         "an owner has not joined in time",
@@ -204,6 +217,62 @@ class Clients:
     def joined_at(self, owner: str) -> int:
         """When an owner joined first, seconds since the epoch."""
         return self._clients[owner].joined_at
+
+    def shares(self) -> dict[str, bytes]:
+        """Each owner's share of the key of the run's states. After ``joined``."""
+        return {name: client.share for name, client in self._clients.items()}
+
+    def tell(self, sealed: SealedState) -> None:
+        """Have every owner note a sealed state; returns once all have.
+
+        Raises:
+            PeerUnreachable: An owner left and did not come back.
+            CheckpointRefused: An owner answers with another state.
+        """
+        with self._changed:
+            self._sealed = sealed
+        ask = Ask(kind="sealed", sealed=sealed)
+        for name, client in self._clients.items():
+            where = f"sealed state {sealed.counter}"
+            with client.turn:
+                answer = self._asked(name, client, ask, MAX_CONTROL_BYTES, where)
+            if Known.from_bytes(answer).sealed != sealed:
+                raise CheckpointRefused(
+                    "an owner noted another sealed state", check="sealed state", owner=name
+                )
+
+    def arrived(self) -> Arrived:
+        """What came so far, to be sealed with a state."""
+        return Arrived.model_validate({
+            "joined": {name: client.joined_at for name, client in self._clients.items()},
+            "datasets": {
+                dataset_id: {
+                    "digests": {str(number): one for number, one in dict(came.digests).items()},
+                    "size": came.size,
+                }
+                for dataset_id, came in dict(self._received).items()
+            },
+        })  # fmt: skip
+
+    def go_on(self, arrived: Arrived, consents: Mapping[str, SignedConsent]) -> None:
+        """Go on from a sealed state: what came before counts, and must come again the same.
+
+        Args:
+            arrived: As it was sealed.
+            consents: By owner, as the run log has them.
+
+        Raises:
+            DatasetMismatch: An owner came back with other data.
+        """
+        for name, client in self._clients.items():
+            if consents[name].document.datasets != client.consent.document.datasets:
+                raise DatasetMismatch(
+                    "an owner came back with other data", check="consent", owner=name
+                )
+            client.joined_at = arrived.joined[name]
+        for dataset_id, came in arrived.datasets.items():
+            digests = {int(number): digest for number, digest in came.digests.items()}
+            self._received[dataset_id] = Received(digests, came.size)
 
     def envelopes(self, owner: str) -> tuple[dict[str, JsonValue], ...]:
         """Manifests of an owner's datasets, as signed."""
@@ -248,6 +317,7 @@ class Clients:
                     client,
                     Ask(kind="records", dataset_id=dataset_id, number=number),
                     self._expected.max_bytes(rows),
+                    f"{dataset_id}, message {number}",
                 )
                 self._note(owner, dataset_id, number, kept)
         return decode(kept, self._expected, rows=rows)
@@ -287,11 +357,26 @@ class Clients:
             )
         return name
 
+    def _agree(self, name: str, channel: AttestedChannel) -> None:
+        """Tell which run this is, and compare sealed states before a consent or a share comes."""
+        with self._changed:
+            sealed = self._sealed
+        begin = Begin(run_id=self._run_id, sealed=sealed, **self._target.to_dict())
+        send_message(channel, begin)
+        known = receive_message(channel, Known).sealed
+        try:
+            require_agreement(sealed, known, name)
+        except CheckpointRefused as error:
+            with self._changed:
+                self._disagrees = error
+                self._changed.notify_all()
+            raise
+
     def _take(self, name: str, channel: AttestedChannel, joined: Joined) -> None:
         consent = verify_consent(
             Envelope.from_dict(joined.consent),
             self._consortium,
-            run_id=self._begin.run_id,
+            run_id=self._run_id,
             target=self._target,
         )
         manifests = {
@@ -321,7 +406,12 @@ class Clients:
             before = self._clients.get(name)
             if before is None:
                 self._clients[name] = _Client(
-                    consent, manifests, joined.datasets, self._clock(), channel
+                    consent,
+                    bytes.fromhex(joined.share),
+                    manifests,
+                    joined.datasets,
+                    self._clock(),
+                    channel,
                 )
             elif before.consent.document.datasets != consent.document.datasets:
                 raise DatasetMismatch(
@@ -331,9 +421,8 @@ class Clients:
                 before.channel = channel
             self._changed.notify_all()
 
-    def _asked(self, owner: str, client: _Client, ask: Ask, max_bytes: int) -> bytes:
+    def _asked(self, owner: str, client: _Client, ask: Ask, max_bytes: int, where: str) -> bytes:
         until = time.monotonic() + self._patience
-        where = f"{ask.dataset_id}, message {ask.number}"
         while True:
             channel = self._reached(owner, client, until, where)
             try:

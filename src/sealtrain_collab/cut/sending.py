@@ -22,9 +22,11 @@ from sealtrain_collab.cut.messages import (
     Ask,
     Begin,
     Joined,
+    Known,
     receive_message,
     send_message,
 )
+from sealtrain_collab.cut.states import Note, SealedState, require_agreement
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,6 +68,8 @@ class Client:
         datasets: What it sends activations of.
         reading: Makes them.
         rows: Records in a message.
+        share: Gives the owner's share of the key of a run's states (``states.owner_share``).
+        note: What the owner keeps of the run that it consented to; it takes part in no other.
         clock: Time of the consent, seconds since the epoch.
         on_sent: Called with the size of each message that was sent, bytes.
         kept_bytes: Messages that are kept for a server that asks again.
@@ -78,10 +82,10 @@ class Client:
     datasets: Sequence[OwnDataset]
     reading: Reading
     rows: int
+    share: Callable[[str], bytes]
     clock: Callable[[], int]
+    note: Note = field(default_factory=Note)
     on_sent: Callable[[int], None] = lambda _size: None
-    run_id: str | None = None
-    """Of the run consented to, once there is one; the client takes part in no other."""
     sent: int = 0
     """Bytes of activations so far."""
     kept_bytes: int = KEPT_BYTES
@@ -103,10 +107,13 @@ class Client:
         Raises:
             RunMismatch: The server runs something else than the owner approved, or another run
                 than the owner consented to.
+            CheckpointRefused: The server goes on from another state than the owner noted.
             ChannelBroken, PeerUnreachable: The conversation broke off.
         """
         begun: Begin = receive_message(channel, Begin)
         self._refuse_other(begun)
+        send_message(channel, Known(sealed=self.note.sealed))
+        self._noted(begun.run_id, begun.sealed)
         send_message(channel, self._joined(begun.run_id))
         while True:
             asked: Ask = receive_message(channel, Ask)
@@ -117,6 +124,10 @@ class Client:
                 if manifest is None:
                     raise ChannelBroken("the run ended without a manifest", check="cut")
                 return manifest
+            if asked.kind == "sealed":
+                self._noted(begun.run_id, asked.sealed)
+                send_message(channel, Known(sealed=asked.sealed))
+                continue
             message = self._message(str(asked.dataset_id), asked.number)
             channel.send(message)
             self.sent += len(message)
@@ -127,7 +138,7 @@ class Client:
             ("deployment", begun.compose_hash, self.target.compose_hash),
             ("app id", begun.app_id, self.target.app_id),
             ("recipe", begun.recipe_hash, self.target.recipe_hash),
-            ("run", begun.run_id, self.run_id or begun.run_id),
+            ("run", begun.run_id, self.note.run_id or begun.run_id),
         ]
         for what, got, expected in facts:
             if got != expected:
@@ -136,9 +147,15 @@ class Client:
                     check="cut",
                     got=got,
                     expected=expected,
-                    hint="send to the server whose deployment and recipe the owner approved",
+                    hint="send to the server whose deployment and recipe the owner approved; "
+                    "another run has another --out",
                 )
-        self.run_id = begun.run_id
+
+    def _noted(self, run_id: str, sealed: SealedState | None) -> None:
+        """Write down the server's newest state before anything is sent after it."""
+        require_agreement(sealed, self.note.sealed, self.owner.name)
+        if (self.note.run_id, self.note.sealed) != (run_id, sealed):
+            self.note.keep(run_id, sealed)
 
     def _joined(self, run_id: str) -> Joined:
         consent = Consent.of(
@@ -159,6 +176,7 @@ class Client:
         )
         return Joined(
             owner=self.owner.name,
+            share=self.share(run_id).hex(),
             consent=sign_owned(consent, self.signer).to_dict(),
             datasets=tuple(dataset.envelope for dataset in self.datasets),
         )

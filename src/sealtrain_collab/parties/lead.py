@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.clock import Clock, system_clock
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sealtrain.guest.sandbox.landlock import Held
     from sealtrain.guest.settings import RunSettings
     from sealtrain.sealing.datakey import DataKey
+    from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
 __all__ = ["LeadRun"]
 
@@ -183,6 +184,20 @@ class LeadRun(AttestedGuest):
         self.record("run.resumed", self._recorder.resumed(counter, step, digest))
         if self._held is not None:
             self.record(BORDER_CLOSED, self._held.to_dict())
+
+    def checkpointed(self, ref: CheckpointRef, keep: Callable[[Journal, float], None]) -> None:
+        """Note a sealed checkpoint.
+
+        Args:
+            ref: The checkpoint.
+            keep: Seals the journal that belongs to it; given the seconds of work so far, too.
+        """
+        with self._measuring:
+            self.record(
+                "checkpoint.sealed",
+                {"counter": ref.counter, "step": ref.step, "digest": ref.digest},
+            )
+            keep(self.journal, self.wall())
 
     def joint_key(self, purpose: str, shares: Mapping[str, bytes]) -> DataKey:
         """A key derived from the shares of some parties; the lead cannot derive it alone.

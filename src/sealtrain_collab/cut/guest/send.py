@@ -4,15 +4,17 @@
 2. the base model here is the lock's, and a copy of the very bytes that were hashed is used;
 3. the server's guest proves that it measured this very document, under the policy in the lock;
 4. only then the owner's sealed datasets are opened, with the owner's own key;
-5. the owner signs its consent to that run, and answers with activations until it ends.
+5. the owner notes the run and its newest sealed state in its folder, signs its consent to that
+   run, and answers with activations until it ends.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +41,7 @@ from sealtrain_collab.channel.channel import connect
 from sealtrain_collab.channel.proofs import AcceptGuest
 from sealtrain_collab.cut.messages import conversation_of
 from sealtrain_collab.cut.recipe import Cut
+from sealtrain_collab.cut.states import Note, owner_share
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,7 +69,8 @@ class Sending:
         consortium: The owner's.
         data: Sealed datasets of the owner, or folders that hold them.
         base: Folder that the recipe's paths start from.
-        out: Folder to make, for the manifest.
+        out: Folder to make, for the manifest and a note of the run; an owner that is started again
+            names the same one.
         key_of: Opens a dataset with the owner's own stanza.
         patience: Seconds without an answer after which the server counts as gone.
         wait: Seconds to call a server that is not there, from the beginning or after it was.
@@ -118,7 +122,8 @@ def send(
         UsageError: The recipe is for no cut model, or names no data of this owner.
         ModelInvalid: The base model here is another than the lock's.
         EvidenceRefused: The server's guest is not what the owner approved.
-        RunMismatch: It runs something else.
+        RunMismatch: It runs something else, or another run than the one noted in ``out``.
+        CheckpointRefused: It goes on from another sealed state than the one noted in ``out``.
         PeerUnreachable: It is not there, or left before the run had ended.
     """
     compose = read_bounded(how.deployment, MAX_DEPLOYMENT_BYTES)
@@ -141,6 +146,7 @@ def send(
         target,
         random=random,
     )
+    note = Note.load(how.out)
     client: Client | None = None
     until = time.monotonic() + how.wait
     while True:
@@ -150,7 +156,7 @@ def send(
             with connect(how.server, conversation, timeout=how.patience) as channel:
                 proved = True
                 if client is None:
-                    client = _client(how, lock, taken, target, on_sent, clock)
+                    client = _client(how, lock, taken, target, on_sent, clock, note)
                     ready()
                 manifest = client.serve(channel)
             break
@@ -173,9 +179,9 @@ def send(
 def _own_run(client: Client, manifest: bytes) -> str:
     """The run of a manifest, if it is the one consented to. ``verify`` is the owner's to run."""
     found = form.read(manifest).predicate.run.run_id
-    if client.run_id is None or found != client.run_id:
+    if found != client.note.run_id:
         raise ChannelBroken("the server handed over the manifest of another run", check="cut")
-    return client.run_id
+    return found
 
 
 def _refuse_other(how: Sending, lock: Lock) -> None:
@@ -214,6 +220,7 @@ def _client(
     target: Target,
     on_sent: Callable[[int], None],
     clock: Clock,
+    note: Note,
 ) -> Client:
     from sealtrain_collab.cut.front import Reading, expected_of
     from sealtrain_collab.cut.sending import Client
@@ -231,9 +238,16 @@ def _client(
         datasets=[_opened(how, lock.recipe, one) for one in found],
         reading=reading,
         rows=expected.rows_a_message,
+        share=partial(_share, how, {one.manifest.dataset_id: one.folder for one in found}, target),
+        note=note,
         clock=clock,
         on_sent=on_sent,
     )
+
+
+def _share(how: Sending, folders: Mapping[str, Any], target: Target, run_id: str) -> bytes:
+    keys = {dataset_id: how.key_of(folder) for dataset_id, folder in folders.items()}
+    return owner_share(keys, owner=how.me.public.name, target=target, run_id=run_id)
 
 
 def _opened(how: Sending, recipe: Any, one: FoundDataset) -> OwnDataset:
