@@ -42,6 +42,10 @@ export function requiredLimits(predicate) {
   if (compute.accelerators.length) ids.push("accelerator-binding");
   ids.push({ none: "memorisation", patients: "patient-scope" }[privacy.dp] ?? "privacy-scope");
   if (privacy.accountant === "gdp") ids.push("accountant-approximate");
-  if (collaboration) ids.push(...(kindOf(collaboration.kind)?.limits ?? []));
+  if (collaboration) {
+    const kind = kindOf(collaboration.kind);
+    const masked = kind?.masked && recipe.lock.recipe?.collaboration?.masks;
+    ids.push(...((masked ? kind.masked : kind?.limits) ?? []));
+  }
   return [...ids, ...ALWAYS];
 }

@@ -130,3 +130,47 @@ def test_a_federation_of_processes_ends_in_a_manifest_that_verifies(tmp_path: Pa
         assert len(carried) > 100_000
         for word in (b"hospital-a 0", b"lora_A", b'"F32"', b'"receipt"'):
             assert word not in carried
+
+
+@pytest.mark.claim("C253", "C256")
+def test_a_lead_that_sees_only_sums_says_so_in_the_manifest(tmp_path: Path) -> None:
+    """One party dies for good; its masks are opened without it."""
+    how = FEDERATED | {
+        "rounds": 6, "local_steps": 2, "aggregation": "fedavg", "min_parties": 2,
+        "round_seconds": 60, "masks": {"threshold": 2},
+    }  # fmt: skip
+    with stage(tmp_path, collaboration=how) as made:
+        made.start("lead", "lead")
+        run_id = made.said("lead", "federation ready").rsplit(" ", 1)[-1]
+        relay = Relay(
+            made.sockets / "lead.sock", [made.sockets / f"{owner}.sock" for owner in OWNERS]
+        )
+        for owner in OWNERS:
+            made.join(owner, run_id)
+        made.said("lead", "round 1 of 6")
+        lost = OWNERS[2]
+        made.parts[lost].kill()
+        outcome = made.ended("lead")
+        relay.close()
+        for owner in OWNERS[:2]:
+            assert made.ended(owner)["rounds"] == [1, 2, 3, 4, 5, 6]
+            kept = json.loads((made.at.settings(owner).out / "masked-sums.json").read_bytes())
+            assert (kept["round"], kept["survivors"]) == (6, list(OWNERS[:2]))
+        manifest = Path(outcome["manifest"])
+        found = verify_manifest(
+            manifest.read_bytes(), made.at.trust(), artefacts=manifest.parent, now=system_clock()
+        )
+        details = {check.name: check.detail for check in found.checks}
+        assert "the lead saw only sums" in details["collaboration"]
+        limits = {one.id for one in found.predicate.limits}
+        assert "updates-summed" in limits
+        assert "updates-merged" not in limits
+        entries = form.read(manifest.read_bytes()).predicate.run_log.entries
+        merges = [one["fields"] for one in entries if one["event"] == "round.merged"]
+        assert merges[0]["masked"] == {"members": list(OWNERS), "opened_by": 3}
+        assert merges[-1]["masked"] == {"members": list(OWNERS[:2]), "opened_by": 2}
+        taken = [one["fields"] for one in entries if one["event"] == "update.taken"]
+        assert {(one["digest"], one["norm"]) for one in taken} == {(None, None)}
+        carried = b"".join(relay.seen)
+        for word in (b'"mnemonic":', b"lora_A", b'"F32"', b'"receipt"'):
+            assert word not in carried

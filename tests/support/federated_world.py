@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from channel_world import keyed
+from masks_world import party_masks
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import DataInvalid, SealtrainError
@@ -35,6 +36,10 @@ from sealtrain_collab.federated.frames import (
 )
 from sealtrain_collab.federated.holding import Holding
 from sealtrain_collab.federated.mailbox import Mailbox
+from sealtrain_collab.federated.masks.messages import Task
+from sealtrain_collab.federated.masks.party import PartyMasks, Terms
+from sealtrain_collab.federated.masks.ring import Summed, encode
+from sealtrain_collab.federated.masks.rounds import Masking
 from sealtrain_collab.federated.messages import (
     MAX_STATE_BYTES,
     PURPOSE,
@@ -48,6 +53,7 @@ NOW = 1_790_000_000
 RUN_ID = "4f" * 16
 PARTIES = ("clinic-a", "clinic-b", "clinic-c")
 START = np.zeros(4, "<f4").tobytes()
+MASKING = Masking(run_id=RUN_ID, threshold=2, numbers=4)
 
 Altered = Callable[[int, bytes], bytes | None]
 """What the operator makes of a message to a node, or of its answer; ``None`` loses it."""
@@ -94,6 +100,9 @@ class Mean(Merging):
         mean = np.average([one.value for one in taken], axis=0, weights=weights)
         return bytes(mean.astype("<f4").tobytes()), {}
 
+    def merge_sum(self, number: int, summed: Summed, state: bytes) -> bytes:
+        return bytes((np.frombuffer(state, "<f4") + summed.change).astype("<f4").tobytes())
+
 
 class ByStrategy(Mean):
     """The rule: one of Flower's strategies."""
@@ -132,6 +141,17 @@ class Adds:
     sealed: SealedState | None = None
     before: Callable[[int], None] = lambda number: None
     answers: Callable[[bytes], bytes] = lambda update: update
+    masks: PartyMasks | None = None
+    steps: list[str] = field(default_factory=list)
+    at_step: Callable[[str], None] = lambda step: None
+
+    def mask(self, asked: Asked, body: bytes) -> Done:
+        step = Task.read(body).step
+        self.steps.append(step)
+        self.at_step(step)
+        assert self.masks is not None
+        words, data = self.masks.answer(asked.round, body)
+        return words, self.answers(data) if data else data
 
     def learn(self, asked: Asked, state: bytes) -> Done:
         number = asked.round
@@ -143,6 +163,12 @@ class Adds:
             "round": number, "records": self.records, "steps": 3, "loss": 0.5,
             "report": {"until": number},
         }  # fmt: skip
+        if self.masks is not None:
+            change = update.astype(np.float64) - np.frombuffer(state, "<f4")
+            digest = sha256_hex(state)
+            if not self.masks.holds(number, digest):
+                self.masks.hold(number, digest, encode(change, self.records))
+            return words, b""
         return words, self.answers(update.tobytes())
 
     def finish(self, state: bytes) -> Done:
@@ -255,6 +281,7 @@ class FederatedWorld:
                         patients=work.patients,
                         share=changed.get("share", share_of(name)),
                         sealed=work.sealed,
+                        introduction=None if work.masks is None else work.masks.introduction,
                     ),
                     work,
                     may_go_on=may_go_on,
@@ -271,6 +298,14 @@ class FederatedWorld:
             thread.join(10)
 
         self.stack.callback(ended)
+
+    def masked(self, name: str, *, threshold: int = 2, least: int = 2, **changed: Any) -> None:
+        """A party whose update the lead must not read; the same name again: another guest of it."""
+        work = self.works.setdefault(name, Adds(number=1 + PARTIES.index(name)))
+        work.masks = party_masks(
+            name, self.folder, parties=PARTIES, terms=Terms(threshold=threshold, least=least)
+        )
+        self.party(name, **changed)
 
     def federation(self, plan: Rounds | None = None, **changed: Any) -> Federation:
         fields: dict[str, Any] = {

@@ -125,6 +125,7 @@ class PartyRun(DataGuest):
     Attributes:
         name: Of the owner whose data it holds.
         run_id: Of the whole run; ``asked_as`` is its own.
+        resumed: An earlier guest of this party had its keys.
     """
 
     def __init__(
@@ -139,6 +140,7 @@ class PartyRun(DataGuest):
     ) -> None:
         """Steps 1 to 4. Arguments and errors as ``begin``."""
         self.name = part.party
+        self.resumed = part.resume
         self.run_id = part.run_id
         kept = _kept(settings.out, part.party, part.run_id) if part.resume else None
         super().__init__(
