@@ -103,7 +103,13 @@ def ring_cases() -> list[dict[str, Any]]:
         "too many records": ([0.0], (1 << 24) + 1),
     }
     cases += [
-        {"name": name, "change": change, "weight": weight, "outcome": "update-refused"}
+        {
+            "name": name,
+            "change": change,
+            "weight": weight,
+            "elements": None,
+            "outcome": "update-refused",
+        }
         for name, (change, weight) in bad.items()
     ]
     return cases

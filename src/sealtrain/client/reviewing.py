@@ -71,6 +71,8 @@ def facts(
         yield "alerts", f"go to {recipe.monitoring.webhook}: name, step and threshold of each"
     if recipe.collaboration is not None:
         yield "together", _flat(recipe.collaboration.to_dict())
+        if recipe.collaboration.lead_sees is not None:
+            yield "aggregator", recipe.collaboration.lead_sees
     if recipe.validation is not None:
         yield "rules", "every record is held against the recipe's rules first: sealtrain validate"
     yield "runs on", machines(lock, verified)

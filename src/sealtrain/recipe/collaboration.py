@@ -117,6 +117,11 @@ class CollaborationSettings(StrictModel):
         return cls.limits
 
     @property
+    def lead_sees(self) -> str | None:
+        """What the guest that merges sees of each party's part, in a few words for an owner."""
+        return None
+
+    @property
     def introduces(self) -> bool:
         """Whether its guests are introduced to each other by what brokers released to them."""
         return False

@@ -108,6 +108,16 @@ class Federated(PartiesSettings):
         return self
 
     @property
+    def lead_sees(self) -> str | None:
+        """As ``CollaborationSettings``."""
+        if self.masks is None:
+            return "reads each party's update, and releases only the merge"
+        return (
+            "sees only sums: each party masks its update, and only "
+            f"{self.masks.threshold} parties or more together open the sum of a round"
+        )
+
+    @property
     def introduces(self) -> bool:
         """With masks parties are introduced to each other without the lead's word."""
         return self.masks is not None
