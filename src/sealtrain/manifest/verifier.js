@@ -5432,7 +5432,7 @@ function requiredLimits(predicate) {
   if (privacy.accountant === "gdp") ids.push("accountant-approximate");
   if (collaboration) {
     const kind = kindOf(collaboration.kind);
-    const masked = kind?.masked && recipe.lock.recipe?.collaboration?.masks;
+    const masked = kind?.masked && (recipe.lock.recipe?.collaboration?.masks ?? null) !== null;
     ids.push(...((masked ? kind.masked : kind?.limits) ?? []));
   }
   return [...ids, ...ALWAYS];
