@@ -5,10 +5,11 @@
 ``--kind`` is ``federated``, or ``travelling``, ``pads`` or ``cut``, whose roles are in
 ``collaboration/killed_travel.py`` and ``killed_split.py``. What follows is of ``federated``.
 
-The story of ``sealtrain federate demo`` on the simulator, with Flower's own processes: the lead and
-each hospital's guest are ended with SIGKILL, each once, in a random order and at a random moment
-after another round, and started again in the folder that they began in. The manifest is verified
-and the model opened. Exits with 1 unless every round was merged of enough hospitals and the run log
+The story of ``sealtrain federate demo`` on the simulator, with Flower's own processes: the lead,
+each hospital's guest, a SuperNode and the SuperLink are ended with SIGKILL, each once, in a random
+order and at a random moment after another round. Guests are started again in the folder that they
+began in; Flower's processes have a supervisor, and the SuperLink comes back at another address.
+The manifest is verified and the model opened. Exits with 1 unless every round was merged of enough hospitals and the run log
 shows each loss as ``peer-unreachable``, never as an attack.
 """
 
@@ -31,8 +32,10 @@ from sealtrain.errors import Unreachable
 WITHIN_S = 600.0
 POLL_S = 0.1
 LEAD = "lead"
+LINK = "superlink"
+NODE = "supernode"
 KINDS = ("federated", "travelling", "pads", "cut")
-ROUNDS = len(HOSPITALS) + 2
+ROUNDS = len(HOSPITALS) + 4
 
 
 class Killed(Stage):
@@ -63,24 +66,31 @@ class Killed(Stage):
         for one in HOSPITALS:
             parts[one] = self._again(one, 0)
         flower.run_app(self._relay(LEAD))
-        roles = [LEAD, *HOSPITALS]
+        flower.watch()
+        roles = [LEAD, *HOSPITALS, NODE, LINK]
         self._drawn.shuffle(roles)
         for number, role in enumerate(roles, 1):
             told = self._told(parts[LEAD], number)
+            self._say(f"round {told} was merged")
             time.sleep(self._drawn.uniform(0.0, 2.0))
-            gone = parts[role].gone
-            parts[role].kill()
+            gone = parts[LEAD if role in (NODE, LINK) else role].gone
             before = time.monotonic()
-            parts[role] = self._again(role, number)
-            ready = "federation ready" if role == LEAD else "party ready"
-            parts[role].line(ready, within=WITHIN_S)
+            if role == LINK:
+                flower.kill_link(moves=True)
+            elif role == NODE:
+                flower.kill_node(self._drawn.choice(HOSPITALS))
+            else:
+                parts[role].kill()
+                parts[role] = self._again(role, number)
+                ready = "federation ready" if role == LEAD else "party ready"
+                parts[role].line(ready, within=WITHIN_S)
             seen = {
                 "role": role,
                 "after_round": told,
                 "over_already": gone,
                 "back_after_s": round(time.monotonic() - before, 1),
             }
-            self._say(f"killed {role} after round {told}: back in {seen['back_after_s']} s")
+            self._say(f"killed {role} after round {told}; seen after {seen['back_after_s']} s")
             self.seen.append(seen)
         return {"trained": parts[LEAD].ended(within=WITHIN_S)}
 
@@ -135,7 +145,7 @@ def main() -> None:
     steps = RECIPE["collaboration"]["local_steps"]
     recipe = RECIPE | {
         "trainer": RECIPE["trainer"] | {"max_steps": ROUNDS * steps},
-        "collaboration": RECIPE["collaboration"] | {"rounds": ROUNDS},
+        "collaboration": RECIPE["collaboration"] | {"rounds": ROUNDS, "joining_days": 1},
     }
     with Killed(given.out, random.Random(given.seed)) as stage:  # noqa: S311 - no secret
         done = stage.play_recipe(recipe, records(stage.out / "records"))

@@ -129,6 +129,7 @@ class Stage(Rehearsal):
         run_id = lead.place("federation ready", within=_WITHIN_S)
         parties = {one: self._joined(path, f"{one}-run", one, run_id) for one in HOSPITALS}
         flower.run_app(self._relay("lead"))
+        flower.watch()
         self._say("rounds: each hospital learns, the lead merges")
         told = self._follow(lead, parties, 0, until="round 1 of")
         lost = HOSPITALS[-1]

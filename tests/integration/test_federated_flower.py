@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import tempfile
 import threading
 import time
@@ -65,6 +66,40 @@ def test_a_killed_supernode_ends_no_run(tmp_path: Path) -> None:
         lost = world.events("party.left")
         assert {one["party"] for one in lost} == {PLACES[0]}
         assert {one["code"] for one in lost} == {"peer-unreachable"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.nightly
+@pytest.mark.claim("C265")
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_killed_superlink_ends_no_run(tmp_path: Path, moves: bool) -> None:
+    """Its supervisor starts it again, at its address or another one; it is killed twice."""
+    drawn = random.Random()  # noqa: S311  # a moment, no secret
+    with carried(tmp_path) as (world, flower):
+        flower.watch()
+        killed: list[int] = []
+
+        def kills() -> None:
+            for number in (1, 2):
+                until = time.monotonic() + 600
+                while len(world.events("round.merged")) < number and time.monotonic() < until:
+                    time.sleep(0.05)
+                time.sleep(drawn.uniform(0.0, 2.0))
+                flower.kill_link(moves=moves)
+                killed.append(number)
+
+        thread = threading.Thread(target=kills, daemon=True)
+        thread.start()
+        plan = rounds(
+            rounds=4, min_parties=2, round_seconds=60, joining_seconds=86400, parties=PLACES
+        )
+        state = world.federation(plan).run(START).state
+        thread.join(60)
+        assert killed == [1, 2]
+        assert values(state) == [6.0] * 4
+        assert [one["parties"] for one in world.events("round.merged")] == [list(PLACES)] * 4
+        assert {one["code"] for one in world.events("party.left")} <= {"peer-unreachable"}
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 They get an environment and a home of their own in the rehearsal's folder, with everything off that
 would tell somebody that they run. They talk over TLS, by a certificate that is made for this
-rehearsal, and the SuperLink keeps what it knows in a file. A SuperNode can be killed and started
-again.
+rehearsal, and the SuperLink keeps what it knows in a file. ``watch`` is their supervisor: what died
+is started again, and with a SuperLink the app that died with it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -49,7 +50,11 @@ class Flower:
         self._folder = folder
         self._stack = ExitStack()
         self._port = _free_port()
-        self._nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self._nodes: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
+        self._link: subprocess.Popen[bytes] | None = None
+        self._app_relay: Path | None = None
+        self._over = threading.Event()
+        self._watcher: threading.Thread | None = None
         self._environment = os.environ | {
             "FLWR_HOME": str(folder / "home"),
             "FLWR_TELEMETRY_ENABLED": "0",
@@ -63,19 +68,22 @@ class Flower:
         home = self._folder / "home"
         home.mkdir(parents=True)
         write_certificate(self._folder, _HOST)
-        (home / "config.toml").write_text(
-            f'[superlink]\ndefault = "{_LINK}"\n\n[superlink.{_LINK}]\n'
-            f'address = "{_HOST}:{self._port}"\n'
-            f'root-certificates = "{self._folder.absolute() / CERTIFICATE}"\n'
-        )
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._watcher is not None:
+            self._watcher.join()
         self._stack.close()
 
     def open_link(self) -> None:
         """Start the SuperLink; nodes wait for it, and ``run_app`` does."""
         certificate = str(self._folder / CERTIFICATE)
+        (self._folder / "home" / "config.toml").write_text(
+            f'[superlink]\ndefault = "{_LINK}"\n\n[superlink.{_LINK}]\n'
+            f'address = "{_HOST}:{self._port}"\n'
+            f'root-certificates = "{self._folder.absolute() / CERTIFICATE}"\n'
+        )
         self._link = self._start(
             "superlink", "flower-superlink", "--host", _HOST, "--port", str(self._port),
             "--ssl-ca-certfile", certificate, "--ssl-certfile", certificate,
@@ -91,15 +99,56 @@ class Flower:
             name: Of its log.
             relay: Socket of the party beside it.
         """
-        self._nodes[name] = self._start(
+        process = self._start(
             name, "flower-supernode", "--superlink", f"{_HOST}:{self._port}",
             "--root-certificates", str(self._folder / CERTIFICATE),
             "--port", str(_free_port()), "--node-config", f'relay="{relay}"',
         )  # fmt: skip
+        self._nodes[name] = process, relay
 
     def kill_node(self, name: str) -> None:
         """Kill a SuperNode and what it started, as the end of its machine does."""
-        _kill(self._nodes[name])
+        _kill(self._nodes[name][0])
+
+    def kill_link(self, *, moves: bool = False) -> None:
+        """Kill the SuperLink and what it started, the relay's app too.
+
+        Args:
+            moves: It gets another address when it is started again.
+        """
+        if self._link is None:
+            raise AssertionError("no SuperLink was started")
+        if moves:
+            self._port = _free_port()
+        _kill(self._link)
+
+    def watch(self) -> None:
+        """Start again what dies from now on, until the block ends. After ``run_app``."""
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
+
+    def _watch(self) -> None:
+        address = self._port
+        while not self._over.wait(_POLL_S):
+            if self._link is not None and self._link.poll() is not None:
+                self._link_again()
+            for name, (process, relay) in tuple(self._nodes.items()):
+                if address != self._port:
+                    _kill(process)
+                if process.poll() is not None:
+                    self.add_node(name, relay)
+            address = self._port
+
+    def _link_again(self) -> None:
+        """Start the SuperLink with what it kept, and the app; at another address if it must."""
+        try:
+            self.open_link()
+            if self._app_relay is not None:
+                self.run_app(self._app_relay)
+        except (Unreachable, subprocess.TimeoutExpired):
+            if self._link is not None:
+                _kill(self._link)
+            self._port = _free_port()
 
     def run_app(self, relay: Path) -> None:
         """Have the SuperLink run the relay's app.
@@ -110,6 +159,7 @@ class Flower:
         Raises:
             Unreachable: It does not answer, or does not take it.
         """
+        self._app_relay = relay
         self._await_link()
         app = self._folder / "app"
         if not app.exists():
@@ -134,10 +184,11 @@ class Flower:
     def _await_link(self) -> None:
         until = time.monotonic() + _STARTS_WITHIN_S
         while not _answers(self._port, self._folder / CERTIFICATE):
-            if self._link.poll() is not None or time.monotonic() > until:
+            status = None if self._link is None else self._link.poll()
+            if status is not None or self._over.is_set() or time.monotonic() > until:
                 raise Unreachable(
                     "Flower's SuperLink did not start",
-                    got=f"status {self._link.poll()}",
+                    got=f"status {status}",
                     expected=f"an answer within {_STARTS_WITHIN_S:.0f} s",
                     hint=f"see {self._folder / 'superlink.log'}",
                 )
