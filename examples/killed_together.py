@@ -9,8 +9,8 @@ The story of ``sealtrain federate demo`` on the simulator, with Flower's own pro
 each hospital's guest, a SuperNode and the SuperLink are ended with SIGKILL, each once, in a random
 order and at a random moment after another round. Guests are started again in the folder that they
 began in; Flower's processes have a supervisor, and the SuperLink comes back at another address.
-The manifest is verified and the model opened. Exits with 1 unless every round was merged of enough hospitals and the run log
-shows each loss as ``peer-unreachable``, never as an attack.
+The manifest is verified and the model opened. Exits with 1 unless every round was merged of enough
+hospitals and the run log shows each loss as ``peer-unreachable``, never as an attack.
 """
 
 from __future__ import annotations
