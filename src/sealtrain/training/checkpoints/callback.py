@@ -46,6 +46,7 @@ from sealtrain.training.checkpoints.saver import CheckpointSaver
 from sealtrain.training.data.hugging import positioned_under
 from sealtrain.training.distributed.agreement import gathered_states, own_states, same_for_all
 from sealtrain.training.distributed.chosen import Copies
+from sealtrain.training.distributed.dealing import deal_rows
 from sealtrain.training.distributed.ranks import place
 from sealtrain.training.models.weights import load_weights
 from sealtrain.training.telemetry.averages import OpenInterval, mean_since
@@ -195,6 +196,8 @@ class SealedRun(TrainerCallback):
         loader, stream = objects["train_dataloader"], self._context.stream
         if stream is None:
             stream = positioned_under(loader.dataset)
+        else:
+            deal_rows(loader, stream)
         self._position = DataPosition(args, loader, stream)
         self._refuse_unmeasured()
         if place().leads and self._context.store is not None:

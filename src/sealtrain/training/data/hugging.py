@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import datasets
@@ -56,6 +56,7 @@ class Positioned:
         position: Row after the one handed out last.
         stop: Row at which iterations end; endless when ``None``.
         numbered: Rows carry their position, as ``ROW``.
+        fed: Rows with their positions that are given instead of the stream's; ``None`` for those.
     """
 
     def __init__(self, stream: RecordStream, *, stop: int | None = None) -> None:
@@ -64,14 +65,18 @@ class Positioned:
         self.position = 0
         self.stop = stop
         self.numbered = False
+        self.fed: Iterable[tuple[int, dict[str, Any]]] | None = None
 
     def rows(self, start: int | None = None) -> Iterator[dict[str, Any]]:
         """Rows from ``start`` on, the attribute when not given."""
         self.position = self.start if start is None else start
-        for row in self.stream.rows(self.position, self.stop):
+        given = self.fed
+        if given is None:
+            given = enumerate(self.stream.rows(self.position, self.stop), self.position)
+        for position, row in given:
             if self.numbered:
-                row[ROW] = self.position
-            self.position += 1
+                row[ROW] = position
+            self.position = position + 1
             yield row
 
     def mark(self) -> dict[str, Any]:

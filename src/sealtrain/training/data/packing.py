@@ -13,12 +13,14 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.errors import DataInvalid, RecordInvalid, SchemaMismatch
 from sealtrain.training.data.hugging import Positioned
 from sealtrain.training.data.stream import RecordStream
+from sealtrain.training.distributed.dealing import shared_by_all
+from sealtrain.training.distributed.ranks import place
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,7 +48,14 @@ class PackedStream(Positioned, torch.utils.data.IterableDataset[dict[str, Any]])
     """
 
     def __init__(
-        self, stream: RecordStream, column: str, encode: Encoder, block_size: int, *, digest: bool
+        self,
+        stream: RecordStream,
+        column: str,
+        encode: Encoder,
+        block_size: int,
+        *,
+        digest: bool,
+        window: int = 32,
     ) -> None:
         """Lay out; nothing is read yet.
 
@@ -56,12 +65,13 @@ class PackedStream(Positioned, torch.utils.data.IterableDataset[dict[str, Any]])
             encode: Turns that column into tokens.
             block_size: Tokens of a block.
             digest: Take the digest.
+            window: Records a rank that several ranks turn into tokens together at a time.
         """
         super().__init__(stream)
         self.offset = 0
         self.digest = _START
         self._column, self._encode, self._size = column, encode, block_size
-        self._digests = digest
+        self._digests, self._window = digest, window
 
     def mark(self) -> dict[str, Any]:
         """As ``Positioned.mark``: also the token of the row, and the digest."""
@@ -112,13 +122,20 @@ class PackedStream(Positioned, torch.utils.data.IterableDataset[dict[str, Any]])
                 yield {"input_ids": block}
 
     def _documents(self) -> Iterator[Tokens]:
+        def encoded(batch: pa.RecordBatch) -> Iterator[Tokens]:
+            return self._encode(batch.column(self._column))
+
+        if place().world > 1 and self.stop is None:
+            documents = shared_by_all(self, self._window * place().world, encoded)
+        else:
+            rounds = self.stream.rounds(self.position, self.stop)
+            documents = chain.from_iterable(map(encoded, rounds))
         empty, epoch = 0, self.stream.order.epoch_rows()
-        for batch in self.stream.rounds(self.position, self.stop):
-            for tokens in self._encode(batch.column(self._column)):
-                empty = 0 if len(tokens) else empty + 1
-                if empty > epoch:
-                    raise DataInvalid("training data holds no token", hint="the records are empty")
-                yield tokens
+        for tokens in documents:
+            empty = 0 if len(tokens) else empty + 1
+            if empty > epoch:
+                raise DataInvalid("training data holds no token", hint="the records are empty")
+            yield tokens
 
     def _take(self, block: Tokens) -> None:
         if self._digests:

@@ -15,7 +15,7 @@ of a step and the number of ranks, and from nothing that was read before.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from sealtrain.errors import UsageError
 
@@ -27,7 +27,18 @@ if TYPE_CHECKING:
 
     Indices = npt.NDArray[np.int64]
 
-__all__ = ["WHOLE", "Part"]
+__all__ = ["WHOLE", "OwnBatches", "Part", "Share"]
+
+
+class Share(Protocol):
+    """Rows of the stream that one reader of several takes."""
+
+    @property
+    def world(self) -> int:
+        """Number of readers; one reader takes every row."""
+
+    def places(self, current: Round, start: int = 0, stop: int | None = None) -> Indices:
+        """Places in a round of the reader's rows, ascending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +123,40 @@ class Part:
         """How many of the first rows of a step go to ranks below ``rank + more``."""
         ranks = self.rank + more
         return rows // self.world * ranks + min(rows % self.world, ranks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnBatches:
+    """The rows of the record batches that one rank opens; no batch belongs to two ranks.
+
+    A batch belongs to the same rank in every pass. Of ``lanes`` that are a multiple of ``world``
+    each rank has equally many; with more ranks than lanes, a lane's next batch is another rank's.
+
+    Attributes:
+        rank: 0 … ``world`` - 1.
+        world: Number of ranks, ≥ 1.
+        lanes: Of the order, ≥ 1.
+    """
+
+    rank: int
+    world: int
+    lanes: int
+
+    def places(self, current: Round, start: int = 0, stop: int | None = None) -> Indices:
+        """As ``Part.places``."""
+        import numpy as np
+
+        low = max(0, start - current.start)
+        high = current.rows if stop is None else min(current.rows, stop - current.start)
+        ends = np.cumsum([pick.stop - pick.start for pick in current.picks])
+        mine = np.array(
+            [
+                (pick.lane + self.lanes * pick.batch) % self.world == self.rank
+                for pick in current.picks
+            ]
+        )
+        picks = np.searchsorted(ends, current.order[low:high], side="right")
+        return low + np.flatnonzero(mine[picks])
 
 
 WHOLE = Part()

@@ -22,7 +22,7 @@ from sealtrain.training.data.columns import Projection
 from sealtrain.training.data.fetching import far, fetched
 from sealtrain.training.data.opening import Evenly, Opener, Turned, largest_batch, opener_for
 from sealtrain.training.data.order import MAX_LANES, Order, Pick, Round
-from sealtrain.training.data.part import WHOLE, Part
+from sealtrain.training.data.part import WHOLE, Share
 from sealtrain.training.data.prefetch import prefetched
 from sealtrain.training.data.prefetch_process import PrefetchProcess
 
@@ -90,7 +90,7 @@ class RecordStream:
         self._batches_a_round = -(-batches * self.order.round_rows // rows)
 
     def rounds(
-        self, start: int = 0, stop: int | None = None, *, part: Part = WHOLE
+        self, start: int = 0, stop: int | None = None, *, part: Share = WHOLE
     ) -> Iterator[pa.RecordBatch]:
         """Rows ``start`` … ``stop`` as record batches of changing length: the fast path.
 
@@ -104,7 +104,7 @@ class RecordStream:
         yield from prefetched(lambda: self._read(start, stop, part, opener), depth)
 
     def positions(
-        self, start: int = 0, stop: int | None = None, *, part: Part = WHOLE
+        self, start: int = 0, stop: int | None = None, *, part: Share = WHOLE
     ) -> Iterator[Indices]:
         """Positions in the stream of the rows that ``rounds`` gives, and nothing is decrypted.
 
@@ -113,8 +113,13 @@ class RecordStream:
         for current in self._rounds(start, stop):
             yield current.start + part.places(current, start, stop)
 
+    def own_positions(self, start: int = 0, *, part: Share) -> Iterator[tuple[int, Indices]]:
+        """As ``positions``, endless, with the position behind each round of the order."""
+        for current in self._rounds(start, None):
+            yield current.start + current.rows, current.start + part.places(current, start)
+
     def batches(
-        self, size: int, start: int = 0, stop: int | None = None, *, part: Part = WHOLE
+        self, size: int, start: int = 0, stop: int | None = None, *, part: Share = WHOLE
     ) -> Iterator[pa.Table]:
         """Columns of exactly ``size`` rows at a time; a last partial batch is left out."""
         import pyarrow as pa
@@ -138,7 +143,7 @@ class RecordStream:
             yield from batch.to_pylist()
 
     def _read(
-        self, start: int, stop: int | None, part: Part, opener: Opener
+        self, start: int, stop: int | None, part: Share, opener: Opener
     ) -> Iterator[pa.RecordBatch]:
         """A few rows as soon as the batches that hold them are open, then the rest."""
         batches = _OpenBatches(self._projection, self.order)
@@ -188,7 +193,7 @@ class RecordStream:
             number += 1
             start = current.start + current.rows
 
-    def _visits(self, start: int, stop: int | None, part: Part) -> Iterator[_Visit]:
+    def _visits(self, start: int, stop: int | None, part: Share) -> Iterator[_Visit]:
         """What a reader needs of each round."""
         held: dict[int, tuple[int, int]] = {}
         for current in self._rounds(start, stop):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from statistics import fmean
 from typing import Any, Final, TypeVar
@@ -15,6 +15,7 @@ __all__ = [
     "add_up",
     "by_itself",
     "dealt",
+    "exchanged",
     "expect_one_model",
     "flag_of_first",
     "gathered_states",
@@ -22,6 +23,7 @@ __all__ = [
     "own_states",
     "same_for_all",
     "to_first",
+    "told_by_all",
 ]
 
 Told = TypeVar("Told")
@@ -40,6 +42,45 @@ def to_first(own: Told) -> list[Told]:
     found: list[Any] | None = [None] * mine.world if mine.leads else None
     dist.gather_object(own, found)
     return found or []
+
+
+def told_by_all(own: Told) -> list[Told]:
+    """Every rank's value, by rank, in every rank."""
+    mine = place()
+    if mine.world == 1:
+        return [own]
+    import torch.distributed as dist
+
+    found: list[Any] = [None] * mine.world
+    dist.all_gather_object(found, own)
+    return found
+
+
+def exchanged(parcels: Sequence[Told]) -> list[Told]:
+    """Send each rank its parcel, and get one from each.
+
+    Args:
+        parcels: By rank that gets it; tensors in them are on the CPU.
+
+    Returns:
+        By rank that sent it.
+    """
+    if place().world == 1:
+        return list(parcels)
+    import numpy as np
+    import torch
+    import torch.distributed as dist
+
+    from sealtrain.base.processes import answer_of, packed
+
+    data = [packed(parcel) for parcel in parcels]
+    sizes = torch.tensor([len(each) for each in data])
+    coming = torch.empty_like(sizes)
+    dist.all_to_all_single(coming, sizes)
+    sent = torch.from_numpy(np.frombuffer(bytearray(b"".join(data)), np.uint8))
+    got = torch.empty(int(coming.sum()), dtype=torch.uint8)
+    dist.all_to_all_single(got, sent, coming.tolist(), sizes.tolist())
+    return [answer_of(each.numpy().tobytes()) for each in got.split(coming.tolist())]
 
 
 def same_for_all(own: Told) -> Told:
@@ -69,13 +110,7 @@ def dealt(pieces: Iterable[Piece], work: Callable[[int, Piece], Told]) -> list[T
         for number, piece in enumerate(pieces)
         if number % mine.world == mine.rank
     }
-    if mine.world == 1:
-        return list(own.values())
-    import torch.distributed as dist
-
-    parts: list[Any] = [None] * mine.world
-    dist.all_gather_object(parts, own)
-    found: dict[int, Told] = {number: done for part in parts for number, done in part.items()}
+    found = {number: done for part in told_by_all(own) for number, done in part.items()}
     return [found[number] for number in sorted(found)]
 
 
@@ -134,13 +169,9 @@ def expect_one_model(model: Any) -> None:
     Raises:
         UsageError: A rank has other parameters, or a part of the model only.
     """
-    mine = place()
-    if mine.world == 1:
+    if place().world == 1:
         return
-    import torch.distributed as dist
-
-    digests: list[bytes | None] = [None] * mine.world
-    dist.all_gather_object(digests, _digest_of(model))
+    digests = told_by_all(_digest_of(model))
     others = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
     if others or digests[0] is None:
         raise UsageError(
