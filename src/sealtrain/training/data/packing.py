@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 from sealtrain.errors import DataInvalid, RecordInvalid, SchemaMismatch
 from sealtrain.training.data.hugging import Positioned
 from sealtrain.training.data.stream import RecordStream
-from sealtrain.training.distributed.dealing import shared_by_all
-from sealtrain.training.distributed.ranks import place
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,6 +35,10 @@ __all__ = ["PackedStream", "text_encoder", "token_encoder", "windows"]
 _START: Final = hashlib.sha256(b"sealtrain/tokens/v1").hexdigest()
 Encoder = Callable[["pa.Array"], "Iterator[Tokens]"]
 """The tokens of each value of a column, int64."""
+Together = Callable[
+    [Positioned, Callable[["pa.RecordBatch"], "Iterator[Tokens]"]], "Iterator[Tokens]"
+]
+"""From a stream at its position, and the tokens of each row of a record batch, to all tokens."""
 
 
 class PackedStream(Positioned, torch.utils.data.IterableDataset[dict[str, Any]]):
@@ -55,7 +57,7 @@ class PackedStream(Positioned, torch.utils.data.IterableDataset[dict[str, Any]])
         block_size: int,
         *,
         digest: bool,
-        window: int = 32,
+        together: Together | None = None,
     ) -> None:
         """Lay out; nothing is read yet.
 
@@ -65,13 +67,14 @@ class PackedStream(Positioned, torch.utils.data.IterableDataset[dict[str, Any]])
             encode: Turns that column into tokens.
             block_size: Tokens of a block.
             digest: Take the digest.
-            window: Records a rank that several ranks turn into tokens together at a time.
+            together: Has several ranks turn the records into tokens together; ``None`` where this
+                process does so by itself.
         """
         super().__init__(stream)
         self.offset = 0
         self.digest = _START
         self._column, self._encode, self._size = column, encode, block_size
-        self._digests, self._window = digest, window
+        self._digests, self._together = digest, together
 
     def mark(self) -> dict[str, Any]:
         """As ``Positioned.mark``: also the token of the row, and the digest."""
@@ -125,8 +128,8 @@ class PackedStream(Positioned, torch.utils.data.IterableDataset[dict[str, Any]])
         def encoded(batch: pa.RecordBatch) -> Iterator[Tokens]:
             return self._encode(batch.column(self._column))
 
-        if place().world > 1 and self.stop is None:
-            documents = shared_by_all(self, self._window * place().world, encoded)
+        if self._together is not None and self.stop is None:
+            documents = self._together(self, encoded)
         else:
             rounds = self.stream.rounds(self.position, self.stop)
             documents = chain.from_iterable(map(encoded, rounds))

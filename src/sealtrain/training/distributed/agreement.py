@@ -80,7 +80,7 @@ def exchanged(parcels: Sequence[Told]) -> list[Told]:
     sent = torch.from_numpy(np.frombuffer(bytearray(b"".join(data)), np.uint8))
     got = torch.empty(int(coming.sum()), dtype=torch.uint8)
     dist.all_to_all_single(got, sent, coming.tolist(), sizes.tolist())
-    return [answer_of(each.numpy().tobytes()) for each in got.split(coming.tolist())]
+    return [answer_of(each.numpy().tobytes()) for each in torch.split(got, coming.tolist())]
 
 
 def same_for_all(own: Told) -> Told:

@@ -46,6 +46,8 @@ __all__ = ["WINDOW_BATCHES", "DealtRows", "deal_rows", "shared_by_all"]
 
 WINDOW_BATCHES: Final = 4
 """Batches of every rank that a window holds, where no row is dropped."""
+_SHARED_ROWS: Final = 32
+"""Rows of every rank in a window of ``shared_by_all``."""
 _ONE_BY_ONE: Final = (MappedExamplesIterable, FilteredExamplesIterable, SelectColumnsIterable)
 
 Value = TypeVar("Value")
@@ -89,8 +91,8 @@ class DealtRows(torch.utils.data.IterableDataset[dict[str, Any]]):
                 parcels[taker[position]].append(row)
             received = [iter(parcel) for parcel in exchanged(parcels)]
             for position, opener in of_all:
-                row = next(received[opener]) if taker[position] == mine.rank else None
-                waiting.append((position, row))
+                own = taker[position] == mine.rank
+                waiting.append((position, next(received[opener]) if own else None))
             while len(waiting) >= step:
                 batch = [waiting.popleft() for _ in range(step)]
                 given += step
@@ -130,16 +132,15 @@ def deal_rows(loader: Any, stream: Positioned) -> None:
 
 
 def shared_by_all(
-    stream: Positioned, size: int, prepare: Callable[[pa.RecordBatch], Iterable[Value]]
+    stream: Positioned, prepare: Callable[[pa.RecordBatch], Iterable[Value]]
 ) -> Iterator[Value]:
     """The prepared rows of a stream from its position on, of which each rank prepares its own.
 
     Args:
         stream: The same, at the same position, in every rank; all ranks take part.
-        size: Rows of a window.
         prepare: Gives one value for each row.
     """
-    for positions, batches in _own_windows(stream, stream.position, size):
+    for positions, batches in _own_windows(stream, stream.position, _SHARED_ROWS * place().world):
         values = [value for batch in batches for value in prepare(batch)]
         parts = told_by_all((positions, values))
         of_all = [pair for part in parts for pair in zip(*part, strict=True)]
@@ -186,7 +187,7 @@ class _Rows:
 
 def _one_by_one(dataset: Any, stream: Positioned) -> bool:
     """Whether a dataset gives, for each row of the stream by itself, one row or none."""
-    examples = getattr(dataset, "_ex_iterable", None)
+    examples: Any = getattr(dataset, "_ex_iterable", None)
     if getattr(dataset, "_formatting", None) is not None:
         return False
     while type(examples) in _ONE_BY_ONE:

@@ -26,6 +26,8 @@ from sealtrain.training.data.packing import (
     windows,
 )
 from sealtrain.training.data.stream import read_all
+from sealtrain.training.distributed.dealing import shared_by_all
+from sealtrain.training.distributed.ranks import place
 from sealtrain.training.measuring import train_and_measure
 from sealtrain.training.models.adapters import adapt, virtual_tokens
 from sealtrain.training.models.base import (
@@ -122,7 +124,14 @@ def _packed(
     positioned = work.training_stream({column: _COLUMN})
     stream, trainer = positioned.stream, work.recipe.trainer
     encode = _encoder(work, stream.schema, vocabulary, tokenizer)
-    packed = PackedStream(stream, _COLUMN, encode, trainer.block_size, digest=trainer.token_digest)
+    packed = PackedStream(
+        stream,
+        _COLUMN,
+        encode,
+        trainer.block_size,
+        digest=trainer.token_digest,
+        together=shared_by_all if place().world > 1 else None,
+    )
     return packed, encode
 
 
