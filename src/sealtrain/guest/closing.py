@@ -15,8 +15,9 @@ from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.files import atomic_write
+from sealtrain.base.limits import MAX_MANIFEST_BYTES
 from sealtrain.base.models import load_model
-from sealtrain.errors import ClaimContradicted
+from sealtrain.errors import ClaimContradicted, LimitExceeded
 from sealtrain.guest.outputs import NextRecipe, NextRun, hand_on_model, seal_model
 from sealtrain.manifest.build import build_manifest
 from sealtrain.manifest.condense import (
@@ -211,6 +212,9 @@ def written(
 
     Returns:
         The manifest's bytes.
+
+    Raises:
+        LimitExceeded: It is longer than a verifier reads.
     """
     out = run.settings.out
     files = with_named_base(files, _base_name(run.admitted.lock))
@@ -235,6 +239,14 @@ def written(
     manifest = build_manifest(
         subjects=subjects, predicate=predicate, guest_signer=signer, quote=run.collect
     )
+    if len(manifest) > MAX_MANIFEST_BYTES:
+        raise LimitExceeded(
+            "the manifest of this run is longer than a verifier reads",
+            check="manifest",
+            got=f"{len(manifest)} bytes",
+            expected=f"at most {MAX_MANIFEST_BYTES}",
+            hint="give the brokers a longer lease, or checkpoint less often, in the next run",
+        )
     atomic_write(out / RUN_MANIFEST, manifest, overwrite=True)
     return manifest
 

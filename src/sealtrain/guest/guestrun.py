@@ -18,14 +18,14 @@ from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.files import atomic_write, made_folder
 from sealtrain.base.secret import Random
 from sealtrain.base.stages import Stage, unsaid
-from sealtrain.errors import AlreadyExists, CheckpointRefused
+from sealtrain.errors import AlreadyExists, CheckpointRefused, LimitExceeded
 from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.guest.inventory import ANCHOR_FILE
 from sealtrain.guest.journal import Journal, JournalStore
 from sealtrain.guest.recorder import Recorder
 from sealtrain.guest.series import remember
 from sealtrain.guest.settings import RunSettings, holds_run, load_run, save_run
-from sealtrain.manifest.condense import needed_releases
+from sealtrain.manifest.condense import needed_releases, require_room_for_receipts
 from sealtrain.manifest.limits import BORDER_CLOSED
 
 if TYPE_CHECKING:
@@ -273,10 +273,17 @@ class GuestRun(DataGuest):
         return self.journal.wall_s + time.monotonic() - self._began
 
     def keep_receipts(self, receipts: Sequence[dict[str, Any]]) -> None:
-        """Keep receipts, this guest's or another one's of the run, for the manifest."""
+        """Keep receipts, this guest's or another one's of the run, for the manifest.
+
+        Where they outgrow it, training stops after its step, with a checkpoint.
+        """
         with self._measuring:
             # A journal is sealed at every checkpoint, and a receipt comes with each.
             self.journal.releases = needed_releases([*self.journal.releases, *receipts])
+            try:
+                require_room_for_receipts(self.journal.releases)
+            except LimitExceeded as error:
+                self.keeper.end_soon(error)
 
     def _keep(self, receipts: Sequence[dict[str, Any]]) -> None:
         self.keep_receipts(receipts)

@@ -9,15 +9,26 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
-from sealtrain.base.canonical import parse_json
+from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.encoding import from_base64
+from sealtrain.base.limits import MAX_MANIFEST_BYTES, MAX_RECEIPTS
+from sealtrain.errors import LimitExceeded
 
-__all__ = ["MAX_POINTS", "condensed_history", "in_order_of_ledgers", "needed_releases"]
+__all__ = [
+    "MAX_POINTS",
+    "condensed_history",
+    "in_order_of_ledgers",
+    "needed_releases",
+    "require_room_for_receipts",
+]
 
 MAX_POINTS = 2000
+_LONGEST_LEASE_SECONDS: Final = 7 * 86_400
+_SHARE_OF_SHORT_LEASES: Final = 0.75
+_SHARE: Final = 0.95
 
 
 def in_order_of_ledgers(releases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -52,6 +63,36 @@ def needed_releases(releases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         places = [place for place, one in enumerate(chains) if one == chain]
         kept += [places[at] for at in _needed([releases[place] for place in places])]
     return [releases[place] for place in sorted(kept)]
+
+
+def require_room_for_receipts(releases: Sequence[dict[str, Any]]) -> None:
+    """Refuse to go on with a run whose receipts would outgrow its manifest.
+
+    A run of many guests, many brokers or short leases needs more receipts than a manifest may hold.
+    With longer leases it needs fewer, so room is left for those of a run that goes on with them.
+
+    Args:
+        releases: As ``needed_releases`` returned them.
+
+    Raises:
+        LimitExceeded: They fill three quarters of a manifest and leases could be longer, or nearly
+            all of it.
+    """
+    if not releases:
+        return
+    in_base64 = 4 * sum(len(canonical_json(release)) for release in releases) / 3
+    share = max(in_base64 / MAX_MANIFEST_BYTES, len(releases) / MAX_RECEIPTS)
+    newest = parse_json(from_base64(releases[-1]["receipt"]["payload"]))
+    ends = from_rfc3339(newest["lease"]["not_after"])
+    seconds = ends - from_rfc3339(newest["released_at"])
+    if share > (_SHARE if seconds >= _LONGEST_LEASE_SECONDS else _SHARE_OF_SHORT_LEASES):
+        raise LimitExceeded(
+            "the receipts of this run outgrow its manifest",
+            check="receipts",
+            got=f"{len(releases)} receipts, {share:.0%} of a manifest, by leases of {seconds} s",
+            expected="room for those until the end of the run",
+            hint="give the brokers a longer lease (up to 7 days), then: sealtrain resume",
+        )
 
 
 def _chain_of(receipt: dict[str, Any]) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AllowInfNan, Field, StringConstraints
 
+from sealtrain.base.limits import MAX_RECEIPTS
 from sealtrain.base.models import (
     Base64,
     Hex32,
@@ -352,7 +353,7 @@ class Predicate(StrictModel):
     deployment: Deployment
     datasets: tuple[Document, ...] = Field(min_length=1, max_length=1024)
     approvals: tuple[Document, ...] = Field(max_length=4096)
-    releases: tuple[Release, ...] = Field(max_length=4096)
+    releases: tuple[Release, ...] = Field(max_length=MAX_RECEIPTS)
     run: Run
     run_log: RunLogRecord
     outputs: Outputs

@@ -32,7 +32,15 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-__all__ = ["MAX_BATCH_ROWS", "Batch", "BatchTable", "Index", "IndexedShard", "schema_digest_of"]
+__all__ = [
+    "MAX_BATCH_ROWS",
+    "Batch",
+    "BatchTable",
+    "Index",
+    "IndexedShard",
+    "require_room",
+    "schema_digest_of",
+]
 
 MAX_INDEX_BYTES: Final = 256 << 20
 MAX_SHARDS: Final = 1 << 20
@@ -132,6 +140,14 @@ class IndexedShard:
     file: str
     batches: BatchTable = field(default_factory=BatchTable)
 
+    def to_dict(self) -> dict[str, str | int]:
+        """JSON form."""
+        return self.info.to_dict() | {
+            "kind": self.kind,
+            "file": self.file,
+            "batches": to_base64(self.batches.packed),
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
@@ -179,15 +195,7 @@ class Index:
                 "schema_digest": self.schema_digest,
                 "records": self.records,
                 "tokens": self.tokens,
-                "shards": [
-                    shard.info.to_dict()
-                    | {
-                        "kind": shard.kind,
-                        "file": shard.file,
-                        "batches": to_base64(shard.batches.packed),
-                    }
-                    for shard in self.shards
-                ],
+                "shards": [shard.to_dict() for shard in self.shards],
             }
         )
 
@@ -206,6 +214,26 @@ class Index:
             raise DataInvalid("index of the sealed dataset is malformed", check="index") from error
         _require_consistent(index)
         return index
+
+
+def require_room(shards: int, index_bytes: int) -> None:
+    """Refuse to seal more into one dataset than its index can list.
+
+    Args:
+        shards: Sealed, or certain to come.
+        index_bytes: Of the index that lists them, or less.
+
+    Raises:
+        LimitExceeded: No reader would open the dataset.
+    """
+    if shards > MAX_SHARDS or index_bytes > MAX_INDEX_BYTES:
+        raise LimitExceeded(
+            "the data is longer than the index of one sealed dataset",
+            check="index",
+            got=f"{shards} shards and an index of {index_bytes} bytes or more",
+            expected=f"at most {MAX_SHARDS} shards and {MAX_INDEX_BYTES} bytes",
+            hint="seal it as several datasets; a recipe names up to 256",
+        )
 
 
 def schema_digest_of(schema: pa.Schema | None) -> str:

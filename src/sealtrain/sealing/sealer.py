@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import atomic_folder, atomic_write
 from sealtrain.base.secret import Random
 from sealtrain.errors import DataInvalid, LimitExceeded, UsageError
@@ -39,6 +40,7 @@ from sealtrain.sealing.index import (
     BatchTable,
     Index,
     IndexedShard,
+    require_room,
     schema_digest_of,
 )
 from sealtrain.sealing.sealjournal import SealJournal, Unwrap, resumable_folder
@@ -141,6 +143,7 @@ def seal_dataset(
         UsageError: Layout, shard size or padding make no sense.
         FormatUnknown, SchemaMismatch, RecordInvalid: The records cannot be read; positions only.
         DataInvalid: There is nothing to seal, or a file cannot be read.
+        LimitExceeded: It is more than the index of one dataset can list.
     """
     options = options or SealOptions()
     files = source_files(source)
@@ -255,6 +258,7 @@ class _Sealing:
     index: Index
     journal: SealJournal | None
     shards: list[IndexedShard] = field(default_factory=list)
+    listed_bytes: int = 0
 
     def clear(self, name: str) -> None:
         """Make room for a file that an interrupted attempt may have begun."""
@@ -262,6 +266,7 @@ class _Sealing:
             self.journal.clear(name)
 
     def seal_raw(self, files: Sequence[tuple[str, SourceFile]]) -> None:
+        require_room(len(files), 0)
         # Drawn in order, whichever thread comes first.
         salts = [self.random(SALT_BYTES) for _ in files]
         with ThreadPoolExecutor(THREADS, thread_name_prefix="sealing") as threads:
@@ -271,7 +276,7 @@ class _Sealing:
             ]
             try:
                 for (name, _), job in zip(files, jobs, strict=True):
-                    self.shards.append(IndexedShard(info=job.result(), kind="raw", file=name))
+                    self._list(IndexedShard(info=job.result(), kind="raw", file=name))
             except BaseException:
                 threads.shutdown(cancel_futures=True)
                 raise
@@ -375,7 +380,7 @@ class _Sealing:
                     hint="what was sealed of it is deleted; run the command again",
                 )
             info = ShardInfo(name=name, size=entry["size"], root=entry["root"])
-        self.shards.append(IndexedShard(info=info, kind="arrow", file=name, batches=placed))
+        self._list(IndexedShard(info=info, kind="arrow", file=name, batches=placed))
         return following
 
     def _fill(
@@ -409,6 +414,8 @@ class _Sealing:
         self, binding: RecipeBinding, stanzas: Callable[[DataKey, str], Sequence[Stanza]]
     ) -> DatasetDescription:
         self.index = replace(self.index, shards=tuple(self.shards))
+        listed = self.index.to_bytes()
+        require_room(len(self.shards), len(listed))
         self.clear(INDEX_NAME)
         wrapped = stanzas(self.data_key, self.index.dataset_id)
         with new_file(self.folder / INDEX_NAME) as target:
@@ -420,15 +427,15 @@ class _Sealing:
                 random=self.random,
             )
             with writer:
-                writer.write(self.index.to_bytes())
-        listed = tuple(shard.info for shard in self.shards)
+                writer.write(listed)
+        infos = tuple(shard.info for shard in self.shards)
         return DatasetDescription(
             dataset_id=self.index.dataset_id,
             name=self.index.name,
             owner_id=self.index.owner_id,
             owner_name=self.index.owner_name,
-            root=dataset_root(self.index.dataset_id, writer.finish().root, listed),
-            shards=listed,
+            root=dataset_root(self.index.dataset_id, writer.finish().root, infos),
+            shards=infos,
             records=self.index.records,
             tokens=self.index.tokens,
             schema_digest=self.index.schema_digest,
@@ -448,4 +455,10 @@ class _Sealing:
 
     def _add(self, name: str, info: SealedFileInfo, **rest: Any) -> None:
         shard = ShardInfo(name=name, size=info.size, root=info.root)
-        self.shards.append(IndexedShard(info=shard, **rest))
+        self._list(IndexedShard(info=shard, **rest))
+
+    def _list(self, shard: IndexedShard) -> None:
+        """Add a sealed shard to those that the index will list."""
+        self.shards.append(shard)
+        self.listed_bytes += len(canonical_json(shard.to_dict()))
+        require_room(len(self.shards), self.listed_bytes)

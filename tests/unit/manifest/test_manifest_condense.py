@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from manifest_world import FINISHED, NOW, RELEASED, World
 from world import digest
 
+from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.limits import MAX_MANIFEST_BYTES, MAX_RECEIPTS
 from sealtrain.consortium.receipts import Lease, ReleaseReceipt
-from sealtrain.manifest.condense import condensed_history, needed_releases
+from sealtrain.errors import LimitExceeded
+from sealtrain.manifest.condense import (
+    condensed_history,
+    needed_releases,
+    require_room_for_receipts,
+)
 from sealtrain.manifest.verify import examine
 
 
@@ -90,3 +98,44 @@ def test_a_long_history_is_thinned_evenly() -> None:
     assert (steps[0], steps[-1]) == (0, 100_000)
     assert steps == sorted(set(steps))
     assert condensed_history(history[:2000]) == history[:2000]
+
+
+def one_of(world: World, lease: int) -> dict[str, Any]:
+    """A recorded renewal with a lease of so many seconds."""
+    (kept,) = world.record(
+        world.receipt(
+            kind="renewal",
+            released_at=to_rfc3339(RELEASED),
+            lease=Lease(lease_id=digest("lease"), not_after=to_rfc3339(RELEASED + lease)),
+            datasets=(),
+        )
+    )
+    return kept
+
+
+@pytest.mark.claim("C261")
+@pytest.mark.parametrize(
+    ("lease", "share", "refused"),
+    [
+        (3600, 0.70, False),
+        (3600, 0.80, True),
+        (7 * 86_400, 0.80, False),
+        (7 * 86_400, 0.97, True),
+    ],
+)
+def test_receipts_leave_room_for_those_of_longer_leases(
+    world: World, lease: int, share: float, refused: bool
+) -> None:
+    kept = one_of(world, lease)
+    in_base64 = 4 * len(canonical_json(kept)) / 3
+    number = int(share * min(MAX_MANIFEST_BYTES / in_base64, MAX_RECEIPTS))
+    if not refused:
+        require_room_for_receipts([kept] * number)
+        return
+    with pytest.raises(LimitExceeded) as raised:
+        require_room_for_receipts([kept] * number)
+    assert raised.value.check == "receipts"
+
+
+def test_a_run_without_a_receipt_has_room() -> None:
+    require_room_for_receipts([])

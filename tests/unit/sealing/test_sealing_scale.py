@@ -24,7 +24,8 @@ from sealing_world import (
 )
 from storage_world import Server, serving
 
-from sealtrain.errors import RootMismatch
+from sealtrain.errors import LimitExceeded, RootMismatch
+from sealtrain.sealing import index as index_module
 from sealtrain.sealing.description import ShardInfo
 from sealtrain.sealing.index import Batch, BatchTable, Index, IndexedShard, schema_digest_of
 from sealtrain.sealing.opened import SealedDataset
@@ -171,3 +172,27 @@ def test_a_batch_takes_as_many_requests_in_a_dataset_a_hundred_times_as_large(
     with serving(tmp_path) as server:
         many = requests_for(server, with_index(copied, listed), 3)
     assert few == many <= 6
+
+
+@pytest.mark.claim("C262")
+@pytest.mark.parametrize(
+    ("limit", "layout"),
+    [("MAX_SHARDS", "raw"), ("MAX_SHARDS", "arrow"), ("MAX_INDEX_BYTES", "arrow")],
+)
+def test_more_than_an_index_lists_is_refused_while_it_is_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, layout: str
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    rows = [{"text": f"{number} " + "long " * 40_000} for number in range(60)]
+    if layout == "raw":
+        for number in range(5):
+            (source / f"{number}.bin").write_bytes(b"bytes")
+    else:
+        (source / "rows.jsonl").write_text(json_lines(rows))
+    monkeypatch.setattr(index_module, limit, 3 if limit == "MAX_SHARDS" else 600)
+    path = source if layout == "raw" else source / "rows.jsonl"
+    with pytest.raises(LimitExceeded) as refused:
+        sealed_folder(path, tmp_path / "out.sealed", layout=layout, shard_bytes=MIB)
+    assert refused.value.check == "index"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["source"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.errors import DataInvalid, RecordInvalid, SchemaMismatch
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from transformers import PreTrainedTokenizerBase
 
-    Tokens = npt.NDArray[np.int64]
+    Tokens = npt.NDArray[np.integer[Any]]
 
 import torch.utils.data
 
@@ -125,20 +125,27 @@ class PackedStream(Positioned, torch.utils.data.IterableDataset[dict[str, Any]])
                 yield {"input_ids": block}
 
     def _documents(self) -> Iterator[Tokens]:
-        def encoded(batch: pa.RecordBatch) -> Iterator[Tokens]:
-            return self._encode(batch.column(self._column))
-
-        if self._together is not None and self.stop is None:
-            documents = self._together(self, encoded)
-        else:
-            rounds = self.stream.rounds(self.position, self.stop)
-            documents = chain.from_iterable(map(encoded, rounds))
         empty, epoch = 0, self.stream.order.epoch_rows()
-        for tokens in documents:
+        for tokens in self._records():
             empty = 0 if len(tokens) else empty + 1
             if empty > epoch:
                 raise DataInvalid("training data holds no token", hint="the records are empty")
             yield tokens
+
+    def _records(self) -> Iterator[Tokens]:
+        """The tokens of each record, from the place on."""
+        if self._together is not None and self.stop is None:
+            yield from self._together(self, self._sent)
+            return
+        for batch in self.stream.rounds(self.position, self.stop):
+            yield from self._encode(batch.column(self._column))
+
+    def _sent(self, batch: pa.RecordBatch) -> Iterator[Tokens]:
+        """Tokens as they go to other ranks: no vocabulary needs more than 32 bits."""
+        import numpy as np
+
+        for tokens in self._encode(batch.column(self._column)):
+            yield tokens.astype(np.int32)
 
     def _take(self, block: Tokens) -> None:
         if self._digests:
