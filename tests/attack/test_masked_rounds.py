@@ -17,7 +17,7 @@ from federated_world import (
     values,
 )
 
-from sealtrain.errors import MasksRefused, TooFewParties
+from sealtrain.errors import MasksRefused, SealtrainError, TooFewParties
 from sealtrain_collab.federated.federation import Merged
 
 pytestmark = pytest.mark.claim("C255")
@@ -159,3 +159,45 @@ def test_what_parties_refuse_their_lead_is_what_its_operator_sees() -> None:
             run(world, round_seconds=4)
         assert not world.events("round.merged")
         assert not world.events("update.taken")
+
+
+class Died(SealtrainError):
+    """The lead's process was killed."""
+
+
+def killed_after_the_sum(world: FederatedWorld) -> None:
+    """A lead that opened the first sum, and sealed and recorded nothing of it."""
+
+    def record(event: str, fields: object) -> None:
+        if event == "update.taken":
+            raise Died("killed")
+
+    with pytest.raises(Died):
+        world.federation(rounds(masking=MASKING), record=record).run(START)
+
+
+def test_a_lead_that_died_with_an_opened_sum_is_followed_by_one_that_opens_it_again() -> None:
+    with federated_world() as world:
+        for name in PARTIES:
+            world.masked(name)
+        killed_after_the_sum(world)
+        assert near(run(world), 4.0)
+        assert [work.asked for work in world.works.values()] == [[1, 1, 2]] * 3
+
+
+@pytest.mark.claim("C254")
+def test_the_lead_that_follows_opens_no_sum_of_others_though_guests_began_again() -> None:
+    """The difference to the first sum would be the update of the one that it leaves out."""
+    with federated_world() as world:
+        for name in PARTIES:
+            world.masked(name)
+        killed_after_the_sum(world)
+        for name in PARTIES:
+            world.stops[name].set()
+            world.ended[name].join(10)
+        for name in PARTIES[:2]:
+            world.works[name] = type(world.works[name])(number=1)
+            world.masked(name)
+        with pytest.raises(MasksRefused, check=carries(check="second sum")):
+            run(world, round_seconds=4)
+        assert not world.events("round.merged")
