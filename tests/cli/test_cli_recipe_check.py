@@ -16,8 +16,10 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.cli import app
 from sealtrain.client.fitting import layout_words, seal_words
 from sealtrain.client.pin import BrokerPin
+from sealtrain.client.reviewing import facts
 from sealtrain.errors import RecipeInvalid, UsageError
 from sealtrain.recipe.basefolder import base_of, remember_base
+from sealtrain.recipe.lock import load_lock
 
 ROWS = '{"prompt": "case", "completion": "benign"}\n' * 3
 
@@ -176,3 +178,33 @@ def test_a_recipe_beside_its_lock_needs_no_note(desk: Path) -> None:
     locked = desk / "locked" / "recipe.lock.json"
     remember_base(locked, locked.parent)
     assert not [path for path in locked.parent.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.claim("C256")
+@pytest.mark.parametrize(
+    ("together", "sums"),
+    [
+        ({"aggregation": "fedavg"}, False),
+        ({"aggregation": "fedavg", "masks": {"threshold": 2}}, True),
+        ({"aggregation": "median", "masks": {"threshold": 2}}, None),
+    ],
+)
+def test_a_recipe_says_at_the_desk_and_to_owners_what_the_aggregator_sees(
+    desk: Path, together: dict[str, Any], sums: bool | None
+) -> None:
+    (desk / "recipe" / "policy.yaml").write_text(yaml.safe_dump(simulated_policy().to_dict()))
+    how = {
+        "kind": "federated", "policy": "policy.yaml", "rounds": 1, "min_parties": 2,
+        "local_steps": RECIPE["trainer"]["max_steps"],
+    }  # fmt: skip
+    write(desk, RECIPE | {"collaboration": how | together})
+    done = check(desk)
+    if sums is None:
+        assert isinstance(done.exception, RecipeInvalid)
+        assert isinstance(lock(desk).exception, RecipeInvalid)
+        assert not (desk / "locked").exists()
+        return
+    assert ("sees only sums" in json.loads(done.stdout)["aggregator"]) is sums
+    assert lock(desk).exit_code == 0
+    told = dict(facts(load_lock(desk / "locked" / "recipe.lock.json"), (), ()))
+    assert told["aggregator"] == json.loads(done.stdout)["aggregator"]

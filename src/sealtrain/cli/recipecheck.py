@@ -111,14 +111,17 @@ def check(
             ),
         )
     left += [f"data {key}: give --records {key}=PATH" for key in _data(wanted) if key not in given]
+    how = wanted.collaboration
+    sees = {} if how is None or how.lead_sees is None else {"aggregator": how.lead_sees}
     lines = [f"checked      {what}" for what in done]
     lines += [f"not checked  {what}" for what in left]
     for one in found:
         lines.append(f"wrong        {one['about']}: {one['message']}")
         lines += [f"  {part}: {one[part]}" for part in ("got", "expected", "hint") if one.get(part)]
+    lines += [f"aggregator   {text}" for text in sees.values()]
     emit(
         as_json,
-        {"fits": not found, "checked": done, "not_checked": left, "wrong": found},
+        {"fits": not found, "checked": done, "not_checked": left, "wrong": found} | sees,
         [*lines, "it fits" if not found else f"{len(found)} wrong"],
     )
     if found:
