@@ -224,7 +224,8 @@ def write_certificate(folder: Path, host: str, *, days: int = 7) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "SuperLink")])
     now = dt.datetime.now(dt.UTC)
-    address = x509.IPAddress(ipaddress.ip_address(host))
+    # What a SuperLink starts calls it at the second one.
+    addresses = [x509.IPAddress(ipaddress.ip_address(one)) for one in sorted({host, _HOST})]
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -233,7 +234,7 @@ def write_certificate(folder: Path, host: str, *, days: int = 7) -> None:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - dt.timedelta(hours=1))
         .not_valid_after(now + dt.timedelta(days=days))
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(addresses), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
     )
