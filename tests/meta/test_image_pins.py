@@ -55,4 +55,4 @@ def test_the_pins_are_the_versions_that_tests_run_with(name: str) -> None:
 
 
 def test_there_are_images() -> None:
-    assert NAMES == ["broker", "guest-cpu", "guest-cuda"]
+    assert NAMES == ["broker", "guest-cpu", "guest-cuda", "guest-federated"]
