@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Summed", "decode", "encode", "mask", "words_of"]
 
-_BLOCK_WORDS: Final = 1 << 17
+_BLOCK_WORDS: Final = 1 << 14
+"""128 KiB: stream and block stay in a core's cache."""
 _WORD_BYTES: Final = 8
 
 
