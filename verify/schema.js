@@ -23,6 +23,11 @@ function same(first, second) {
   );
 }
 
+function areUnique(items) {
+  if (items.every((one) => typeof one === "string")) return new Set(items).size === items.length;
+  return items.every((one, at) => items.findIndex((other) => same(one, other)) === at);
+}
+
 function typed(type) {
   if (type === "integer") return (value) => Number.isInteger(value);
   if (["null", "array", "object", "string", "number", "boolean"].includes(type)) return (value) => kindOf(value) === type;
@@ -85,8 +90,7 @@ const RULES = {
     const [holds, from] = [compiled(schema), beside.prefixItems?.length ?? 0];
     return of("array", (value) => value.slice(from).every(holds));
   },
-  uniqueItems: (unique) =>
-    of("array", (value) => !unique || value.every((one, at) => value.findIndex((other) => same(one, other)) === at)),
+  uniqueItems: (unique) => of("array", (value) => !unique || areUnique(value)),
   not: (schema, { compiled }) => {
     const holds = compiled(schema);
     return (value) => !holds(value);

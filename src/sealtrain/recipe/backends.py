@@ -17,6 +17,7 @@ from pydantic import Field, field_validator
 
 from sealtrain.base.models import StrictModel
 from sealtrain.errors import RecipeInvalid
+from sealtrain.recipe.fields import told
 
 __all__ = [
     "DEFAULT",
@@ -60,7 +61,9 @@ class _AnyBackend(StrictModel):
 class _Resizable(_AnyBackend):
     """A backend whose checkpoints another number of ranks can continue from."""
 
-    resume_ranks: tuple[Annotated[int, Field(ge=1, le=64)], ...] = Field(
+    resume_ranks: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=64)], ...], told("uniqueItems", True)
+    ] = Field(
         default=(),
         max_length=8,
         exclude_if=lambda numbers: not numbers,

@@ -25,6 +25,9 @@ _Area = Annotated[int, Field(ge=1, le=1 << 26)]
 _Channels = Annotated[
     tuple[Annotated[float, Field(ge=-1000, le=1000)], ...], Field(min_length=3, max_length=3)
 ]
+_Spreads = Annotated[
+    tuple[Annotated[float, Field(gt=0, le=1000)], ...], Field(min_length=3, max_length=3)
+]
 
 
 class _AnyPreparation(StrictModel):
@@ -34,16 +37,10 @@ class _AnyPreparation(StrictModel):
     mean: _Channels = Field(
         default=(0.5, 0.5, 0.5), description="Of each channel, between 0 and 1."
     )
-    std: _Channels = (0.5, 0.5, 0.5)
+    std: _Spreads = (0.5, 0.5, 0.5)
     max_pixels: int = Field(
         default=1 << 26, ge=1, le=1 << 30, description="A larger image is refused, not decoded."
     )
-
-    @model_validator(mode="after")
-    def _divides(self) -> Self:
-        if any(value <= 0 for value in self.std):
-            raise ValueError("std must be above 0")
-        return self
 
 
 class Preparation(_AnyPreparation):

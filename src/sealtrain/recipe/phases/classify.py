@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from sealtrain.recipe.audit import Audit
 from sealtrain.recipe.columns import Columns, Labelled
-from sealtrain.recipe.fields import ColumnName, by_key
+from sealtrain.recipe.fields import ColumnName, by_key, told
 from sealtrain.recipe.images import Augmentation, Preparation
 from sealtrain.recipe.modelspec import ModelFromConfig
 from sealtrain.recipe.recipe import Recipe
@@ -43,7 +43,9 @@ class ClassifyTabularColumns(Columns):
     """Numbers and their label."""
 
     kind: ClassVar[Literal["tabular"]] = "tabular"
-    features: tuple[ColumnName, ...] = Field(min_length=1, max_length=4096)
+    features: Annotated[tuple[ColumnName, ...], told("uniqueItems", True)] = Field(
+        min_length=1, max_length=4096
+    )
     label: ColumnName
 
     @model_validator(mode="after")
