@@ -81,9 +81,10 @@ def visited(
         input=json.dumps(job),
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
         timeout=240,
     )
+    assert done.returncode == 0, done.stderr[-2000:]
     answers: list[dict[str, Any]] = json.loads(done.stdout)["visits"]
     return answers
 

@@ -26,7 +26,7 @@ export async function withPage(chromium, work) {
   } finally {
     browser.kill();
     await ended;
-    rmSync(profile, { recursive: true, force: true, maxRetries: 5, retryDelay: 100 });
+    rmSync(profile, { recursive: true, force: true, maxRetries: 40, retryDelay: 50 });
   }
 }
 
@@ -91,7 +91,7 @@ async function opened(browser) {
   // The whole page as a PNG, up to a height.
   async function picture(width) {
     const { cssContentSize } = await ask("Page.getLayoutMetrics");
-    const clip = { x: 0, y: 0, width, height: Math.min(cssContentSize.height, 6000), scale: 1 };
+    const clip = { x: 0, y: 0, width, height: Math.min(cssContentSize.height, 16000), scale: 1 };
     const { data } = await ask("Page.captureScreenshot", { format: "png", clip, captureBeyondViewport: true });
     return Buffer.from(data, "base64");
   }

@@ -148,7 +148,10 @@ def _recording(asked: Any, described: Callable[..., Any]) -> Any:
     def judged(*given: Any, **named: Any) -> Any:
         if not _now["numbers"]:
             return asked(*given, **named)
-        question = described(*given, **named)
+        try:
+            question = described(*given, **named)
+        except (KeyError, TypeError):  # a call without an argument that it needs
+            return asked(*given, **named)
         try:
             found = asked(*given, **named)
         except SealtrainError as error:

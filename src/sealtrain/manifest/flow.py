@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from sealtrain.manifest.markup import Html, join, tag
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.sections import missing
@@ -12,8 +15,12 @@ __all__ = ["draw_flow"]
 _WIDTH, _BOX, _STEP, _TOP = 640, 34, 44, 12
 _LEFT, _MIDDLE, _RIGHT = 8, 236, 464
 _SIDE = 168
+_NARROW, _GAP = 356, 22
 _MAX_DRAWN = 8
 _MAX_TEXT = 24
+
+Item = tuple[str, str]
+"""A name, and what it is."""
 
 
 def draw_flow(predicate: Predicate, facts: Facts) -> Html:
@@ -38,22 +45,68 @@ def draw_flow(predicate: Predicate, facts: Facts) -> Html:
             _place(_RIGHT, i, len(right), height, one, from_left=False)
             for i, one in enumerate(right)
         ),
-        tag("rect", class_="guest", x=_MIDDLE, y=middle - 30, width=_SIDE, height=60, rx=6),
-        _text(_MIDDLE + _SIDE / 2, middle - 6, f"guest on {predicate.deployment.platform}"),
-        _text(_MIDDLE + _SIDE / 2, middle + 12, "data is in the clear here only", note=True),
+        *_guest(_MIDDLE, middle - 30, predicate.deployment.platform),
     ]
-    picture = tag(
+    pictures = [
+        _picture(parts, "wide", _WIDTH, height),
+        _stacked(left, right, predicate.deployment.platform),
+    ]
+    return tag("section", heading, tag("figure", *pictures))
+
+
+def _picture(parts: Sequence[Html], shape: str, width: float, height: float) -> Html:
+    return tag(
         "svg",
         *parts,
-        class_="flow",
-        viewBox=f"0 0 {_WIDTH} {height}",
+        class_=f"flow {shape}",
+        viewBox=f"0 0 {width} {height}",
         role="img",
         aria_label="Sealed data and keys go into the guest; sealed models and metrics leave it.",
     )
-    return tag("section", heading, tag("figure", picture))
 
 
-def _shortened(items: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def _stacked(above: list[Item], below: list[Item], platform: str) -> Html:
+    """The same from top to bottom, in two columns: for a phone."""
+    middle = _TOP + math.ceil(len(above) / 2) * _STEP + _GAP
+    under = middle + 60 + _GAP
+    centre = _NARROW / 2
+    parts = [
+        *_in_two_columns(above, _TOP),
+        tag("path", class_="arrow", d=f"M{centre} {middle - _GAP}V{middle}"),
+        *_guest(centre - _SIDE / 2, middle, platform),
+        tag("path", class_="arrow", d=f"M{centre} {middle + 60}V{under}"),
+        *_in_two_columns(below, under),
+    ]
+    return _picture(parts, "narrow", _NARROW, under + math.ceil(len(below) / 2) * _STEP + _TOP)
+
+
+def _in_two_columns(items: list[Item], top: float) -> list[Html]:
+    found: list[Html] = []
+    for index, item in enumerate(items):
+        alone = index == len(items) - 1 and index % 2 == 0
+        left = (_NARROW - _SIDE) / 2 if alone else (index % 2) * (_NARROW - _SIDE)
+        found += _box(left, top + (index // 2) * _STEP + _STEP / 2, item)
+    return found
+
+
+def _guest(left: float, top: float, platform: str) -> list[Html]:
+    return [
+        tag("rect", class_="guest", x=left, y=top, width=_SIDE, height=60, rx=6),
+        _text(left + _SIDE / 2, top + 24, f"guest on {platform}"),
+        _text(left + _SIDE / 2, top + 42, "data is in the clear here only", note=True),
+    ]
+
+
+def _box(left: float, y: float, item: Item) -> list[Html]:
+    name, note = item
+    return [
+        tag("rect", class_="box", x=left, y=y - _BOX / 2, width=_SIDE, height=_BOX, rx=4),
+        _text(left + _SIDE / 2, y - 2, name),
+        _text(left + _SIDE / 2, y + 12, note, note=True),
+    ]
+
+
+def _shortened(items: list[Item]) -> list[Item]:
     if len(items) <= _MAX_DRAWN:
         return items
     kept = items[: _MAX_DRAWN - 1]
@@ -61,10 +114,9 @@ def _shortened(items: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _place(
-    left: float, index: int, count: int, height: float, item: tuple[str, str], *, from_left: bool
+    left: float, index: int, count: int, height: float, item: Item, *, from_left: bool
 ) -> Html:
     y = height / 2 + (index - (count - 1) / 2) * _STEP
-    name, note = item
     start, end = (left + _SIDE, _MIDDLE) if from_left else (_MIDDLE + _SIDE, left)
     first, last = (y, height / 2) if from_left else (height / 2, y)
     bend = (start + end) / 2
@@ -75,9 +127,7 @@ def _place(
                 class_="arrow",
                 d=f"M{start} {first:.1f}C{bend} {first:.1f} {bend} {last:.1f} {end} {last:.1f}",
             ),
-            tag("rect", class_="box", x=left, y=y - _BOX / 2, width=_SIDE, height=_BOX, rx=4),
-            _text(left + _SIDE / 2, y - 2, name),
-            _text(left + _SIDE / 2, y + 12, note, note=True),
+            *_box(left, y, item),
         )
     )
 

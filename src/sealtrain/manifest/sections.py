@@ -389,9 +389,9 @@ def approvals(predicate: Predicate, facts: Facts) -> Html:
     consortium = predicate.consortium
     heading = tag("h2", "Who approved")
     thresholds = consortium.thresholds
-    stop = f"any {thresholds.revoke}"
+    stop = f"any {thresholds.revoke} of them"
     if consortium.own_data_consent:
-        stop += ", and each whose data is read alone,"
+        stop += ", and each owner whose data is read,"
     lead = f"{thresholds.approve} of {len(consortium.owners)} owners must approve; {stop} "
     lead += "can stop it."
     rule = tag("p", _own_data(consortium.own_data_consent, facts.unasked))

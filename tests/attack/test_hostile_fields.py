@@ -1,0 +1,313 @@
+"""An attacker's text in each field, one after the other, of everything that a page shows."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from console_world import (
+    LIVE_ID,
+    PAGES,
+    ConsoleWorld,
+    completed_run,
+    console_world,
+    live_run,
+    visited,
+)
+from hostile import HARMLESS, HOSTILE_TEXTS, LOOK, admitting, places_of_text, put
+from http_server import Handler, Server, running
+from lock_mutants import locks
+from manifest_world import NOW, RUN_ID
+
+from sealtrain.base.canonical import canonical_json
+from sealtrain.cli.walkrun import prepared
+from sealtrain.errors import SealtrainError
+from sealtrain.manifest.predicate import Predicate
+from sealtrain.manifest.report import render
+from sealtrain.manifest.verify import examine
+from sealtrain.recipe.compose import build_compose
+from sealtrain.recipe.lock import LockedRecipe
+from sealtrain.recipe.lockfile import parse_lock
+from sealtrain.walk.prepared import Prepared
+from sealtrain.web.app import console_app
+from sealtrain.web.curves import Curves
+from sealtrain.web.serving import serving
+from sealtrain.web.walk import WALK
+
+PHONE = 390
+AT_ONCE = 60
+pytestmark = [pytest.mark.claim("C250"), pytest.mark.nightly, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleWorld]:
+    with console_world(tmp_path_factory.mktemp("console")) as made:
+        yield made
+
+
+def harmless(urls: Sequence[str], *, steps: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
+    """Open pages on a phone; no script of the text ran and nothing but its text is there."""
+    answers: list[dict[str, Any]] = []
+    for start in range(0, len(urls), AT_ONCE):
+        visits = [
+            {"url": url, "width": PHONE, "dark": False, "steps": [*steps, {"get": LOOK}]}
+            for url in urls[start : start + AT_ONCE]
+        ]
+        answers += visited(visits)
+    for url, answer in zip(urls, answers, strict=True):
+        where = (url, answer["text"][:300])
+        assert answer["got"][-1] == HARMLESS, where
+        assert answer["violations"] == [], where
+        own = {urlsplit(url)[:2]}
+        assert {urlsplit(one)[:2] for one in answer["asked"]} == own, where
+        assert answer["width"] <= PHONE, where
+    return answers
+
+
+def payload_of(manifest: bytes) -> tuple[Any, Any]:
+    """The file of a manifest, and the statement in it."""
+    file = json.loads(manifest)
+    return file, json.loads(base64.b64decode(file["bundle"]["dsseEnvelope"]["payload"]))
+
+
+def unsigned(file: Any, statement: Any) -> bytes:
+    """The file over another statement; nobody signed it."""
+    payload = base64.b64encode(canonical_json(statement)).decode()
+    return canonical_json(put(file, ("bundle", "dsseEnvelope", "payload"), payload))
+
+
+def kinds(document: Any) -> list[tuple[Any, ...]]:
+    """A place of each kind of field: of a list the first item that has it."""
+    first: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for path in places_of_text(document):
+        first.setdefault(tuple("*" if isinstance(step, int) else step for step in path), path)
+    return list(first.values())
+
+
+def test_each_field_of_a_manifest_in_a_report(world: ConsoleWorld, tmp_path: Path) -> None:
+    file, statement = payload_of(world.audited.manifest())
+    trust, urls = world.audited.trust(), []
+    made = [(f"{name} {path}", unsigned(file, put(statement, path, text)))
+            for path in kinds(statement) for name, text in HOSTILE_TEXTS.items()
+            if name != "address"]  # fmt: skip
+    made += [(f"file {path}", canonical_json(put(file, path, HOSTILE_TEXTS["markup"])))
+             for path in kinds(file)]  # fmt: skip
+    assert len(made) > 240
+    for number, (_, manifest) in enumerate(made):
+        page = tmp_path / f"{number}.html"
+        page.write_text(render(examine(manifest, trust, artefacts=None, now=NOW)), "utf-8")
+        urls.append(page.as_uri())
+    checked = {"until": "document.getElementById('self-check').dataset.verdict"}
+    answers = harmless(urls, steps=[checked])
+    assert not [label for (label, _), one in zip(made, answers, strict=True) if not one["got"][0]]
+    assert not [one["url"] for one in answers if "✓ Verified again by this page" in one["text"]]
+
+
+def test_each_field_of_a_manifest_in_the_console(world: ConsoleWorld, tmp_path: Path) -> None:
+    file, statement = payload_of(world.audited.manifest())
+
+    def admitted(changed: Any) -> bool:
+        try:
+            Predicate.model_validate_json(canonical_json(changed["predicate"]))
+        except (ValueError, SealtrainError):
+            return False
+        return bool(changed["predicate"]["run"]["run_id"] == RUN_ID)
+
+    everywhere, places = admitting(statement, admitted)
+    assert len(places) > 8
+    refused = [put(statement, path, HOSTILE_TEXTS["markup"]) for path in kinds(statement)]
+    folder = tmp_path / "runs"
+    completed_run(folder / "0", world.audited, unsigned(file, everywhere))
+    for number, changed in enumerate(refused, 1):
+        (folder / str(number)).mkdir()
+        (folder / str(number) / "manifest.json").write_bytes(unsigned(file, changed))
+    with pages(world, runs=(folder,)) as url:
+        listed, *shown = harmless([f"{url}/runs", f"{url}/runs/{RUN_ID}"])
+    assert len(listed["text"]) > 1000
+    assert "evil.example" in "".join(one["text"] for one in shown)
+
+
+@contextmanager
+def pages(world: ConsoleWorld, **changed: Any) -> Iterator[str]:
+    """A console over other sources than the world's."""
+    sources = replace(world.sources, **changed)
+    with serving(console_app(PAGES, {"sources": sources, "curves": Curves()})) as url:
+        yield url
+
+
+def hostile_locks(folder: Path) -> dict[str, LockedRecipe]:
+    """A lock of every phase and kind with such texts wherever a lock may have them."""
+
+    def admitted(document: Any) -> bool:
+        try:
+            build_compose(parse_lock(canonical_json(document)))
+        except SealtrainError:
+            return False
+        return True
+
+    found = {}
+    for name, document in locks(folder).items():
+        if name.startswith("vector"):
+            continue
+        changed, places = admitting(document, admitted)
+        assert ("recipe", "description") in places
+        data = canonical_json(changed)
+        lock = parse_lock(data)
+        found[name] = LockedRecipe(lock=lock, lock_bytes=data, compose_bytes=build_compose(lock))
+    return found
+
+
+def test_each_field_of_a_recipe_on_its_page_and_beside_another(
+    world: ConsoleWorld, tmp_path: Path
+) -> None:
+    locked = hostile_locks(tmp_path)
+    assert len(locked) > 30
+    files = []
+    for number, one in enumerate(locked.values()):
+        (tmp_path / f"{number}.json").write_bytes(one.compose_bytes)
+        files.append(tmp_path / f"{number}.json")
+    # The console reads so many that a page answers in time.
+    shown = [one.compose_hash for one in locked.values()]
+    with pages(world, deployments=(world.site.deployment, *files), brokers=()) as url:
+        recipes = [f"{url}/consortium/{one}" for one in shown]
+        before = [f"{one}?before={world.compose_hash}" for one in recipes]
+        answers = harmless([f"{url}/consortium", *recipes, *before])
+    assert all("evil.example" in one["text"] for one in answers[1:])
+
+
+def test_each_field_of_a_deployment_document_that_is_refused(
+    world: ConsoleWorld, tmp_path: Path
+) -> None:
+    document = json.loads(world.site.deployment.read_bytes())
+    files = []
+    for path in kinds(document):
+        for text in HOSTILE_TEXTS.values():
+            file = tmp_path / f"{len(files)}.json"
+            file.write_text(json.dumps(put(document, path, text)))
+            files.append(file)
+    lock = json.loads(world.site.locked.lock_bytes)
+    for path in kinds(lock):
+        changed = json.dumps(put(lock, path, HOSTILE_TEXTS["markup"]))
+        text = world.site.locked.compose_bytes.decode()
+        file = tmp_path / f"{len(files)}.json"
+        file.write_text(text.replace(json.dumps(world.site.locked.lock_bytes.decode())[1:-1],
+                                     json.dumps(changed)[1:-1]))  # fmt: skip
+        files.append(file)
+    with pages(world, deployments=tuple(files), brokers=()) as url:
+        harmless([f"{url}/consortium"])
+
+
+def test_each_field_of_a_run_folder(world: ConsoleWorld, tmp_path: Path) -> None:
+    honest = live_run(tmp_path / "honest", points=3)
+    run = json.loads((honest / "run.json").read_bytes())
+    alert = {"alert": "loss-diverges", "step": 120, "threshold": 2.0, "at": "2026-01-01T00:00:00Z"}
+    folders = []
+    for name, text in HOSTILE_TEXTS.items():
+        for path in [*kinds(run), None]:
+            folder = live_run(
+                tmp_path / f"{name} {len(folders)}", points=3, run_id=f"{len(folders):032x}"
+            )
+            if path is not None and path != ("run_id",):
+                own = json.loads((folder / "run.json").read_bytes())
+                (folder / "run.json").write_text(json.dumps(put(own, path, text)))
+            (folder / "metrics.jsonl").write_text(
+                json.dumps({"step": 1, "values": {text: 1.0, "loss": 1.0}}) + "\n"
+            )
+            (folder / "alerts.jsonl").write_text(
+                "".join(json.dumps(put(alert, at, text)) + "\n" for at in kinds(alert))
+            )
+            folders.append(folder)
+    with pages(world, runs=tuple(folders), brokers=(), stores=()) as url:
+        runs = [f"{url}/runs/{number:032x}" for number in range(len(folders))]
+        harmless([f"{url}/runs", *runs])
+
+
+def test_each_field_of_a_stores_index(world: ConsoleWorld) -> None:
+    shown = []
+    for name in ("done", "live"):
+        index = world.stores.root / name / "index.json"
+        honest = index.read_bytes()
+        document = json.loads(honest)
+        try:
+            for path in kinds(document):
+                for text in HOSTILE_TEXTS.values():
+                    index.write_text(json.dumps(put(document, path, text)))
+                    run = RUN_ID if name == "done" else LIVE_ID
+                    with pages(world, brokers=()) as url:
+                        shown += harmless([f"{url}/runs", f"{url}/runs/{run}"])
+        finally:
+            index.write_bytes(honest)
+    assert shown
+
+
+@contextmanager
+def lying(broker: str) -> Iterator[tuple[str, dict[str, Any], list[Any]]]:
+    """A broker's answers with one text changed.
+
+    Yields its address, the lie (``path`` of the request, ``place`` and ``text``) and the answers.
+    """
+    lie: dict[str, Any] = {}
+    answers: list[Any] = []
+
+    class Lies(Handler):
+        def do_GET(self) -> None:
+            answer = httpx.get(broker + self.path, timeout=20)
+            body = answer.content
+            if answer.status_code == 200 and body[:1] == b"{":
+                document = json.loads(body)
+                answers.append((self.path.partition("?")[0], document))
+                if lie.get("path") == self.path.partition("?")[0]:
+                    # Another page of the same address may have no such field.
+                    with suppress(KeyError, IndexError, TypeError):
+                        body = json.dumps(put(document, lie["place"], lie["text"])).encode()
+            self.answer(answer.status_code, body, content_type="application/json")
+
+    server: ThreadingHTTPServer = Server(("127.0.0.1", 0), Lies)
+    with running(server):
+        yield f"http://127.0.0.1:{server.server_address[1]}", lie, answers
+    server.server_close()
+
+
+def test_each_field_of_a_brokers_answers_and_ledger(world: ConsoleWorld, tmp_path: Path) -> None:
+    paths = ["/consortium", f"/consortium/{world.compose_hash}", "/runs", f"/runs/{RUN_ID}"]
+    with lying(world.client.url) as (address, lie, answers):
+        file = tmp_path / "broker.yaml"
+        file.write_text(world.site.pin.model_copy(update={"url": address}).to_yaml())
+        with pages(world, brokers=(file,), stores=()) as url:
+            harmless([url + path for path in paths])
+            fields = {
+                (path, tuple("*" if isinstance(step, int) else step for step in place)): place
+                for path, document in answers
+                for place in kinds(document)
+            }
+            assert len({path for path, _ in fields}) > 3
+            for (path, _), place in fields.items():
+                for name in ("markup", "long"):
+                    lie.update(path=path, place=place, text=HOSTILE_TEXTS[name])
+                    harmless([url + paths[1], url + paths[3]])
+    print(Counter(path for path, _ in fields))
+
+
+def test_a_walk_over_a_hostile_recipe(tmp_path: Path) -> None:
+    class Hostile(Prepared):
+        @property
+        def locked(self) -> LockedRecipe:  # type: ignore[override]
+            return other
+
+    run = prepared(tmp_path / "walk")
+    found = hostile_locks(tmp_path / "locks")
+    for name in ("sft-lora", "classify-tabular"):
+        other = found[name]
+        with serving(console_app([WALK], {"walk": Hostile(run.folder)})) as url:
+            [answer] = harmless([f"{url}/walk"])
+        assert "Walk" in answer["title"]
