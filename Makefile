@@ -73,6 +73,8 @@ service: $(STAMP) ## try a broker against its own OpenAPI document with schemath
 
 tables: $(STAMP) ## measure what docs/reference/benchmarks says; of medical.md what its cells lack (days for all of it)
 	$(BIN)/python benchmarks/travelling.py --write
+	$(BIN)/python benchmarks/verifiers.py --write
+	$(BIN)/python tests/support/second_counts.py
 	$(BIN)/python benchmarks/medical.py --write
 
 docs: $(STAMP) ## the site, into dist/site; its links are checked (1 minute)

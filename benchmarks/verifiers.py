@@ -41,7 +41,8 @@ const files = [await readFile(manifest), await readFile(trust)];
 const each = [];
 for (let i = 0; i <= Number(again); i++) {
   const began = performance.now();
-  const { verdict } = await verify(files[0], readTrust(files[1]), { now: Math.floor(Date.now() / 1000) });
+  const now = Math.floor(Date.now() / 1000);
+  const { verdict } = await verify(files[0], readTrust(files[1]), { now });
   each.push(performance.now() - began);
   if (verdict !== "verified") throw new Error(verdict);
 }
@@ -61,7 +62,8 @@ for _ in range(1 + int(sys.argv[3])):
 print(json.dumps(each))
 """
 _TITLES = {
-    "chromium": "Chromium, `verify/verify.html`, a new browser each time: from both files to the rows on the page",
+    "chromium": "Chromium, `verify/verify.html`, a new browser each time: "
+    "from both files to the rows on the page",
     "report": "Chromium, the report of `sealtrain report`, which verifies itself: the same",
     "node": "Node, `node verify/node.js`, the whole process",
     "node first": "Node, the function, the first call of a process",
@@ -89,29 +91,32 @@ def page(found: dict[str, Any]) -> str:
         for times in [found["milliseconds"][name]]
     ]
     slow = [_TITLES[name] for name in _BARRED if max(found["milliseconds"][name]) >= BAR_MS]
-    return "\n".join(
-        [
-            "# Two verifiers on the demo's manifest",
-            "",
-            f"Made by `{found['command']}` in {found['seconds']:.0f} s.",
-            f"{facts['processor']}, {facts['processors']} processors; {versions}. "
-            f"Load of the machine when it began: {facts['load']:.1f}.",
-            "",
-            f"The manifest that `sealtrain demo` leaves ({size['bytes']:,} bytes, "
-            f"{size['files']} output files of {size['output_bytes'] / 1e6:.1f} MB) and a trust file by "
-            "`sealtrain trust new`. All",
-            f"ways in turn within each of {found['rounds']} rounds, each verdict *verified*, "
-            f"{found['network']}. Chromium opens the page from the disk and asks",
-            "for no other address; without *output files* a row leaves them out.",
-            "",
-            "| way | times | median, ms | worst, ms |",
-            "|---|---:|---:|---:|",
-            *rows,
-            "",
-            f"Aim: under {BAR_MS:.0f} ms in Chromium and in Node, each time. "
-            f"Missed: {'; '.join(slow) or 'nothing'}.",
-        ]
-    ) + "\n"
+    return (
+        "\n".join(
+            [
+                "# Two verifiers on the demo's manifest",
+                "",
+                f"Made by `{found['command']}` in {found['seconds']:.0f} s.",
+                f"{facts['processor']}, {facts['processors']} processors; {versions}. "
+                f"Load of the machine when it began: {facts['load']:.1f}.",
+                "",
+                f"The manifest that `sealtrain demo` leaves ({size['bytes']:,} bytes, "
+                f"{size['files']} output files of {size['output_bytes'] / 1e6:.1f} MB) and a trust "
+                "file by `sealtrain trust new`. All",
+                f"ways in turn within each of {found['rounds']} rounds, each verdict *verified*, "
+                f"{found['network']}. Chromium opens the page from the disk and asks",
+                "for no other address; without *output files* a row leaves them out.",
+                "",
+                "| way | times | median, ms | worst, ms |",
+                "|---|---:|---:|---:|",
+                *rows,
+                "",
+                f"Aim: under {BAR_MS:.0f} ms in Chromium and in Node, each time. "
+                f"Missed: {'; '.join(slow) or 'nothing'}.",
+            ]
+        )
+        + "\n"
+    )
 
 
 def said(words: list[Any], **settings: str) -> str:
@@ -125,7 +130,8 @@ def said(words: list[Any], **settings: str) -> str:
         env={**os.environ, **settings},
     )
     if done.returncode:
-        sys.exit(f"{words[0]} ended with {done.returncode}: {done.stdout[-800:]}{done.stderr[-800:]}")
+        told = done.stdout[-800:] + done.stderr[-800:]
+        sys.exit(f"{words[0]} ended with {done.returncode}: {told}")
     return done.stdout
 
 
@@ -142,9 +148,10 @@ def sealtrain(*words: Any) -> list[Any]:
 
 def isolated() -> tuple[str, ...]:
     """The words before a command that take the network from it; none where no user may."""
-    allowed = shutil.which("unshare") and not subprocess.run(
-        [*_NO_NETWORK, "true"], capture_output=True, check=False
-    ).returncode
+    allowed = (
+        shutil.which("unshare")
+        and not subprocess.run([*_NO_NETWORK, "true"], capture_output=True, check=False).returncode
+    )
     return _NO_NETWORK if allowed else ()
 
 
@@ -216,7 +223,9 @@ def measured(demo: Path, rounds: int) -> dict[str, Any]:
     return {
         "milliseconds": found,
         "rounds": rounds,
-        "network": "in a network namespace with nothing in it" if network else "offline in Chromium",
+        "network": "in a network namespace with nothing in it"
+        if network
+        else "offline in Chromium",
         "manifest": {
             "bytes": manifest.stat().st_size,
             "files": len(outputs),
@@ -243,7 +252,8 @@ def main() -> None:
         found = measured(demo, given.rounds)
     browser = said([shutil.which("chromium"), "--version"]).split()[1]
     found |= {
-        "command": f"python benchmarks/verifiers.py --rounds {given.rounds} --write",
+        "command": f"python benchmarks/verifiers.py --rounds {given.rounds}"
+        f"{' --demo FOLDER' if given.demo else ''} --write",
         "seconds": time.monotonic() - began,
         "machine": machine("cryptography", load=load)
         | {"node": said(["node", "--version"]).strip().lstrip("v"), "chromium": browser},

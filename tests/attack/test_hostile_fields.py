@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-from collections import Counter
+import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -28,9 +28,12 @@ from hostile import HARMLESS, HOSTILE_TEXTS, LOOK, admitting, places_of_text, pu
 from http_server import Handler, Server, running
 from lock_mutants import locks
 from manifest_world import NOW, RUN_ID
+from world import identity
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.cli.walkrun import prepared
+from sealtrain.client.ticket import RunTicket
+from sealtrain.consortium.submissions import Submission, sign_control
 from sealtrain.errors import SealtrainError
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.report import render
@@ -46,6 +49,8 @@ from sealtrain.web.walk import WALK
 
 PHONE = 390
 AT_ONCE = 60
+CONSOLES = 20
+MOST_STORES = 16
 pytestmark = [pytest.mark.claim("C250"), pytest.mark.nightly, pytest.mark.timeout(900)]
 
 
@@ -127,14 +132,17 @@ def test_each_field_of_a_manifest_in_the_console(world: ConsoleWorld, tmp_path: 
     assert len(places) > 8
     refused = [put(statement, path, HOSTILE_TEXTS["markup"]) for path in kinds(statement)]
     folder = tmp_path / "runs"
-    completed_run(folder / "0", world.audited, unsigned(file, everywhere))
-    for number, changed in enumerate(refused, 1):
-        (folder / str(number)).mkdir()
+    completed_run(tmp_path / "run", world.audited, unsigned(file, everywhere))
+    for number, changed in enumerate(refused):
+        (folder / str(number)).mkdir(parents=True)
         (folder / str(number) / "manifest.json").write_bytes(unsigned(file, changed))
-    with pages(world, runs=(folder,)) as url:
-        listed, *shown = harmless([f"{url}/runs", f"{url}/runs/{RUN_ID}"])
-    assert len(listed["text"]) > 1000
-    assert "evil.example" in "".join(one["text"] for one in shown)
+    there = {"get": "document.body.textContent.includes('window.ran')"}
+    with pages(world, runs=(tmp_path / "run",)) as url, pages(world, runs=(folder,)) as other:
+        shown, *_ = harmless(
+            [f"{url}/runs/{RUN_ID}", f"{url}/runs", f"{other}/runs", f"{other}/runs/{RUN_ID}"],
+            steps=[there],
+        )
+    assert shown["got"][0]
 
 
 @contextmanager
@@ -181,8 +189,9 @@ def test_each_field_of_a_recipe_on_its_page_and_beside_another(
     with pages(world, deployments=(world.site.deployment, *files), brokers=()) as url:
         recipes = [f"{url}/consortium/{one}" for one in shown]
         before = [f"{one}?before={world.compose_hash}" for one in recipes]
-        answers = harmless([f"{url}/consortium", *recipes, *before])
-    assert all("evil.example" in one["text"] for one in answers[1:])
+        there = {"get": "document.body.textContent.includes('window.ran')"}
+        answers = harmless([f"{url}/consortium", *recipes, *before], steps=[there])
+    assert [one["url"] for one in answers[1:] if not one["got"][0]] == []
 
 
 def test_each_field_of_a_deployment_document_that_is_refused(
@@ -233,21 +242,57 @@ def test_each_field_of_a_run_folder(world: ConsoleWorld, tmp_path: Path) -> None
 
 
 def test_each_field_of_a_stores_index(world: ConsoleWorld) -> None:
-    shown = []
+    changed: list[str] = []
     for name in ("done", "live"):
-        index = world.stores.root / name / "index.json"
-        honest = index.read_bytes()
-        document = json.loads(honest)
-        try:
-            for path in kinds(document):
-                for text in HOSTILE_TEXTS.values():
-                    index.write_text(json.dumps(put(document, path, text)))
-                    run = RUN_ID if name == "done" else LIVE_ID
-                    with pages(world, brokers=()) as url:
-                        shown += harmless([f"{url}/runs", f"{url}/runs/{run}"])
-        finally:
-            index.write_bytes(honest)
-    assert shown
+        folder = world.stores.root / name
+        document = json.loads((folder / "index.json").read_bytes())
+        for path in kinds(document):
+            for text in HOSTILE_TEXTS.values():
+                copied = world.stores.root / f"hostile-{len(changed)}"
+                shutil.copytree(folder, copied)
+                (copied / "index.json").write_text(json.dumps(put(document, path, text)))
+                changed.append(f"{world.stores.url}/{copied.name}")
+    assert len(changed) > 20
+    with ExitStack() as stack:
+        urls: list[str] = []
+        for start in range(0, len(changed), MOST_STORES):
+            stores = tuple(changed[start : start + MOST_STORES])
+            url = stack.enter_context(pages(world, brokers=(), stores=stores))
+            urls += [f"{url}/runs", f"{url}/runs/{RUN_ID}", f"{url}/runs/{LIVE_ID}"]
+        harmless(urls)
+
+
+_TIME = "2026-03-01T12:00:00Z"
+ENTRIES = [
+    {
+        "kind": "release",
+        "at": _TIME,
+        "body": {
+            "run_id": RUN_ID,
+            "datasets": [{"dataset_id": "d1" * 16}],
+            "elsewhere": [{"dataset_id": "d2" * 16}],
+            "lease_id": "1e" * 32,
+            "not_after": _TIME,
+            "evidence_digest": "ed" * 32,
+            "checkpoint": {"counter": "7"},
+            "simulated": True,
+            "privacy": [{"owner": "hospital-a", "name": "n", "epsilon": "1", "budget": "2"}],
+            "compose_hash": "c0" * 32,
+        },
+    },
+    {
+        "kind": "run-event",
+        "at": _TIME,
+        "body": {
+            word: word
+            for word in (
+                *("by", "event", "code", "action"),
+                *("check", "checkpoint", "manifest_digest", "owner"),
+            )
+        },
+    },
+]
+"""What a ledger says of a run, all of which a broker can make up in a search."""
 
 
 @contextmanager
@@ -265,6 +310,9 @@ def lying(broker: str) -> Iterator[tuple[str, dict[str, Any], list[Any]]]:
             body = answer.content
             if answer.status_code == 200 and body[:1] == b"{":
                 document = json.loads(body)
+                if self.path.startswith("/v1/ledger/search"):
+                    entries = [{"index": n, "entry": one} for n, one in enumerate(ENTRIES)]
+                    body = json.dumps(document := document | {"entries": entries}).encode()
                 answers.append((self.path.partition("?")[0], document))
                 if lie.get("path") == self.path.partition("?")[0]:
                     # Another page of the same address may have no such field.
@@ -278,24 +326,59 @@ def lying(broker: str) -> Iterator[tuple[str, dict[str, Any], list[Any]]]:
     server.server_close()
 
 
+def submitted(world: ConsoleWorld) -> None:
+    """A run that the broker waits for a runner of."""
+    site = world.site
+    pin = site.pin.model_copy(update={"url": world.client.url})
+    ticket = RunTicket(version=1, role="train", data=("/sealed",), brokers=(pin,))
+    document = Submission.of(
+        consortium_id=site.consortium.consortium_id,
+        target=site.target,
+        name="nightly-7",
+        ticket=json.loads(ticket.to_bytes()),
+        submitter=identity("hospital-a").signer.key_id,
+        signed_at=site.now(),
+        not_after=site.now() + 3600,
+    )
+    with site.owner(world.client, "hospital-a") as mine:
+        mine.post_control(Submission, sign_control(document, identity("hospital-a").signer))
+
+
 def test_each_field_of_a_brokers_answers_and_ledger(world: ConsoleWorld, tmp_path: Path) -> None:
-    paths = ["/consortium", f"/consortium/{world.compose_hash}", "/runs", f"/runs/{RUN_ID}"]
-    with lying(world.client.url) as (address, lie, answers):
-        file = tmp_path / "broker.yaml"
-        file.write_text(world.site.pin.model_copy(update={"url": address}).to_yaml())
-        with pages(world, brokers=(file,), stores=()) as url:
-            harmless([url + path for path in paths])
-            fields = {
-                (path, tuple("*" if isinstance(step, int) else step for step in place)): place
-                for path, document in answers
-                for place in kinds(document)
-            }
-            assert len({path for path, _ in fields}) > 3
-            for (path, _), place in fields.items():
-                for name in ("markup", "long"):
-                    lie.update(path=path, place=place, text=HOSTILE_TEXTS[name])
-                    harmless([url + paths[1], url + paths[3]])
-    print(Counter(path for path, _ in fields))
+    paths = [f"/consortium/{world.compose_hash}", f"/runs/{RUN_ID}", "/runs"]
+
+    @contextmanager
+    def told(number: int) -> Iterator[tuple[str, dict[str, Any], list[Any]]]:
+        """A console that asks a lying broker: its address, the lie, the honest answers."""
+        with lying(world.client.url) as (address, lie, answers):
+            file = tmp_path / f"{number}.yaml"
+            file.write_text(world.site.pin.model_copy(update={"url": address}).to_yaml())
+            with pages(world, brokers=(file,), stores=()) as url:
+                yield url, lie, answers
+
+    submitted(world)
+    with told(0) as (url, _, answers):
+        harmless([url + path for path in paths])
+    fields = {
+        (path, tuple("*" if isinstance(step, int) else step for step in place)): place
+        for path, document in answers
+        for place in kinds(document)
+    }
+    assert len({path for path, _ in fields}) > 3, {path for path, _ in fields}
+    lies = [
+        {"path": path, "place": place, "text": HOSTILE_TEXTS[name]}
+        for (path, _), place in fields.items()
+        for name in ("markup", "long")
+    ]
+    assert len(lies) > 20
+    for start in range(0, len(lies), CONSOLES):
+        with ExitStack() as stack:
+            urls: list[str] = []
+            for number, said in enumerate(lies[start : start + CONSOLES], 1):
+                url, lie, _ = stack.enter_context(told(number))
+                lie.update(said)
+                urls += [url + path for path in paths]
+            harmless(urls)
 
 
 def test_a_walk_over_a_hostile_recipe(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from second_verifier import (
     Comparison,
     Question,
     compare,
+    counted,
     node,
     second_answers,
 )
@@ -69,9 +70,13 @@ def honest(world: World) -> bytes:
     return world.manifest()
 
 
-def agreed(comparison: Comparison, capsys: pytest.CaptureFixture[str]) -> None:
+def agreed(
+    comparison: Comparison, capsys: pytest.CaptureFixture[str], what: str | None = None
+) -> None:
     with capsys.disabled():
         print(f"\n{comparison}")
+    if what is not None:
+        counted(what, comparison.asked, len(comparison.disagreements) + len(comparison.crashes))
     assert comparison.disagreements == ()
     assert comparison.crashes == ()
 
@@ -493,7 +498,7 @@ def test_every_mutant_ends_alike(
 ) -> None:
     makers = Mutants(world, honest).all()
     assert len(makers) > 10_000
-    agreed(compare([make() for make in makers]), capsys)
+    agreed(compare([make() for make in makers]), capsys, "mutants of a manifest, signed anew")
 
 
 @pytest.mark.nightly
@@ -501,7 +506,7 @@ def test_every_statement_of_another_form_is_refused_alike(
     uses: DataUses, capsys: pytest.CaptureFixture[str]
 ) -> None:
     comparison = compare([make() for make in uses.malformed()])
-    agreed(comparison, capsys)
+    agreed(comparison, capsys, "statements of use of data in another form")
     assert comparison.verdicts["datasets statement-invalid"] > 150
     assert comparison.undecided.total() == 0
 
@@ -525,7 +530,7 @@ def test_the_corpus_of_the_other_tests_ends_alike(
     assert done.returncode == 0, done.stdout[-2000:]
     questions = [Question(**record) for record in recorded(folder)]
     assert len(questions) > 1000
-    agreed(compare(questions), capsys)
+    agreed(compare(questions), capsys, "manifests that the tests of our verifier attack")
 
 
 KINDS = {"cut", "federated", "nodes", "pads", "travelling"}
@@ -576,4 +581,5 @@ def test_run_logs_of_every_kind_end_alike(
         for record, answer in zip(seen, answers, strict=True)
         if record["code"] != answer
     ]
+    counted("run logs of joint runs", len(seen), len(differ))
     assert differ == []

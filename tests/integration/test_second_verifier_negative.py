@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from second_verifier import node
+from second_verifier import counted, node
 
 pytestmark = [pytest.mark.claim("C239"), pytest.mark.timeout(1500)]
 
@@ -102,5 +102,6 @@ def test_every_case_that_it_can_see_ends_alike(
                 played[number][theirs] += 1
     with capsys.disabled():
         print(f"\n{len(seen)} questions of {len(played)} cases, {len(differ)} disagreements")
+    counted(f"questions of {len(played)} numbered negative cases", len(seen), len(differ))
     assert differ == []
     assert set(CODES) - set(played) - ELSEWHERE == UNSEEN

@@ -56,3 +56,27 @@ def test_a_case_that_can_be_refused_ends_in_ok_or_a_code(path: Path) -> None:
                 code = re.fullmatch(r"(?:[a-z-]+ )?([a-z-]+)", outcome)
                 assert code is not None
                 assert error_by_code(code[1]).code == code[1]
+
+
+def said_of(path: Path) -> str:
+    """The pages that say what a file's members are: the README, and those that name its folder."""
+    spec = FOLDER.parent / "spec"
+    folder = f"vectors/{path.parent.name}"
+    pages = [page.read_text("utf-8") for page in sorted(spec.glob("*.md"))]
+    return "\n".join(
+        [(FOLDER / "README.md").read_text("utf-8"), *(p for p in pages if folder in p)]
+    )
+
+
+@pytest.mark.parametrize("path", FILES, ids=named)
+def test_each_member_of_a_file_is_said_somewhere(path: Path) -> None:
+    found = json.loads(path.read_bytes())
+    members = set(found).union(*(case for listed in lists_of(found) for case in listed))
+    text = said_of(path)
+    unsaid = [
+        name
+        for name in sorted(members)
+        if not re.search(rf"(?<![a-z_]){re.escape(name)}(?![a-z_])", text)
+        and name.replace("_", " ") not in text
+    ]
+    assert unsaid == []

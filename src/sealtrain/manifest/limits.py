@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from sealtrain.manifest.predicate import Predicate
     from sealtrain.manifest.trust import Trust
 
-__all__ = ["BORDER_CLOSED", "TEXTS", "border_held", "left_open", "limits_for", "required", "stated"]
+__all__ = [
+    "BORDER_CLOSED",
+    "OPEN",
+    "TEXTS",
+    "border_held",
+    "left_open",
+    "limits_for",
+    "required",
+    "stated",
+]
 
 TEXTS: Mapping[str, str] = MappingProxyType(
     {
@@ -166,7 +175,7 @@ BORDER_CLOSED: Final = "border.closed"
 _BEGINNINGS: Final = frozenset({"run.started", "run.restarted", "run.resumed"})
 _RULES_OF_TCP: Final = 4
 
-_OPEN = {
+OPEN: Final = {
     "advisories": "open security advisory of the processor",
     "measurements": "guest image: firmware, kernel and command line are not compared",
     "key_provider": "key provider for the guest's own keys",
@@ -174,7 +183,28 @@ _OPEN = {
     "platform_ids": "machine, wherever it stands and whoever can open it",
     "compose_hash": "deployment document that embeds the recipe",
     "app_id": "app id",
+    "max_collateral_age_s": "age of the vendor's collateral",
+    "chip_ids": "machine: no chip is named",
+    "extended_tcb": "version of what the extended TCB counts",
+    "mitigations": "state of the processor's mitigations",
+    "platform_flags": "setting of the platform's memory and threads",
+    "vmpl": "privilege level of whatever asked for the report",
+    "smt": "use of simultaneous threads",
+    "id_keys": "key that authorised the launch, or none",
+    "revocation": "certificate without looking whether the vendor revoked it",
+    "images": "enclave image: it is not compared",
+    "signers": "signer of the enclave image, or none",
+    "parents": "parent instance",
+    "iam_roles": "role of the parent instance",
+    "gpu": "accelerators, attested or not",
+    "switch_count": "number of switches",
+    "devices": "accelerator of the model: none is named",
+    "driver_versions": "version of the accelerator's driver",
+    "vbios_versions": "version of the accelerator's firmware",
+    "reference_values": "accelerator without the vendor's reference values",
+    "nras": "accelerator without the word of the vendor's service",
 }
+"""After *accepts any*, by the field of a trust file or policy that may be ``any``."""
 
 _ALWAYS = (
     "side-channels",
@@ -272,11 +302,13 @@ def _is_kernels(fields: Mapping[str, Any]) -> bool:
 def left_open(trust: Trust, *, artefacts_checked: bool) -> tuple[str, ...]:
     """The checks that this auditor left out, a sentence each."""
     appraisal = trust.appraisal.to_dict()
-    written = {"compose_hash": trust.compose_hash, "app_id": trust.app_id, **appraisal.pop("cpu")}
-    written |= appraisal["gpu"] if isinstance(appraisal["gpu"], dict) else appraisal
+    cpu, gpu = appraisal["cpu"], appraisal["gpu"]
+    # Processors and accelerators have fields of one name.
+    written = [("compose_hash", trust.compose_hash), ("app_id", trust.app_id), *cpu.items()]
+    written += gpu.items() if isinstance(gpu, dict) else [("gpu", gpu)]
     sentences = [
-        f"Your trust file accepts any {_OPEN.get(name, name.replace('_', ' '))}."
-        for name, value in written.items()
+        f"Your trust file accepts any {OPEN.get(name, name.replace('_', ' '))}."
+        for name, value in written
         if value == "any"
     ]
     if trust.brokers.datasets == "theirs":

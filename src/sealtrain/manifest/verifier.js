@@ -5637,7 +5637,8 @@ const keepsSchema = validator(RECIPE_SCHEMA, { visible, "date-time": realTime, c
 /** Whether a value is a recipe as far as its schema and each field by itself say. */
 function isRecipe(value) {
   if (!keepsSchema(value)) return false;
-  const { purpose, model, backend } = value;
+  const { purpose, model, backend, columns } = value;
+  if (columns?.features?.includes(columns.label)) return false;
   const ranks = backend?.resume_ranks ?? [];
   if (ranks.some((number, at) => at > 0 && number <= ranks[at - 1])) return false;
   if (purpose !== undefined && !purposeText(purpose)) return false;

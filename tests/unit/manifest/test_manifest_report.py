@@ -85,7 +85,7 @@ def test_every_section_is_there_with_its_facts(world: World, page: str) -> None:
         world.locked.compose_hash,
     ):
         assert text in parsed.text
-    assert parsed.elements.count("svg") == 2
+    assert parsed.elements.count("svg") == 3  # the way of the data for two widths, and the loss
     assert parsed.text.count("✓") == 20
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import yaml
 from carrying import carries
 from manifest_world import World
 
+from sealtrain.attest.nvidia.policy import NvidiaPolicy
+from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.registry import TEES
 from sealtrain.errors import SealtrainError, TrustInvalid
+from sealtrain.manifest.limits import OPEN, left_open
 from sealtrain.manifest.trust import Trust, load_trust, parse_trust
 
 pytestmark = pytest.mark.claim("C28")
@@ -95,3 +99,37 @@ def test_a_missing_trust_file_is_named(tmp_path: Path) -> None:
 def test_the_page_shows_every_field(repository: Path) -> None:
     page = (repository / "spec/trust.md").read_text("utf-8")
     assert [name for name in Trust.model_fields if f"    {name}:" not in page] == []
+
+
+def test_every_field_that_may_be_any_has_words_for_a_report() -> None:
+    policies = [AppraisalPolicy, NvidiaPolicy, Trust, *(tee.policy for tee in TEES)]
+    open_ = {
+        name
+        for policy in policies
+        for name, field in policy.model_fields.items()
+        if "any" in said(field.annotation)
+    }
+    assert len(open_) > 15
+    assert open_ == OPEN.keys()
+
+
+def said(annotation: Any) -> set[Any]:
+    """The words that an annotation has, at any depth."""
+    if get_origin(annotation) is Literal:
+        return set(get_args(annotation))
+    return set().union(*map(said, get_args(annotation)))
+
+
+def test_what_processors_and_accelerators_call_alike_is_said_of_each(world: World) -> None:
+    trust = world.trust()
+    accelerators = {"cpu": {"revocation": "require"}, "gpu": {"revocation": "any"}}
+
+    class Said(AppraisalPolicy):
+        def to_dict(self) -> dict[str, Any]:
+            return accelerators
+
+    asked = trust.model_copy(update={"appraisal": Said.model_construct()})
+    either = [left_open(asked, artefacts_checked=True)]
+    accelerators = {"cpu": {"revocation": "any"}, "gpu": {"revocation": "require"}}
+    either.append(left_open(asked, artefacts_checked=True))
+    assert [len([one for one in each if OPEN["revocation"] in one]) for each in either] == [1, 1]
