@@ -136,7 +136,7 @@ def test_each_field_of_a_manifest_in_the_console(world: ConsoleWorld, tmp_path: 
     for number, changed in enumerate(refused):
         (folder / str(number)).mkdir(parents=True)
         (folder / str(number) / "manifest.json").write_bytes(unsigned(file, changed))
-    there = {"get": "document.body.textContent.includes('window.ran')"}
+    there = {"get": "document.body.textContent.includes('<i>')"}
     with pages(world, runs=(tmp_path / "run",)) as url, pages(world, runs=(folder,)) as other:
         shown, *_ = harmless(
             [f"{url}/runs/{RUN_ID}", f"{url}/runs", f"{other}/runs", f"{other}/runs/{RUN_ID}"],
@@ -189,7 +189,7 @@ def test_each_field_of_a_recipe_on_its_page_and_beside_another(
     with pages(world, deployments=(world.site.deployment, *files), brokers=()) as url:
         recipes = [f"{url}/consortium/{one}" for one in shown]
         before = [f"{one}?before={world.compose_hash}" for one in recipes]
-        there = {"get": "document.body.textContent.includes('window.ran')"}
+        there = {"get": "document.body.textContent.includes('<i>')"}
         answers = harmless([f"{url}/consortium", *recipes, *before], steps=[there])
     assert [one["url"] for one in answers[1:] if not one["got"][0]] == []
 

@@ -11,14 +11,14 @@ __all__ = ["HARMLESS", "HOSTILE_TEXTS", "LOOK", "admitting", "places_of_text", "
 Place = tuple[Any, ...]
 
 _MARKUP = (
-    "javascript:window.ran=1//</textarea></style></title></pre></script>"
+    "<i></textarea></style></title></pre></script>"
     "<script>window.ran=1</script><img src=//evil.example/x onerror=window.ran=1>"
     "<a href='javascript:window.ran=1' style=position:fixed;inset:0>x</a>"
     "'\"`--><!--&lt;{{7*7}}${7*7}{%raw%}\u202egnp.exe\u200b\x07\x1b[2J\r\n# x"
 )
 HOSTILE_TEXTS = {
     "markup": _MARKUP,
-    "visible": "'\"><img src=//evil.example/x onerror=window.ran=1>{{7*7}}",
+    "visible": "<i>'\"><img src=//evil.example/x onerror=window.ran=1>{{7*7}}",
     "address": "javascript:window.ran=1",
     "long": "W" * 1000,
 }
