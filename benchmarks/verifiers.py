@@ -2,8 +2,8 @@
 
     python benchmarks/verifiers.py --write
 
-Makes the demo, or takes the folder of one (``--demo``), pins a trust file and verifies the manifest
-in turns with the JavaScript verifier, in Node and in headless Chromium, and with ``sealtrain
+Makes the demo, or takes the folder of one (``--demo``), and verifies its manifest under its trust
+file in turns with the JavaScript verifier, in Node and in headless Chromium, and with ``sealtrain
 verify``. Every process runs where there is no network: in a namespace with none, where the kernel
 lets users make one; Chromium is told to be offline besides, opens the page from the disk, and must
 ask for no other address. A verdict other than *verified* ends the measurement.
@@ -168,17 +168,9 @@ def in_chromium(file: Path, *given: Path, network: tuple[str, ...]) -> list[floa
 
 def prepared(demo: Path) -> dict[str, Path]:
     """Manifest, trust file and report of a demo's folder."""
-    trust, report = demo / "measured-trust.yaml", demo / "measured-report.html"
-    manifest = demo / "guest/out/manifest.json"
-    trust.unlink(missing_ok=True)
+    manifest, trust = demo / "guest/out/manifest.json", demo / "trust.yaml"
+    report = demo / "measured-report.html"
     report.unlink(missing_ok=True)
-    said(
-        sealtrain(
-            "trust", "new", "--consortium", demo / "consortium.json",
-            "--deployment", demo / "engineer/app-compose.json", "--broker", demo / "broker.yaml",
-            "--policy", demo / "policy.yaml", "--out", trust,
-        )
-    )  # fmt: skip
     said(sealtrain("report", manifest, "--trust", trust, "--without-artefacts", "--out", report))
     return {"manifest": manifest, "trust": trust, "report": report}
 

@@ -158,7 +158,7 @@ def _leaves(value: JsonValue, path: str) -> Iterator[tuple[str, JsonValue]]:
     if path == "recipe.datasets":
         # By name, so that reordering the list is not twenty changes, and a swap is a single change.
         for position, item in enumerate(value):
-            place = f"{path}[{item['owner']}/{item['name']}]"
+            place = f"{path}[{item['owner']}/{item.get('name', item.get('series'))}]"
             told = {key: part for key, part in item.items() if key not in ("owner", "name")}
             yield from _leaves({**told, "position": position}, place)
     elif path == "brokers":

@@ -72,3 +72,14 @@ def test_a_setting_that_turns_into_null_is_seen(sft: Document, lock_of: LockOf) 
     assert changes["recipe.peft"].after is None
     assert changes["recipe.peft.r"].kind == "removed"
     assert all(json.dumps(change.to_dict()) for change in changes.values())
+
+
+def test_a_series_is_followed_by_its_name(sft: Document, lock_of: LockOf) -> None:
+    before = lock_of(sft).lock
+    series = json.loads(json.dumps(sft))
+    named = series["datasets"][0].pop("name")
+    series["datasets"][0]["series"] = "cohort"
+    owner = series["datasets"][0]["owner"]
+    paths = [one.path for one in diff(before, lock_of(series).lock)]
+    assert f"recipe.datasets[{owner}/cohort].series" in paths
+    assert any(path.startswith(f"recipe.datasets[{owner}/{named}]") for path in paths)
