@@ -101,8 +101,8 @@ def page(found: dict[str, Any]) -> str:
                 f"Load of the machine when it began: {facts['load']:.1f}.",
                 "",
                 f"The manifest that `sealtrain demo` leaves ({size['bytes']:,} bytes, "
-                f"{size['files']} output files of {size['output_bytes'] / 1e6:.1f} MB) and a trust "
-                "file by `sealtrain trust new`. All",
+                f"{size['files']} output files of {size['output_bytes'] / 1e6:.1f} MB), under its "
+                "trust file. All",
                 f"ways in turn within each of {found['rounds']} rounds, each verdict *verified*, "
                 f"{found['network']}. Chromium opens the page from the disk and asks",
                 "for no other address; without *output files* a row leaves them out.",
