@@ -43,6 +43,26 @@ def made(repository: Path, source: Path, out: Path, cache: Path, name: str = NAM
     return done.stdout.split()[-1]
 
 
+def unpacked(layout: Path, root: Path) -> Path:
+    """The files of an image in a new folder."""
+    root.mkdir(mode=0o755)
+    blobs = layout / "blobs/sha256"
+    index = json.loads((layout / "index.json").read_bytes())
+    manifest = json.loads((blobs / index["manifests"][0]["digest"][7:]).read_bytes())
+    for layer in manifest["layers"]:
+        with tarfile.open(blobs / layer["digest"][7:]) as tar:
+            tar.extractall(root, filter="tar")
+    return root
+
+
+def inside(root: Path, *words: str) -> str:
+    """What a program of an unpacked image says."""
+    chroot = [shutil.which("chroot") or "/usr/sbin/chroot", "--userspec=65532:65532", root, *words]
+    done = subprocess.run(chroot, capture_output=True, text=True, env={"LANG": "C.UTF-8"})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def sealtrain(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "sealtrain", *words], capture_output=True, text=True
@@ -82,31 +102,23 @@ def test_it_is_accounted_for_until_one_byte_differs(repository: Path, layout: Pa
 def test_its_interpreter_and_its_libraries_run_without_a_shell(
     layout: Path, tmp_path: Path
 ) -> None:
-    root = tmp_path / "root"
-    root.mkdir(mode=0o755)
-    blobs = layout / "blobs/sha256"
-    index = json.loads((layout / "index.json").read_bytes())
-    manifest = json.loads((blobs / index["manifests"][0]["digest"][7:]).read_bytes())
-    for layer in manifest["layers"]:
-        with tarfile.open(blobs / layer["digest"][7:]) as tar:
-            tar.extractall(root, filter="tar")
+    root = unpacked(layout, tmp_path / "root")
     assert not [name for name in ("sh", "bash", "dash") if (root / "usr/bin" / name).exists()]
 
-    def inside(*words: str) -> str:
-        chroot = [
-            shutil.which("chroot") or "/usr/sbin/chroot",
-            "--userspec=65532:65532",
-            root,
-            *words,
-        ]
-        done = subprocess.run(chroot, capture_output=True, text=True, env={"LANG": "C.UTF-8"})
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    assert measure_code().sha256 in inside("/usr/local/bin/sealtrain", "--version")
-    assert "Usage" in inside("/usr/local/bin/sealtrain", "broker", "serve", "--help")
+    assert measure_code().sha256 in inside(root, "/usr/local/bin/sealtrain", "--version")
+    assert "Usage" in inside(root, "/usr/local/bin/sealtrain", "broker", "serve", "--help")
     loads = "import sqlite3, ssl, ctypes, psycopg, cryptography, sealtrain.broker.http.app"
-    inside("/usr/bin/python3.11", "-s", "-c", loads)
+    inside(root, "/usr/bin/python3.11", "-s", "-c", loads)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
+def test_the_image_of_a_federations_guests_merges_by_flowers_strategies(
+    repository: Path, layout: Path, tmp_path: Path
+) -> None:
+    made(repository, repository, tmp_path, layout.parent / "cache", "guest-federated")
+    root = unpacked(tmp_path / "guest-federated", tmp_path / "root")
+    loads = "import flwr.serverapp.strategy as s, sealtrain_collab.federated.engine; s.FedAdam"
+    inside(root, "/usr/bin/python3.11", "-s", "-c", loads)
 
 
 @pytest.mark.claim("C128")
