@@ -10,7 +10,7 @@ and the same checkpoints as plain files, copied and written behind training by t
 first steps of each run are not counted, nor is its beginning.
 
 =================  ================================================================================
-``tokens/s``       of all ranks; every text fills its row
+``tokens/s``       of all ranks; every text fills its row; both sides are compared turn by turn
 ``waiting``        share of the time in which the trainer waits for records
 ``checkpoint``     seconds that a checkpoint keeps the trainer from its next step
 ``busy``           utilisation of the GPU by NVML, sampled ten times a second
@@ -295,10 +295,21 @@ def compared(
             "checkpoint_s": statistics.median(one for turn in mine for one in turn["stalled"]),
             "busy": None if None in busy else statistics.median(one for one in busy if one),
         }
-    found["ratio"] = found["sealed"]["tokens_s"] / found["plain"]["tokens_s"]
+    # What else the machine does moves both runs of a turn alike: compared one turn at a time.
+    found["ratios"] = [
+        _span(next(turn for turn in pair if turn["side"] == "plain"))
+        / _span(next(turn for turn in pair if turn["side"] == "sealed"))
+        for pair in zip(turns[::2], turns[1::2], strict=True)
+    ]
+    found["ratio"] = statistics.median(found["ratios"])
     if found["plain"]["busy"]:
         found["busy_ratio"] = found["sealed"]["busy"] / found["plain"]["busy"]
     return found
+
+
+def _span(turn: dict[str, Any]) -> float:
+    """Seconds of a counted step."""
+    return (turn["ended"] - turn["began"]) / turn["steps"]
 
 
 def measure(folder: Path, ways: list[str], rounds: int, ranks: int | None) -> dict[str, Any]:
@@ -366,7 +377,8 @@ def page(found: dict[str, Any]) -> str:
         f"{size['steps']} steps a run, of "
         f"which the first {size['warm']} are not",
         f"counted, a checkpoint every {size['save']} steps. Medians of {found['rounds']} runs of "
-        "each side, in turn.",
+        "each side, in turn;",
+        "sealed ÷ plain is the median over turns, each one run of both sides, in changing order.",
         "In the steps that are not counted the sealed side decrypts ahead, until 64 record batches",
         "wait; a process of its own does that, on processors that the CPU twin also trains on. The "
         "losses of all steps were equal on both sides, or the script fails. So the counted steps "
@@ -376,14 +388,16 @@ def page(found: dict[str, Any]) -> str:
         f"{held['landlock'] or 'not in this kernel'}, "
         f"seccomp {'on' if held['seccomp'] else 'off'}, memory {held['memory']}.",
         "There is no broker: keys are given, and no lease is renewed.\n",
-        "| way | plain, tokens/s | sealed, tokens/s | sealed ÷ plain | waiting for data, plain "
+        "| way | plain, tokens/s | sealed, tokens/s | sealed ÷ plain | of single turns "
+        "| waiting for data, plain "
         "| sealed | step waits for a checkpoint, plain | sealed | busy, plain | sealed |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for way, one in found["ways"].items():
         plain, sealed = one["plain"], one["sealed"]
         lines.append(
             f"| {way} | {plain['tokens_s']:,.0f} | {sealed['tokens_s']:,.0f} | {one['ratio']:.3f} "
+            f"| {min(one['ratios']):.3f} to {max(one['ratios']):.3f} "
             f"| {100 * plain['waiting']:.2f} % | {100 * sealed['waiting']:.2f} % "
             f"| {1000 * plain['checkpoint_s']:.1f} ms | {1000 * sealed['checkpoint_s']:.1f} ms "
             f"| {_percent(plain['busy'])} | {_percent(sealed['busy'])} |"

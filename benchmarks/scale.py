@@ -15,6 +15,8 @@ import hashlib
 import json
 import multiprocessing
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import asdict
@@ -27,7 +29,7 @@ import numpy as np
 from measured_on import machine
 from scale_node import Read, Task, planned, read
 from scale_page import page
-from scale_plan import Plan, broker_constants, opened_at_scale, plan, run_log_bytes
+from scale_plan import Plan, broker_constants, plan, run_log_bytes
 from scale_store import ROWS_A_SHARD, Generated, SealedSet, sealed_sets, serving
 from sealtrain.training.data.part import Part
 
@@ -73,6 +75,7 @@ def measure(gigabytes: list[int], nodes: list[int], folder: Path) -> dict[str, A
         }
         found["resumed"] = _resumed(store, largest, nodes, orders[largest.name, nodes[0]])
         found["planned"] = _planned(store, largest)
+        found["ranks"] = _ranks(store, sets[0])
         middle = windows(largest)[1][0]
         long: list[dict[str, Any]] = []
         _read(store, largest, 1, [(middle, middle + LONG_STEPS * STEP)], long)
@@ -191,6 +194,15 @@ def _planned(store: Generated, one: SealedSet) -> dict[str, Any]:
     return answer
 
 
+def _ranks(store: Generated, one: SealedSet) -> list[dict[str, Any]]:
+    """What ``scale_ranks`` counts, in a process that may fork beside no thread."""
+    program = Path(__file__).with_name("scale_ranks.py")
+    words = [sys.executable, str(program), f"{store.url}/{one.name}", one.root]
+    done = subprocess.run(words, stdout=subprocess.PIPE, check=True, timeout=900)
+    counted: list[dict[str, Any]] = json.loads(done.stdout)
+    return counted
+
+
 def constants(found: dict[str, Any], folder: Path) -> dict[str, float]:
     """What the plan multiplies: slopes between the smallest and the largest dataset."""
     small, large = found["sets"][0], found["sets"][-1]
@@ -207,7 +219,8 @@ def constants(found: dict[str, Any], folder: Path) -> dict[str, float]:
         "memory_a_gb": 2**20 * slope(alone[0]["opened_mib"], alone[-1]["opened_mib"]),
         "fetched_a_byte": found["long"]["sent"] / found["long"]["bytes"],
         "seal_bytes_a_s": found["sealing"]["bytes_a_s"],
-        "opened_at_scale": opened_at_scale(Plan().gpus),
+        "opened_by_ranks": found["ranks"][-1]["together"]["opened"]["all"]
+        / found["ranks"][0]["alone"]["opened"]["all"],
         "run_log_entry": run_log_bytes(),
         **broker_constants(folder / "broker"),
     }
@@ -222,6 +235,8 @@ def broken(found: dict[str, Any], nodes: list[int]) -> list[str]:
     ]
     if not found["resumed"]["same"]:
         wrong.append("order changed on resuming with another number of nodes")
+    if not all(one["same"] for one in found["ranks"]):
+        wrong.append("ranks that prepare rows together train on other rows")
     if not found["planned"]["once"]:
         wrong.append("an epoch leaves a row out")
     return wrong

@@ -23,7 +23,7 @@ from sealtrain.training.data.part import Part
 from sealtrain.training.data.sources import Source
 from sealtrain.training.data.stream import RecordStream
 
-__all__ = ["Read", "Task", "planned", "read"]
+__all__ = ["Read", "Task", "planned", "read", "stream_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +72,10 @@ class Read:
     open_requests: int
 
 
-def stream_of(dataset: Any) -> RecordStream:
+def stream_of(dataset: Any, **settings: Any) -> RecordStream:
     """The stream of one dataset."""
     source = Source(role="train", owner="owner", name="scale", weight=1.0, dataset=dataset)
-    return RecordStream([source], ["id", "text"], seed=1)
+    return RecordStream([source], ["id", "text"], seed=1, **settings)
 
 
 def read(task: Task, answer: Connection, start: Any) -> None:

@@ -50,6 +50,7 @@ def page(found: dict[str, Any]) -> str:
         _index(found),
         _reads(found),
         _order(found),
+        _ranks(found),
         _plan(found),
     ]
     return "\n".join(parts)
@@ -137,6 +138,29 @@ def _order(found: dict[str, Any]) -> str:
         f"in {epoch['seconds']:.0f} s: every row came "
         f"{'exactly once' if epoch['once'] else '**not once**'}; digest `{epoch['digest'][:32]}…`.",
     ]
+    return "\n".join(lines) + "\n"
+
+
+def _ranks(found: dict[str, Any]) -> str:
+    lines = [
+        "## Ranks of a trainer\n",
+        "`benchmarks/scale_ranks.py` counts, on the smallest dataset, the record batches that",
+        "ranks open and the rows that they prepare for 24,576 rows, dealt out by position in",
+        "batches of 8. *Alone*, every rank reads everything; *together*, as the recipe's trainers",
+        "do, each opens batches of its own and sends each row to the rank that trains on it. A",
+        "loader is one batch ahead, and windows are read whole.\n",
+        "| ranks | opened alone, each | all | together, most | all | prepared alone, all "
+        "| together, all | rows of every rank |",
+        "|---:|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for one in found["ranks"]:
+        alone, together = one["alone"], one["together"]
+        lines.append(
+            f"| {one['ranks']} | {alone['opened']['most']:,} | {alone['opened']['all']:,} "
+            f"| {together['opened']['most']:,} | {together['opened']['all']:,} "
+            f"| {alone['prepared']['all']:,} | {together['prepared']['all']:,} "
+            f"| {'the same' if one['same'] else '**others**'} |"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -11,59 +11,19 @@ from math import ceil, log2
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from sealtrain.base.canonical import canonical_json
+from sealtrain.base.limits import MAX_MANIFEST_BYTES, MAX_RECEIPTS
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.grant import Asked, Grant, obtain, renew
 from sealtrain.sealing.index import MAX_INDEX_BYTES, MAX_SHARDS
 from sealtrain.signing.runlog import RunLog
-from sealtrain.training.data.order import MAX_LANES
-from sealtrain.training.data.part import Part
-from sealtrain.training.data.sources import Source
-from sealtrain.training.data.stream import RecordStream
 
-__all__ = ["Plan", "Row", "broker_constants", "opened_at_scale", "plan"]
+__all__ = ["Plan", "Row", "broker_constants", "plan", "run_log_bytes"]
 
 WORLDS = Path(__file__).resolve().parents[1] / "tests" / "support"
-MANIFEST_BYTES = 8 << 20
-MANIFEST_RECEIPTS = 4096
 MANIFEST_LOG = 20_000
 RELEASES, RENEWALS = 4, 16
 DAY = 86_400
-
-
-class _Counted:
-    """Record batches of 80 rows that lie in memory, and how many were opened."""
-
-    dataset_id, root = "0" * 32, "0" * 64
-    batch_rows = (80,) * 512
-    schema = pa.schema([("id", pa.int64())])
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def batch(self, number: int) -> pa.RecordBatch:
-        """As of any dataset."""
-        self.count += 1
-        return pa.record_batch([pa.array(np.arange(80))], self.schema)
-
-
-def opened_at_scale(world: int, rows_a_rank: int = 8, ranks: int = 4) -> float:
-    """How often a record batch is opened in an epoch, by all ranks together.
-
-    Counted for a few ranks over an epoch of 512 batches, and taken to be the same for the others.
-    """
-    counts = []
-    for rank in np.linspace(0, world - 1, ranks, dtype=int):
-        records = _Counted()
-        source = Source(role="train", owner="o", name="n", weight=1.0, dataset=records)
-        part = Part(rank=int(rank), world=world, step=world * rows_a_rank)
-        for _ in RecordStream([source], seed=1, ahead=0).rounds(0, 512 * 80, part=part):
-            pass
-        counts.append(records.count)
-    return sum(counts) / len(counts) * world / 512
 
 
 def broker_constants(folder: Path) -> dict[str, float]:
@@ -202,10 +162,9 @@ def plan(measured: Mapping[str, float], wanted: Plan) -> list[Row]:
     # A proof has one more hash, of 67 bytes in JSON, each time the ledger doubles.
     deeper = 67 * max(0.0, log2(max(renewals, 2) / measured["ledger_entries"]))
     kept = ceil(wanted.days * 24 / wanted.lease_hours) * wanted.nodes * wanted.brokers
-    receipts = kept * (measured["manifest_renewal"] + deeper)
+    receipts = kept * (measured["manifest_renewal"] + deeper) * 4 / 3
     state = wanted.parameters * 12
-    fetched = wanted.terabytes * measured["opened_at_scale"] * measured["fetched_a_byte"]
-    every = wanted.terabytes * wanted.gpus * measured["fetched_a_byte"]
+    fetched = wanted.terabytes * measured["opened_by_ranks"] * measured["fetched_a_byte"]
     log = checkpoints * measured["run_log_entry"]
     return [
         Row(
@@ -213,7 +172,7 @@ def plan(measured: Mapping[str, float], wanted: Plan) -> list[Row]:
             found=_bytes(index),
             how=f"{measured['index_bytes_a_gb'] / 1000:.1f} kB a GB",
             used=index / MAX_INDEX_BYTES,
-            limit="256 MiB a dataset; a run may have 256 datasets",
+            limit="256 MiB a dataset: beyond, `seal` refuses; a run may have 256 datasets",
         ),
         Row(
             what="shards",
@@ -233,25 +192,21 @@ def plan(measured: Mapping[str, float], wanted: Plan) -> list[Row]:
             how=f"{measured['memory_a_gb'] / 1000:.0f} kB a GB; forked ranks share it",
         ),
         Row(
-            what="record batches opened, all ranks, where parts follow lanes",
-            found=f"{measured['opened_at_scale']:.0f} times the data",
-            how=f"{MAX_LANES} lanes: each is read by {wanted.gpus / MAX_LANES:.0f} ranks and more",
+            what="record batches opened, all ranks",
+            found=f"{measured['opened_by_ranks']:.1f} times the data",
+            how="each by one rank, counted above; read whole by every rank, as KTO, GRPO, RLOO and "
+            f"a script's own loader do: {wanted.gpus} times",
         ),
         Row(
-            what="the same, where trainers divide by position",
-            found=f"{wanted.gpus} times the data",
-            how="every rank opens every batch and prepares every record, its own or not: "
-            "what the recipe's trainers do today",
+            what="rows sent between ranks",
+            found=f"{wanted.terabytes / seconds * 1e6:,.0f} MB/s of all ranks together",
+            how="each once, to the rank that trains on it; tokens of `cpt` to every rank: "
+            f"{wanted.terabytes / seconds * 1e6:,.0f} MB/s to each, at a token of 4 bytes",
         ),
         Row(
-            what="store must deliver, parts by lanes",
-            found=f"{fetched / seconds * 1000:,.1f} GB/s",
+            what="store must deliver",
+            found=f"{fetched / seconds * 1000:,.2f} GB/s",
             how=f"{measured['fetched_a_byte']:.1f} bytes fetched a byte of a batch",
-        ),
-        Row(
-            what="store must deliver, by position",
-            found=f"{every / seconds * 1000:,.1f} GB/s",
-            how="the same over all ranks",
         ),
         Row(
             what="releases, to begin or resume",
@@ -274,16 +229,17 @@ def plan(measured: Mapping[str, float], wanted: Plan) -> list[Row]:
         Row(
             what="receipts in the manifest",
             found=f"{kept:,} of {entries:,.0f}, {_bytes(receipts)}",
-            how="those that show an unbroken lease: one a lease, node and broker",
-            used=max(receipts / MANIFEST_BYTES, kept / MANIFEST_RECEIPTS),
-            limit="8 MiB, 4096 receipts",
+            how="those that show an unbroken lease: one a lease, node and broker, in base64",
+            used=max(receipts / MAX_MANIFEST_BYTES, kept / MAX_RECEIPTS),
+            limit="8 MiB, 4096 receipts: before that, the run stops with a checkpoint",
         ),
         Row(
             what="run log in the manifest",
             found=f"{checkpoints:,.0f} entries, {_bytes(log)}",
             how=f"{measured['run_log_entry']:.0f} B a checkpoint",
             used=max(
-                checkpoints / MANIFEST_LOG, checkpoints * measured["run_log_entry"] / MANIFEST_BYTES
+                checkpoints / MANIFEST_LOG,
+                checkpoints * measured["run_log_entry"] / MAX_MANIFEST_BYTES,
             ),
             limit="20,000 entries",
         ),
