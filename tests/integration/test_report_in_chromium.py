@@ -45,10 +45,11 @@ def shown(page: str, folder: Path, **settings: str) -> dict[str, Any]:
         [node(), str(DRIVER), chromium, str(file)],
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
         timeout=120,
         env={**os.environ, **settings},
     )
+    assert done.returncode == 0, done.stderr[-2000:]
     answer: dict[str, Any] = json.loads(done.stdout)
     assert answer["asked"] == [file.as_uri()]
     return answer

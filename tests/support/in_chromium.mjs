@@ -43,7 +43,7 @@ async function work({ ask, evaluate, until, shaped, picture, seen, version }) {
     milliseconds: Number(await evaluate(`${holder}.dataset.milliseconds`)),
     rows: await evaluate(rows),
     width: await evaluate("document.documentElement.scrollWidth"),
-    stacked: await evaluate(`[...document.querySelectorAll("td")].every((cell) => getComputedStyle(cell).display === "block")`),
+    stacked: await evaluate(`[...document.querySelectorAll("td:not(:empty)")].every((cell) => getComputedStyle(cell).display === "block")`),
     browser: await version(),
     ...seen,
   };
