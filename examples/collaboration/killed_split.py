@@ -72,6 +72,7 @@ class _KilledPads(pads_act.Stage):
             if role != _GUEST:
                 saw = f"the guest ended [{_code(parts[_GUEST])}]; {saw}"
                 parts[role] = self._start(role)
+            newest = self._newest()  # of the guest that ended: the next one seals its own
             if not over:
                 parts[_GUEST] = self._start(_GUEST)
             back = round(time.monotonic() - began, 1)
@@ -89,13 +90,17 @@ class _KilledPads(pads_act.Stage):
             part.line(f"{role} ready", within=_WITHIN_S)
         return part
 
+    def _newest(self) -> str:
+        """Name of the newest sealed checkpoint."""
+        found = (self.out / _GUEST / "out" / "checkpoints").glob("*.sealed")
+        return max((one.name for one in found), default="")
+
     def _newer(self, guest: Part, than: str) -> str:
         """Name of the newest sealed checkpoint, once it is newer; the same where all is done."""
         until = time.monotonic() + _WITHIN_S
         while time.monotonic() < until:
             gone = guest.gone
-            found = (self.out / _GUEST / "out" / "checkpoints").glob("*.sealed")
-            newest = max((one.name for one in found), default="")
+            newest = self._newest()
             if newest > than:
                 return newest
             if gone:
