@@ -20,23 +20,28 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 TABLE = REPOSITORY / "tests" / "cli" / "bad_inputs.txt"
 PAGE = REPOSITORY / "docs" / "reference" / "bad-inputs.md"
 
-_EXITS = ("0", "2", "3", "4", "5", "varies")
+_EXITS = ("0", "serves", "1", "2", "3", "4", "5", "124", "varies")
 _MEANS = {
     "0": "taken: the text is a good one there, such as a long name",
+    "serves": "taken by a command that serves, or that computes long",
+    "1": "a run that is not over",
     "2": "the command line, a setting or a key file makes no sense",
     "3": "refused",
     "4": "nothing answers, or the system refuses",
     "5": "data makes no sense",
+    "124": "the time that was given is over",
     "varies": "one byte of a good file was changed, and the answer depends on which",
 }
 _INTRO = """\
 # Bad input
 
-Each word of a call that would work is replaced by something that would not: a file that is missing,
-empty, cut, changed, endless, a pipe, a folder, one of another kind; a place that cannot be written,
-a full disk; text that is empty, too long, or climbs out of its folder. Here is how the commands
-answer {calls} such calls. No call ends with a traceback, in a bug or with a row of the data in its
-message, and a refused one leaves no file behind.
+Each word of a call that works is replaced by something that does not: a file that is missing,
+empty, cut, changed, endless, unreadable, a pipe, a folder, of another kind, or another
+consortium's; a place that cannot be written, a full disk; a port that is taken; text that is empty,
+too long, in other letters, or climbs out of its folder; and the whole call is typed in another
+working folder. Here is how the {commands} commands that read or write something answer {calls} such
+calls. No call ends with a traceback, in a bug or with a row of the data in its message, and a
+refused one leaves no file behind.
 
 Every single call, with its answer, is a row of [bad_inputs.txt](../../tests/cli/bad_inputs.txt); [a
 test](../../tests/cli/test_cli_bad_inputs.py) plays them all, against real servers. `make format`
@@ -70,7 +75,7 @@ def render(table: str) -> str:
     ]
     return "\n".join(
         [
-            _INTRO.format(calls=f"{len(calls):,}"),
+            _INTRO.format(calls=f"{len(calls):,}", commands=len({row.command for row in calls})),
             "## By exit code\n",
             "| exit | means | calls | codes |\n|---:|---|---:|---|",
             *by_exit,

@@ -137,3 +137,15 @@ def test_a_statement_without_a_deployment_is_refused(site: BrokerSite, tmp_path:
     assert isinstance(done.exception, UsageError)
     done = run("rewrap", tmp_path, "--identity", identity, "--data-use", tmp_path / "none.yaml")
     assert isinstance(done.exception, DataInvalid)
+
+
+def test_status_names_what_to_seal_before_what_to_approve(
+    site: BrokerSite, deployment: Path
+) -> None:
+    asked = ["status", "--deployment", deployment, "--broker", site.folder / "broker.yaml"]
+    (found,) = json.loads(run(*asked, "--json").stdout)["brokers"].values()
+    codes = [obstacle["code"] for obstacle in found["obstacles"]]
+    assert codes == ["dataset-unknown"] * (len(codes) - 1) + ["approvals-missing"]
+    assert len(codes) > 1
+    shown = run(*asked).stdout
+    assert shown.rindex("sealtrain seal") < shown.index("sealtrain approve")

@@ -152,6 +152,9 @@ def test_a_missing_extra_is_named(
         "import sys; sys.modules[sys.argv.pop(1)] = None; sys.argv[0] = 'sealtrain'\n"
         "from sealtrain.cli import main; main()"
     )
+    for name in ("adapter/adapter_config.json", "b/config.json"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("{}")
     done = subprocess.run(
         [sys.executable, "-c", program, absent, *words, "--json"],
         capture_output=True,

@@ -7,13 +7,24 @@ from typing import Any
 import pytest
 from world import OWNERS, founded, lock_changed, signed_dataset
 
+from sealtrain.base.clock import to_rfc3339
 from sealtrain.cli.review import page
+from sealtrain.client.reviewing import outlasted
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.signing.datause import DataUse
 
 pytestmark = pytest.mark.claim("C178")
 A = OWNERS[0]
 PURPOSE = "early detection"
+NOW = 1_790_000_000
+
+
+def manifest(ends: int | None, owner: str) -> DatasetManifest:
+    """A dataset that may be used until then."""
+    locked = lock_changed(founded(owners=OWNERS).consortium_id, ("ab" * 32,), lambda _one: None)
+    use = None if ends is None else DataUse(retention_until=to_rfc3339(ends))
+    envelope = signed_dataset(locked, owner, sealed_at=NOW, data_use=use)
+    return DatasetManifest.from_bytes(envelope.payload)
 
 
 def shown(purpose: str | None, data_use: DataUse | None, **recipe: Any) -> list[str]:
@@ -54,3 +65,16 @@ def test_where_nothing_is_stated_the_page_is_as_it_was() -> None:
     lines = shown(None, None)
     assert not warns(lines)
     assert not any(line.strip().startswith(("purpose", "legal")) for line in lines)
+
+
+@pytest.mark.parametrize(("until", "outlasts"), [(NOW + 86_400, False), (NOW + 86_401, True)])
+def test_an_approval_that_outlasts_the_data_says_so(until: int, outlasts: bool) -> None:
+    manifests = [
+        manifest(NOW + 86_400 * days, owner) for days, owner in ((9, OWNERS[1]), (1, A), (5, A))
+    ]
+    lines = list(outlasted(manifests, until))
+    assert [A in line and to_rfc3339(NOW + 86_400) in line for line in lines] == [True] * outlasts
+
+
+def test_data_without_an_end_outlasts_every_approval() -> None:
+    assert not list(outlasted([manifest(None, A)], 1 << 40))

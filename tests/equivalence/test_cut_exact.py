@@ -12,7 +12,8 @@ from peft import get_peft_model
 from safetensors.torch import load
 
 from sealtrain.training.models.merging import merge_folder
-from sealtrain.training.models.sparse import SPARSE_FILE, put_on
+from sealtrain.training.models.sparse import put_on
+from sealtrain.training.trained import SPARSE_FILE
 from sealtrain_collab.cut.activations import (
     Expected,
     Form,

@@ -13,8 +13,8 @@ from cut_world import PARTIES, PATIENCE, RUN_ID, Site, cut_recipe, one_thread, s
 from safetensors.torch import load
 
 from sealtrain.errors import PeerUnreachable
-from sealtrain.training.models.sparse import SPARSE_FILE
 from sealtrain.training.run import Inputs, Reporting, Trained, train
+from sealtrain.training.trained import SPARSE_FILE
 from sealtrain_collab.channel.channel import open_over
 from sealtrain_collab.channel.streams import dialled
 from sealtrain_collab.cut.learning import Learning

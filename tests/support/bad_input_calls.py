@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from bad_input_cases import Address, Call, Read, Text, Write
+from bad_input_cases import Call
+from bad_inputs import Address, Read, Text, Write
 
 ME: Final = ("--identity", Read("clinic-a/clinic-a.identity.json"))
 BROKER: Final = ("--broker", Read("broker.yaml"))
@@ -98,7 +99,7 @@ CALLS: Final[Mapping[str, Call]] = {
     "checkpoints": Call((Read("killed"),)),
     "merge": Call((Read("adapter"), "--base-model", Read("base"), *OUT)),
     "verify": Call((MANIFEST, *TRUST, "--artefacts", Read("run"))),
-    "report": Call((MANIFEST, *TRUST, *OUT)),
+    "report": Call((MANIFEST, *TRUST, *OUT), keeps=True),
     "export": Call((MANIFEST, *TRUST, "--format", Text("model-card"), *OUT)),
     "validate": Call((
         Read("ruled.yaml"), *ME,
@@ -304,7 +305,7 @@ CALLS: Final[Mapping[str, Call]] = {
         (
             Read("federated/recipe.lock.json"), *guest("federated"), *BROKER,
             "--data", Read("federated/sealed/clinic-a.notes.sealed"),
-            "--party", Text("clinic-a"), "--run", Text("run-0"),
+            "--party", Text("clinic-a"), "--run", Text("0" * 32),
             "--relay", Write("relay.sock"), *OUT,
         ),
         ready="party ready",
@@ -335,12 +336,15 @@ CALLS: Final[Mapping[str, Call]] = {
         (*DEPLOYMENT, *CHAIN, "--safe", Text("{contract}"), *OUT), code=2,
     ),
     "chain sign": Call(
-        (Read("revocation.json"), *CHAIN, "--ethereum-key", Read("clinic-a.key"), *OUT), code=2,
+        (Read("revocation.json"), *CHAIN, "--ethereum-key", Read("clinic-a.key"), *OUT), code=3,
     ),
 }  # fmt: skip
 """By command."""
 
-AT_THE_DESK: Final = ("broker deployment", "consortium create", "explain", "init")
+AT_THE_DESK: Final = (
+    "broker deployment", "broker root split", "consortium create", "explain", "init", "keygen",
+    "policy new", "recipe import", "recipes",
+)  # fmt: skip
 """Commands that ask no server: their bad input is played with every change."""
 
 NOTHING_TO_REPLACE: Final[Mapping[str, str]] = {

@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-from bad_inputs import FEW, READ, TEXT, Read, Text, Write
-from bad_inputs import WRITE as WRITE_ANYWHERE
+from bad_inputs import ADDRESS, FEW, READ, TEXT, WRITE, Address, Read, Text, Word, Write
 
-
-@dataclass(frozen=True)
-class Address:
-    """Where a server is to listen."""
-
-    value: str
-
-
-Word = str | Read | Write | Text | Address
+ANOTHER_FOLDER = "another working folder"
+ELSEWHERE = "elsewhere"
+"""That folder, below a stage's."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +23,7 @@ class Call:
             by itself.
         code: What it leaves with.
         answers: Whether it has ``--json``.
-        keeps: Its output stays after a failure: the next start goes on in it.
+        keeps: Its output stays after a failure: the next start goes on in it, or a person reads it.
         lasting: Played in full only once, at the end: other calls fail after it.
     """
 
@@ -48,7 +40,7 @@ class Case:
     """A call and what is wrong with it.
 
     Attributes:
-        command: Its name, of one or two words.
+        command: Its name.
         given: What is replaced: an option, or an argument's place.
         bad: The name of what takes its place.
         words: The whole call.
@@ -66,16 +58,6 @@ class Case:
         return f"{self.command} | {self.given} | {self.bad}"
 
 
-WRITE: Final[Mapping[str, str]] = {**WRITE_ANYWHERE, "full small tmpfs": "disk/out"}
-ADDRESS: Final[Mapping[str, str]] = {
-    "taken port": "127.0.0.1:{taken}",
-    "no such port": "127.0.0.1:70000",
-    "address of another machine": "192.0.2.1:0",
-    **TEXT,
-}
-"""What is given for an address; ``{taken}`` is a port that is taken."""
-
-
 def cases(
     calls: Mapping[str, Call],
     folder: Path,
@@ -91,6 +73,7 @@ def cases(
         only: Commands whose calls are wanted; all of them without.
     """
     (folder / "bad").mkdir()
+    (folder / ELSEWHERE).mkdir()
     (folder / "taken").write_text("kept\n")
     tried: set[str] = set()
     for command, call in calls.items():
@@ -107,7 +90,7 @@ def cases(
                 words = [value if at == place else _good(one) for at, one in enumerate(call.words)]
                 yield Case(command, given, name, (*command.split(), *_filled(words, places)))
         if any(isinstance(word, Read) for word in call.words):
-            yield Case(command, "folder", "another one", good(command, call, places), True)
+            yield Case(command, "folder", ANOTHER_FOLDER, good(command, call, places), True)
 
 
 def good(command: str, call: Call, places: Mapping[str, str]) -> tuple[str, ...]:
@@ -122,7 +105,8 @@ def _replaced(word: Word, folder: Path, bad: Path, *, few: bool) -> Iterator[tup
             for name in FEW if few else READ:
                 made = bad.with_name(f"{bad.name}-{name}".replace(" ", "_"))
                 READ[name](folder / path, made)
-                yield name, str(made)
+                if name != "of another consortium" or made.exists():
+                    yield name, str(made)
         case Write():
             yield from WRITE.items()
         case Text():

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from bad_input_cases import Call
+from bad_input_cases import ELSEWHERE, Call
+from bad_inputs import FOREIGN
 from stage import Stage
 
 WITHIN_S = 240
 _POLL_S = 0.02
 _CODE = re.compile(r"^[a-z ]+ \[([a-z0-9-]+)\]: ", re.MULTILINE)
 
-SERVERS = ("broker", "other", "home", "tmp", "root", "part-", "bad", "status.json")
+SERVERS = ("broker", "other", "home", "tmp", "root", "part-", "bad", "status.json", FOREIGN)
 """Where servers, supervisors and libraries write, and where the bad files lie."""
 
 
@@ -54,7 +55,7 @@ class Played:
 def play(at: Stage, words: tuple[str, ...], call: Call, *, elsewhere: bool = False) -> Played:
     """Start a call and wait until it ends or serves."""
     asked = [*words, *(["--json"] if call.answers else [])]
-    cwd = at.folder / "home" if elsewhere else None
+    cwd = at.folder / ELSEWHERE if elsewhere else None
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = at.start(asked, out, err, cwd)
         until = time.monotonic() + WITHIN_S
@@ -98,6 +99,8 @@ def listing(folder: Path) -> set[tuple[str, int]]:
             folders[:] = [name for name in folders if not name.startswith(SERVERS)]
             names = [name for name in names if not name.startswith(SERVERS)]
         for name in (*folders, *names):
+            if name.endswith(".lock"):
+                continue  # a lock stays: two could hold one that is removed
             path = Path(place, name)
             found.add((str(path.relative_to(folder)), path.lstat().st_size))
     return found

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from bad_inputs import FOREIGN
 from pccs import Pccs, serving
 from ports import free_port
 from stage import OWNERS, RECIPE, Stage, records, stage
@@ -63,6 +64,7 @@ def world(folder: Path) -> Iterator[World]:
         _runs(made)
         _handed_on(made)
         _adapter(folder)
+        _foreign(stack.enter_context(stage(_folder_of_foreign(folder))))
         _brokers(made)
         places = _documents(made)
         places |= stack.enter_context(_chain(made))
@@ -80,6 +82,7 @@ def desk(folder: Path) -> Iterator[World]:
     """What the commands of ``bad_input_calls.AT_THE_DESK`` read: no server runs."""
     made = Stage(folder)
     made.meet()
+    Stage(_folder_of_foreign(folder)).meet()
     _desk(folder)
     made.inputs.mkdir()
     (made.inputs / "clinic-a.notes.jsonl").write_text(records("clinic-a"))
@@ -147,6 +150,47 @@ def _recipes(made: Stage) -> None:
         made.approve(made.folder / name, *OWNERS)
 
 
+def _folder_of_foreign(folder: Path) -> Path:
+    made = folder / FOREIGN
+    made.mkdir()
+    return made
+
+
+def _foreign(made: Stage) -> None:
+    """Another consortium, its owners and files named as in the stage's, and a run in it."""
+    folder = made.folder
+    made.propose("engineer", RECIPE | {"trainer": TRAINER})
+    made.approve(folder / "engineer", *OWNERS)
+    made.run(*made.train_words(folder / "engineer", "run"))
+    made.run("keygen", "clinic-d", "--out", "clinic-d")
+    _trust(made, made.deployment, made.trust)
+    _evidence(made)
+    _token(made)
+    made.run("broker", "backup", "--state", "broker/state", "--out", "backup")
+    (folder / "spare").symlink_to("engineer")
+
+
+def _trust(made: Stage, deployment: Path, out: str | Path) -> None:
+    made.run(
+        "trust", "new", "--consortium", "consortium.json", "--deployment", deployment,
+        "--policy", "policy.yaml", "--broker", made.broker, "--out", out,
+    )  # fmt: skip
+
+
+def _evidence(made: Stage) -> None:
+    made.run(
+        "attest", "collect", "--platform", "simulator", "--guest", "engineer.sock",
+        *made.collateral, "--nonce", "00" * 32, "--out", "evidence.json",
+    )  # fmt: skip
+
+
+def _token(made: Stage) -> None:
+    made.run(
+        "broker", "token", "create", "watch", "--scope", "status", "--out", "token",
+        "--state", "broker/state",
+    )  # fmt: skip
+
+
 def _tokens(made: Stage, name: str) -> dict[str, Path]:
     """Records of tokens, already sealed in no other form."""
     found = {}
@@ -196,11 +240,7 @@ def _handed_on(made: Stage) -> None:
     })  # fmt: skip
     made.approve(risk, *OWNERS[:2])
     made.run(*made.train_words(risk, "handed"))
-    made.run(
-        "trust", "new", "--consortium", "consortium.json",
-        "--deployment", risk / "app-compose.json", "--policy", "policy.yaml",
-        "--broker", made.broker, "--out", "risk-trust.yaml",
-    )  # fmt: skip
+    _trust(made, risk / "app-compose.json", "risk-trust.yaml")
 
 
 def _adapter(folder: Path) -> None:
@@ -259,10 +299,7 @@ def _runs(made: Stage) -> None:
     made.train_and_kill(
         folder / "engineer", "killed", lambda: any(checkpoints.glob("checkpoint-*.sealed"))
     )
-    made.run(
-        "trust", "new", "--consortium", "consortium.json", "--deployment", made.deployment,
-        "--policy", "policy.yaml", "--broker", made.broker, "--out", made.trust,
-    )  # fmt: skip
+    _trust(made, made.deployment, made.trust)
 
 
 def _brokers(made: Stage) -> None:
@@ -272,10 +309,7 @@ def _brokers(made: Stage) -> None:
         "broker", "token", "create", "old", "--scope", "metrics", "--out", "old.token",
         "--state", "broker-copy",
     )  # fmt: skip
-    made.run(
-        "broker", "token", "create", "watch", "--scope", "status", "--out", "token",
-        "--state", "broker/state",
-    )  # fmt: skip
+    _token(made)
     made.run(
         "broker", "root", "split", "--root-secret", "file:root.secret", "--threshold", "2",
         "--shares", "3", "--out", "shares",
@@ -303,10 +337,7 @@ def _documents(made: Stage) -> dict[str, str]:
         "deploy", "ticket", "--role", "train", "--broker", made.broker,
         "--data", folder / "scheduled" / "sealed", "--out", "scheduled.ticket.json",
     )  # fmt: skip
-    made.run(
-        "attest", "collect", "--platform", "simulator", "--guest", "engineer.sock",
-        *made.collateral, "--nonce", "00" * 32, "--out", "evidence.json",
-    )  # fmt: skip
+    _evidence(made)
     propose = (
         "consortium", "propose", "--identity", made.identity("clinic-a"),
         "--broker", "other.yaml", "--add", "clinic-d/clinic-d.public.json", "--yes", "--out",

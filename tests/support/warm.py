@@ -66,7 +66,7 @@ class WarmProcess:
 
     def __init__(self, connection: socket.socket, stdout: IO[Any] | None) -> None:
         self._connection = connection
-        self._told = connection.makefile("rb")
+        self._told = connection.makefile("rb", buffering=0)  # the pid's line, and not its end's too
         self.stdout = stdout
         self.pid: int = json.loads(self._told.readline())
         self.returncode: int | None = None

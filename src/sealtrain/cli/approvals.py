@@ -212,7 +212,8 @@ def asked(
     )
     if before is not None and not intent.approved_before:
         say(f"no broker has your approval of {terms.approved_before}: the whole recipe is shown")
-    verified = image_records(me, lock, consortium, terms.verified or (), now=system_clock())
+    now = system_clock()
+    verified = image_records(me, lock, consortium, terms.verified or (), now=now)
     for url, why in intent.failed.items():
         say(f"broker {url} failed: {why.code}: {why.message}")
     if not (quiet and yes):  # nobody is asked about what is not shown
@@ -225,6 +226,7 @@ def asked(
             intent=intent,
             days=terms.days if ends is None else None,
             until=ends,
+            now=now,
             verified=verified,
         )
     confirm("APPROVE", yes)

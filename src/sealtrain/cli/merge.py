@@ -27,8 +27,8 @@ def merge(
     """
     from sealtrain.training.models.merging import merge_folder
 
-    files = merge_folder(adapter, base)
     with atomic_folder(out) as folder:
+        files = merge_folder(adapter, base)
         for name, data in files.items():
             with private_file(folder / name) as file:
                 file.write(data)

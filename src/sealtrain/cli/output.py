@@ -45,6 +45,9 @@ __all__ = [
     "typed",
 ]
 
+_MOST_SAID = 4000
+"""Characters of a field of an error: what was typed may be a whole file by mistake."""
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 
@@ -129,18 +132,25 @@ def table(rows: Sequence[Sequence[str]], *, header: Sequence[str]) -> list[str]:
 
 def report_error(error: SealtrainError) -> int:
     """Show a typed error and return its exit code."""
+    told = {name: _bounded(value) for name, value in error.to_dict().items()}
     if "--json" in sys.argv:
-        typer.echo(json.dumps({"error": error.to_dict()}, indent=2, ensure_ascii=False))
-    say(f"{error.label} [{error.code}]: {error.message}")
+        typer.echo(json.dumps({"error": told}, indent=2, ensure_ascii=False))
+    say(f"{error.label} [{error.code}]: {told['message']}")
     for name in ("owner", "dataset", "column", "check", "got", "expected", "hint"):
-        value = getattr(error, name)
-        if value is not None:
-            say(f"  {name}: {value}")
+        if name in told:
+            say(f"  {name}: {told[name]}")
     return error.exit_code
+
+
+def _bounded(text: str) -> str:
+    """A field of an error that a screen holds, whatever was typed or read."""
+    cut = len(text) - _MOST_SAID
+    return text if cut <= 0 else f"{text[:_MOST_SAID]}… and {cut:,} characters more"
 
 
 def report_usage(error: click.ClickException, *, as_json: bool) -> int:
     """Show that a command line makes no sense, with its usage, and return the exit code."""
+    error.message = _bounded(error.message)
     if as_json:
         told = UsageError(error.format_message(), hint=_help_of(error))
         typer.echo(json.dumps({"error": told.to_dict()}, indent=2, ensure_ascii=False))

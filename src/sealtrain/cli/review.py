@@ -18,6 +18,7 @@ from sealtrain.client.reviewing import (
     facts,
     is_empty,
     machines,
+    outlasted,
     shortened,
     text_of,
     uses,
@@ -49,6 +50,7 @@ def review(  # noqa: PLR0913  # what is shown, and how
     days: int | None = None,
     verified: Sequence[SignedImageVerification] = (),
     until: int | None = None,
+    now: int = 0,
 ) -> None:
     """Show an owner what a signature would allow.
 
@@ -62,6 +64,7 @@ def review(  # noqa: PLR0913  # what is shown, and how
         days: How long it would hold.
         verified: Records of owners who accounted for the image, verified.
         until: Last second at which it would hold, in place of ``days``.
+        now: The present, from which ``days`` count.
     """
     registered = () if intent is None else intent.registered
     say("You are about to approve" + (" these changes:" if before else ":"))
@@ -89,6 +92,10 @@ def review(  # noqa: PLR0913  # what is shown, and how
         say(f"  your approval holds for {days} day{'' if days == 1 else 's'}")
     if until is not None:
         say(f"  your approval holds until {to_rfc3339(until)}")
+    ends = until if days is None else now + days * 86400
+    if intent is not None and ends is not None:
+        for line in outlasted(intent.registered, ends):
+            say(f"  {line}")
     say(f"  recipe hash {lock.recipe_hash}")
     say(f"  it needs: {needs.to_text()}")
     for broker_id in lock.brokers:

@@ -68,6 +68,10 @@ _COMMANDS: Final = {
     "broker-unreachable": "sealtrain broker status --broker {broker}",
 }
 """What helps against a refusal; the engineer or the owner named types it."""
+_APPROVED_LAST: Final = frozenset(
+    code for code, command in _COMMANDS.items() if command.startswith(_APPROVE)
+)
+"""An owner who did nothing yet seals first: an approval pins what is sealed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,10 +276,17 @@ def _commands(obstacle: Obstacle, deployment: Path, broker: Path) -> list[str]:
     return [command for command in dict.fromkeys(commands) if command]
 
 
+def _in_order(obstacles: Sequence[Obstacle]) -> list[Obstacle]:
+    """Approvals last: they pin what the other commands make."""
+    return sorted(obstacles, key=lambda obstacle: obstacle.error.code in _APPROVED_LAST)
+
+
 def _as_json(one: Readiness, deployment: Path, broker: Path) -> dict[str, Any]:
     told = one.to_dict()
-    for said, obstacle in zip(told["obstacles"], one.obstacles, strict=True):
-        said["commands"] = _commands(obstacle, deployment, broker)
+    told["obstacles"] = [
+        obstacle.to_dict() | {"commands": _commands(obstacle, deployment, broker)}
+        for obstacle in _in_order(one.obstacles)
+    ]
     return told
 
 
@@ -288,7 +299,7 @@ def _lines(together: Together, deployment: Path, files: Mapping[str, Path]) -> l
         )
     for url, one in together.brokers.items():
         lines.append(f"broker          {url}")
-        for obstacle in one.obstacles:
+        for obstacle in _in_order(one.obstacles):
             error = obstacle.error
             about = " ".join(word for word in (error.owner, obstacle.dataset) if word)
             lines.append(f"  no            [{error.code}] {error.message}")

@@ -17,7 +17,7 @@ from pathlib import Path
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.base.files import atomic_folder, atomic_write, open_regular, read_bounded
 from sealtrain.base.limits import MAX_DATASET_BYTES
-from sealtrain.client.connection import Reviewed, deployment_of
+from sealtrain.client.connection import Reviewed, brokers_of_lock, deployment_of
 from sealtrain.client.owner import AtEach, Owner
 from sealtrain.client.sealing import register_at
 from sealtrain.consortium.datasets import load_dataset_manifest, sign_dataset
@@ -75,6 +75,8 @@ def adopt(
         UsageError: The run's model was not handed on.
         DatasetMismatch: It is another owner's to adopt, or was sealed for another recipe.
         AlreadyExists: ``out`` holds something else.
+        BrokerNotApproved: The lock does not name a broker.
+        EvidenceRefused: A broker's evidence does not verify.
         LedgerInconsistent: As ``client.sealing.seal``.
     """
     verified = verify_file(run / RUN_MANIFEST, trust, artefacts=None)
@@ -90,6 +92,8 @@ def adopt(
     read = deployment_of(deployment)
     _for_this_owner_and_recipe(owner, description, read)
     out = out or Path(f"{description.name}.sealed")
+    if register:
+        brokers_of_lock(owner.brokers, read[0])  # one that is not the lock's refuses before a copy
     if out.exists():
         _require_adopted(owner, out, description)
     else:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from sealtrain.base.clock import to_rfc3339
 from sealtrain.client.standing import words_of_chain
 from sealtrain.consortium.series import block_of, members_read
 from sealtrain.recipe.backends import processes_of
@@ -21,7 +22,16 @@ if TYPE_CHECKING:
     from sealtrain.recipe.lock import Lock
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["approval_lines", "facts", "is_empty", "machines", "shortened", "text_of", "uses"]
+__all__ = [
+    "approval_lines",
+    "facts",
+    "is_empty",
+    "machines",
+    "outlasted",
+    "shortened",
+    "text_of",
+    "uses",
+]
 
 _PHASES: Final = {
     "classify": "a classifier",
@@ -241,6 +251,27 @@ def approval_lines(intent: Intent) -> Iterator[str]:
         yield f"  series {words_of_chain(chain)}"
     if intent.lifts:
         yield f"  you take back {len(intent.lifts)} revocation(s) of this recipe"
+
+
+def outlasted(registered: Sequence[DatasetManifest], ends: int) -> Iterator[str]:
+    """The dataset that a recipe reads whose retention ends first, where an approval lasts longer.
+
+    Args:
+        registered: Datasets of the recipe, verified.
+        ends: Last second of the approval.
+    """
+    before = [
+        (manifest.last_second, manifest)
+        for manifest in registered
+        if manifest.last_second is not None and manifest.last_second < ends
+    ]
+    if before:
+        last, manifest = min(before, key=lambda found: found[0])
+        also = "" if len(before) == 1 else f", and {len(before) - 1} more end before your approval"
+        yield (
+            f"it outlasts the data: no key of {manifest.owner}/{manifest.name} is released after "
+            f"{to_rfc3339(last)}, when its retention ends{also}"
+        )
 
 
 def _flat(value: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ADAPTER_CONFIG",
     "BASE_FIELD",
+    "SPARSE_FILE",
     "Trained",
     "adapter_files",
     "model_files",
@@ -24,6 +25,8 @@ __all__ = [
 ADAPTER_CONFIG: Final = "adapter_config.json"
 BASE_FIELD: Final = "base_model_name_or_path"
 """Where an adapter's settings name its base model."""
+SPARSE_FILE: Final = "sparse.safetensors"
+"""Entries of the base's own weights that were trained beside an adapter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.filenames import DATA_SUFFIXES, may_carry_code
 from sealtrain.errors import DataInvalid, ModelInvalid, UsageError
-from sealtrain.training.models.sparse import SPARSE_FILE, put_on
-from sealtrain.training.trained import weight_files
+from sealtrain.training.trained import SPARSE_FILE, weight_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -84,13 +83,15 @@ def merge_folder(adapter: Path, base: Path) -> dict[str, bytes]:
 
 
 def _merge_folder(adapter: Path, base: Path) -> dict[str, bytes]:
-    from peft import PeftConfig
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     for folder, name in ((adapter, "adapter_config.json"), (base, "config.json")):
         if not (folder / name).is_file():
             raise DataInvalid(f"{name} is missing from {folder.name}", hint="check the path")
+    from peft import PeftConfig  # seconds, for which a wrong path need not wait
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from sealtrain.training.models.sparse import put_on
+
     try:
         peft_config = PeftConfig.from_pretrained(str(adapter))
         _refuse_prompts(peft_config)

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from sealtrain.errors import DataInvalid, ModelInvalid
+from sealtrain.training.trained import SPARSE_FILE
 
-__all__ = ["SPARSE_FILE", "SparseLinear", "fold", "put_on", "sparse_files", "sparse_layers"]
+__all__ = ["SparseLinear", "fold", "put_on", "sparse_files", "sparse_layers"]
 
-SPARSE_FILE: Final = "sparse.safetensors"
 _WRAPPED: Final = ("base_model.model.", ".base_layer")
 
 Model = TypeVar("Model", bound=nn.Module)

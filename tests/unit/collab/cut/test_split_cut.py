@@ -13,7 +13,8 @@ from safetensors.torch import load, save
 from torch import nn
 
 from sealtrain.errors import DataInvalid, ModelInvalid, UsageError
-from sealtrain.training.models.sparse import SPARSE_FILE, SparseLinear, fold, put_on, sparse_files
+from sealtrain.training.models.sparse import SparseLinear, fold, put_on, sparse_files
+from sealtrain.training.trained import SPARSE_FILE
 from sealtrain_collab.cut.activations import (
     Expected,
     Form,
