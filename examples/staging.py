@@ -86,11 +86,14 @@ def emptied(out: Path, mark: str) -> Path:
         out: The folder.
         mark: A file that every play leaves; a folder without it is somebody else's.
     """
-    if out.exists():
-        if not (out / mark).exists() and any(out.iterdir()):
-            raise SystemExit(f"{out} is not a folder of this story; choose another --out")
-        shutil.rmtree(out)
-    out.mkdir(parents=True)
+    try:
+        if out.exists():
+            if not (out / mark).exists() and any(out.iterdir()):
+                raise SystemExit(f"{out} is not a folder of this story; choose another --out")
+            shutil.rmtree(out)
+        out.mkdir(parents=True)
+    except OSError as error:
+        raise SystemExit(f"no folder can be made at {out}: {error.strerror}") from error
     return out
 
 

@@ -240,4 +240,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo-out"))
     chosen: Path = parser.parse_args().out.resolve()
-    play(emptied(chosen, "consortium.json"))
+    try:
+        play(emptied(chosen, "consortium.json"))
+    except OSError as error:
+        refused = error.filename or chosen
+        raise SystemExit(f"the system refused {refused}: {error.strerror}") from None

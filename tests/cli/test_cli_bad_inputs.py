@@ -44,6 +44,12 @@ def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Cases]
 
 
 @pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("good")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
 def at_the_desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Cases]]:
     with desk(tmp_path_factory.mktemp("desk")) as made:
         yield made, by_command(made, AT_THE_DESK)
@@ -65,8 +71,8 @@ def test_bad_input_is_refused(command: str, at: tuple[World, Cases]) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("command", LASTING_LAST)
-def test_a_call_of_every_command_works(command: str, at: tuple[World, Cases]) -> None:
-    works(command, at[0])
+def test_a_call_of_every_command_works(command: str, untouched: World) -> None:
+    works(command, untouched)
 
 
 def test_every_command_has_a_call_or_a_reason() -> None:
@@ -121,7 +127,7 @@ def answer_to(case: Case, made: World) -> str:
     assert "Traceback" not in answer.said, case.name
     assert "a bug in sealtrain" not in answer.said, case.name
     assert CANARY not in answer.said, case.name
-    assert len(answer.said) <= MOST_SAID, case.name
+    assert len(answer.said) <= MOST_SAID or answer.code == 0, case.name
     assert not answer.hung, case.name
     assert answer.code in DOCUMENTED, case.name
     if answer.refused and not call.keeps:

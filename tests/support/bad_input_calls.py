@@ -148,7 +148,7 @@ CALLS: Final[Mapping[str, Call]] = {
         lasting=True,
     ),
     "consortium follow": Call((Read("signed.json"), *ME, *OTHER)),
-    "consortium succeed": Call((Read("signed.json"), *ME, *OTHER, *OUT), lasting=True),
+    "consortium succeed": Call((Read("signed.json"), *ME, *OTHER, *OUT), keeps=True, lasting=True),
     "attest collect": Call((*guest(), "--nonce", Text("00" * 32), *OUT)),
     "attest verify": Call(EVIDENCE),
     "attest explain": Call(EVIDENCE),
@@ -258,7 +258,7 @@ CALLS: Final[Mapping[str, Call]] = {
             Read("cut/recipe.lock.json"), *guest("cut"), *BROKER, *OUT,
             "--listen", Address("127.0.0.1:0"), "--wait", Text("60s"),
         ),
-        ready="cut server ready",
+        ready="cut server ready", keeps=True,
     ),
     "split client": Call(
         (
@@ -291,7 +291,7 @@ CALLS: Final[Mapping[str, Call]] = {
             "--accelerator", Text("127.0.0.1:9"), "--writes", Text("127.0.0.1:9"),
             "--states", Write("states"), *guest("travelling"), *BROKER, *OUT,
         ),
-        code=4,
+        code=4, keeps=True,
     ),
     "travel demo": Call(("--out", Write("new")), ready="SIMULATED", keeps=True),
     "federate lead": Call(

@@ -82,10 +82,12 @@ def desk(folder: Path) -> Iterator[World]:
     """What the commands of ``bad_input_calls.AT_THE_DESK`` read: no server runs."""
     made = Stage(folder)
     made.meet()
-    Stage(_folder_of_foreign(folder)).meet()
+    foreign = Stage(_folder_of_foreign(folder))
+    foreign.meet()
     _desk(folder)
-    made.inputs.mkdir()
-    (made.inputs / "clinic-a.notes.jsonl").write_text(records("clinic-a"))
+    for one in (made, foreign):
+        one.inputs.mkdir()
+        (one.inputs / "clinic-a.notes.jsonl").write_text(records("clinic-a"))
     with _full_disk(folder / "disk") as disk:
         yield World(made, {"taken": "0"}, disk)
 

@@ -150,11 +150,12 @@ def _bounded(text: str) -> str:
 
 def report_usage(error: click.ClickException, *, as_json: bool) -> int:
     """Show that a command line makes no sense, with its usage, and return the exit code."""
-    error.message = _bounded(error.message)
+    said = _bounded(error.format_message())
     if as_json:
-        told = UsageError(error.format_message(), hint=_help_of(error))
+        told = UsageError(said, hint=_help_of(error))
         typer.echo(json.dumps({"error": told.to_dict()}, indent=2, ensure_ascii=False))
-    error.show()
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    click.UsageError(said, context).show()
     return error.exit_code
 
 

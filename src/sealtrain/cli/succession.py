@@ -188,13 +188,13 @@ def succeed(
     found = verify_succession(file.envelope, members).in_time(system_clock())
     if broker and identity is None:
         raise UsageError("brokers take a succession from an owner", check="--identity")
+    signer = None if identity is None else Identity.load(identity).signer
+    pins = [load_pin(path) for path in broker or ()]
     atomic_write(out, found.successor.to_bytes())
     answers: list[dict[str, Any]] = []
     failed: list[SealtrainError] = []
-    for path in broker or ():
-        pin = load_pin(path)
+    for pin in pins:
         url = pin.url
-        signer = None if identity is None else Identity.load(identity).signer
         try:
             with BrokerClient(url, signer=signer, broker=pin.broker_id) as client:
                 answers.append({"broker": url, "index": client.succeed(file.envelope)})

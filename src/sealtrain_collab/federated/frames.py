@@ -6,6 +6,7 @@ The relay runs outside: what comes from it is read with a cap, and proves nothin
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import struct
 from collections.abc import Callable
@@ -82,10 +83,10 @@ def bound_socket(path: Path) -> socket.socket:
     Raises:
         UsageError: A process listens there, or the path is no place for a socket.
     """
-    if len(str(path).encode()) > _MAX_PATH:
+    if len(os.fsencode(path)) > _MAX_PATH:
         raise UsageError(
             "the path of the relay's socket is too long",
-            got=f"{len(str(path).encode())} bytes",
+            got=f"{len(os.fsencode(path))} bytes",
             expected=f"at most {_MAX_PATH}",
             hint="choose a shorter one, such as under /run",
         )

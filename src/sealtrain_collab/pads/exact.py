@@ -100,8 +100,9 @@ def backend(
         multiply: int8 product with int32 sums; ``int8_product`` where ``None``.
 
     Raises:
-        UsageError: There is none of that name, or int8 products are wrong on this device.
+        UsageError: There is none of that name, no such device, or int8 products are wrong on it.
     """
+    _require_device(device)
     in_hardware, multiply = in_hardware or _int8_in_hardware, multiply or int8_product
     if name == "float64" or (name == "fastest" and not in_hardware(device)):
         return Float64()
@@ -114,6 +115,20 @@ def backend(
     if name == "fastest":
         return Float64()
     raise UsageError("int8 products are not exact on this device", got=device, hint="use float64")
+
+
+def _require_device(name: str) -> None:
+    try:
+        there = {"cpu": True, "cuda": torch.cuda.is_available()}.get(torch.device(name).type, False)
+    except RuntimeError:  # no name of a device
+        there = False
+    if not there:
+        raise UsageError(
+            "no such device",
+            check="--device",
+            got=name[:40],
+            expected="cpu, or cuda on a machine that has one",
+        )
 
 
 def _int8_in_hardware(device: str) -> bool:
