@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sealtrain.cli.programs import Part, program
+from sealtrain.base.processes import end_with_starter
+from sealtrain.cli.programs import Part, program, tied
 
 __all__ = ["Stage", "emptied"]
 
@@ -50,6 +51,7 @@ class Stage:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if quiet else None,
             text=True,
+            preexec_fn=end_with_starter(),
         )
         return _answer(done.returncode, done.stdout, done.stderr or "", expect)
 
@@ -70,7 +72,9 @@ class Stage:
 
     def _part(self, arguments: tuple[str | Path, ...], *, answers: bool) -> Part:
         name = f"program-{len(list(self.out.glob('program-*.log'))) + 1}"
-        return self.stack.enter_context(Part(name, self.out, arguments, answers=answers))
+        return self.stack.enter_context(
+            Part(name, self.out, arguments, answers=answers, start=tied)
+        )
 
     def _shown(self, arguments: tuple[str | Path, ...]) -> list[str]:
         words = [str(argument) for argument in arguments]

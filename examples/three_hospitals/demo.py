@@ -21,6 +21,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+from sealtrain.base.processes import end_with_starter  # noqa: E402
 from sealtrain.client.pin import load_pin  # noqa: E402
 from sealtrain.manifest import form  # noqa: E402
 from staging import Stage, emptied  # noqa: E402 - it lies beside the stories
@@ -141,7 +142,11 @@ def _story(demo: Stage) -> None:
     demo.title("The same training on plaintext, for comparison")
     plaintext = [str(HERE / "plaintext.py"), str(lock_folder / "recipe.lock.json"), str(out)]
     comparison = subprocess.run(  # noqa: S603 - our own program with our own words
-        [sys.executable, *plaintext], stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, *plaintext],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        preexec_fn=end_with_starter(),
     )
     plain = json.loads(comparison.stdout)
     _compare(trained, plain)

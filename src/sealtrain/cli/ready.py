@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from sealtrain.base.extras import require_extras
+from sealtrain.base.processes import end_with_starter
 from sealtrain.base.shipped import shipped
 from sealtrain.cli.output import Json, emit, table
 from sealtrain.errors import UsageError
@@ -73,7 +74,9 @@ def demo(
     story = shipped("examples/three_hospitals") / "demo.py"
     words = [sys.executable, str(story), "--out", str(out)]
     shown = sys.stderr if as_json else None
-    played = subprocess.run(words, stdout=shown)  # noqa: S603  # our own program, our own words
+    played = subprocess.run(  # noqa: S603  # our own program, our own words
+        words, stdout=shown, preexec_fn=end_with_starter()
+    )
     if played.returncode != 0:
         raise typer.Exit(played.returncode)
     emit(as_json, {"out": str(out), "manifest": str(out / "run" / RUN_MANIFEST)})
