@@ -20,7 +20,7 @@ import click
 import pytest
 from bad_input_calls import AT_THE_DESK, CALLS, NOT_WHOLE, NOTHING_TO_REPLACE
 from bad_input_cases import ANOTHER_FOLDER, Case, cases, good
-from bad_input_play import left_by, listing, play, remove
+from bad_input_play import left_by, listing, lost_by, play, remove
 from bad_input_world import World, desk, world
 from bad_inputs import ADDRESS, READ, TEXT, WRITE
 from cli_tree import all_commands
@@ -33,6 +33,8 @@ DOCUMENTED = (0, 1, 2, 3, 4, 5, 124)
 MOST_SAID = 40_000
 """Characters: an answer fits a few screens, however long the input is."""
 FULL_DISK = "full small tmpfs"
+DISK = "/dev/full"
+"""The device that a full disk is; who may write everywhere could lose it."""
 LASTING_LAST = sorted(CALLS, key=lambda name: CALLS[name].lasting)
 Cases = Mapping[str, Sequence[Case]]
 
@@ -130,6 +132,8 @@ def answer_to(case: Case, made: World) -> str:
     assert len(answer.said) <= MOST_SAID or answer.code == 0, case.name
     assert not answer.hung, case.name
     assert answer.code in DOCUMENTED, case.name
+    assert Path(DISK).is_char_device(), case.name
+    assert lost_by(folder, before) == [], case.name
     if answer.refused and not call.keeps:
         assert left_by(folder, before) == [], case.name
     remove(folder, before)  # the next call finds what this one found

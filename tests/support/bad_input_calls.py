@@ -299,7 +299,7 @@ CALLS: Final[Mapping[str, Call]] = {
             Read("federated/recipe.lock.json"), *guest("federated"), *BROKER,
             "--relay", Write("relay.sock"), *OUT,
         ),
-        ready="federation ready",
+        ready="federation ready", keeps=True,
     ),
     "federate join": Call(
         (

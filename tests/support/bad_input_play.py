@@ -91,6 +91,11 @@ def _error(printed: str, talk: str) -> str:
     return str(told.get("code") or (found[-1] if found else "-"))
 
 
+def lost_by(folder: Path, before: set[tuple[str, int]]) -> list[str]:
+    """What lay there and is gone."""
+    return sorted({name for name, _ in before} - {name for name, _ in listing(folder)})
+
+
 def listing(folder: Path) -> set[tuple[str, int]]:
     """Every file below a folder with its size, but those of servers."""
     found = set()

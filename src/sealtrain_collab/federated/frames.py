@@ -6,10 +6,11 @@ The relay runs outside: what comes from it is read with a cap, and proves nothin
 from __future__ import annotations
 
 import errno
-import os
 import socket
+import stat
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from sealtrain.errors import LimitExceeded, UsageError
@@ -83,10 +84,14 @@ def bound_socket(path: Path) -> socket.socket:
     Raises:
         UsageError: A process listens there, or the path is no place for a socket.
     """
-    if len(os.fsencode(path)) > _MAX_PATH:
+    try:
+        length = len(str(path).encode())
+    except UnicodeEncodeError:
+        raise UsageError("the path of the relay's socket is no text") from None
+    if length > _MAX_PATH:
         raise UsageError(
             "the path of the relay's socket is too long",
-            got=f"{len(os.fsencode(path))} bytes",
+            got=f"{length} bytes",
             expected=f"at most {_MAX_PATH}",
             hint="choose a shorter one, such as under /run",
         )
@@ -107,6 +112,9 @@ def bound_socket(path: Path) -> socket.socket:
 
 
 def _remove_what_is_left(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise FileExistsError(errno.EEXIST, "another file lies there")
     with socket.socket(socket.AF_UNIX) as caller:
         try:
             caller.connect(str(path))
