@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from carrying import carries
@@ -97,6 +98,13 @@ def test_a_late_update_does_not_count_and_its_party_takes_part_in_the_next_round
             world.party(name)
         merged_once = threading.Event()
         world.works["clinic-c"].before = lambda number: number == 1 and merged_once.wait(20)
+
+        def hold(number: int) -> None:  # or the rounds are over before the late update arrives
+            until = time.monotonic() + 3
+            while number == 2 and not world.events("update.refused") and time.monotonic() < until:
+                time.sleep(0.01)
+
+        world.works["clinic-a"].before = hold
         plan = rounds(rounds=3, round_seconds=4)
         merged = world.federation(plan, on_merged=lambda number, _loss: merged_once.set()).run(
             START
