@@ -6,8 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from sealtrain.base.files import atomic_write
-from sealtrain.errors import AlreadyExists
+from sealtrain.base.files import atomic_folder, atomic_write
 
 __all__ = ["FLWR_VERSION", "write_app"]
 
@@ -41,15 +40,15 @@ def write_app(folder: Path) -> None:
 
     Raises:
         AlreadyExists: It is there.
+        UsageError: The folder that it is to lie in does not exist.
     """
-    if folder.exists():
-        raise AlreadyExists(f"{folder} is there", hint="choose another --out")
     code = files("sealtrain_collab.federated").joinpath("relay.py").read_bytes()
-    package = folder / "sealtrain_relay"
-    package.mkdir(parents=True)
-    for path, data in (
-        (folder / "pyproject.toml", _PROJECT.encode()),
-        (package / "__init__.py", b'"""The relay of a federation."""\n'),
-        (package / "relay.py", code),
-    ):
-        atomic_write(path, data, overwrite=False)
+    with atomic_folder(folder, mode=0o755) as made:
+        package = made / "sealtrain_relay"
+        package.mkdir()
+        for path, data in (
+            (made / "pyproject.toml", _PROJECT.encode()),
+            (package / "__init__.py", b'"""The relay of a federation."""\n'),
+            (package / "relay.py", code),
+        ):
+            atomic_write(path, data, overwrite=False)
