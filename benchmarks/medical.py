@@ -24,7 +24,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +58,18 @@ class Wanted:
     way: str
     rate: float
     seed: int
+    server: float | None = None
 
     @property
     def key(self) -> str:
         """Names the cell."""
         place = f"{self.collection}/{self.partition}/{self.parties}"
-        return f"{place}/{self.way}/{self.rate:g}/{self.seed}"
+        return f"{place}/{self.way}/{self.rates}/{self.seed}"
+
+    @property
+    def rates(self) -> str:
+        """Learning rates as they are told."""
+        return f"{self.rate:g}" if self.server is None else f"{self.rate:g}+{self.server:g}"
 
     @property
     def digest(self) -> str:
@@ -116,16 +122,9 @@ class Grid:
                 if WAYS[way].kind == "words":
                     continue
                 yield from choosing(name, chooser_of(way))
-                rate = chosen_rate(cells, name, way)
-                if rate is not None:
-                    yield Wanted(
-                        collection=name,
-                        partition=partition,
-                        parties=parties,
-                        way=way,
-                        rate=rate,
-                        seed=seed,
-                    )
+                best = chosen(cells, name, way)
+                if best is not None:
+                    yield replace(best, partition=partition, parties=parties, way=way, seed=seed)
 
 
 def words_of(collection: str) -> Wanted:
@@ -136,7 +135,8 @@ def words_of(collection: str) -> Wanted:
 
 def choosing(collection: str, way: str) -> list[Wanted]:
     """Cells that choose a way's learning rate."""
-    from medical_task import RATES
+    from medical_task import RATES, SERVER_RATES
+    from medical_ways import WAYS
 
     return [
         Wanted(
@@ -146,21 +146,23 @@ def choosing(collection: str, way: str) -> list[Wanted]:
             way=way,
             rate=rate,
             seed=1,
+            server=server,
         )
         for rate in RATES
+        for server in (SERVER_RATES if WAYS[way].rule == "fedadam" else (None,))
     ]
 
 
-def chosen_rate(cells: Cells, collection: str, way: str) -> float | None:
-    """The rate with the best accuracy on validation, of equals the smallest; ``None``: not yet."""
+def chosen(cells: Cells, collection: str, way: str) -> Wanted | None:
+    """The cell that chose the rates: best on validation, of equals first; ``None``: not yet."""
     from medical_ways import chooser_of
 
-    found = [
-        (cells[one.key]["at_records"]["validation"], -one.rate)
-        for one in choosing(collection, chooser_of(way))
-        if one.key in cells
-    ]
-    return -max(found)[1] if len(found) == len(choosing(collection, way)) else None
+    candidates = choosing(collection, chooser_of(way))
+    if any(one.key not in cells for one in candidates):
+        return None
+    return max(  # the first of equals, and rates ascend
+        candidates, key=lambda one: cells[one.key]["at_records"]["validation"]
+    )
 
 
 def read_cells(
@@ -232,6 +234,7 @@ class Measuring:
                 wanted.partition,
                 wanted.parties,
                 wanted.rate,
+                wanted.server,
                 wanted.seed,
                 self._package,
                 Path(folder),

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from measured_on import machine
-from medical import PARTIES, Cells, Grid, Wanted, chosen_rate, words_of
+from medical import PARTIES, Cells, Grid, Wanted, choosing, chosen, words_of
 from medical_sets import Read
 from medical_split import divided
-from medical_task import RATES, settings_of
+from medical_task import settings_of
 from medical_ways import WAYS, chooser_of
 from sealtrain.base.files import atomic_write
 
@@ -64,9 +64,9 @@ def results_of(grid: Grid, cells: Cells, reads: dict[str, Read]) -> Told:
         },
         "rates": {
             name: {
-                way: rate
+                way: best.rates
                 for way in WAYS
-                if chooser_of(way) == way and (rate := chosen_rate(cells, name, way)) is not None
+                if chooser_of(way) == way and (best := chosen(cells, name, way)) is not None
             }
             for name in grid.collections
         },
@@ -96,15 +96,15 @@ def _shape(name: str, read: Read) -> Told:
 def _seeds(cells: Cells, place: Place, way: str) -> dict[int, Told]:
     """Cells of a way at its chosen rate, by seed."""
     name, partition, parties = place
-    rate = chosen_rate(cells, name, way)
-    if rate is None or WAYS[way].kind == "words":
+    best = chosen(cells, name, way)
+    if best is None or WAYS[way].kind == "words":
         return {}
     return {
         cell["cell"]["seed"]: cell
         for cell in cells.values()
         if (cell["cell"]["collection"], cell["cell"]["partition"]) == (name, partition)
         and (cell["cell"]["parties"], cell["cell"]["way"]) == (parties, way)
-        and cell["cell"]["rate"] == rate
+        and (cell["cell"]["rate"], cell["cell"].get("server")) == (best.rate, best.server)
     }
 
 
@@ -246,8 +246,9 @@ def _missing(grid: Grid, cells: Cells) -> Iterator[Told]:
                     if lacking <= 0:
                         continue
                     rates = 0
-                    if chosen_rate(cells, name, way) is None and chooser_of(way) == way:
-                        rates = len(RATES) - 1 if (partition, parties) == ("iid", PARTIES[0]) else 0
+                    chooses = chooser_of(way) == way and chosen(cells, name, way) is None
+                    if chooses and (partition, parties) == ("iid", PARTIES[0]):
+                        rates = sum(one.key not in cells for one in choosing(name, way)) - 1
                     ways[way] = lacking
                     tokens = settings.records(parties) * settings.length
                     seconds += (lacking + rates) * tokens * costs.get(way, costs.get("", 0.0))
@@ -334,7 +335,7 @@ def _collections(results: Told) -> Iterator[str]:
     yield ""
     for name, rates in results["rates"].items():
         if rates:
-            told = ", ".join(f"{WAYS[way].title} {rate:g}" for way, rate in rates.items())
+            told = ", ".join(f"{WAYS[way].title} {rate}" for way, rate in rates.items())
             yield f"Learning rates chosen on validation for `{name}`: {told}.\n"
 
 

@@ -22,7 +22,7 @@ from twosided import PlainRecords, seal
 
 Told = dict[str, Any]
 
-RATES = (3e-4, 1e-3, 3e-3, 1e-2)
+RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 """Learning rates that each way chooses from, on validation records."""
 LAYERS = 5
 """Of the encoder's six below every adapter, and at the parties where the model is cut."""
@@ -35,8 +35,8 @@ LORA = {
     "layers_to_transform": [5],
 }
 PREFIX = {"method": "prefix_tuning", "num_virtual_tokens": 16}
-SERVER_RATE, SERVER_TAU = 1e-2, 1e-3
-"""Of FedAdam's optimizer at the server."""
+SERVER_RATES, SERVER_TAU = (3e-3, 1e-2, 3e-2, 1e-1), 1e-3
+"""Of FedAdam's optimizer at the server; its rate is chosen together with that of the parties."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +104,10 @@ def digest_of(settings: Settings, way: Told) -> str:
             "layers": LAYERS,
             "lora": LORA,
             "prefix": PREFIX,
-            "server": [SERVER_RATE, SERVER_TAU],
             "alpha": ALPHA,
         }
+        if way["rule"] == "fedadam":
+            decided["tau"] = SERVER_TAU
     return hashlib.sha256(json.dumps(decided, sort_keys=True).encode()).hexdigest()
 
 
@@ -129,6 +130,7 @@ class Task:
         partition: How training records are dealt out.
         parties: To how many.
         rate: Learning rate.
+        server: Learning rate of the merge, where that has one.
         seed: Of the division and of training.
         package: Folder that holds the encoder as ``model``.
         folder: Empty, for sealed files.
@@ -140,6 +142,7 @@ class Task:
     partition: Partition
     parties: int
     rate: float
+    server: float | None
     seed: int
     package: Path
     folder: Path

@@ -25,7 +25,6 @@ from medical_task import (
     LAYERS,
     LORA,
     PREFIX,
-    SERVER_RATE,
     SERVER_TAU,
     Clock,
     Judge,
@@ -206,19 +205,19 @@ def _federated(task: Task, how: Way) -> tuple[States, Told]:
             carried = federated(recipe, rule, learners, settings.rounds, start)
             merged, crossed = carried.states, carried.bytes
         else:
-            merged = list(_in_the_clear(how.rule, learners, settings.rounds, start))
+            merged = list(_in_the_clear(task, how.rule, learners, start))
             crossed = 2 * len(learners) * sum(map(len, merged))
         told = {"steps": settings.steps, "bytes": crossed + moved()}
     return [(number * settings.local_steps, one) for number, one in enumerate(merged, 1)], told
 
 
 def _in_the_clear(
-    rule: str, learners: Mapping[str, Any], rounds: int, start: bytes
+    task: Task, rule: str, learners: Mapping[str, Any], start: bytes
 ) -> Iterator[bytes]:
     """The merged adapter after each round, with no channel and no lead."""
     state = start
-    server = _fedadam(learners, start) if rule == "fedadam" else None
-    for number in range(1, rounds + 1):
+    server = _fedadam(learners, start, task.server) if task.server is not None else None
+    for number in range(1, task.settings.rounds + 1):
         given = {name: learner.learn(number, state) for name, learner in learners.items()}
         form = next(iter(learners.values())).form
         previous = decode_state(state, form)
@@ -250,7 +249,7 @@ def _mean(updates: list[Update]) -> dict[str, torch.Tensor]:
 
 
 def _fedadam(
-    learners: Mapping[str, Any], start: bytes
+    learners: Mapping[str, Any], start: bytes, rate: float
 ) -> Callable[[int, list[Update]], dict[str, torch.Tensor]]:
     """Flower's FedAdam on the adapters."""
     from flwr.common import (
@@ -265,9 +264,7 @@ def _fedadam(
     form = decode_state(start, next(iter(learners.values())).form)
     names = sorted(form)
     arrays = [form[name].numpy() for name in names]
-    strategy = FedAdam(
-        initial_parameters=ndarrays_to_parameters(arrays), eta=SERVER_RATE, tau=SERVER_TAU
-    )
+    strategy = FedAdam(initial_parameters=ndarrays_to_parameters(arrays), eta=rate, tau=SERVER_TAU)
 
     def merged(number: int, updates: list[Update]) -> dict[str, torch.Tensor]:
         results: list[Any] = [

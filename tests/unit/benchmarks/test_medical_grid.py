@@ -10,11 +10,11 @@ import pytest
 from scipy.stats import ttest_rel
 
 import medical_task
-from medical import Grid, Wanted, choosing, chosen_rate, keep, read_cells
+from medical import Grid, Wanted, choosing, chosen, keep, read_cells
 from medical_page import interval, paired, results_of
 from medical_sets import Rows, found_in
 from medical_split import divided, shares
-from medical_task import RATES, Settings
+from medical_task import RATES, SERVER_RATES, Settings
 from medical_ways import WAYS, chooser_of
 
 
@@ -157,16 +157,26 @@ def test_a_cell_is_written_once_and_a_torn_line_costs_only_itself(tmp_path: Path
 @pytest.mark.claim("C241")
 def test_rates_are_chosen_on_validation_alone() -> None:
     # The rate with the best test accuracy has the worst validation accuracy.
-    validation, accuracy = (0.7, 0.7, 0.6, 0.5), (0.1, 0.2, 0.3, 0.9)
+    validation, accuracy = (0.7, 0.7, 0.6, 0.5, 0.5), (0.1, 0.2, 0.3, 0.9, 0.8)
     cells = {
         one.key: told(one, validation=score, accuracy=hidden)
         for one, score, hidden in zip(
             choosing("notes", "fedavg"), validation, accuracy, strict=True
         )
     }
-    assert chosen_rate(cells, "notes", "fedavg-sealed") == RATES[0]
+    best = chosen(cells, "notes", "fedavg-sealed")
+    assert best is not None
+    assert (best.rate, best.server) == (RATES[0], None)
     cells.popitem()
-    assert chosen_rate(cells, "notes", "fedavg-sealed") is None
+    assert chosen(cells, "notes", "fedavg-sealed") is None
+
+
+def test_a_way_whose_merge_has_a_rate_chooses_both() -> None:
+    candidates = choosing("notes", "fedadam")
+    assert len({one.key for one in candidates}) == len(RATES) * len(SERVER_RATES)
+    wins = candidates[7]
+    cells = {one.key: told(one, validation=0.9 if one == wins else 0.5) for one in candidates}
+    assert chosen(cells, "notes", "fedadam") == wins
 
 
 def test_a_resumed_grid_wants_only_what_is_missing() -> None:
