@@ -187,9 +187,10 @@ CALLS: Final[Mapping[str, Call]] = {
         "--shares", Text("3"), *OUT,
     )),
     "broker root join": Call((Read("shares/{share0}"), "shares/{share1}", *OUT)),
-    "broker token create": Call((
-        Text("watcher"), "--scope", Text("metrics"), *OUT, "--state", Read("broker-copy"),
-    )),
+    "broker token create": Call(
+        (Text("watcher"), "--scope", Text("metrics"), *OUT, "--state", Read("broker-copy")),
+        undo=("broker", "token", "remove", "watcher", "--state", "broker-copy"),
+    ),
     "broker token list": Call(("--state", Read("broker-copy"))),
     "broker token remove": Call((Text("old"), "--state", Read("broker-copy")), lasting=True),
     "deploy run": Call(

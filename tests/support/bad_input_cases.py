@@ -25,6 +25,7 @@ class Call:
         answers: Whether it has ``--json``.
         keeps: Its output stays after a failure: the next start goes on in it, or a person reads it.
         lasting: Played in full only once, at the end: other calls fail after it.
+        undo: The call that takes back what it did, where a second one would fail.
     """
 
     words: tuple[Word, ...]
@@ -33,6 +34,7 @@ class Call:
     answers: bool = True
     keeps: bool = False
     lasting: bool = False
+    undo: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

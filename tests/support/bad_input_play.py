@@ -69,6 +69,8 @@ def play(at: Stage, words: tuple[str, ...], call: Call, *, elsewhere: bool = Fal
         ended = process.wait(WITHIN_S)
         printed, talk = _text(out), _text(err)
     ready = ready or (bool(call.ready) and call.ready in talk and ended == 0)
+    if ended == 0 and call.undo:
+        at.run(*call.undo)
     return Played(
         code=0 if ready else ended,
         error="-" if ready else _error(printed, talk),

@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -257,10 +258,12 @@ def _adapter(folder: Path) -> None:
 
     write_base(folder / "base")
     recipe = sft(model={"path": "base"}, peft=LORA)
-    model = get_peft_model(
-        build_model(recipe, folder, "AutoModelForCausalLM"),
-        adapter_config(recipe.peft, "CAUSAL_LM"),
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecations of one library by another
+        model = get_peft_model(
+            build_model(recipe, folder, "AutoModelForCausalLM"),
+            adapter_config(recipe.peft, "CAUSAL_LM"),
+        )
     write_files(folder / "adapter", model_files(model, None))
 
 
