@@ -259,7 +259,7 @@ def _adapter(folder: Path) -> None:
     write_base(folder / "base")
     recipe = sft(model={"path": "base"}, peft=LORA)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecations of one library by another
+        warnings.simplefilter("ignore", FutureWarning)  # of one library by another
         model = get_peft_model(
             build_model(recipe, folder, "AutoModelForCausalLM"),
             adapter_config(recipe.peft, "CAUSAL_LM"),
