@@ -18,6 +18,7 @@ import os
 import socket
 import statistics
 import struct
+import sys
 import tempfile
 import threading
 import time
@@ -26,21 +27,17 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from masks_world import RUN_ID, party_masks
 
 from measured_on import machine
-from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.canonical import JsonValue
 from sealtrain.base.digests import sha256_hex
-from sealtrain.base.encoding import to_base64
-from sealtrain.base.secret import Secret
-from sealtrain.consortium.receipts import Lease, ReleasedDataset, ReleaseReceipt, sign_receipt
 from sealtrain.errors import SealtrainError
-from sealtrain.release.messages import ledger_origin
-from sealtrain.sealing.hpke import HpkePrivateKey
 from sealtrain.signing.dsse import Ed25519Signer
-from sealtrain.signing.identity import broker_id
-from sealtrain.signing.parties import party_run_id
 from sealtrain_collab.channel.answers import Done
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
@@ -49,14 +46,11 @@ from sealtrain_collab.federated.carrier import Carrier
 from sealtrain_collab.federated.federation import Federation, Merging, Rounds, Taken
 from sealtrain_collab.federated.holding import Holding
 from sealtrain_collab.federated.mailbox import Mailbox
-from sealtrain_collab.federated.masks.introductions import Facts, peer_key
-from sealtrain_collab.federated.masks.messages import Introduction
-from sealtrain_collab.federated.masks.party import PartyMasks, Revealed, Terms
+from sealtrain_collab.federated.masks.party import PartyMasks, Terms
 from sealtrain_collab.federated.masks.ring import Summed, encode
 from sealtrain_collab.federated.masks.rounds import Masking
 from sealtrain_collab.federated.messages import PURPOSE, Asked, Joined
 
-RUN_ID, CONSORTIUM, APP, COMPOSE, RECIPE = "4f" * 16, "c0" * 32, "a0" * 20, "d0" * 32, "e0" * 32
 WITHIN_S = 600
 TIMES = 3
 
@@ -140,7 +134,7 @@ def _run(parties: int, numbers: int, rounds: int, *, masked: bool) -> tuple[floa
             masks = None
             if masked:
                 terms = Terms(threshold=threshold, least=parties)
-                masks = _masks(name, names, folder, terms)
+                masks = party_masks(name, folder, parties=names, terms=terms)
             work = _Adds(number, numbers, masks)
             mailbox = stack.enter_context(Mailbox(folder / f"{name}.sock"))
             thread = threading.Thread(target=_serve, args=(mailbox, name, work), daemon=True)
@@ -234,64 +228,6 @@ def _talk(me: str, accepted: list[str]) -> Conversation:
         proof=ProveKey(_signer(me)),
         accept=AcceptKey(frozenset(_signer(name).public for name in accepted)),
         random=os.urandom,
-    )
-
-
-def _masks(party: str, parties: list[str], folder: Path, terms: Terms) -> PartyMasks:
-    key = HpkePrivateKey(Secret(os.urandom(32)))
-    facts = Facts(
-        run_id=RUN_ID,
-        consortium_id=CONSORTIUM,
-        app_id=APP,
-        compose_hash=COMPOSE,
-        recipe_hash=RECIPE,
-        brokers=(broker_id(_signer("broker").public),),
-        origin=ledger_origin(CONSORTIUM),
-        owners={name: sha256_hex(name.encode()) for name in parties},
-        simulated=True,
-    )
-    return PartyMasks(
-        party,
-        RUN_ID,
-        terms,
-        own=_introduction(party, key),
-        key=key,
-        peer_key=lambda one: peer_key(one, facts),
-        revealed=Revealed(folder / f"{party}.json", RUN_ID),
-        random=os.urandom,
-    )
-
-
-def _introduction(party: str, key: HpkePrivateKey) -> Introduction:
-    """A receipt of a broker that this benchmark is."""
-    transcript = canonical_json({"hpke_public_key": to_base64(key.public.raw)})
-    broker = _signer("broker")
-    owner_id = sha256_hex(party.encode())
-    receipt = ReleaseReceipt(
-        kind="release",
-        broker_id=broker_id(broker.public),
-        run_id=party_run_id(RUN_ID, party),
-        resume=False,
-        consortium_id=CONSORTIUM,
-        app_id=APP,
-        compose_hash=COMPOSE,
-        recipe_hash=RECIPE,
-        datasets=(ReleasedDataset(dataset_id="11" * 16, owner_id=owner_id, root="22" * 32),),
-        approved_by=(party,),
-        evidence_digest="33" * 32,
-        transcript_digest=sha256_hex(transcript),
-        verdict={},
-        simulated=True,
-        released_at="2026-10-01T00:00:00Z",
-        lease=Lease(lease_id="44" * 32, not_after="2026-10-01T01:00:00Z"),
-        checkpoint=None,
-    )
-    return Introduction(
-        party=party,
-        broker_key=to_base64(broker.public),
-        rotations=(),
-        receipt=sign_receipt(receipt, broker).to_dict(),
-        transcript=to_base64(transcript),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federated_stage import RECIPE, stage
+from federated_stage import RECIPE, Stage, stage
 from federated_world import Relay
 from language_world import BERT
 from manifest_world import FEDERATED
@@ -62,16 +62,20 @@ def visits(owner: str) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
+def met(made: Stage) -> tuple[Relay, str]:
+    """Lead and all parties as processes, what carries their messages, and the run's id."""
+    made.start("lead", "lead")
+    run_id = made.said("lead", "federation ready").rsplit(" ", 1)[-1]
+    relay = Relay(made.sockets / "lead.sock", [made.sockets / f"{owner}.sock" for owner in OWNERS])
+    for owner in OWNERS:
+        made.join(owner, run_id)
+    return relay, run_id
+
+
 @pytest.mark.claim("C78")
 def test_rounds_that_hide_patients_say_their_price_and_no_figure(tmp_path: Path) -> None:
     with stage(tmp_path, rows=visits, **HIDING) as made:
-        made.start("lead", "lead")
-        run_id = made.said("lead", "federation ready").rsplit(" ", 1)[-1]
-        relay = Relay(
-            made.sockets / "lead.sock", [made.sockets / f"{owner}.sock" for owner in OWNERS]
-        )
-        for owner in OWNERS:
-            made.join(owner, run_id)
+        relay, _ = met(made)
         made.said(OWNERS[2], "round 1")
         made.parts[OWNERS[2]].kill()
         outcome = made.ended("lead")
@@ -97,13 +101,7 @@ def test_rounds_that_hide_patients_say_their_price_and_no_figure(tmp_path: Path)
 def test_a_federation_of_processes_ends_in_a_manifest_that_verifies(tmp_path: Path) -> None:
     how = FEDERATED | {"rounds": 6, "local_steps": 2, "aggregation": "exact", "min_parties": 2}
     with stage(tmp_path, collaboration=how) as made:
-        made.start("lead", "lead")
-        run_id = made.said("lead", "federation ready").rsplit(" ", 1)[-1]
-        relay = Relay(
-            made.sockets / "lead.sock", [made.sockets / f"{owner}.sock" for owner in OWNERS]
-        )
-        for owner in OWNERS:
-            made.join(owner, run_id)
+        relay, run_id = met(made)
         made.said("lead", "round 1 of 6")
         lost = OWNERS[2]
         made.parts[lost].kill()
@@ -140,13 +138,7 @@ def test_a_lead_that_sees_only_sums_says_so_in_the_manifest(tmp_path: Path) -> N
         "round_seconds": 60, "masks": {"threshold": 2},
     }  # fmt: skip
     with stage(tmp_path, collaboration=how) as made:
-        made.start("lead", "lead")
-        run_id = made.said("lead", "federation ready").rsplit(" ", 1)[-1]
-        relay = Relay(
-            made.sockets / "lead.sock", [made.sockets / f"{owner}.sock" for owner in OWNERS]
-        )
-        for owner in OWNERS:
-            made.join(owner, run_id)
+        relay, _ = met(made)
         made.said("lead", "round 1 of 6")
         lost = OWNERS[2]
         made.parts[lost].kill()

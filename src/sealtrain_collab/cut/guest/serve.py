@@ -80,9 +80,9 @@ def serve(
     with bind(listen, what="clients") as listener:  # an address in use leaves no folder
         settings = replace(settings, listen=written(*listen))
         run = LeadRun.begin(settings, on_failure=on_failure, alone=alone)
-        save_run(settings, run.run_id)
-        work = _Work(run, of_kind(run.recipe, Cut), wait=wait, patience=patience)
-        return _served(run, work, listener, ready=ready, progress=progress, alone=alone)
+        return _served(
+            run, listener, wait=wait, patience=patience, ready=ready, progress=progress, alone=alone
+        )
 
 
 def resume_server(
@@ -121,26 +121,25 @@ def resume_server(
     with bind(listen, what="clients") as listener:
         settings = replace(settings, listen=written(*listen))
         run = LeadRun(settings, run_id, on_failure=on_failure, alone=alone)
-        try:
-            save_run(settings, run_id)
-            work = _Work(run, of_kind(run.recipe, Cut), wait=wait, patience=patience)
-        except BaseException:
-            run.close()
-            raise
-        return _served(run, work, listener, ready=ready, progress=progress, alone=alone)
+        return _served(
+            run, listener, wait=wait, patience=patience, ready=ready, progress=progress, alone=alone
+        )
 
 
 def _served(
     run: LeadRun,
-    work: _Work,
     listener: socket.socket,
     *,
+    wait: float,
+    patience: float,
     ready: Callable[[str], object],
     progress: bool,
     alone: bool,
 ) -> Outcome:
     with ExitStack() as stack:
         stack.callback(run.close)
+        save_run(run.settings, run.run_id)
+        work = _Work(run, of_kind(run.recipe, Cut), wait=wait, patience=patience)
         ready(written(*listener.getsockname()[:2]))
         return secluded(
             run,
