@@ -52,6 +52,7 @@ class Medical:
             "partition": "iid",
             "parties": 3,
             "rate": 1e-2,
+            "server": None,
             "seed": 1,
             "package": minilm().parent,
             "folder": place,
