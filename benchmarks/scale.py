@@ -81,15 +81,10 @@ def measure(gigabytes: list[int], nodes: list[int], folder: Path) -> dict[str, A
         _read(store, largest, 1, [(middle, middle + LONG_STEPS * STEP)], long)
         found["long"] = long[0]
     found["constants"] = constants(found, folder)
+    wanted = Plan()
     found["plan"] = {
-        name: {
-            "plan": asdict(wanted),
-            "rows": [asdict(row) for row in plan(found["constants"], wanted)],
-        }
-        for name, wanted in {
-            "lease of an hour": Plan(),
-            "lease of seven days": Plan(lease_hours=7 * 24),
-        }.items()
+        "plan": asdict(wanted),
+        "rows": [asdict(row) for row in plan(found["constants"], wanted)],
     }
     return found
 

@@ -166,31 +166,27 @@ def _ranks(found: dict[str, Any]) -> str:
 
 def _plan(found: dict[str, Any]) -> str:
     lines = ["## On paper: 100 TB and 1,000 GPUs\n"]
-    plans = found["plan"]
-    wanted = next(iter(plans.values()))["plan"]
+    wanted, rows = found["plan"]["plan"], found["plan"]["rows"]
     lines += [
         f"One epoch of {wanted['terabytes']:.0f} TB in {wanted['days']:.0f} days, "
         f"{wanted['gpus']:,} GPUs in nodes of {wanted['gpus_a_node']}, "
-        f"{wanted['brokers']} brokers, a checkpoint every {wanted['checkpoint_hours']:.0f} h. "
+        f"{wanted['brokers']} brokers, leases of {wanted['lease_hours']:.0f} h, a checkpoint every "
+        f"{wanted['checkpoint_hours']:.0f} h, resumed {wanted['resumes']} times. "
         "Nothing here was run at that size: "
         "the script multiplies the constants that it measured. Releases and renewals are of a real "
-        "broker with SQLite and simulated guests.",
+        "broker with SQLite and simulated guests.\n",
+        "| what | in the plan | how | of its limit |",
+        "|---|---:|---|---:|",
     ]
-    for name, one in plans.items():
-        lines += [
-            f"\n**With a {name}**\n",
-            "| what | in the plan | how | of its limit |",
-            "|---|---:|---|---:|",
-        ]
-        for row in one["rows"]:
-            used = "" if row["used"] is None else f"{100 * row['used']:,.0f} % of {row['limit']}"
-            lines.append(f"| {row['what']} | {row['found']} | {row['how']} | {used} |")
-        over = [row for row in one["rows"] if row["used"] is not None]
-        over.sort(key=lambda row: -row["used"])
-        named = ", then ".join(
-            f"{row['what']} at {100 / row['used']:.3g} % of the plan"
-            for row in over
-            if row["used"] > 1
-        )
-        lines.append(f"\nBreaks first: {named or 'nothing that has a limit'}.")
+    for row in rows:
+        used = "" if row["used"] is None else f"{100 * row['used']:,.0f} % of {row['limit']}"
+        lines.append(f"| {row['what']} | {row['found']} | {row['how']} | {used} |")
+    limited = [row for row in rows if row["used"] is not None]
+    limited.sort(key=lambda row: -row["used"])
+    named = ", then ".join(
+        f"{row['what']} at {100 / row['used']:.3g} % of the plan"
+        for row in limited
+        if row["used"] > 1
+    )
+    lines.append(f"\nBreaks first: {named or 'nothing that has a limit'}.")
     return "\n".join(lines) + "\n"

@@ -106,6 +106,7 @@ class Plan:
         brokers: Asked by every node.
         days: Of training.
         lease_hours: Of a broker's leases.
+        resumes: How often a node is replaced, or all go on after an end.
         checkpoint_hours: Between two checkpoints.
         parameters: Of the model, trained in full: float32 and two moments.
     """
@@ -116,6 +117,7 @@ class Plan:
     brokers: int = 3
     days: float = 30
     lease_hours: float = 1
+    resumes: int = 4
     checkpoint_hours: float = 1
     parameters: float = 70e9
 
@@ -161,8 +163,10 @@ def plan(measured: Mapping[str, float], wanted: Plan) -> list[Row]:
     entries = renewals * wanted.brokers
     # A proof has one more hash, of 67 bytes in JSON, each time the ledger doubles.
     deeper = 67 * max(0.0, log2(max(renewals, 2) / measured["ledger_entries"]))
-    kept = ceil(wanted.days * 24 / wanted.lease_hours) * wanted.nodes * wanted.brokers
-    receipts = kept * (measured["manifest_renewal"] + deeper) * 4 / 3
+    leases = wanted.nodes * wanted.brokers * (1 + wanted.resumes)
+    kept = 2 * leases
+    pair = measured["manifest_release"] + measured["manifest_renewal"] + 2 * deeper
+    receipts = leases * pair * 4 / 3
     state = wanted.parameters * 12
     fetched = wanted.terabytes * measured["opened_by_ranks"] * measured["fetched_a_byte"]
     log = checkpoints * measured["run_log_entry"]
@@ -229,9 +233,9 @@ def plan(measured: Mapping[str, float], wanted: Plan) -> list[Row]:
         Row(
             what="receipts in the manifest",
             found=f"{kept:,} of {entries:,.0f}, {_bytes(receipts)}",
-            how="those that show an unbroken lease: one a lease, node and broker, in base64",
+            how="a release and the last renewal for each node, broker and resume, in base64",
             used=max(receipts / MAX_MANIFEST_BYTES, kept / MAX_RECEIPTS),
-            limit="8 MiB, 4096 receipts: before that, the run stops with a checkpoint",
+            limit="32 MiB, 4096 receipts: no run begins or resumes that would need more",
         ),
         Row(
             what="run log in the manifest",

@@ -159,6 +159,7 @@ class EntryRules:
         self._entries = 0
         self._ended = False
         self._runs: dict[str, tuple[Target, str]] = {}
+        self._until: dict[str, int] = {}
         self._places: dict[str, tuple[Target | None, int]] = {}
         self._anchors: dict[str, Anchor] = {}
         self._data: dict[str, frozenset[tuple[str, str]]] = {}
@@ -318,6 +319,9 @@ class EntryRules:
                 yield f"run {grant.run_id} does not hold the lease that is renewed"
             if ("lease given back", grant.lease_id) in self._once:
                 yield f"run {grant.run_id} had given its lease back"
+            if at - DECISION_SECONDS >= self._until.get(grant.lease_id, at):
+                yield f"run {grant.run_id} got a lease again that had ended"
+            self._until[grant.lease_id] = from_rfc3339(grant.not_after)
             said = grant.privacy or grant.standing or grant.series
             if grant.data or said or grant.reserved_at is not None or grant.continues is not None:
                 yield "a renewal releases and reserves nothing"
@@ -331,6 +335,7 @@ class EntryRules:
         elif grant.standing or grant.series:
             yield "a later release of a run counts nothing under a standing approval"
         self._runs[grant.run_id] = (target, grant.lease_id)
+        self._until[grant.lease_id] = from_rfc3339(grant.not_after)
         self._control.released(grant.run_id, target, self._entries - 1)
         if self._data.setdefault(grant.run_id, grant.data) != grant.data:
             yield f"run {grant.run_id} began with other data, and noise is made from its data"

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from sealtrain.base.canonical import canonical_json, parse_json
-from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.limits import MAX_MANIFEST_BYTES, MAX_RECEIPTS
 from sealtrain.errors import LimitExceeded
@@ -26,8 +25,6 @@ __all__ = [
 ]
 
 MAX_POINTS = 2000
-_LONGEST_LEASE_SECONDS: Final = 7 * 86_400
-_SHARE_OF_SHORT_LEASES: Final = 0.75
 _SHARE: Final = 0.95
 
 
@@ -39,7 +36,7 @@ def in_order_of_ledgers(releases: Sequence[dict[str, Any]]) -> list[dict[str, An
     """
     by_broker: dict[str, list[tuple[int, str, dict[str, Any]]]] = {}
     for document in releases:
-        receipt = parse_json(from_base64(document["receipt"]["payload"]))
+        receipt = _receipt(document)
         signer = document["receipt"]["signatures"][0]["keyid"]
         place = (int(document["proof"]["index"]), receipt["released_at"], document)
         by_broker.setdefault(signer, []).append(place)
@@ -48,73 +45,61 @@ def in_order_of_ledgers(releases: Sequence[dict[str, Any]]) -> list[dict[str, An
 
 
 def needed_releases(releases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The receipts that show an unbroken chain of leases of each broker and party, in their order.
+    """The release and the last renewal of each lease, in their order.
 
-    Every release stays; between two releases the fewest renewals whose leases still overlap stay,
-    including the last renewal.
+    A broker renews no lease that has ended, so the last renewal says that it was live until then
+    (spec/run-manifest.md §4). So a run needs as many receipts as it got leases, however long it is.
 
     Args:
         releases: ``{"receipt": envelope, "proof": proof}`` in order of time; the guest verified
             each answer when it came.
     """
-    chains = [_chain_of(release["receipt"]) for release in releases]
+    newest: dict[tuple[str, str, str], int] = {}
     kept: list[int] = []
-    for chain in dict.fromkeys(chains):
-        places = [place for place, one in enumerate(chains) if one == chain]
-        kept += [places[at] for at in _needed([releases[place] for place in places])]
-    return [releases[place] for place in sorted(kept)]
+    for place, release in enumerate(releases):
+        receipt = _receipt(release)
+        if receipt["kind"] == "release":
+            kept.append(place)
+        else:
+            newest[*_guest_and_broker(release), receipt["lease"]["lease_id"]] = place
+    return [releases[place] for place in sorted([*kept, *newest.values()])]
 
 
 def require_room_for_receipts(releases: Sequence[dict[str, Any]]) -> None:
-    """Refuse to go on with a run whose receipts would outgrow its manifest.
+    """Refuse to begin or resume a run whose receipts would outgrow its manifest.
 
-    A run of many guests, many brokers or short leases needs more receipts than a manifest may hold.
-    With longer leases it needs fewer, so room is left for those of a run that goes on with them.
+    Each lease needs its release and, in the end, a renewal. So a run that has room as it begins
+    has room when it ends, and one that has none stops before it trained.
 
     Args:
         releases: As ``needed_releases`` returned them.
 
     Raises:
-        LimitExceeded: They fill three quarters of a manifest and leases could be longer, or nearly
-            all of it.
+        LimitExceeded: They and the renewals to come fill nearly all of a manifest.
     """
-    if not releases:
-        return
-    in_base64 = 4 * sum(len(canonical_json(release)) for release in releases) / 3
-    share = max(in_base64 / MAX_MANIFEST_BYTES, len(releases) / MAX_RECEIPTS)
-    newest = parse_json(from_base64(releases[-1]["receipt"]["payload"]))
-    ends = from_rfc3339(newest["lease"]["not_after"])
-    seconds = ends - from_rfc3339(newest["released_at"])
-    if share > (_SHARE if seconds >= _LONGEST_LEASE_SECONDS else _SHARE_OF_SHORT_LEASES):
+    newest = {_guest_and_broker(release): release for release in releases}
+    to_come = [release for release in newest.values() if _receipt(release)["kind"] == "release"]
+    listed = [*releases, *to_come]
+    in_base64 = 4 * sum(len(canonical_json(release)) for release in listed) / 3
+    share = max(in_base64 / MAX_MANIFEST_BYTES, len(listed) / MAX_RECEIPTS)
+    if share > _SHARE:
         raise LimitExceeded(
             "the receipts of this run outgrow its manifest",
             check="receipts",
-            got=f"{len(releases)} receipts, {share:.0%} of a manifest, by leases of {seconds} s",
-            expected="room for those until the end of the run",
-            hint="give the brokers a longer lease (up to 7 days), then: sealtrain resume",
+            got=f"{len(listed)} receipts of {len(newest)} leases, {share:.0%} of a manifest",
+            expected="two for each guest, broker and resume, in one manifest",
+            hint="the run has too many guests or brokers, or was resumed too often: begin another",
         )
 
 
-def _chain_of(receipt: dict[str, Any]) -> tuple[str, str]:
-    """Broker and run that a receipt is about."""
-    return receipt["signatures"][0]["keyid"], parse_json(from_base64(receipt["payload"]))["run_id"]
+def _receipt(release: dict[str, Any]) -> dict[str, Any]:
+    payload: dict[str, Any] = parse_json(from_base64(release["receipt"]["payload"]))
+    return payload
 
 
-def _needed(releases: Sequence[dict[str, Any]]) -> list[int]:
-    """Indexes of the receipts that show the chain of one broker and run."""
-    receipts = [parse_json(from_base64(release["receipt"]["payload"])) for release in releases]
-    kept = [0] if receipts else []
-    while kept and kept[-1] < len(receipts) - 1:
-        last = kept[-1]
-        ends = from_rfc3339(receipts[last]["lease"]["not_after"])
-        following = last + 1
-        for place in range(last + 1, len(receipts)):
-            renewal = receipts[place]["kind"] == "renewal"
-            if not renewal or from_rfc3339(receipts[place]["released_at"]) >= ends:
-                break
-            following = place
-        kept.append(following)
-    return kept
+def _guest_and_broker(release: dict[str, Any]) -> tuple[str, str]:
+    """By run id and key: a guest of several asks under a run id of its own."""
+    return _receipt(release)["run_id"], release["receipt"]["signatures"][0]["keyid"]
 
 
 def condensed_history(

@@ -17,6 +17,7 @@ from typing import Any, Final
 from sealtrain.attest.evidence import Collateral
 from sealtrain.base.clock import system_clock
 from sealtrain.base.files import atomic_write, read_bounded
+from sealtrain.base.limits import MAX_MANIFEST_BYTES
 from sealtrain.base.secret import Secret
 from sealtrain.base.version import VERSION
 from sealtrain.client.pin import BrokerPin, load_pin
@@ -106,7 +107,7 @@ class Prepared:
     @cached_property
     def manifest(self) -> bytes:
         """The run's manifest."""
-        return read_bounded(self.run / "manifest.json", 8 << 20)
+        return read_bounded(self.run / "manifest.json", MAX_MANIFEST_BYTES)
 
     @cached_property
     def vendor(self) -> SimulatorState:

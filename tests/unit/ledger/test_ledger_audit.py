@@ -493,6 +493,21 @@ def test_what_a_broker_should_not_have_written_is_named(
     assert any(problem in one.problem for one in found), found
 
 
+@pytest.mark.claim("C266")
+@pytest.mark.parametrize(("late", "named"), [(59, False), (60, True)])
+def test_a_lease_that_was_renewed_after_its_end_is_named(
+    history: History, state: Path, late: int, named: bool
+) -> None:
+    body = body_of(history, "renewal") | {"receipt_digest": "ef" * 32}
+    ended = from_rfc3339(body["not_after"])
+    body["not_after"] = to_rfc3339(ended + 3600)
+    entry = {"kind": "renewal", "at": to_rfc3339(ended + late), "body": body}
+    with closing(LedgerStore(state / "ledger.sqlite", history.meta)) as store:
+        index = store.append([canonical_json(entry)])
+    found = history.audit(state, history.kept).findings
+    assert any(one.index == index and "had ended" in one.problem for one in found) == named
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -345,16 +345,16 @@ LIES: dict[str, tuple[str, type[Refused], Change]] = {
         ),
     ),
     "a run beyond its lease": ("times", LeaseStale, _releases({"lease": _lease(RELEASED + 60)})),
-    "a renewal after the lease ended": (
+    "a run beyond its last renewal": (
         "times",
         LeaseStale,
         _releases(
-            {"lease": _lease(RELEASED + 60)},
+            {},
             {
                 "kind": "renewal",
                 "datasets": (),
                 "released_at": to_rfc3339(RELEASED + 61),
-                "lease": _lease(RELEASED + LEASE_S),
+                "lease": _lease(RELEASED + 90),
             },
         ),
     ),
