@@ -151,8 +151,8 @@ def test_a_trust_file_that_cannot_be_read_gives_no_verdict(
 
 
 FILES: dict[str, Callable[[bytes], bytes]] = {
-    "8 MB": lambda data: data + b" " * (MAX_MANIFEST_BYTES + 1 - len(data)),
-    "almost 8 MB": lambda data: data + b" " * (MAX_MANIFEST_BYTES - len(data)),
+    "too long": lambda data: data + b" " * (MAX_MANIFEST_BYTES + 1 - len(data)),
+    "almost too long": lambda data: data + b" " * (MAX_MANIFEST_BYTES - len(data)),
     "a future version": lambda data: canonical_json({**json.loads(data), "version": 9}),
     "two versions": lambda data: data[:-1] + b',"version":1,"version":2}',
     "deep": lambda _: b"[" * 200_000,
@@ -350,7 +350,7 @@ def lie(made: str, world: ConsoleWorld, folder: Path, index: dict[str, Any]) -> 
         case "another document's":
             index["compose_hash"] = "ab" * 32
             write(folder, index)
-        case "a manifest of 8 MB":
+        case "a manifest that is too long":
             with_manifest(folder, index, manifest + b" " * MAX_MANIFEST_BYTES)
         case "a future version":
             with_manifest(folder, index, FILES["a future version"](manifest))
@@ -371,7 +371,7 @@ STORE_LIES = {
     "a swapped manifest": "output-store-invalid",
     "another run's manifest": "output-store-invalid",
     "another document's": "output-store-invalid",
-    "a manifest of 8 MB": "output-store-invalid",
+    "a manifest that is too long": "output-store-invalid",
     "a future version": "manifest-malformed",
     "an altered manifest": "signature-invalid",
     "an output less": "output-store-invalid",

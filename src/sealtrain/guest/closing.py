@@ -245,7 +245,7 @@ def written(
             check="manifest",
             got=f"{len(manifest)} bytes",
             expected=f"at most {MAX_MANIFEST_BYTES}",
-            hint="give the brokers a longer lease, or checkpoint less often, in the next run",
+            hint="checkpoint less often, in the next run",
         )
     atomic_write(out / RUN_MANIFEST, manifest, overwrite=True)
     return manifest
