@@ -235,7 +235,7 @@ def plan(measured: Mapping[str, float], wanted: Plan) -> list[Row]:
             found=f"{kept:,} of {entries:,.0f}, {_bytes(receipts)}",
             how="a release and the last renewal for each node, broker and resume, in base64",
             used=max(receipts / MAX_MANIFEST_BYTES, kept / MAX_RECEIPTS),
-            limit="32 MiB, 4096 receipts: no run begins or resumes that would need more",
+            limit="48 MiB, 4096 receipts: no run begins or resumes that would need more",
         ),
         Row(
             what="run log in the manifest",

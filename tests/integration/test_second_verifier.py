@@ -106,13 +106,13 @@ def test_a_sample_of_mutants_ends_alike(
 def test_a_file_of_another_size_or_version_is_refused_alike_and_soon(
     world: World, honest: bytes
 ) -> None:
-    """32 MiB of one text, of depth and of values; a version twice, and one of the future."""
+    """48 MiB of one text, of depth and of values; a version twice, and one of the future."""
     mutants = Mutants(world, honest)
     later = json.loads(honest)
     later["version"] = 2
     statement = json.loads(json.dumps(mutants.statement))
     statement["predicateType"] = statement["predicateType"].replace("/v2", "/v3")
-    most = 32 << 20
+    most = 48 << 20
     files = {
         "over the limit": b" " * (most + 1),
         "one text": b'{"version":1,"x":"' + b"a" * (most - 21) + b'"}',

@@ -16,7 +16,7 @@ MAX_DATASET_BYTES: Final = 4 << 20
 """Of a dataset's signed manifest (``dataset.json``)."""
 MAX_DEPLOYMENT_BYTES: Final = 4 << 20
 """Of a deployment document (``app-compose.json``) in a file."""
-MAX_MANIFEST_BYTES: Final = 32 << 20
+MAX_MANIFEST_BYTES: Final = 48 << 20
 """Of a run's manifest."""
 MAX_RECEIPTS: Final = 4096
 """Of a run's manifest."""

@@ -2,7 +2,7 @@
 
 ``read`` accepts a file that
 
-1. is canonical JSON of at most 32 MiB with exactly the fields of the specification,
+1. is canonical JSON of at most 48 MiB with exactly the fields of the specification,
 2. holds a Sigstore bundle with a public-key hint and a DSSE envelope of an in-toto statement,
 3. whose predicate and subjects have the shape of ``manifest.predicate``, subjects and
    ``outputs.files`` naming the same files of a model in the same order,

@@ -1055,7 +1055,7 @@ const EVIDENCE_TYPE = "application/vnd.sealtrain.evidence+json";
 const MARKER = "SIMULATED — NOT ATTESTED";
 const BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json";
 const PREDICATE = "https://sealtrain.dev/attestations/run-manifest/v2";
-const MAX_BYTES = 32 * 2 ** 20;
+const MAX_BYTES = 48 * 2 ** 20;
 
 const { record, list, map, nullable, literal, count, number } = shape;
 const metricName = shape.match(/^[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}$/);
