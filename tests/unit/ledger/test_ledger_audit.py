@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from world import NOW, OWNERS, identity
 
 from sealtrain.base.canonical import canonical_json, parse_json
-from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.broker.store.audited import read_beside
 from sealtrain.broker.store.recording import record
 from sealtrain.cli import app

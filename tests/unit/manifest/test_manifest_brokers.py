@@ -199,9 +199,9 @@ def test_one_brokers_own_view_asks_only_about_its_own(world: World) -> None:
     report = judged(world, alone, threshold=1, datasets="theirs", trusted=(A,))
     assert report.accepted, report.refusal
     assert any("its own brokers" in one for one in report.limits)
-    renewed_late = [*alone[A], lease(world, "a", 61, kind="renewal")]
-    refused = judged(world, {A: renewed_late}, threshold=1, datasets="theirs", trusted=(A,))
-    assert isinstance(refused.refusal, LeaseStale)
+    renewed = [*alone[A], lease(world, "another", 61, kind="renewal")]
+    refused = judged(world, {A: renewed}, threshold=1, datasets="theirs", trusted=(A,))
+    assert isinstance(refused.refusal, ClaimContradicted)
 
 
 def test_each_brokers_chain_is_kept_short_by_itself(world: World) -> None:
