@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -257,18 +256,11 @@ class Devices:
         self.travelling.close()
         programs.Program = Idle if asked["idle"] else Program  # type: ignore[misc]
         device = Accelerator(asked["buffer"], patience=PATIENCE)
-
-        def control(sock: socket.socket) -> None:
-            device.serve_control(sock, conversation(CONTROL_PURPOSE, "device", "lead"))
-
-        writes = partial(device.gate.serve_one, timeout=PATIENCE, idle=PATIENCE)
-        with ExitStack() as stack:
-            ports = {
-                name: stack.enter_context(listening(LOOPBACK, handle, what=name))[1]
-                for name, handle in (("control", control), ("writes", writes))
-            }
-            self.travelling = stack.pop_all()
-        return ports
+        talk = conversation(CONTROL_PURPOSE, "device", "lead")
+        control, writes = self.travelling.enter_context(
+            device.listening(LOOPBACK, LOOPBACK, talk, holders=len(self.holders), timeout=PATIENCE)
+        )
+        return {"control": control[1], "writes": writes[1]}
 
     def feed(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Get ready to train on data that holders share."""
@@ -289,14 +281,16 @@ class Devices:
         else:
             feed = TlsFeed(self.holders, self.context, timeout=PATIENCE)
             close = feed.close
-        self.fed_by = (program, plan, feed, close)
+        # Allocated before the clock starts, as the travelling accelerator's is.
+        buffer = memoryview(bytearray(plan.buffer_bytes))
+        self.fed_by = (program, plan, feed, close, buffer)
         return {"setup": time.perf_counter() - began}
 
     def fed(self, _asked: dict[str, Any]) -> dict[str, Any]:
         """Train on them."""
-        program, plan, feed, close = self.fed_by
+        program, plan, feed, close, buffer = self.fed_by
         ready = time.perf_counter()
-        progress = train_fed(program, plan, feed)
+        progress = train_fed(program, plan, feed, buffer=buffer)
         over = time.perf_counter()
         close()
         return {

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from sealtrain.errors import ChannelBroken, DataInvalid
 from sealtrain_collab.travelling.parties import Progress
-from sealtrain_collab.travelling.program import MAX_STATE_BYTES, Program
+from sealtrain_collab.travelling.program import Program
+from sealtrain_collab.travelling.states import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from sealtrain.errors import DataInvalid
 from sealtrain_collab.channel.channel import AttestedChannel, connect
-from sealtrain_collab.travelling.program import MAX_STATE_BYTES, Program
+from sealtrain_collab.travelling.program import Program
+from sealtrain_collab.travelling.states import MAX_STATE_BYTES
 from sharing.training import turns
 
 if TYPE_CHECKING:

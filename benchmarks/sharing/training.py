@@ -38,7 +38,12 @@ def turns(plan: Plan) -> Iterator[Trip]:
 
 
 def train_fed(
-    program: Program, plan: Plan, feed: Feed, *, timer: Callable[[], float] = time.perf_counter
+    program: Program,
+    plan: Plan,
+    feed: Feed,
+    *,
+    buffer: memoryview | None = None,
+    timer: Callable[[], float] = time.perf_counter,
 ) -> Progress:
     """Train until every holder has given what it may.
 
@@ -49,6 +54,7 @@ def train_fed(
         program: Learns.
         plan: Turns, limits and the size of the buffer.
         feed: Where chunks come from.
+        buffer: Of the plan's size, and touched before where its first use must cost nothing.
         timer: Seconds.
 
     Returns:
@@ -59,7 +65,8 @@ def train_fed(
         SealtrainError: As the feed raises.
     """
     progress = Progress()
-    buffer = memoryview(bytearray(plan.buffer_bytes))
+    if buffer is None:
+        buffer = memoryview(bytearray(plan.buffer_bytes))
     coming = turns(plan)
     asked: Trip | None = None
 

@@ -12,13 +12,14 @@ import struct
 import threading
 import types
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from carrying import carries
+from travel_driver import driven, filling, lane_to
 from travel_world import (
     HOLDERS,
     KEYS,
@@ -32,7 +33,7 @@ from travel_world import (
 )
 from world import signer
 
-from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
+from sealtrain.base.canonical import canonical_json, parse_canonical
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.secret import Secret
 from sealtrain.errors import (
@@ -53,8 +54,6 @@ from sealtrain.signing.runlog import RunLog
 from sealtrain_collab.channel.frames import FrameReader, FrameWriter
 from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
 from sealtrain_collab.travelling import accelerator as accelerators
-from sealtrain_collab.travelling import programs as kinds_of_programs
-from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE
 from sealtrain_collab.travelling.capability import (
     Gate,
     WriteCapability,
@@ -63,7 +62,7 @@ from sealtrain_collab.travelling.capability import (
     write_chunk,
 )
 from sealtrain_collab.travelling.check import Terms, Travelled, travelled
-from sealtrain_collab.travelling.control import AcceleratorLane, Challenge, Trained, Turn
+from sealtrain_collab.travelling.control import Challenge
 from sealtrain_collab.travelling.holder import GivingBounds, Holder, Provision
 from sealtrain_collab.travelling.mapped_code import MappedCode, mapped_files
 from sealtrain_collab.travelling.measurement import StateMeter, fingerprint_of_bytes
@@ -111,13 +110,6 @@ class Port:
 
     def write(self, capability: WriteCapability, chunk: bytes = CHUNK) -> Written:
         return write_chunk(self.address, capability, len(chunk), filling(chunk), timeout=3.0)
-
-
-def filling(chunk: bytes) -> Callable[[int, memoryview], None]:
-    def fill(start: int, part: memoryview) -> None:
-        part[:] = chunk[start : start + len(part)]
-
-    return fill
 
 
 @pytest.fixture
@@ -324,56 +316,6 @@ def test_the_plan_holds_a_holder_to_its_limit() -> None:
     with travel_world() as world:
         came, _log = run(world, plan=world.plan(limits={"clinic-c": 200}))
         assert came.tokens == {"clinic-a": 512, "clinic-b": 512, "clinic-c": 192}
-
-
-class Driver:
-    """An orchestrator of one holder, step by step."""
-
-    def __init__(self, world: TravelWorld, stack: ExitStack, session: str = "01" * 16) -> None:
-        self.world = world
-        self.work = stack.enter_context(lane_to(world, session, "work"))
-        self.loaded = self.work.load(PROGRAM, os.urandom(32))
-        self.loans = stack.enter_context(lane_to(world, session, "loans"))
-
-    def filled(self, trip: int, challenge: Challenge | None = None) -> Turn:
-        """A chunk of one step, written to the half of a trip; what is asked for then."""
-        start = trip % 2 * 256
-        size = PROGRAM.step_bytes
-        capability = WriteCapability.make(trip, start, start + size, os.urandom)
-        self.loans.lend(capability, challenge)
-        data = Tokens("clinic-a", 512).data[:size]
-        written = write_chunk(self.world.writes, capability, size, filling(data), timeout=PATIENCE)
-        return Turn(
-            start=start, end=start + size, id=capability.id, written=written,
-            nonce=os.urandom(32), seed=os.urandom(32),
-        )  # fmt: skip
-
-    def trained(self, turn: Turn) -> Trained:
-        self.work.turn(turn)
-        return self.work.trained()
-
-
-def lane_to(world: TravelWorld, session: str, name: str) -> Any:
-    context: dict[str, JsonValue] = {"run_id": RUN_ID, "session": session, "lane": name}
-    parties = world.parties()
-    talk = parties.conversation(CONTROL_PURPOSE, context, parties.accept_accelerator, os.urandom)
-    return closing(AcceleratorLane.open(world.control, talk, timeout=PATIENCE))
-
-
-@contextmanager
-def driven(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Driver, Program]]:
-    """An accelerator that trained on one chunk and waits, and its program."""
-    programs: list[Program] = []
-
-    def built(*given: Any) -> Program:
-        programs.append(Program(*given))
-        return programs[-1]
-
-    monkeypatch.setattr(kinds_of_programs, "Program", built)
-    with travel_world() as world, ExitStack() as stack:
-        driver = Driver(world, stack)
-        driver.trained(driver.filled(0))
-        yield driver, programs[0]
 
 
 def _a_weight(program: Program) -> None:

@@ -187,20 +187,13 @@ def travel_world(
 ) -> Iterator[TravelWorld]:
     accelerator = Accelerator(buffer_bytes, patience=PATIENCE, training=training)
     with ExitStack() as stack:
-        control = stack.enter_context(
-            listening(
+        control, writes = stack.enter_context(
+            accelerator.listening(
                 ("127.0.0.1", 0),
-                lambda sock: accelerator.serve_control(
-                    sock, keyed(CONTROL_PURPOSE, "accelerator", "orchestrator")
-                ),
-                what="control",
-            )
-        )
-        writes = stack.enter_context(
-            listening(
                 ("127.0.0.1", 0),
-                lambda sock: accelerator.gate.serve_one(sock, timeout=TIMEOUT),
-                what="writes",
+                keyed(CONTROL_PURPOSE, "accelerator", "orchestrator"),
+                holders=len(HOLDERS),
+                timeout=TIMEOUT,
             )
         )
         world = TravelWorld(

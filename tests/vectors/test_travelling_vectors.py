@@ -13,8 +13,9 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.fingerprint import Fingerprint, pieces
 from sealtrain.base.secret import Secret
 from sealtrain_collab.travelling.capability import WriteCapability
-from sealtrain_collab.travelling.measurement import STATE_ENTRY, fingerprint_of_bytes
+from sealtrain_collab.travelling.measurement import fingerprint_of_bytes
 from sealtrain_collab.travelling.scrub import fingerprint_of, overwrite, proof_of
+from sealtrain_collab.travelling.states import STATE_ENTRY
 
 VECTORS: dict[str, list[dict[str, Any]]] = json.loads(
     (Path(__file__).resolve().parents[2] / "vectors/travelling/fingerprints.json").read_text()

@@ -165,13 +165,8 @@ class FrameReader:
             PeerUnreachable: Nothing arrives in time.
         """
         message, more, size = b"", io.BytesIO(), 0
-        for part in self._parts():
+        for part, _last in self._parts(max_bytes):
             size += len(part)
-            if size > max_bytes:
-                self._direction.forget()
-                raise LimitExceeded(
-                    "a message of the channel is too long", expected=f"at most {max_bytes} bytes"
-                )
             # Most messages are one frame: copied once then. Longer ones grow in a buffer that
             # becomes the message itself.
             if size == len(part):
@@ -196,27 +191,32 @@ class FrameReader:
             PeerUnreachable: As ``receive``.
         """
         done = 0
-        for part in self._parts():
-            if done + len(part) > len(target):
-                self._direction.forget()
-                raise LimitExceeded(
-                    "a message of the channel is too long for its buffer",
-                    expected=f"at most {len(target)} bytes",
-                )
+        for part, _last in self._parts(len(target)):
             target[done : done + len(part)] = part
             done += len(part)
         return done if self._direction.open else None
 
+    def receive_view(self, *, max_bytes: int) -> memoryview | None:
+        """As ``receive``, without a copy where the message is one frame.
+
+        What is returned holds until the next message is received, or ``wipe``.
+        """
+        view, before = memoryview(b""), list[bytes]()
+        for part, last in self._parts(max_bytes):
+            if not last:
+                before.append(bytes(part))
+            else:
+                view = memoryview(b"".join((*before, part))) if before else part
+        return view if self._direction.open else None
+
+    def wipe(self) -> None:
+        """Overwrite what the last frame held."""
+        self._plain[:] = bytes(len(self._plain))
+
     def skip(self, *, max_bytes: int) -> None:
         """Receive the next message and keep nothing of it. Errors as ``receive``."""
-        size = 0
-        for part in self._parts():
-            size += len(part)
-            if size > max_bytes:
-                self._direction.forget()
-                raise LimitExceeded(
-                    "a message of the channel is too long", expected=f"at most {max_bytes} bytes"
-                )
+        for _ in self._parts(max_bytes):
+            pass
 
     def expect(self, kind: int) -> None:
         """Receive one empty frame of that type.
@@ -232,13 +232,21 @@ class FrameReader:
         """Forget the key: nothing can be received any more."""
         self._direction.forget()
 
-    def _parts(self) -> Iterator[memoryview]:
-        begun = False
+    def _parts(self, max_bytes: int) -> Iterator[tuple[memoryview, bool]]:
+        """Frames of the next message, and of each whether it is the last; none at the end."""
+        begun, size = False, 0
         while True:
             kind, part = self._write_frame()
             if kind in (PART, WHOLE):
                 begun = True
-                yield part
+                size += len(part)
+                if size > max_bytes:
+                    self._direction.forget()
+                    raise LimitExceeded(
+                        "a message of the channel is too long",
+                        expected=f"at most {max_bytes} bytes",
+                    )
+                yield part, kind == WHOLE
                 if kind == WHOLE:
                     return
                 if not len(part):

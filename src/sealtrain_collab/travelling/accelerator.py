@@ -1,9 +1,9 @@
 """The travelling accelerator: a buffer, a program, and the few operations it knows (spec §2).
 
-Contract: one orchestrator at a time; a new session wipes what the last one left. No operation reads
-the buffer. Two lanes of one session may be open: ``work`` trains, ``loans`` lends and proves wipes
-meanwhile. The model state is measured once after each training; it is read again before the next
-one only if the accelerator had to wait for it.
+Contract: one orchestrator at a time; a new session begins when the operations of the last one have
+ended, and wipes what it left. No operation reads the buffer. Two lanes of one session may be open:
+``work`` trains, ``loans`` lends and proves wipes meanwhile. Code and model state are measured once
+after each training; they are read again before the next one only if the accelerator had to wait.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -27,6 +28,7 @@ from sealtrain.training.telemetry.facts import accelerators
 from sealtrain_collab.channel.answers import Done, answer, operation
 from sealtrain_collab.channel.channel import AttestedChannel, accept
 from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.channel.ports import listening
 from sealtrain_collab.travelling import (
     bounds,
     capability,
@@ -37,6 +39,7 @@ from sealtrain_collab.travelling import (
     programs,
     rows,
     scrub,
+    states,
     trainer_program,
 )
 from sealtrain_collab.travelling import program as program_module
@@ -44,15 +47,20 @@ from sealtrain_collab.travelling.capability import Gate, WriteCapability, Writte
 from sealtrain_collab.travelling.inbox import Inbox, Message
 from sealtrain_collab.travelling.mapped_code import MappedCode
 from sealtrain_collab.travelling.measurement import StateMeter
-from sealtrain_collab.travelling.program import MAX_STATE_BYTES
 from sealtrain_collab.travelling.programs import AnyProgram, parse_settings
 from sealtrain_collab.travelling.scrub import fingerprint_of, overwrite
+from sealtrain_collab.travelling.states import MAX_STATE_BYTES
 from sealtrain_collab.travelling.trainer_program import Training
 
 __all__ = ["CONTROL_PURPOSE", "MAX_COMMAND_BYTES", "Accelerator", "Lane"]
 
 CONTROL_PURPOSE = "travel-control"
 MAX_COMMAND_BYTES = 64 << 10
+_SPARE_CONNECTIONS = 16
+"""Of holders that come back before the end of their last connection shows."""
+
+Address = tuple[str, int]
+Place = Address | socket.socket
 
 
 class Lane(StrictModel):
@@ -122,6 +130,45 @@ class Accelerator:
         self._wiper = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wiper")
         self._wiping: Future[None] | None = None
         self._lock = threading.Lock()
+        self._serving = {"work": threading.Lock(), "loans": threading.Lock()}
+        """Held by the operation of a lane, so that no session begins in the middle of one."""
+
+    @contextmanager
+    def listening(
+        self,
+        control: Place,
+        writes: Place,
+        conversation: Conversation,
+        *,
+        holders: int,
+        timeout: float,
+    ) -> Iterator[tuple[Address, Address]]:
+        """Serve orchestrators and holders while the block runs.
+
+        Args:
+            control: Where orchestrators connect, as ``ports.listening`` takes it.
+            writes: Where holders connect.
+            conversation: As ``serve_control``.
+            holders: Of a run; each keeps a connection for its writes.
+            timeout: Seconds a holder may be silent within a write.
+
+        Yields:
+            The addresses of both ports.
+        """
+
+        def serve(sock: socket.socket) -> None:
+            self.serve_control(sock, conversation)
+
+        def write(sock: socket.socket) -> None:
+            self.gate.serve_one(sock, timeout=timeout, idle=self._patience)
+
+        with (
+            listening(control, serve, what="orchestrators") as obeys,
+            listening(
+                writes, write, what="holders", connections=holders + _SPARE_CONNECTIONS
+            ) as takes,
+        ):
+            yield obeys, takes
 
     def serve_control(self, sock: socket.socket, conversation: Conversation) -> None:
         """Serve one lane of an orchestrator to its end.
@@ -148,8 +195,12 @@ class Accelerator:
                 if session != self._session:
                     raise TripBroken("no such session is at work here", check="session")
                 return
-            self._session = session
-            self._program = self._state = self._code = None
+            self._session = session  # no operation of another session begins from here on
+        with self._serving["work"], self._serving["loans"]:
+            if session != self._session:
+                raise _taken_over()
+            self._ended()
+            self._state = self._code = None
             self.gate.void()
             self._wiped()
             wipe(self.buffer)
@@ -167,10 +218,11 @@ class Accelerator:
             nonlocal name
             wanted, command = operation(message.command, operations)
             command.pop("payload", 0)
-            if (lane.run_id, lane.session) != self._session:
-                raise TripBroken("another orchestrator has taken over", check="session")
-            name = wanted
-            return operations[name](command, message.payload)
+            with self._serving[lane.lane]:
+                if (lane.run_id, lane.session) != self._session:
+                    raise _taken_over()
+                name = wanted
+                return operations[name](command, message.payload)
 
         answer(channel, act)
         if name in ("lend", "turn"):
@@ -250,10 +302,10 @@ class Accelerator:
         moments.append(time.perf_counter())
         tokens, loss = program.train(part)
         moments.append(time.perf_counter())
-        # Sampled before the state is read: a turn that is here by then begins without a wait.
-        waits = asked.empty
         after = {"code": self._same_code(), "model": state.take(from_hex(wanted.nonce))}
-        self._waited = waits
+        # A turn that is here by now begins without a wait, unless the answer before it is long: a
+        # network may hold that up.
+        self._waited = asked.empty or wanted.export
         measuring = time.perf_counter() - moments[2] + moments[1] - moments[0]
         self._wiping = self._wiper.submit(overwrite, part, from_hex(wanted.seed))
         done: dict[str, JsonValue] = {
@@ -273,6 +325,7 @@ class Accelerator:
 
     def _export(self, _command: dict[str, Any], _payload: bytes) -> Done:
         program, _ = self._loaded
+        self._waited = True  # for the answer to be taken
         return {}, program.state()
 
     def _ended(self) -> None:
@@ -310,6 +363,10 @@ class Accelerator:
         return self.buffer[part.start : part.end]
 
 
+def _taken_over() -> TripBroken:
+    return TripBroken("another orchestrator has taken over", check="session")
+
+
 def _nonce_of(command: dict[str, Any]) -> bytes:
     nonce = command.get("nonce")
     if not isinstance(nonce, str):
@@ -319,6 +376,6 @@ def _nonce_of(command: dict[str, Any]) -> bytes:
 
 _MODULES = (
     bounds, capability, fingerprint, inbox, mapped_code, mappings, measurement, program_module,
-    programs, rows, scrub, trainer_program, sys.modules[__name__],
+    programs, rows, scrub, states, trainer_program, sys.modules[__name__],
 )  # fmt: skip
 """Modules of the device program."""

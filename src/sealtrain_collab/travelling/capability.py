@@ -45,6 +45,7 @@ __all__ = ["Gate", "WriteCapability", "WriteConnection", "Written", "wipe", "wri
 ID_BYTES = 16
 _LABEL = b"sealtrain/travelling/v2 "
 _OFFSET = struct.Struct(">Q")
+_MESSAGE_BYTES = _OFFSET.size + PIECE_BYTES
 _RECEIPT_BYTES = 32
 
 Fill = Callable[[int, memoryview], None]
@@ -149,7 +150,7 @@ class WriteConnection:
         self.address = address
         self._timeout = timeout
         self._socket: socket.socket | None = None
-        self._message = memoryview(bytearray(_OFFSET.size + PIECE_BYTES))
+        self._message = memoryview(bytearray(_MESSAGE_BYTES))
 
     def write(self, capability: WriteCapability, size: int, fill: Fill) -> Written:
         """Write a chunk through a capability and see that it arrived as it is.
@@ -321,27 +322,24 @@ class Gate:
                 wrote a whole chunk waits so long.
         """
         with sock:
-            message = memoryview(bytearray(_OFFSET.size + PIECE_BYTES))
             sock.settimeout(timeout)
             try:
                 name: bytes | None = receive_exactly(sock, ID_BYTES)
-                while name is not None and self._serve(sock, name.hex(), message, timeout):
+                while name is not None and self._serve(sock, name.hex(), timeout):
                     sock.settimeout(timeout if idle is None else idle)
                     name = receive_or_end(sock, ID_BYTES)
             except (SealtrainError, OSError):
                 return
 
-    def _serve(
-        self, sock: socket.socket, capability_id: str, message: memoryview, timeout: float
-    ) -> bool:
+    def _serve(self, sock: socket.socket, capability_id: str, timeout: float) -> bool:
         """Serve one write; whether another may follow."""
         sock.settimeout(timeout)
         loan = self._claim(capability_id, sock)
+        capability = loan.capability
+        reader = FrameReader(sock, capability.key("write"))
         try:
-            capability = loan.capability
-            reader = FrameReader(sock, capability.key("write"))
-            while (length := reader.receive_into(message)) is not None:
-                self._append(loan, message[:length])
+            while (message := reader.receive_view(max_bytes=_MESSAGE_BYTES)) is not None:
+                self._append(loan, message)
             with self._lock:
                 # Complete before its holder knows: the orchestrator may ask at once.
                 receipt = loan.arrived.digest()
@@ -354,6 +352,8 @@ class Gate:
                     error.message if isinstance(error, SealtrainError) else "cut off"
                 )
             return False
+        finally:
+            reader.wipe()
         return True
 
     def _claim(self, capability_id: str, sock: socket.socket) -> _Loan:

@@ -6,12 +6,15 @@ answers in the order of asking.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field
 
 from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.models import Hex64, StrictModel, load_model
 from sealtrain.errors import (
     AcceleratorUnreachable,
     ChannelBroken,
@@ -24,9 +27,9 @@ from sealtrain_collab.channel.channel import AttestedChannel, connect
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.travelling.accelerator import MAX_COMMAND_BYTES
 from sealtrain_collab.travelling.capability import WriteCapability, Written
-from sealtrain_collab.travelling.program import MAX_STATE_BYTES
 from sealtrain_collab.travelling.programs import AnySettings
 from sealtrain_collab.travelling.scrub import proof_of
+from sealtrain_collab.travelling.states import MAX_STATE_BYTES
 
 __all__ = ["AcceleratorLane", "Challenge", "Trained", "Turn"]
 
@@ -80,7 +83,7 @@ class Challenge:
 
     Attributes:
         start, end: The range.
-        nonce: Drawn after the range was overwritten, 64 hex digits.
+        nonce: 64 hex digits that leave the orchestrator only once the range was overwritten.
         seed: What the range was overwritten with, 64 hex digits.
     """
 
@@ -96,6 +99,28 @@ class Challenge:
     def proof(self) -> str:
         """What an accelerator answers that overwrote the range, 64 hex digits."""
         return proof_of(self.seed, self.nonce, self.end - self.start)
+
+
+_Count = Annotated[int, Field(ge=0, le=1 << 53)]
+_Figure = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Measured(StrictModel):
+    code: Hex64
+    model: Hex64
+
+
+class _LoadAnswer(_Measured):
+    buffer: _Count
+    accelerators: tuple[str, ...]
+
+
+class _TurnAnswer(StrictModel):
+    tokens: _Count
+    loss: _Figure
+    after: _Measured
+    moved: _Figure | None = None
+    seconds: dict[Literal["train", "measure"], _Figure]
 
 
 class AcceleratorLane:
@@ -121,10 +146,21 @@ class AcceleratorLane:
         command: dict[str, JsonValue] = {
             "do": "load", "settings": settings.to_dict(), "nonce": nonce.hex()
         }  # fmt: skip
-        return self._ask(command, state)[0]
+        answer, _ = self._ask(command, state)
+        return load_model(_LoadAnswer, answer, ChannelBroken, "answer of an accelerator").to_dict()
 
-    def lend(self, capability: WriteCapability, challenge: Challenge | None = None) -> str:
+    def lend(
+        self,
+        capability: WriteCapability,
+        challenge: Challenge | None = None,
+        expected: Callable[[], str] | None = None,
+    ) -> str:
         """Open a capability, once it is proven that its range was overwritten.
+
+        Args:
+            capability: To open.
+            challenge: Of what was overwritten; ``None`` where nothing was.
+            expected: Gives its proof, where it was computed ahead.
 
         Returns:
             The proof; empty without a challenge.
@@ -139,11 +175,12 @@ class AcceleratorLane:
         if challenge is None:
             self._ask(command)
             return ""
-        return self._challenge(command, challenge)
+        return self._challenge(command, expected or challenge.proof)
 
-    def prove(self, challenge: Challenge) -> str:
-        """Have it prove that a range was overwritten. Returns and raises as ``lend``."""
-        return self._challenge({"do": "prove", **challenge.to_dict()}, challenge)
+    def prove(self, challenge: Challenge, expected: Callable[[], str] | None = None) -> str:
+        """Have it prove that a range was overwritten. Arguments and errors as ``lend``."""
+        command = {"do": "prove", **challenge.to_dict()}
+        return self._challenge(command, expected or challenge.proof)
 
     def wipe(self, start: int, end: int, seed: bytes, capability_id: str) -> None:
         """Close a capability and overwrite its range."""
@@ -170,19 +207,15 @@ class AcceleratorLane:
             ChannelBroken: The accelerator answers something else.
         """
         answer, state = self._answer()
-        try:
-            return Trained(
-                tokens=int(answer["tokens"]),
-                loss=float(answer["loss"]),
-                after={name: str(answer["after"][name]) for name in ("code", "model")},
-                moved=None if "moved" not in answer else float(answer["moved"]),
-                seconds={name: float(one) for name, one in answer["seconds"].items()},
-                state=state,
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ChannelBroken(
-                "the accelerator's answer has no result", check="accelerator"
-            ) from error
+        said = load_model(_TurnAnswer, answer, ChannelBroken, "answer of an accelerator")
+        return Trained(
+            tokens=said.tokens,
+            loss=said.loss,
+            after={"code": said.after.code, "model": said.after.model},
+            moved=said.moved,
+            seconds=dict(said.seconds.items()),
+            state=state,
+        )
 
     def export(self) -> bytes:
         """The model state, safetensors bytes."""
@@ -192,9 +225,9 @@ class AcceleratorLane:
         """End the lane."""
         self._channel.close()
 
-    def _challenge(self, command: dict[str, JsonValue], challenge: Challenge) -> str:
+    def _challenge(self, command: dict[str, JsonValue], proof: Callable[[], str]) -> str:
         self._send(command)
-        expected = challenge.proof()  # while the accelerator reads its range
+        expected = proof()  # while the accelerator reads its range
         answer, _ = self._answer()
         if answer.get("proof") != expected:
             raise TripBroken(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field
 
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.encoding import from_base64
+from sealtrain.base.models import Hex64, StrictModel, load_model
 from sealtrain.base.secret import Secret
 from sealtrain.errors import ChannelBroken, DataInvalid
 from sealtrain_collab.channel.answers import receive_answer
@@ -20,6 +23,8 @@ __all__ = ["Given", "HolderLane", "Joined"]
 
 _MAX_ANSWER_BYTES = 16 << 10
 _MAX_REPORT_BYTES = 4 << 20
+_Bytes = Annotated[int, Field(ge=0, le=1 << 53)]
+_Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,20 @@ class Given:
     written: Written
     mark: str
     timers: dict[str, float]
+
+
+class _JoinAnswer(StrictModel):
+    bytes: _Bytes
+    share: str = Field(repr=False)
+
+
+class _GivenAnswer(StrictModel):
+    """What stands in the log is here as a reader of the log wants it."""
+
+    size: _Bytes
+    fingerprint: Hex64
+    mark: Hex64
+    timers: dict[Literal["import_key", "open", "buffer_write"], _Seconds]
 
 
 class HolderLane:
@@ -63,11 +82,11 @@ class HolderLane:
             ChannelBroken: It answers something else.
         """
         ok, _ = self._ask("join", Join(run_id=run_id, trip=trip).to_dict())
+        said = load_model(_JoinAnswer, ok, ChannelBroken, "answer of a holder")
         try:
-            share = Secret(from_base64(ok["share"], length=32))
-            return Joined(size=int(ok["bytes"]), share=share)
-        except (KeyError, TypeError, ValueError, DataInvalid):
-            raise ChannelBroken("the holder's answer names no tokens", check="holder") from None
+            return Joined(size=said.bytes, share=Secret(from_base64(said.share, length=32)))
+        except DataInvalid:
+            raise ChannelBroken("the holder's answer has no share", check="holder") from None
 
     def provision(self, asked: Provision) -> Given:
         """Have it write one chunk.
@@ -77,15 +96,12 @@ class HolderLane:
             ChannelBroken: It answers something else.
         """
         ok, _ = self._ask("provision", asked.to_dict())
-        timers = ok.get("timers", {})
-        try:
-            return Given(
-                written=Written(size=int(ok["size"]), fingerprint=str(ok["fingerprint"])),
-                mark=str(ok["mark"]),
-                timers={str(name): float(seconds) for name, seconds in timers.items()},
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ChannelBroken("the holder's answer names no chunk", check="holder") from error
+        said = load_model(_GivenAnswer, ok, ChannelBroken, "answer of a holder")
+        return Given(
+            written=Written(size=said.size, fingerprint=said.fingerprint),
+            mark=said.mark,
+            timers=dict(said.timers.items()),
+        )
 
     def report(self) -> bytes:
         """How it came by its data. Raises as ``provision``."""

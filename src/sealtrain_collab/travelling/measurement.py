@@ -18,14 +18,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.fingerprint import pieces
 from sealtrain.errors import ModelInvalid, TripBroken
+from sealtrain_collab.travelling.states import STATE_ENTRY
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["STATE_ENTRY", "Measurable", "StateMeter", "fingerprint_of_bytes"]
+__all__ = ["Measurable", "StateMeter", "fingerprint_of_bytes"]
 
-STATE_ENTRY: Final = "sealtrain"
-"""Entry of a state's safetensors metadata: canonical JSON {settings, step}."""
 _NAMES: Final = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
     "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",

@@ -93,25 +93,18 @@ class _Asked:
     trip: Trip
     id: str
     nonce: bytes
-    seed: bytes
+    wiped: _Wiped
     export: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Wiped:
-    """A chunk that was overwritten, and not proven yet."""
+    """A chunk that is overwritten, and not proven yet."""
 
     trip: Trip
-    seed: bytes
-
-    def challenge(self, random: Random) -> Challenge:
-        """Draw the nonce, which the accelerator could not know while it overwrote."""
-        return Challenge(
-            start=self.trip.start,
-            end=self.trip.end,
-            nonce=random(32).hex(),
-            seed=self.seed.hex(),
-        )
+    challenge: Challenge
+    proof: Future[str]
+    """Computed meanwhile."""
 
 
 class Orchestrator:
@@ -154,6 +147,7 @@ class Orchestrator:
         self._reported = hooks.reported
         self._stack = ExitStack()
         self._ahead = ThreadPoolExecutor(max_workers=1)
+        self._prover = ThreadPoolExecutor(max_workers=1)
         self._measured: dict[str, str] = {}
         self._nonce = b""
         self._session = random(16).hex()
@@ -173,6 +167,7 @@ class Orchestrator:
     def __exit__(self, *_: object) -> None:
         # First the thread that talks to holders: it may open a channel until it ends.
         self._ahead.shutdown(cancel_futures=True)
+        self._prover.shutdown(cancel_futures=True)
         for channel in self._holders.values():
             channel.close()
         self._stack.close()
@@ -291,10 +286,11 @@ class Orchestrator:
         while (trip := self._rotation.next(half)) is not None:
             capability = WriteCapability.make(trip.number, trip.start, trip.end, self._random)
             began = time.perf_counter()
-            challenge = None if wiped is None else wiped.challenge(self._random)
-            proof = self._loans.lend(capability, challenge)
-            if wiped is not None and challenge is not None:
-                self._scrubbed(wiped, challenge, proof)
+            if wiped is None:
+                self._loans.lend(capability)
+            else:
+                proof = self._loans.lend(capability, wiped.challenge, wiped.proof.result)
+                self._scrubbed(wiped, proof)
                 wiped = None
             self._record("trip.lent", {
                 "trip": trip.number, "holder": trip.holder, "start": trip.start, "end": trip.end,
@@ -305,7 +301,7 @@ class Orchestrator:
                 given = self._provision(trip, capability)
                 if self._reported is not None:
                     self._reported(trip.holder, self.ask(trip.holder, HolderLane.report))
-            except (Refused, Unreachable, DataInvalid) as error:
+            except SealtrainError as error:  # whatever code a holder refuses with
                 wiped = self._refuse(trip, capability.id, error)
                 continue
             self._record(
@@ -344,13 +340,29 @@ class Orchestrator:
         self._rotation.refuse(trip)
         refused = {"trip": trip.number, "holder": trip.holder, "code": error.code}
         self._record("trip.refused", refused)
-        seed = self._random(32)
+        wiped = self._wiping(trip)
+        seed = from_hex(wiped.challenge.seed)
         self._loans.wipe(trip.start, trip.end, seed, capability_id)
-        return _Wiped(trip, seed)
+        return wiped
+
+    def _wiping(self, trip: Trip) -> _Wiped:
+        """Draw what the range of a trip is overwritten with, and the nonce of the challenge.
+
+        The proof is computed in a thread. The nonce leaves this process with the challenge alone,
+        so that the accelerator does not know it while it overwrites.
+        """
+        challenge = Challenge(
+            start=trip.start,
+            end=trip.end,
+            nonce=self._random(32).hex(),
+            seed=self._random(32).hex(),
+        )
+        return _Wiped(trip, challenge, self._prover.submit(challenge.proof))
 
     def _turn(self, filled: _Filled) -> _Asked:
         """Ask for steps 4 to 6; the accelerator begins with them when it is done with the last."""
-        trip, nonce, seed = filled.trip, self._random(32), self._random(32)
+        trip, nonce = filled.trip, self._random(32)
+        wiped = self._wiping(trip)
         due = trip.number - self._sealed_at >= self.plan.seal_every
         export = self._sealed is not None and due
         if export:
@@ -362,11 +374,11 @@ class Orchestrator:
                 id=filled.id,
                 written=filled.written,
                 nonce=nonce,
-                seed=seed,
+                seed=from_hex(wiped.challenge.seed),
                 export=export,
             )
         )
-        return _Asked(trip, filled.id, nonce, seed, export)
+        return _Asked(trip, filled.id, nonce, wiped, export)
 
     def _finish(self, asked: _Asked) -> tuple[bool, _Wiped]:
         """Steps 4 to 6: whether the chunk was trained on, and that it was overwritten."""
@@ -402,7 +414,7 @@ class Orchestrator:
         if asked.export and self._sealed is not None:
             self._is_the_state(done.state)
             self._sealed(done.state)
-        return True, _Wiped(trip, asked.seed)
+        return True, asked.wiped
 
     def _is_the_state(self, state: bytes) -> None:
         """See that a state is the one that was measured last: what was answered is computed."""
@@ -418,13 +430,12 @@ class Orchestrator:
 
     def _proven(self, wiped: _Wiped) -> None:
         began = time.perf_counter()
-        challenge = wiped.challenge(self._random)
-        self._scrubbed(wiped, challenge, self._loans.prove(challenge))
+        self._scrubbed(wiped, self._loans.prove(wiped.challenge, wiped.proof.result))
         self.progress.add("scrub", time.perf_counter() - began)
 
-    def _scrubbed(self, wiped: _Wiped, challenge: Challenge, proof: str) -> None:
+    def _scrubbed(self, wiped: _Wiped, proof: str) -> None:
         self._record("trip.scrubbed", {
-            "trip": wiped.trip.number, "seed": wiped.seed.hex(), "nonce": challenge.nonce,
+            "trip": wiped.trip.number, "seed": wiped.challenge.seed, "nonce": wiped.challenge.nonce,
             "proof": proof,
         })  # fmt: skip
 

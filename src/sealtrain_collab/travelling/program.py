@@ -7,22 +7,21 @@ and, where there is one, on a CUDA device.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import threading
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
+from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import StrictModel, load_model
 from sealtrain.base.secret import Random
 from sealtrain.errors import DataInvalid, ModelInvalid, UsageError
 from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain.training.trained import model_files
 from sealtrain_collab.travelling.bounds import PrivateSteps, bounded
-from sealtrain_collab.travelling.measurement import STATE_ENTRY
 from sealtrain_collab.travelling.recipe import program_of, token_bytes
+from sealtrain_collab.travelling.states import read_state, write_state
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Program", "ProgramSettings", "rehearse"]
 
-MAX_STATE_BYTES = 1 << 40
 _drawing = threading.Lock()
 """torch has one source of first weights for all threads, and transformers loads on first use."""
 _Size = Annotated[int, Field(ge=1, le=1 << 20)]
@@ -295,12 +293,7 @@ class Program:
 
     def state(self) -> bytes:
         """Parameters, optimizer state and step, as safetensors; equal states are equal bytes."""
-        from safetensors.torch import save
-
-        # One entry: the library writes several in any order.
-        kept = canonical_json({"settings": self._kept(), "step": self._steps})
-        metadata = {STATE_ENTRY: kept.decode()}
-        return save({name: one.cpu().contiguous() for name, one in self.tensors()}, metadata)
+        return write_state(self.tensors(), self.settings.to_dict(), self._steps)
 
     def close(self) -> None:
         """Nothing of it runs between chunks."""
@@ -320,10 +313,6 @@ class Program:
     def files(self) -> dict[str, bytes]:
         """The model's files as ``from_pretrained`` reads them."""
         return model_files(self.model, None)
-
-    def _kept(self) -> dict[str, JsonValue]:
-        """What a state belongs to; it may go on where another device computes."""
-        return {name: one for name, one in self.settings.to_dict().items() if name != "device"}
 
     @property
     def steps(self) -> int:
@@ -360,19 +349,8 @@ class Program:
     def restore(self, state: bytes) -> None:
         """Go on from an earlier ``state``. Raises ``ModelInvalid`` where it is another model's."""
         import torch
-        from safetensors import SafetensorError
-        from safetensors.torch import load
 
-        try:
-            tensors = load(state)
-        except SafetensorError as error:
-            raise ModelInvalid("the model state is not a safetensors file") from error
-        # Loaded above, so the header is whole and JSON; the library shows no metadata of bytes.
-        header = json.loads(state[8 : 8 + int.from_bytes(state[:8], "little")])
-        kept_with = parse_json(header.get("__metadata__", {}).get(STATE_ENTRY, "null").encode())
-        if not isinstance(kept_with, dict) or kept_with.get("settings") != self._kept():
-            raise ModelInvalid("the model state belongs to another program")
-        self._steps = int(kept_with["step"])
+        tensors, self._steps = read_state(state, self.settings.to_dict())
         named = dict(self.model.named_parameters())
         expected = {f"model.{name}" for name in named}
         if {name for name in tensors if name.startswith("model.")} != expected:

@@ -8,7 +8,6 @@ the random generator's. The rest of the model is of the recipe, and is compared 
 
 from __future__ import annotations
 
-import json
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -20,13 +19,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
+from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import Hex64, StrictModel, load_model
 from sealtrain.errors import DataInvalid, ModelInvalid, UsageError
 from sealtrain.training.trained import model_files
-from sealtrain_collab.travelling.measurement import STATE_ENTRY
 from sealtrain_collab.travelling.recipe import WORD_BYTES, program_of
 from sealtrain_collab.travelling.rows import read_rows, write_row
+from sealtrain_collab.travelling.states import read_state, write_state
 
 if TYPE_CHECKING:
     import torch
@@ -202,11 +201,7 @@ class TrainerProgram:
 
     def state(self) -> bytes:
         """What training changes, as safetensors; equal states are equal bytes."""
-        from safetensors.torch import save
-
-        kept = canonical_json({"settings": self._kept(), "step": self.steps})
-        tensors = {name: one.cpu().contiguous() for name, one in self.tensors()}
-        return save(tensors, {STATE_ENTRY: kept.decode()})
+        return write_state(self.tensors(), self.settings.to_dict(), self.steps)
 
     def tensors(self) -> list[tuple[str, torch.Tensor]]:
         """The state by name: trained weights, what the optimizer keeps of each, random state."""
@@ -241,17 +236,8 @@ class TrainerProgram:
         The learning rate follows from the step.
         """
         import torch
-        from safetensors import SafetensorError
-        from safetensors.torch import load
 
-        try:
-            tensors = load(state)
-        except SafetensorError as error:
-            raise ModelInvalid("the model state is not a safetensors file") from error
-        header = json.loads(state[8 : 8 + int.from_bytes(state[:8], "little")])
-        kept_with = parse_json(header.get("__metadata__", {}).get(STATE_ENTRY, "null").encode())
-        if not isinstance(kept_with, dict) or kept_with.get("settings") != self._kept():
-            raise ModelInvalid("the model state belongs to another program")
+        tensors, step = read_state(state, self.settings.to_dict())
         weights = {name: tensors.pop(f"model.{name}", None) for name, _ in self._trained}
         with torch.no_grad():
             for name, one in self._trained:
@@ -268,7 +254,7 @@ class TrainerProgram:
                         else value
                         for part, value in parts.items()
                     }
-        self._stand_at(int(kept_with["step"]))
+        self._stand_at(step)
         # A device that the state does not know of goes on with the draws of its own.
         self._random |= _parts_of(tensors, "random.")
 
@@ -292,9 +278,6 @@ class TrainerProgram:
     @property
     def _model(self) -> Any:
         return self._feed.trainer.model
-
-    def _kept(self) -> dict[str, JsonValue]:
-        return {name: one for name, one in self.settings.to_dict().items() if name != "device"}
 
     def _learn(self, rows: list[dict[str, Any]]) -> None:
         import torch

@@ -15,7 +15,7 @@ from sealtrain.base.secret import Random
 from sealtrain.guest.guest import AttestedGuest, secluded
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.channel.ports import bind, listening
+from sealtrain_collab.channel.ports import bind
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
 from sealtrain_collab.travelling.recipe import Travelling, program_of
@@ -98,19 +98,8 @@ def accelerate(
         ready(written(*control.getsockname()[:2]), written(*writes.getsockname()[:2]))
 
         def work(_terminal: object) -> None:
-            with (
-                listening(
-                    control,
-                    lambda sock: accelerator.serve_control(sock, talk),
-                    what="orchestrators",
-                ),
-                listening(
-                    writes,
-                    lambda sock: accelerator.gate.serve_one(
-                        sock, timeout=ports.timeout, idle=ports.patience
-                    ),
-                    what="holders",
-                ),
+            with accelerator.listening(
+                control, writes, talk, holders=len(guest.recipe.owners), timeout=ports.timeout
             ):
                 threading.Event().wait()  # a signal ends the process, and its memory with it
 

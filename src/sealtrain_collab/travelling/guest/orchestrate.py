@@ -24,9 +24,7 @@ from sealtrain.base.secret import Random
 from sealtrain.errors import (
     AlreadyExists,
     ClaimContradicted,
-    DataInvalid,
-    Refused,
-    Unreachable,
+    SealtrainError,
     UsageError,
 )
 from sealtrain.guest.guest import secluded
@@ -325,7 +323,7 @@ class _Work:
         for name in self._parties.holders:
             try:
                 orchestrator.ask(name, partial(question, name))
-            except (Refused, Unreachable, DataInvalid) as error:
+            except SealtrainError as error:
                 self._lead.tally.note(f"holder.{error.code}")
 
     def _trained(self, orchestrator: Orchestrator, state: bytes, told: _Told) -> Trained:

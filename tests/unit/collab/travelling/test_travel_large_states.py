@@ -15,8 +15,8 @@ import pytest
 from sealtrain.base.secret import Secret
 from sealtrain.errors import LimitExceeded, ModelInvalid
 from sealtrain_collab.channel.frames import FrameReader, FrameWriter
-from sealtrain_collab.travelling.measurement import STATE_ENTRY, fingerprint_of_bytes
-from sealtrain_collab.travelling.program import MAX_STATE_BYTES
+from sealtrain_collab.travelling.measurement import fingerprint_of_bytes
+from sealtrain_collab.travelling.states import MAX_STATE_BYTES, STATE_ENTRY
 
 pytestmark = [pytest.mark.claim("C258"), pytest.mark.slow]
 
