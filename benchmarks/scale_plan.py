@@ -198,13 +198,14 @@ def plan(measured: Mapping[str, float], wanted: Plan) -> list[Row]:
         Row(
             what="record batches opened, all ranks",
             found=f"{measured['opened_by_ranks']:.1f} times the data",
-            how="each by one rank, counted above; read whole by every rank, as KTO, GRPO, RLOO and "
-            f"a script's own loader do: {wanted.gpus} times",
+            how="each by one rank, counted above; read whole by every rank, as a script's own "
+            f"loader does: {wanted.gpus} times",
         ),
         Row(
             what="rows sent between ranks",
             found=f"{wanted.terabytes / seconds * 1e6:,.0f} MB/s of all ranks together",
-            how="each once, to the rank that trains on it; tokens of `cpt` to every rank: "
+            how="each once, to the rank that trains on it; rows of KTO and `rlhf` to every rank, and "
+            "tokens of `cpt`: "
             f"{wanted.terabytes / seconds * 1e6:,.0f} MB/s to each, at a token of 4 bytes",
         ),
         Row(

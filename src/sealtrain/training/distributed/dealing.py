@@ -15,8 +15,9 @@ The stream is walked in windows of several steps' rows, the same in all ranks. I
 
 Blocks of tokens (``cpt``) reach over records of all lanes, and which tokens a block holds follows
 from the length of every record before it. There, every rank gets the tokens of every record from
-the rank that opened it (``shared_by_all``). Maps over several rows at once (KTO's unmatched
-answers, repeated prompts) and scripts keep reading every row in every rank.
+the rank that opened it (``shared_by_all``). Where rows are prepared several at once (KTO's
+unmatched answers, repeated prompts), every rank gets every record and prepares it
+(``read_together``). Only scripts, whose ranks need not read alike, open every batch in every rank.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-__all__ = ["WINDOW_BATCHES", "DealtRows", "deal_rows", "shared_by_all"]
+__all__ = ["WINDOW_BATCHES", "DealtRows", "deal_rows", "read_together", "shared_by_all"]
 
 WINDOW_BATCHES: Final = 4
 """Batches of every rank that a window holds, where no row is dropped."""
@@ -111,7 +112,9 @@ class DealtRows(torch.utils.data.IterableDataset[dict[str, Any]]):
 
 
 def deal_rows(loader: Any, stream: Positioned) -> None:
-    """Have the ranks prepare the rows of a trainer's loader together, where that changes no batch.
+    """Have the ranks read the rows of a trainer's loader together, where that changes no batch.
+
+    They prepare them together, too, where each row is prepared by itself.
 
     Args:
         loader: The trainer's, as Accelerate prepared it; not iterated yet.
@@ -125,10 +128,33 @@ def deal_rows(loader: Any, stream: Positioned) -> None:
         and shard.num_processes == place().world > 1
         and not shard.split_batches
         and stream.stop is None
-        and _one_by_one(shard.dataset, stream)
     ):
-        shard.dataset = DealtRows(shard.dataset, stream, shard.batch_size)
-        shard.num_processes, shard.process_index = 1, 0
+        if _one_by_one(shard.dataset, stream):
+            shard.dataset = DealtRows(shard.dataset, stream, shard.batch_size)
+            shard.num_processes, shard.process_index = 1, 0
+        else:
+            read_together(stream)
+
+
+def read_together(stream: Positioned) -> None:
+    """Have each rank open batches of its own, and all ranks get all rows of a stream.
+
+    Args:
+        stream: Endless; every rank reads it at the same pace.
+    """
+    if place().world > 1:
+        stream.fed = _RowsOfAll(stream)
+
+
+class _RowsOfAll:
+    """All rows of a stream from its position on, with theirs."""
+
+    def __init__(self, stream: Positioned) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        shared = shared_by_all(self._stream, lambda batch: batch.to_pylist())
+        return enumerate(shared, self._stream.position)
 
 
 def shared_by_all(

@@ -19,6 +19,7 @@ from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.checkpoints.callback import SealedRun
 from sealtrain.training.checkpoints.randomness import undisturbed
 from sealtrain.training.data.hugging import as_iterable_dataset
+from sealtrain.training.distributed.dealing import read_together
 from sealtrain.training.distributed.ranks import place
 from sealtrain.training.inputs.preferences import own_arguments
 from sealtrain.training.inputs.prompts import Prompt, check_prompt, test_prompts, training_prompts
@@ -150,6 +151,7 @@ def _ppo(
     if recipe.trainer.activation_checkpointing:
         policy.gradient_checkpointing_enable({"use_reentrant": False})
     loop = PpoLoop(work, Critic(policy), trial.frozen, trial.sampler, trial.rewards)
+    read_together(prompts)
     loop.train(prompts)
     return (policy if place().leads else None), loop
 

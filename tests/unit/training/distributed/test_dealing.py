@@ -19,7 +19,12 @@ from sealtrain.training.data.order import Order
 from sealtrain.training.data.part import OwnBatches
 from sealtrain.training.data.stream import RecordStream
 from sealtrain.training.distributed.agreement import exchanged, told_by_all
-from sealtrain.training.distributed.dealing import DealtRows, deal_rows, shared_by_all
+from sealtrain.training.distributed.dealing import (
+    DealtRows,
+    deal_rows,
+    read_together,
+    shared_by_all,
+)
 
 SIZE = 3
 pytestmark = pytest.mark.claim("C260")
@@ -124,15 +129,50 @@ def test_a_stream_that_is_over_gives_nothing() -> None:
     assert ranks(2, work) == [[], []]
 
 
-def test_a_map_over_several_rows_is_left_to_every_rank() -> None:
-    def work(rank: int, _wire: Wire) -> Any:
-        reader = Reader([50], rank, 2)
-        shard = reader.loader.dataset
-        shard.dataset = shard.dataset.map(lambda rows: rows, batched=True, batch_size=2)
-        deal_rows(reader.loader, reader.stream)
-        return shard.num_processes, isinstance(shard.dataset, DealtRows)
+@pytest.mark.parametrize("world", [2, 8])
+@pytest.mark.parametrize("start", [0, 77])
+def test_rows_that_are_prepared_several_at_once_are_read_together_and_prepared_by_all(
+    world: int, start: int
+) -> None:
+    sizes = [20] * 64
+    count = 14 if world == 8 else 50
 
-    assert ranks(2, work) == [(2, False)] * 2
+    def work(rank: int, _wire: Wire) -> Any:
+        alone, together = (Reader(sizes, rank, world, start=start) for _ in range(2))
+        for reader in (alone, together):
+            shard = reader.loader.dataset
+            shard.dataset = shard.dataset.map(turned, batched=True, batch_size=4)
+        expected = alone.read(count)
+        deal_rows(together.loader, together.stream)
+        assert not isinstance(together.loader.dataset.dataset, DealtRows)
+        assert together.read(count) == expected
+        return together.records.opened, len(set(together.prepared))
+
+    found = ranks(world, work)
+    opened = [set(batches) for batches, _ in found]
+    assert sum(map(len, opened)) == len(set.union(*opened))
+    assert max(map(len, opened)) <= len(sizes) // world
+    assert {prepared for _, prepared in found} == {found[0][1]}
+
+
+def turned(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """What a rank draws from rows of other lanes."""
+    return {name: values[::-1] for name, values in rows.items()}
+
+
+def test_a_stream_that_every_rank_gets_whole_is_opened_once() -> None:
+    def work(rank: int, _wire: Wire) -> Any:
+        reader = Reader([20] * 16, rank, 4, start=33)
+        read_together(reader.stream)
+        rows = list(islice(reader.stream.rows(), 200))
+        return [row["id"] for row in rows], reader.stream.position, reader.records.opened
+
+    rows = RecordStream([source_of(Records([20] * 16))], seed=3).rows(33, 233)
+    expected = [row["id"] for row in rows]
+    found = ranks(4, work)
+    assert [(ids, position) for ids, position, _ in found] == [(expected, 233)] * 4
+    opened = [number for _, _, batches in found for number in batches]
+    assert sorted(opened) == list(range(16))
 
 
 def test_a_row_that_is_refused_ends_the_rank_that_prepared_it() -> None:
