@@ -205,7 +205,8 @@ def plan(measured: Mapping[str, float], wanted: Plan) -> list[Row]:
             what="rows sent between ranks",
             found=f"{wanted.terabytes / seconds * 1e6:,.0f} MB/s of all ranks together",
             how="each once, to the rank that trains on it; rows of KTO and `rlhf` to every rank, "
-            f"and tokens of `cpt`: {wanted.terabytes / seconds * 1e6:,.0f} MB/s to each, at a token of 4 bytes",
+            f"and tokens of `cpt`: {wanted.terabytes / seconds * 1e6:,.0f} MB/s to each, "
+            "at a token of 4 bytes",
         ),
         Row(
             what="store must deliver",
