@@ -117,7 +117,7 @@ class Stage(Rehearsal):
 
     def _client(self, name: str, clinic: str, deployment: Path, place: str) -> Part:
         return self._part(
-            name, "split", "client", deployment, "--server", place,
+            name, "split", "client", "--deployment", deployment, "--server", place,
             "--identity", self._identity(clinic), "--consortium", self._consortium,
             *self._own(clinic), "--base", self.out, "--out", self.out / clinic / "run",
             "--patience", "300", "--wait", "300",

@@ -7,7 +7,6 @@ is cut off in the middle and comes again. Flower carries everything and can read
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -97,8 +96,6 @@ def play(out: Path, say: Callable[[str], None]) -> tuple[dict[str, Any], list[st
     from sealtrain_collab.federated.flower import require_flower
 
     require_flower()
-    # Four trainings share this machine: threads of one would only wait for another's.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     say("SIMULATED — NOT ATTESTED")
     with Stage(out, lambda text: say(f"  {text}")) as stage:
         done = stage.play_recipe(RECIPE, records(stage.out / "records"))

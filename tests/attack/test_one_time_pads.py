@@ -37,6 +37,7 @@ from sealtrain_collab.pads.protect import protect
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 seen_by = pytest.mark.claim("C60")
 altered = pytest.mark.claim("C61")
+in_parts = pytest.mark.claim("C277")
 FALSE_ALARM = 1e-9
 """These tests draw fresh pads; so often they may call honest ones uneven."""
 
@@ -502,6 +503,77 @@ def test_training_stops_at_an_altered_product_and_no_weight_has_moved(way: str) 
     assert len(accelerator.seen) == wrong
     after = [weight.detach() for weight in model.parameters() if weight.requires_grad]
     assert all(map(torch.equal, before, after))
+
+
+# --- One product in several requests ------------------------------------------------------------
+
+MANY_ROWS = 20_000
+"""Rows of the small matrix that leave in more than three requests."""
+
+
+class InTurn(Watched):
+    """Keeps the answers of one product, and may give them out in another order."""
+
+    def __init__(self, order: Callable[[int], int] = lambda place: place) -> None:
+        super().__init__()
+        self.answers: list[torch.Tensor] = []
+        self.order = order
+        self.altered: int | None = None
+        self.out = self.most_out = 0
+
+    def product(self, *asked: Any) -> Callable[[], torch.Tensor]:
+        place = len(self.answers)
+        self.answers.append(super().product(*asked)())
+        self.out += 1
+        self.most_out = max(self.most_out, self.out)
+
+        def answer() -> torch.Tensor:
+            self.out -= 1
+            found = self.answers[self.order(place)]
+            return changed(0, 0, 1)(found) if place == self.altered else found
+
+        return answer
+
+
+@in_parts
+def test_a_product_in_several_requests_is_exact_and_each_row_of_pads_is_used_once() -> None:
+    matrix, accelerator = random_matrix(), InTurn()
+    entries = random_entries(matrix, "forward", MANY_ROWS)
+    engine = UnderPads(accelerator)
+    for _ in range(2):
+        product = engine.product(matrix, "forward", entries)
+        assert torch.equal(product, Inside().product(matrix, "forward", entries))
+    assert len(accelerator.seen) > 6
+    assert accelerator.most_out == 2
+    both = torch.cat([entries, entries])
+    masks = (torch.cat(accelerator.seen).long() - both.long()) % PRIME
+    assert len(torch.unique(masks, dim=0)) == 2 * MANY_ROWS
+    assert engine.spent.products == 2
+    assert engine.spent.rows == 2 * MANY_ROWS
+
+
+@in_parts
+def test_answers_of_one_product_in_another_order_do_not_pass() -> None:
+    matrix = random_matrix()
+    accelerator = InTurn(lambda place: place ^ 1)  # the first two requests are out together
+    with pytest.raises(ProductAltered):
+        UnderPads(accelerator).product(
+            matrix, "forward", random_entries(matrix, "forward", MANY_ROWS)
+        )
+
+
+@in_parts
+def test_an_entry_that_is_altered_in_the_last_request_is_caught() -> None:
+    matrix, accelerator = random_matrix(), InTurn()
+    entries = random_entries(matrix, "forward", MANY_ROWS)
+    engine = UnderPads(accelerator)
+    engine.product(matrix, "forward", entries)
+    accelerator.altered = 2 * len(accelerator.seen) - 1
+    with pytest.raises(ProductAltered) as refused:
+        engine.product(matrix, "forward", entries)
+    assert refused.value.got is not None
+    assert refused.value.got.startswith("1 of ")
+    assert engine.spent.products == 1
 
 
 class Crooked(InGuest):

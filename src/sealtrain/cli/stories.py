@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -55,6 +56,8 @@ def _play(name: str, as_json: bool, *options: Any) -> None:
         as_json: As the commands.
         options: For its ``play``, which returns data for ``--json`` and lines for people.
     """
+    # Several parts calculate at a time: threads of one would only wait for another's.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     folder = str(shipped("examples/collaboration"))
     sys.path.insert(0, folder)  # its modules import each other
     try:

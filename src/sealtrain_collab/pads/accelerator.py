@@ -24,7 +24,7 @@ from sealtrain_collab.channel.streams import dialled
 from sealtrain_collab.pads import wire
 from sealtrain_collab.pads.exact import ExactProduct
 from sealtrain_collab.pads.matrix import Direction, PublicMatrix
-from sealtrain_collab.pads.tensors import Later, asked_in_parts, elements, octets, row_parts
+from sealtrain_collab.pads.tensors import Later, elements, octets
 
 __all__ = ["Accelerator", "LocalAccelerator", "RemoteAccelerator", "expect_digest"]
 
@@ -37,12 +37,14 @@ class Accelerator(Protocol):
         ...
 
     def product(self, matrix: PublicMatrix, direction: Direction, elements: torch.Tensor) -> Later:
-        """Ask for ``elements`` times the matrix modulo p.
+        """Ask for ``elements`` times the matrix modulo p. Several may be asked for ahead.
+
+        Answers are taken in the order of the requests.
 
         Args:
             matrix: Admitted before.
             direction: Which way.
-            elements: Centred int32, (t, n), t at least 1.
+            elements: Centred int32, (t, n), t at least 1; they and the answer fit a message each.
 
         Returns:
             Gives the answer: int32 (t, m), any numbers.
@@ -83,7 +85,7 @@ class RemoteAccelerator:
     def __init__(self, host: str, port: int, *, seconds: float = 120.0) -> None:
         with _reached(f"{host}:{port}"):
             connection = dialled((host, port), timeout=seconds)
-        self._frames = wire.Frames(connection, seconds=seconds)
+        self._frames = wire.Frames(connection, seconds=seconds, early=wire.MAX_FRAME)
         self._known: set[bytes] = set()
 
     def close(self) -> None:
@@ -109,16 +111,11 @@ class RemoteAccelerator:
         Raises:
             AcceleratorUnreachable: No answer, or one of another shape. So may the answer.
         """
-        widths = matrix.widths(direction)
-
-        def ask(part: slice) -> None:
-            asked = wire.asked_product(matrix.digest, direction, part.stop - part.start)
-            self._ask(wire.PRODUCT, asked, octets(elements[part]))
-
-        def read(part: slice) -> torch.Tensor:
-            return self._product(part.stop - part.start, widths[1])
-
-        return asked_in_parts(row_parts(elements.shape[0], widths), ask, read)
+        rows, columns = elements.shape[0], matrix.widths(direction)[1]
+        self._ask(
+            wire.PRODUCT, wire.asked_product(matrix.digest, direction, rows), octets(elements)
+        )
+        return lambda: self._product(rows, columns)
 
     def _product(self, rows: int, columns: int) -> torch.Tensor:
         try:
@@ -134,7 +131,7 @@ class RemoteAccelerator:
         with _reached():
             self._frames.send(kind, *parts)
 
-    def _answer(self, kind: int) -> bytearray:
+    def _answer(self, kind: int) -> memoryview:
         with _reached():
             received = self._frames.receive()
         if received is None:
@@ -164,7 +161,7 @@ def _gone(problem: str, got: object) -> AcceleratorUnreachable:
     )
 
 
-def _printable(body: bytearray) -> str:
+def _printable(body: memoryview) -> str:
     """Text of an untrusted machine, cut, without control characters."""
     return printable(bytes(body[: wire.MAX_REFUSAL]).decode("utf-8", "replace"), 200)
 

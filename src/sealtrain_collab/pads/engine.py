@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, Protocol
 
 import torch
 
@@ -22,10 +24,16 @@ from sealtrain_collab.pads.field import added, subtracted
 from sealtrain_collab.pads.freivalds import CHECKS, Freivalds
 from sealtrain_collab.pads.masks import OnePlace, drawn_secret
 from sealtrain_collab.pads.matrix import Direction, PublicMatrix
-from sealtrain_collab.pads.pads import InGuest, Pads, Supplier
+from sealtrain_collab.pads.pads import InGuest, Pad, Pads, Supplier
 from sealtrain_collab.pads.prefetch import PREFETCH_BYTES
+from sealtrain_collab.pads.tensors import Later, row_parts
 
 __all__ = ["Engine", "Inside", "Spent", "UnderPads"]
+
+_PART_NUMBERS: Final = 1 << 18
+"""Of one request or its answer: so few stay in a cache from one step to the next."""
+_AHEAD: Final = 2
+"""Requests that are out: the accelerator multiplies one while the guest hides or opens another."""
 
 
 class Engine(Protocol):
@@ -101,6 +109,26 @@ class Spent:
         setattr(self, part, getattr(self, part) + time.perf_counter() - begin)
 
 
+@dataclass(eq=False)
+class _Work:
+    """One product that goes out in several requests.
+
+    Attributes:
+        pad: Its pad.
+        result: Is filled, part by part.
+        asked: Requests without an answer so far, oldest first, and the rows of each.
+    """
+
+    pad: Pad
+    result: torch.Tensor
+    asked: deque[tuple[slice, Later]] = field(default_factory=deque)
+
+    @cached_property
+    def product(self) -> torch.Tensor:
+        """U of the pad, which may be at work until then."""
+        return self.pad.product()
+
+
 class UnderPads(OnePlace):
     """Has an untrusted accelerator multiply, under pads, and checks it.
 
@@ -155,29 +183,43 @@ class UnderPads(OnePlace):
             PadsRefused: There is no pad left.
             AcceleratorUnreachable: No answer.
         """
+        widths = matrix.widths(direction)
         if entries.shape[0] == 0:  # an expert that got no tokens
-            return entries.new_zeros(0, matrix.widths(direction)[1])
+            return entries.new_zeros(0, widths[1])
         with self._unfailed():
             spent = self.spent
             with spent.on("pads"):
                 pad = self._pads.take(matrix, direction, entries.shape[0])
-            with spent.on("masking"):
-                hidden = added(entries, pad.mask)
-            with spent.on("waiting"):
-                asked = self._accelerator.product(matrix, direction, hidden)
-            with spent.on("pads"):  # a dealer, or the guest itself, works beside the accelerator
-                product = pad.product()
-            with spent.on("waiting"):
-                answer = asked()
-            with spent.on("opening"):
-                result = subtracted(answer, product)
-            with spent.on("checking"):
-                self._freivalds.checked(matrix, direction, entries, result)
+            work = _Work(pad, entries.new_empty(entries.shape[0], widths[1]))
+            for part in row_parts(entries.shape[0], widths, numbers=_PART_NUMBERS):
+                with spent.on("masking"):
+                    hidden = added(entries[part], pad.mask[part])
+                with spent.on("waiting"):
+                    work.asked.append((part, self._accelerator.product(matrix, direction, hidden)))
+                spent.bytes_out += 4 * hidden.numel()
+                if len(work.asked) == _AHEAD:
+                    self._open(work, matrix, direction, entries)
+            while work.asked:
+                self._open(work, matrix, direction, entries)
             spent.products += 1
             spent.rows += entries.shape[0]
-            spent.bytes_out += 4 * hidden.numel()
-            spent.bytes_in += 4 * answer.numel()
-            return result
+            return work.result
+
+    def _open(
+        self, work: _Work, matrix: PublicMatrix, direction: Direction, entries: torch.Tensor
+    ) -> None:
+        """Take the answer to the first of the requests that are out, open it and check it."""
+        part, asked = work.asked.popleft()
+        spent = self.spent
+        with spent.on("pads"):  # a dealer, or the guest itself, works beside the accelerator
+            product = work.product[part]
+        with spent.on("waiting"):
+            answer = asked()
+        with spent.on("opening"):
+            opened = subtracted(answer, product, out=work.result[part])
+        with spent.on("checking"):
+            self._freivalds.checked(matrix, direction, entries[part], opened)
+        spent.bytes_in += 4 * answer.numel()
 
     @contextmanager
     def _unfailed(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ differences of two elements fit int32, so that no step here is wider than its re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -13,7 +14,9 @@ import torch
 __all__ = [
     "HALF",
     "PRIME",
+    "RUN",
     "added",
+    "centre_words",
     "centred_float64",
     "centred_int64",
     "combined",
@@ -25,6 +28,8 @@ __all__ = [
 
 PRIME: Final = (1 << 31) - 1
 HALF: Final = PRIME >> 1
+RUN: Final = 1 << 16
+"""Numbers that the steps of a sum go over before the next ones."""
 _LIMB_BITS: Final = 11
 _LIMBS: Final = 3
 _EXACT_COLUMNS: Final = 1 << 12
@@ -33,22 +38,57 @@ _EXACT_COLUMNS: Final = 1 << 12
 
 def _wrapped(values: torch.Tensor) -> torch.Tensor:
     """Centre any int32 in place: one step reaches [-H, H] from all of them."""
-    values.sub_((values > HALF).to(torch.int32), alpha=PRIME)
-    return values.add_((values < -HALF).to(torch.int32), alpha=PRIME)
+    for run in values.view(-1).split(RUN):
+        _wrap(run, torch.empty_like(run))
+    return values
+
+
+def _wrap(values: torch.Tensor, beyond: torch.Tensor) -> torch.Tensor:
+    """As ``_wrapped``, with room for as many numbers."""
+    values.sub_(torch.gt(values, HALF, out=beyond), alpha=PRIME)
+    return values.add_(torch.lt(values, -HALF, out=beyond), alpha=PRIME)
 
 
 def added(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """``left + right`` of centred int32 tensors, centred."""
-    return _wrapped(left + right)
+    out = torch.empty_like(right, memory_format=torch.contiguous_format)
+    return _wrapped_in_runs(torch.add, left, right, out)
 
 
-def subtracted(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+def subtracted(
+    left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor | None = None
+) -> torch.Tensor:
     """``left - right``, centred int32.
 
     ``left`` may be any int32, as an accelerator sends it: a difference that int32 cannot hold wraps
     around to another element, and the check of the product refuses that.
+
+    Args:
+        left: Any int32.
+        right: Centred, of the same shape.
+        out: Takes the result, contiguous; a new tensor where ``None``.
     """
-    return _wrapped(left - right)
+    if out is None:
+        out = torch.empty_like(right, memory_format=torch.contiguous_format)
+    return _wrapped_in_runs(torch.sub, left, right, out)
+
+
+def centre_words(words: torch.Tensor) -> torch.Tensor:
+    """Centre int32 in [0, p], in place."""
+    for run in words.view(-1).split(RUN):
+        run.sub_(torch.gt(run, HALF, out=torch.empty_like(run)), alpha=PRIME)
+    return words
+
+
+def _wrapped_in_runs(
+    step: Callable[..., torch.Tensor], left: torch.Tensor, right: torch.Tensor, out: torch.Tensor
+) -> torch.Tensor:
+    """A step and its centring, run by run: a run stays in the cache of a core meanwhile."""
+    whole = (left.reshape(-1), right.reshape(-1), out.view(-1))
+    beyond = out.new_empty(min(RUN, out.numel()))
+    for one, other, run in zip(*(values.split(RUN) for values in whole), strict=True):
+        _wrap(step(one, other, out=run), beyond[: len(run)])
+    return out
 
 
 def centred_int64(values: torch.Tensor) -> torch.Tensor:

@@ -12,13 +12,15 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, Self
 
+import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from sealtrain.base.secret import Secret
 from sealtrain.errors import PadsRefused
 from sealtrain.keys.derive import derive
-from sealtrain_collab.pads.field import HALF, PRIME
+from sealtrain_collab.channel.streams import Buffer
+from sealtrain_collab.pads.field import PRIME, centre_words
 from sealtrain_collab.pads.matrix import Direction, PublicMatrix
 
 __all__ = ["Keystream", "MaskStream", "Masks", "OnePlace", "aes_ctr", "drawn_secret"]
@@ -26,8 +28,9 @@ __all__ = ["Keystream", "MaskStream", "Masks", "OnePlace", "aes_ctr", "drawn_sec
 MAX_WORDS: Final = 1 << 36
 _WORD_BYTES: Final = 4
 _BLOCK_BYTES: Final = 16
+_ZEROS: Final = memoryview(bytes(1 << 17))
 
-Keystream = Callable[[int], bytearray]
+Keystream = Callable[[int], Buffer]
 
 
 def drawn_secret() -> Secret:
@@ -40,10 +43,11 @@ def aes_ctr(key: Secret) -> Keystream:
     cipher = Cipher(algorithms.AES(key.reveal()), modes.CTR(bytes(_BLOCK_BYTES)))
     encryptor = cipher.encryptor()
 
-    def encrypted(size: int) -> bytearray:
-        # The library wants room for a block more than it writes.
-        buffer = bytearray(size + _BLOCK_BYTES)
-        encryptor.update_into(bytes(size), buffer)
+    def encrypted(size: int) -> Buffer:
+        # The library wants room for a block more than it writes; the next run is written over it.
+        buffer = memoryview(np.empty(size + _BLOCK_BYTES, np.uint8))
+        for begin in range(0, size, len(_ZEROS)):
+            encryptor.update_into(_ZEROS[: size - begin], buffer[begin:])
         return buffer[:size]
 
     return encrypted
@@ -84,8 +88,7 @@ class MaskStream:
         while words.numel() < wanted:  # a word in 2**31 is skipped
             words = torch.cat([words, self._words(wanted - words.numel())])
         self.position += count
-        words.sub_((words > HALF).to(torch.int32), alpha=PRIME)
-        return words.view(count, self._width)
+        return centre_words(words).view(count, self._width)
 
     def _words(self, count: int) -> torch.Tensor:
         if count > self._words_left:
@@ -101,11 +104,12 @@ class MaskStream:
         raise TypeError("a stream of pads must not be pickled: it would be read twice")
 
 
-def accepted(words: bytearray) -> torch.Tensor:
+def accepted(words: Buffer) -> torch.Tensor:
     """Words with their top bit cleared, without those that equal p: int32 in [0, p)."""
     elements = torch.frombuffer(words, dtype=torch.int32).bitwise_and_(PRIME)
-    wrong = elements == PRIME
-    return elements[~wrong] if bool(wrong.any()) else elements
+    if elements.numel() and int(elements.max()) == PRIME:
+        elements = elements[elements != PRIME]
+    return elements
 
 
 class OnePlace:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
@@ -11,7 +11,7 @@ from typing import Final, Literal
 import torch
 
 from sealtrain.errors import ModelInvalid, UsageError
-from sealtrain_collab.pads.field import HALF
+from sealtrain_collab.pads.field import HALF, RUN
 
 __all__ = [
     "BITS",
@@ -137,8 +137,7 @@ def rounded(rows: torch.Tensor, largest: int) -> tuple[torch.Tensor, torch.Tenso
     Returns:
         int32 (t, n) and float32 (t, 1). A row with an infinity or NaN is zeros with scale NaN.
     """
-    scaled, scale = _scaled(rows, largest)
-    return torch.round(scaled).to(torch.int32), scale
+    return _in_runs(rows, lambda run, _: run.round_(), largest)
 
 
 def stochastically_rounded(
@@ -151,10 +150,27 @@ def stochastically_rounded(
         largest: Of the numbers.
         generator: Of the chance; ``None`` for torch's own, whose state checkpoints keep.
     """
-    scaled, scale = _scaled(rows, largest)
-    chance = torch.rand(scaled.shape, generator=generator)
+    chance = torch.rand(rows.shape, generator=generator)
     # In float32 the largest entry may come out a little above its bound, and chance lifts it.
-    return scaled.add_(chance).floor_().clamp_(-largest, largest).to(torch.int32), scale
+    return _in_runs(
+        rows,
+        lambda run, part: run.add_(chance[part]).floor_().clamp_(-largest, largest),
+        largest,
+    )
+
+
+def _in_runs(
+    rows: torch.Tensor, whole: Callable[[torch.Tensor, slice], torch.Tensor], largest: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whole numbers of scaled rows, some rows at a time: they stay in the cache of a core."""
+    entries = torch.empty(rows.shape, dtype=torch.int32)
+    scales = torch.empty(len(rows), 1)
+    step = max(1, RUN // max(1, rows.shape[1]))
+    for begin in range(0, len(rows), step):
+        part = slice(begin, begin + step)
+        scaled, scales[part] = _scaled(rows[part], largest)
+        entries[part] = whole(scaled, part)
+    return entries, scales
 
 
 def _scaled(rows: torch.Tensor, largest: int) -> tuple[torch.Tensor, torch.Tensor]:

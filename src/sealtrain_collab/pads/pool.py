@@ -29,7 +29,7 @@ from sealtrain.keys.derive import derive
 from sealtrain_collab.pads.exact import ExactProduct
 from sealtrain_collab.pads.masks import Masks, drawn_secret
 from sealtrain_collab.pads.matrix import DIRECTIONS, MAX_SIDE, Direction, PublicMatrix
-from sealtrain_collab.pads.tensors import Later, elements, octets
+from sealtrain_collab.pads.tensors import Later, octets
 
 __all__ = ["OwnPool", "Pool", "write_pool"]
 
@@ -164,7 +164,7 @@ def write_pool(  # noqa: PLR0913
             for block in range(-(-stream.rows // block_rows)):
                 product = making.product(block * block_rows, layout.rows_of(number, block))
                 nonce = layout.nonce(number, block)
-                file.write(key.encrypt(nonce, bytes(octets(product)), layout.associated))
+                file.write(key.encrypt(nonce, octets(product), layout.associated))
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,31 +297,39 @@ class Pool:
                 hint="make a larger one, or have a dealer",
             )
         size = self._layout.header.block_rows
-        parts = [
-            self._block(number, block)[max(0, begin - block * size) : end - block * size]
-            for block in range(begin // size, -(-end // size))
-        ]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        found = torch.empty(count, stream.columns, dtype=torch.int32)
+        for block in range(begin // size, -(-end // size)):
+            whole = slice(block * size, block * size + self._layout.rows_of(number, block))
+            wanted = slice(max(begin, whole.start), min(end, whole.stop))
+            rows = found[wanted.start - begin : wanted.stop - begin]
+            if wanted == whole:
+                self._open(number, block, rows)
+            else:
+                rows.copy_(self._block(number, block)[wanted.start - whole.start :][: len(rows)])
+        return found
 
     def _block(self, number: int, block: int) -> torch.Tensor:
-        if self._last is not None and self._last[:2] == (number, block):
-            return self._last[2]
-        rows = self._layout.rows_of(number, block)
-        columns = self._layout.header.streams[number].columns
+        """Rows of a block, which are kept for the next request: it may want the others."""
+        if self._last is None or self._last[:2] != (number, block):
+            columns = self._layout.header.streams[number].columns
+            rows = torch.empty(self._layout.rows_of(number, block), columns, dtype=torch.int32)
+            self._open(number, block, rows)
+            self._last = number, block, rows
+        return self._last[2]
+
+    def _open(self, number: int, block: int, rows: torch.Tensor) -> None:
+        """Read and open a block."""
         self._file.seek(self._layout.place(number, block))
-        sealed = self._file.read(4 * rows * columns + TAG_BYTES)
+        sealed = self._file.read(4 * rows.numel() + TAG_BYTES)
         try:
             nonce = self._layout.nonce(number, block)
-            plain = self._key.decrypt(nonce, sealed, self._layout.associated)
-        except InvalidTag as error:
+            self._key.decrypt_into(nonce, sealed, self._layout.associated, octets(rows))
+        except (InvalidTag, ValueError) as error:  # ValueError: the file was cut meanwhile
             raise WrongKey(
                 "a block of the pool does not open",
                 check="pads",
                 hint="it was made for another beginning, or altered; make a new one",
             ) from error
-        opened = elements(bytearray(plain), rows, columns)
-        self._last = number, block, opened
-        return opened
 
 
 class OwnPool:

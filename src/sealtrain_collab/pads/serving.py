@@ -81,7 +81,7 @@ class Multiplier:
         """A product."""
         return self._device.product(asked, factor)
 
-    def _answer(self, kind: int, body: bytearray, matrices: Matrices) -> bytes | memoryview:
+    def _answer(self, kind: int, body: memoryview, matrices: Matrices) -> bytes | memoryview:
         if kind == wire.MATRIX:
             values = wire.read_matrix(body)
             matrices.reserve(values.numel())
@@ -90,7 +90,7 @@ class Multiplier:
             return self._product(body, matrices)
         raise DataInvalid("an accelerator does not answer this", got=f"frame {kind:#04x}")
 
-    def _product(self, body: bytearray, matrices: Matrices) -> memoryview:
+    def _product(self, body: memoryview, matrices: Matrices) -> memoryview:
         digest, direction, rows, offset = wire.read_product(body)
         widths = matrices.known(digest).widths(direction)
         expect_rows(rows, max(widths))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Final
 
 import torch
 
 from sealtrain.errors import DataInvalid, LimitExceeded
+from sealtrain_collab.channel.streams import Buffer
 
 __all__ = [
     "MAX_BYTES",
@@ -34,9 +36,7 @@ def octets(values: torch.Tensor) -> memoryview:
     return memoryview(values.contiguous().numpy().reshape(-1).view("uint8").data)
 
 
-def elements(
-    body: bytearray | memoryview, rows: int, columns: int, *, offset: int = 0
-) -> torch.Tensor:
+def elements(body: Buffer, rows: int, columns: int, *, offset: int = 0) -> torch.Tensor:
     """int32 (rows, columns) from the bytes behind ``offset``.
 
     Raises:
@@ -53,15 +53,21 @@ def elements(
     return torch.frombuffer(body, dtype=torch.int32, offset=offset).view(rows, columns)
 
 
-def row_parts(rows: int, widths: tuple[int, int]) -> list[slice]:
+def row_parts(rows: int, widths: tuple[int, int], *, numbers: int | None = None) -> list[slice]:
     """Runs of rows whose request and answer fit a message each.
 
     Args:
         rows: All of them.
         widths: Columns of what goes in and of what comes out.
+        numbers: About so many in the larger of the two, where it is more than a row;
+            ``None`` for as many as fit.
     """
     fitting = min(MAX_ROWS, (MAX_BYTES - _BESIDE) // (4 * max(widths)))
-    return [slice(begin, min(rows, begin + fitting)) for begin in range(0, rows, fitting)]
+    if numbers is not None:
+        fitting = min(fitting, max(1, numbers // max(widths)))
+    count = -(-rows // fitting)
+    ends = [rows * part // count for part in range(count + 1)]
+    return [slice(begin, end) for begin, end in pairwise(ends)]
 
 
 def expect_rows(rows: int, columns: int) -> None:

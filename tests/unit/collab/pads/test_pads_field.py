@@ -14,6 +14,7 @@ from sealtrain_collab.pads.field import (
     HALF,
     PRIME,
     added,
+    centre_words,
     centred_float64,
     centred_int64,
     combined,
@@ -188,3 +189,24 @@ def test_sums_of_digits_are_the_number_they_stand_for(largest: int) -> None:
         for digits in sums.flatten(1).T.tolist()
     ]
     assert combined(sums).flatten().tolist() == expected
+
+
+@pytest.mark.parametrize("count", [1, (1 << 15) - 1, 1 << 15, 100_003])
+def test_sums_of_any_length_are_those_of_wider_numbers(count: int) -> None:
+    generator = torch.Generator().manual_seed(count)
+    left, right = (
+        torch.randint(-HALF, HALF + 1, (count,), generator=generator, dtype=torch.int32)
+        for _ in range(2)
+    )
+    left[-1], right[-1] = HALF, HALF
+    wide = left.long(), right.long()
+    assert torch.equal(added(left, right), centred_int64(wide[0] + wide[1]))
+    out = torch.empty_like(left)
+    assert subtracted(left, right, out=out) is out
+    assert torch.equal(out, centred_int64(wide[0] - wide[1]))
+
+
+def test_words_are_centred_where_they_lie() -> None:
+    words = torch.tensor([0, 1, HALF, HALF + 1, PRIME - 1], dtype=torch.int32)
+    assert centre_words(words) is words
+    assert words.tolist() == [0, 1, HALF, -HALF, -1]

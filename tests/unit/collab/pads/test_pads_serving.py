@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 import torch
@@ -27,6 +28,7 @@ from pads_world import (
 
 from sealtrain.errors import (
     AcceleratorUnreachable,
+    PeerUnreachable,
     ProductAltered,
     SealtrainError,
     UsageError,
@@ -147,11 +149,11 @@ def test_what_fits_no_message_goes_in_several(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(tensors, "MAX_BYTES", 7 * 160 + 64)
         asked: list[int] = []
         honest = tensors.row_parts
-        for module in ("accelerator", "dealer"):
+        for module in ("engine", "dealer"):
             monkeypatch.setattr(
                 f"sealtrain_collab.pads.{module}.row_parts",
-                lambda rows, widths: (
-                    asked.append(len(honest(rows, widths))) or honest(rows, widths)
+                lambda *given, **more: (
+                    asked.append(len(honest(*given, **more))) or honest(*given, **more)
                 ),
             )
         product = engine.product(MATRIX, "forward", entries)
@@ -359,3 +361,79 @@ def test_a_device_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     run(settings | {"limits": asdict(Limits())}, say=lines.append, lifeline=0)
     (line,) = lines
     assert json.loads(line)["refused"].endswith("on cuda:99")
+
+
+# --- Requests ahead of their answers ------------------------------------------------------------
+
+LARGE = 24 << 20
+"""Bytes that no pair of sockets holds by itself."""
+
+
+@contextmanager
+def connected(serve: Callable[[socket.socket], object], **given: Any) -> Iterator[wire.Frames]:
+    """A guest's end of a connection, and something at its other end."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            with listener.accept()[0] as connection, suppress(OSError):
+                serve(connection)
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        frames = wire.Frames(socket.create_connection(listener.getsockname()), **given)
+        try:
+            yield frames
+        finally:
+            frames.close()
+            thread.join()
+
+
+@pytest.mark.claim("C277")
+def test_an_answer_that_comes_while_the_next_request_leaves_is_taken_in() -> None:
+    told: list[bytes] = []
+
+    def serve(connection: socket.socket) -> None:
+        connection.sendall(frame(0x82, b"a" * LARGE) + frame(0x82, b"b" * LARGE))
+        with connection.makefile("rb") as asked:  # only now does it read
+            for _ in range(2):
+                kind, length = struct.unpack(">BI", asked.read(5))
+                told.append(bytes([kind]) + asked.read(length)[:1])
+
+    with connected(serve, seconds=60, early=wire.MAX_FRAME) as frames:
+        frames.send(wire.PRODUCT, b"1" * LARGE)
+        frames.send(wire.PRODUCT, b"2" * LARGE)
+        for expected in (b"a", b"b"):
+            answered = frames.receive()
+            assert answered is not None
+            assert (answered[0], bytes(answered[1])) == (0x82, expected * LARGE)
+    assert told == [b"\x021", b"\x022"]
+
+
+@pytest.mark.claim("C277")
+def test_what_is_taken_in_meanwhile_has_an_end() -> None:
+    sent: list[int] = []
+
+    def serve(connection: socket.socket) -> None:
+        while True:  # until the guest leaves
+            sent.append(connection.send(bytes(1 << 20)))
+
+    room = 1 << 16
+    with (
+        connected(serve, seconds=0.5, early=room) as frames,
+        pytest.raises(PeerUnreachable),
+    ):
+        frames.send(wire.PRODUCT, bytes(LARGE))
+    assert 0 < sum(sent) < LARGE
+
+
+@pytest.mark.claim("C277")
+def test_who_ends_while_a_request_leaves_is_gone() -> None:
+    with (
+        connected(
+            lambda connection: connection.shutdown(socket.SHUT_WR) or time.sleep(0.5),
+            seconds=10,
+            early=wire.MAX_FRAME,
+        ) as frames,
+        pytest.raises(PeerUnreachable),
+    ):
+        frames.send(wire.PRODUCT, bytes(LARGE))
