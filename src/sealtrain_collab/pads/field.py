@@ -6,7 +6,7 @@ differences of two elements fit int32, so that no step here is wider than its re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import torch
@@ -38,7 +38,7 @@ _EXACT_COLUMNS: Final = 1 << 12
 
 def _wrapped(values: torch.Tensor) -> torch.Tensor:
     """Centre any int32 in place: one step reaches [-H, H] from all of them."""
-    for run in values.view(-1).split(RUN):
+    for (run,) in _runs(values.view(-1)):
         _wrap(run, torch.empty_like(run))
     return values
 
@@ -75,7 +75,7 @@ def subtracted(
 
 def centre_words(words: torch.Tensor) -> torch.Tensor:
     """Centre int32 in [0, p], in place."""
-    for run in words.view(-1).split(RUN):
+    for (run,) in _runs(words.view(-1)):
         run.sub_(torch.gt(run, HALF, out=torch.empty_like(run)), alpha=PRIME)
     return words
 
@@ -84,11 +84,16 @@ def _wrapped_in_runs(
     step: Callable[..., torch.Tensor], left: torch.Tensor, right: torch.Tensor, out: torch.Tensor
 ) -> torch.Tensor:
     """A step and its centring, run by run: a run stays in the cache of a core meanwhile."""
-    whole = (left.reshape(-1), right.reshape(-1), out.view(-1))
     beyond = out.new_empty(min(RUN, out.numel()))
-    for one, other, run in zip(*(values.split(RUN) for values in whole), strict=True):
+    for one, other, run in _runs(left.reshape(-1), right.reshape(-1), out.view(-1)):
         _wrap(step(one, other, out=run), beyond[: len(run)])
     return out
+
+
+def _runs(*values: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Numbers that lie in a row in each of some tensors, so many that a cache holds them."""
+    for begin in range(0, values[0].numel(), RUN):
+        yield tuple(row[begin : begin + RUN] for row in values)
 
 
 def centred_int64(values: torch.Tensor) -> torch.Tensor:

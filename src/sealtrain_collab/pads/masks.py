@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, Self
 
-import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
@@ -22,6 +21,7 @@ from sealtrain.keys.derive import derive
 from sealtrain_collab.channel.streams import Buffer
 from sealtrain_collab.pads.field import PRIME, centre_words
 from sealtrain_collab.pads.matrix import Direction, PublicMatrix
+from sealtrain_collab.pads.tensors import octets
 
 __all__ = ["Keystream", "MaskStream", "Masks", "OnePlace", "aes_ctr", "drawn_secret"]
 
@@ -45,7 +45,7 @@ def aes_ctr(key: Secret) -> Keystream:
 
     def encrypted(size: int) -> Buffer:
         # The library wants room for a block more than it writes; the next run is written over it.
-        buffer = memoryview(np.empty(size + _BLOCK_BYTES, np.uint8))
+        buffer = octets(torch.empty(size + _BLOCK_BYTES, dtype=torch.uint8))
         for begin in range(0, size, len(_ZEROS)):
             encryptor.update_into(_ZEROS[: size - begin], buffer[begin:])
         return buffer[:size]

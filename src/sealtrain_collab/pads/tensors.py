@@ -32,7 +32,7 @@ Later = Callable[[], torch.Tensor]
 
 
 def octets(values: torch.Tensor) -> memoryview:
-    """Bytes of an int8 or int32 tensor as they travel."""
+    """Bytes of a tensor of integers as they travel: its own, where it lies in a row."""
     return memoryview(values.contiguous().numpy().reshape(-1).view("uint8").data)
 
 

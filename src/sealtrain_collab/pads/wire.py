@@ -14,7 +14,6 @@ import time
 from collections import deque
 from typing import Any, Final
 
-import numpy as np
 import torch
 
 from sealtrain.errors import DataInvalid, LimitExceeded
@@ -111,7 +110,7 @@ class Frames:
             raise LimitExceeded(
                 "a frame is too long", got=f"{length} bytes", expected=f"at most {MAX_FRAME}"
             )
-        body = memoryview(np.empty(length, np.uint8))
+        body = octets(torch.empty(length, dtype=torch.uint8))
         self._stream.allow(self._seconds)
         receive_into(self._stream, body)
         return kind, body
