@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from phases_victim import stories
 
+from every_phase import program
 from sealtrain.recipe.schema import PHASES
 
 pytestmark = [pytest.mark.slow, pytest.mark.claim("C35"), pytest.mark.timeout(1200)]
@@ -46,7 +46,7 @@ def played() -> list[str]:
     """Ready recipes whose backend is installed: all, or one a phase."""
     ready = {
         name: phase_of(ROOT / "recipes" / f"{name}.yaml")
-        for name in stories().playable()
+        for name in program("run").playable()
         # One process is watched here; test_ranks_confined.py and test_ranks_exact.py watch several.
         if "ranks:" not in (ROOT / "recipes" / f"{name}.yaml").read_text()
     }

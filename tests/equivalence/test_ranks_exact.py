@@ -26,6 +26,13 @@ from training_world import (
 
 pytestmark = pytest.mark.slow
 TRAINER = {"max_grad_norm": 0.0}
+ZERO: list[dict[str, Any]] = [
+    {"name": "deepspeed", "zero_stage": 0},
+    {"name": "deepspeed", "zero_stage": 1, "offload": "cpu"},
+    {"name": "deepspeed", "zero_stage": 2, "ranks": 2},
+    {"name": "deepspeed", "zero_stage": 3, "ranks": 2},
+]
+"""Stages of DeepSpeed, which ``make learning`` installs and ``make test`` does not."""
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +104,7 @@ def test_two_copies_are_one_rank(world: Path, alone: dict[str, Any]) -> None:
     "backend",
     [
         {"name": "fsdp", "ranks": 2},
-        {"name": "deepspeed", "zero_stage": 0},
-        {"name": "deepspeed", "zero_stage": 1, "offload": "cpu"},
-        {"name": "deepspeed", "zero_stage": 2, "ranks": 2},
-        {"name": "deepspeed", "zero_stage": 3, "ranks": 2},
+        *(pytest.param(backend, marks=pytest.mark.nightly) for backend in ZERO),
     ],
     ids=lambda backend: "-".join(map(str, backend.values())),
 )

@@ -110,10 +110,11 @@ def test_every_phase_that_a_backend_accepts_is_one_rank(
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(900)
 def test_two_ranks_resumed_are_two_ranks_uninterrupted(world: Path) -> None:
     names = ["dpo", "embed", "ppo", "grpo", "vlm", "sft-best"]
-    once = in_ranks(world, DDP, *names)
-    again = in_ranks(world, DDP, *(f"{name}+resumed" for name in names))
+    once = in_ranks(world, DDP, *names, timeout=400)
+    again = in_ranks(world, DDP, *(f"{name}+resumed" for name in names), timeout=400)
     assert {name.removesuffix("+resumed"): said for name, said in again.items()} == once
 
 

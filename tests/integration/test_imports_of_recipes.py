@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
 
 import sealtrain.errors
+from every_phase import program
 
 pytestmark = [pytest.mark.slow, pytest.mark.claim("C124")]
-FOLDER = Path(__file__).resolve().parents[2] / "examples" / "every_phase"
 
 
-@pytest.fixture(scope="module")
-def imported() -> ModuleType:
-    """The example as a module; it imports its neighbours as if it were started."""
-    before = list(sys.path)
-    sys.path.insert(0, str(FOLDER))
-    try:
-        spec = importlib.util.spec_from_file_location("imported", FOLDER / "imported.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        sys.path[:] = before
-    return module
+IMPORTED = program("imported")
 
 
-def test_modules_are_told_apart_by_all_installed_records(imported: ModuleType) -> None:
+def test_modules_are_told_apart_by_all_installed_records() -> None:
     modules = {"json": json, "sealtrain.errors": sealtrain.errors, "yaml": yaml, "pytest": pytest}
     files = {name: str(one.__file__) for name, one in modules.items()}
-    found = imported.owners_of(files | {"stray": "/somewhere/stray.py"})
+    found = IMPORTED.owners_of(files | {"stray": "/somewhere/stray.py"})
     assert found == {
         "yaml": "pyyaml",
         "pytest": "pytest",
@@ -44,16 +28,14 @@ def test_modules_are_told_apart_by_all_installed_records(imported: ModuleType) -
     }
 
 
-def test_four_bits_and_personal_data_load_what_the_lock_pins(
-    imported: ModuleType, tmp_path: Path
-) -> None:
-    path, data, seal_as = imported.prepare("sft-qlora", tmp_path)
+def test_four_bits_and_personal_data_load_what_the_lock_pins(tmp_path: Path) -> None:
+    path, data, seal_as = IMPORTED.prepare("sft-qlora", tmp_path)
     recipe = yaml.safe_load(path.read_text())
     recipe["trainer"] |= {"max_steps": 2}
     column = next(iter(recipe["columns"].values()))
     recipe["validation"] = {"personal": {"columns": [column], "max_share": 1.0}}
     path.write_text(yaml.safe_dump(recipe, sort_keys=False))
-    found = imported.play(path, data, seal_as, tmp_path / "rehearsal", guarded=True)
+    found = IMPORTED.play(path, data, seal_as, tmp_path / "rehearsal", guarded=True)
     assert found["unpinned"] == []
     lock = json.loads((tmp_path / "rehearsal" / "engineer" / "recipe.lock.json").read_text())
     packages = lock["environment"]["packages"]

@@ -38,15 +38,12 @@ def test_two_nodes_end_with_the_weights_of_one_guest_and_a_manifest_of_both(
         assert [[node["node"] for node in entry["fields"]["nodes"]] for entry in joined] == [[1]]
 
 
-def stages() -> list[Any]:
-    """All of ZeRO's; the one that shares out weights too has them all in its operations."""
-    return [
-        pytest.param(stage, marks=[] if stage == 3 else pytest.mark.nightly) for stage in (1, 2, 3)
-    ]
-
-
-@pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs the extra deepspeed")
-@pytest.mark.parametrize("zero", stages())
+@pytest.mark.nightly
+@pytest.mark.skipif(
+    find_spec("deepspeed") is None,
+    reason="DeepSpeed is not installed: pip install 'sealtrain[deepspeed]'",
+)
+@pytest.mark.parametrize("zero", [1, 2, 3])
 def test_two_nodes_of_deepspeed_end_with_the_weights_of_one_guest(
     tmp_path: Path, zero: int
 ) -> None:

@@ -2,54 +2,36 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from typing import Any
-
 import pytest
 from ranks_matrix import BACKENDS, ROWS, refusal, section
 from ranks_world import recipe_of
 
+from every_phase import program
 from sealtrain.recipe.schema import PHASES
 
-FOLDER = Path(__file__).resolve().parents[2] / "examples" / "every_phase"
+RANKS = program("ranks")
 
 
-@pytest.fixture(scope="module")
-def ranks() -> Any:
-    sys.path.insert(0, str(FOLDER))
-    try:
-        spec = importlib.util.spec_from_file_location("ranks_page", FOLDER / "ranks.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-    finally:
-        sys.path.remove(str(FOLDER))
-
-
-def test_the_page_says_what_the_schema_answers(ranks: Any) -> None:
-    page = ranks.PAGE.read_text("utf-8")
-    rest = ranks.written_elsewhere(page)
-    assert page == ranks.rendered(ranks.recorded(page), rest), (
+def test_the_page_says_what_the_schema_answers() -> None:
+    page = RANKS.PAGE.read_text("utf-8")
+    rest = RANKS.written_elsewhere(page)
+    assert page == RANKS.rendered(RANKS.recorded(page), rest), (
         "python examples/every_phase/ranks.py"
     )
     assert rest == section(), "python tests/support/ranks_matrix.py"
 
 
-def test_a_recipe_that_is_refused_did_not_run(ranks: Any) -> None:
+def test_a_recipe_that_is_refused_did_not_run() -> None:
     refused = {
         path.stem
-        for path in ranks.RECIPES.glob("*.yaml")
-        if ranks.refusal(ranks.in_two_ranks(ranks.document(path.stem), None))
+        for path in RANKS.RECIPES.glob("*.yaml")
+        if RANKS.refusal(RANKS.in_two_ranks(RANKS.document(path.stem), None))
     }
-    page = ranks.PAGE.read_text("utf-8")
+    page = RANKS.PAGE.read_text("utf-8")
     assert refused
-    assert not refused & ranks.recorded(page).keys()
+    assert not refused & RANKS.recorded(page).keys()
     ran = {"sft-lora": ("trl", 1)} | dict.fromkeys(refused, ("trl", 1))
-    assert ranks.recorded(ranks.rendered(ran, "")) == {"sft-lora": ("trl", 1)}
+    assert RANKS.recorded(RANKS.rendered(ran, "")) == {"sft-lora": ("trl", 1)}
 
 
 def test_every_phase_has_a_row_for_each_adapter() -> None:

@@ -7,7 +7,6 @@ so that a trace of system calls can be cut there. Prints one JSON line a recipe.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shlex
@@ -16,6 +15,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from every_phase import program
 
 ROOT = Path(__file__).resolve().parents[2]
 FEW = {"max_steps": 2, "save_steps": 1, "logging_steps": 1, "warmup_steps": 0}
@@ -42,15 +43,6 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
     written = event == "open" and (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
     if written and isinstance(arguments[0], (str, bytes)):
         OPENED.append(os.fsdecode(arguments[0]))
-
-
-def stories() -> Any:
-    spec = importlib.util.spec_from_file_location("run", ROOT / "examples/every_phase/run.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def mark(word: str) -> None:
@@ -118,7 +110,7 @@ def play(name: str, folder: Path) -> dict[str, Any]:
     from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
 
     folder.mkdir()
-    path, inputs, options = stories().prepare(name, folder)
+    path, inputs, options = program("run").prepare(name, folder)
     INPUTS.extend(inputs.values())
     document = parse_yaml(path.read_bytes(), error=RecipeInvalid, what="recipe")
     if "max_steps" in document.get("trainer", {}):  # an evaluation has none
