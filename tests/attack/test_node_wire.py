@@ -10,6 +10,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,42 @@ def test_strangers_at_the_listener_do_not_keep_the_ranks_from_meeting() -> None:
     in_threads([found[0].close, found[5].close])
     for sock in silent:
         sock.close()
+
+
+@pytest.mark.claim("C272")
+@pytest.mark.parametrize("proven", ["before", "meanwhile"])
+def test_strangers_that_hold_every_place_keep_no_rank_out(proven: str) -> None:
+    """More silent connections than a rank answers at a time, and each that is ended comes again."""
+    world = World.of(3)
+    address, over = world.membership.peer(0).address, threading.Event()
+    held: list[socket.socket] = []
+
+    def crowd() -> None:
+        while not over.wait(0.002):
+            with suppress(OSError):
+                held.append(socket.create_connection(address, timeout=1))
+
+    crowding = [threading.Thread(target=crowd, daemon=True) for _ in range(3)]
+    held += [socket.create_connection(address, timeout=5) for _ in range(150)]
+    for one in crowding:
+        one.start()
+    late = 0.0 if proven == "before" else 1.5
+    try:
+        found = in_threads(
+            [
+                lambda: world.connect(0, timeout_s=12.0),
+                lambda: (time.sleep(late), world.connect(1, timeout_s=12.0))[1],
+                lambda: (time.sleep(late), world.connect(2, timeout_s=12.0))[1],
+            ]
+        )
+    finally:
+        over.set()
+        for one in crowding:
+            one.join(5)
+        for sock in held:
+            sock.close()
+    assert [type(one) for one in found] == [Wire] * 3
+    in_threads([one.close for one in found])
 
 
 @pytest.mark.claim("C155")

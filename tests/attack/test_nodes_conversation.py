@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from carrying import carries
@@ -22,11 +22,13 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.errors import (
     ApprovalRevoked,
     ChannelBroken,
+    ChannelCut,
     DatasetWithdrawn,
     LeaseStale,
     NodeLost,
     NodeRefused,
     NotSealed,
+    PeerUnreachable,
     RankLost,
     Refused,
     SealRefused,
@@ -54,6 +56,22 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 # -- hostile nodes ---------------------------------------------------------------------------------
+
+
+Receive = Callable[[BinaryIO, int], None]
+"""Writes so many bytes of node 0 to a file."""
+
+
+def receives_nothing(_file: BinaryIO, size: int) -> None:
+    raise AssertionError(f"{size} bytes that nobody announced")
+
+
+def receives(data: bytes) -> Receive:
+    def receive(file: BinaryIO, size: int) -> None:
+        assert size == len(data)
+        file.write(data)
+
+    return receive
 
 
 class Training:
@@ -85,7 +103,7 @@ def training(world: World, folder: Path) -> Iterator[Training]:
         lead.begin(None)
         store = SealedStore(folder, DataKey(bytes(32)), label=RUN_ID)
         for node in nodes:
-            assert node.channel.take_checkpoint(store) is None
+            assert node.channel.take_checkpoint(store, receives_nothing) is None
         with lead.heard():
             yield Training(lead, run, nodes)
 
@@ -300,7 +318,11 @@ def test_a_node_begins_with_nothing_but_a_welcome(
 
 
 def introduced(
-    world: World, folder: Path, change: Callable[[list[dict[str, Any]]], Any], *more: Act
+    world: World,
+    folder: Path,
+    change: Callable[[list[dict[str, Any]]], Any],
+    *more: Act,
+    receive: Receive = receives_nothing,
 ) -> tuple[Any, SealedStore]:
     """What a node makes of members that a lead sends it, and of what follows."""
     company = NodeCompany.opened(("127.0.0.1", 0), ranks=RANKS, first=RANKS)
@@ -322,7 +344,8 @@ def introduced(
     with company, led(world, *acts) as node:
         node.welcomed()
         found = node.channel.introduce(company, node.releases(), since=NOW, world=NODES * RANKS)
-        return (found, node.channel.take_checkpoint(store) if len(more) > 2 else None), store
+        begins = len(more) > 2
+        return (found, node.channel.take_checkpoint(store, receive) if begins else None), store
 
 
 def put(place: int, **changed: Any) -> Callable[[list[dict[str, Any]]], None]:
@@ -390,11 +413,11 @@ def sealed(folder: Path, *, run_id: str = RUN_ID, key: bytes = b"c" * 32) -> tup
     return said, data
 
 
-def begun(world: World, folder: Path, said: Any, *pieces: Act) -> tuple[Any, SealedStore]:
+def begun(world: World, folder: Path, said: Any, receive: Receive) -> tuple[Any, SealedStore]:
     node = folder / "node"
     node.mkdir()
-    more = (sends(b"s" * 32), sends(b"c" * 32), says("begin", {"checkpoint": said}), *pieces)
-    (_found, ref), store = introduced(world, node, lambda _members: None, *more)
+    more = (sends(b"s" * 32), sends(b"c" * 32), says("begin", {"checkpoint": said}))
+    (_found, ref), store = introduced(world, node, lambda _members: None, *more, receive=receive)
     return ref, store
 
 
@@ -405,31 +428,34 @@ def opened(store: SealedStore, ref: CheckpointRef) -> bytes:
 
 def test_a_checkpoint_arrives_as_the_lead_has_it(world: World, tmp_path: Path) -> None:
     said, data = sealed(tmp_path / "lead")
-    ref, store = begun(world, tmp_path, said, sends(data))
+    ref, store = begun(world, tmp_path, said, receives(data))
     assert store.path(ref.name).read_bytes() == data
     assert opened(store, ref) == b"weights" * 1000
 
 
-@pytest.mark.parametrize(
-    "pieces",
-    [
-        lambda data: [sends(data[:-1])],
-        lambda data: [sends(data + b"x")],
-        lambda data: [sends(data[:100]), sends(data[100:])],
-        lambda _data: [sends(b"")],
-        lambda _data: [says("begin", {"checkpoint": None})],
-        lambda data: [sends(data[:100]), hangs_up],
-        lambda _data: [hangs_up],
-    ],
-    ids=["short", "long", "in other pieces", "empty", "a word", "cut", "none"],
-)
-def test_a_checkpoint_of_another_size_leaves_nothing_on_the_disk(
-    world: World, tmp_path: Path, pieces: Callable[[bytes], list[Act]]
+@pytest.mark.parametrize("error", [ChannelCut, ChannelBroken, PeerUnreachable, KeyboardInterrupt])
+def test_a_checkpoint_that_does_not_arrive_whole_leaves_nothing_on_the_disk(
+    world: World, tmp_path: Path, error: type[BaseException]
 ) -> None:
     said, data = sealed(tmp_path / "lead")
-    with pytest.raises((ChannelBroken, NodeLost)):
-        begun(world, tmp_path, said, *pieces(data))
+
+    def half(file: BinaryIO, _size: int) -> None:
+        file.write(data[: len(data) // 2])
+        raise error("cut")
+
+    with pytest.raises(error):
+        begun(world, tmp_path, said, half)
     assert list((tmp_path / "node").iterdir()) == []
+
+
+@pytest.mark.parametrize("act", [hangs_up, says("members", []), sends(b"\x00" * 32)])
+def test_a_lead_that_says_nothing_of_a_beginning_begins_nothing(
+    world: World, tmp_path: Path, act: Act
+) -> None:
+    more = (sends(b"s" * 32), sends(b"c" * 32), act)
+    with pytest.raises((ChannelBroken, NodeLost)):
+        introduced(world, tmp_path, lambda _members: None, *more)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_checkpoint_of_another_run_key_step_or_digest_opens_for_nobody(
@@ -450,7 +476,7 @@ def test_a_checkpoint_of_another_run_key_step_or_digest_opens_for_nobody(
     for name, (said, data) in cases.items():
         folder = tmp_path / f"{name} node"
         folder.mkdir()
-        ref, store = begun(world, folder, said, sends(data))
+        ref, store = begun(world, folder, said, receives(data))
         with pytest.raises(SealRefused):
             load(store, RUN_ID, ref)
 
@@ -459,7 +485,7 @@ def test_a_checkpoint_that_was_altered_on_the_nodes_disk_is_refused(
     world: World, tmp_path: Path
 ) -> None:
     said, data = sealed(tmp_path / "lead")
-    ref, store = begun(world, tmp_path, said, sends(data))
+    ref, store = begun(world, tmp_path, said, receives(data))
     path = store.path(ref.name)
     for place in (0, len(data) // 2, len(data) - 1):
         changed = bytearray(data)
@@ -490,7 +516,7 @@ def test_an_announcement_of_another_form_is_refused(
 ) -> None:
     honest, _data = sealed(tmp_path / "lead")
     with pytest.raises(ChannelBroken):
-        begun(world, tmp_path, honest | said)
+        begun(world, tmp_path, honest | said, receives_nothing)
     assert list((tmp_path / "node").iterdir()) == []
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from carrying import carries
@@ -32,8 +33,11 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import (
+    ApprovalRevoked,
     ChannelBroken,
     ComposeHashMismatch,
+    DatasetWithdrawn,
+    LeaseStale,
     NodeLost,
     NodeMissing,
     NodeRefused,
@@ -43,10 +47,14 @@ from sealtrain.errors import (
     ReportDataMismatch,
     SealtrainError,
 )
+from sealtrain.guest.lease import Lease
+from sealtrain.guest.leasekeeper import LeaseKeeper
 from sealtrain.signing.parties import node_run_id
 from sealtrain_collab.channel.channel import connect
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.proofs import ProveKey
+from sealtrain_collab.nodes.company import NodeCompany
+from sealtrain_collab.nodes.guest.lead import LeadNode
 from sealtrain_collab.nodes.messages import PURPOSE, FromLead, receive
 
 pytestmark = pytest.mark.claim("C160")
@@ -471,3 +479,132 @@ class _Saying:
     def receive(self, *, max_bytes: int) -> bytes:
         assert len(self._text) <= max_bytes
         return self._text
+
+
+def kept(seconds: float) -> tuple[LeaseKeeper, list[float]]:
+    """The keeper of a lease that brokers renew each time, and when they did."""
+    renewed: list[float] = []
+    lease = Lease(lambda: 0)
+
+    def renew(_checkpoint: tuple[int, str] | None = None) -> None:
+        renewed.append(time.monotonic())
+        lease.extend(1 << 40, seconds, lease.moment())
+
+    renew()
+    return LeaseKeeper(lease, renew), renewed
+
+
+@pytest.mark.claim("C270")
+def test_a_wait_that_outlasts_every_lease_loses_none(world: World, tmp_path: Path) -> None:
+    """The operator withholds node 2; lead and node 1 renew their leases, and say no word of it."""
+    run = Run(world, tmp_path)
+    run.keeper, at_lead = kept(2.0)  # type: ignore[assignment]
+    keeper, at_node = kept(2.0)
+
+    def tend() -> None:
+        keeper.tend()
+        keeper.require()
+
+    with Lead(run) as lead, Node(world, 1, lead.address) as node:
+        node.welcomed()
+        found: list[Any] = []
+
+        def wait() -> None:
+            keeper.begin()
+            with NodeCompany.opened(("127.0.0.1", 0), ranks=RANKS, first=RANKS) as mine:
+                found.append(
+                    node.channel.introduce(
+                        mine, node.releases(), since=NOW, world=NODES * RANKS, meanwhile=tend
+                    )
+                )
+
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        time.sleep(5)
+        with joining(world, 2, lead) as other:
+            other.ready()
+            waiting.join(20)
+        run.keeper.require()  # type: ignore[attr-defined]
+        keeper.require()
+    assert len(found) == 1
+    assert len(at_lead) >= 4
+    assert len(at_node) >= 4
+
+
+@pytest.mark.claim("C270")
+@pytest.mark.parametrize("refusal", [ApprovalRevoked, DatasetWithdrawn, LeaseStale])
+def test_a_wait_ends_with_what_the_brokers_refuse_the_lead(
+    world: World, tmp_path: Path, refusal: type[SealtrainError]
+) -> None:
+    """An owner revokes or withdraws while a node is still awaited."""
+    run = Run(world, tmp_path)
+    run.keeper.refusal = refusal("by the owner")
+    with Lead(run) as lead, joining(world, 1, lead) as waiting:
+        error = lead.ended()
+        assert waiting.met.wait(10)
+    assert type(error) is refusal
+    assert type(waiting.error) in (refusal, NodeLost)
+    assert not [one for one in threading.enumerate() if "_serve" in one.name]
+
+
+@pytest.mark.claim("C270")
+def test_a_node_whose_own_lease_is_refused_leaves_and_may_be_replaced(
+    world: World, lead: Lead
+) -> None:
+    def refuse() -> None:
+        raise ApprovalRevoked("by the owner")
+
+    with (
+        Node(world, 1, lead.address) as node,
+        NodeCompany.opened(("127.0.0.1", 0), ranks=RANKS, first=RANKS) as mine,
+    ):
+        node.welcomed()
+        with pytest.raises(ApprovalRevoked):
+            node.channel.introduce(
+                mine, node.releases(), since=NOW, world=NODES * RANKS, meanwhile=refuse
+            )
+    with all_joining(world, lead):
+        pass
+
+
+def test_a_join_of_one_meeting_seats_nobody_in_another_of_this_run_or_the_next(
+    world: World, tmp_path: Path
+) -> None:
+    """A lead that was restarted has a session of its own, and the next run another id as well."""
+    recorded = bytearray()
+    with Lead(Run(world, tmp_path)) as first:
+        with (
+            carried(first.address, altering(), altering()) as (between, seen),
+            Node(world, 1, between) as node,
+        ):
+            session = node.welcomed().session
+        recorded += seen.there[0]
+        with all_joining(world, first):
+            pass
+    for run_id in (RUN_ID, "77" * 16):
+        run = Run(world, tmp_path)
+        run.run_id = run_id
+        with Lead(run) as again:
+            expect_only_a_handshake(answered(again.address, bytes(recorded)))
+            with Node(world, 1, again.address) as node:
+                welcome = node.welcomed()
+            assert (welcome.run_id, welcome.session == session) == (run_id, False)
+
+
+def test_a_node_is_known_by_the_address_that_it_listens_at(world: World, lead: Lead) -> None:
+    """A machine with several addresses calls from the one where others then look for its ranks."""
+    with ExitStack() as stack:
+        nodes = [
+            stack.enter_context(Node(world, number, lead.address, source=f"127.0.0.{number + 4}"))
+            for number in range(1, NODES)
+        ]
+
+        for node in nodes:
+            node.welcomed()
+            node.channel.tell("ready", ready(node, public_key=to_base64(bytes([node.number]) * 32)))
+        met = [url.hostname for url in places_of(lead.met())]
+    assert met == [*["127.0.0.1"] * RANKS, *["127.0.0.5"] * RANKS, *["127.0.0.6"] * RANKS]
+
+
+def places_of(lead: LeadNode) -> list[Any]:
+    return [urlsplit(url) for url in lead.urls]

@@ -170,3 +170,59 @@ def test_a_lead_that_is_stopped_seals_a_checkpoint_and_ends_its_nodes(tmp_path: 
                 other.ended(within=60)
         assert caught.value.code in ("node-lost", "run-stopped")
         assert sealed(out)
+
+
+@pytest.mark.claim("C270")
+def test_owners_who_revoke_while_nodes_are_awaited_end_the_wait(tmp_path: Path) -> None:
+    with stage(tmp_path, lease_seconds=60) as world:
+        three = Nodes(world, "three", recipe_of(3, steps=4000))
+        with three.lead("run") as (lead, place), three.join(1, place) as other:
+            wait_for(lambda: "waiting for the other nodes" in "\n".join(other.said()))
+            revoke(world, three)
+            for part in (lead, other):
+                with pytest.raises(ApprovalRevoked):
+                    part.ended(within=60)
+        assert not sealed(tmp_path / "run")
+
+
+@pytest.mark.nightly
+@pytest.mark.claim("C270", "C271")
+@pytest.mark.timeout(500)
+def test_a_node_that_is_withheld_for_longer_than_a_lease_costs_nothing(tmp_path: Path) -> None:
+    """Twice: as the run begins and as it goes on. Node 1 renews behind an address of its own."""
+    with stage(tmp_path, lease_seconds=60) as world, ExitStack() as stack:
+        three = Nodes(world, "three", recipe_of(3, steps=400))
+        out = tmp_path / "run"
+
+        def joined(node: int, place: str, name: str) -> Part:
+            words = ("--listen", f"127.0.0.{node + 6}:0", "--wait-for-lease", "4m")
+            return stack.enter_context(three.join(node, place, *words, out=name))
+
+        lead, place = stack.enter_context(three.lead("run", "--wait-for-lease", "4m"))
+        one = joined(1, place, "n1")
+        time.sleep(75)
+        two = joined(2, place, "n2")
+        wait_for(lambda: sealed(out) or lead.gone or one.gone or two.gone)
+        assert two.kill() == -signal.SIGKILL
+        place = met_anew(three, lead, place)
+        assert one.kill() == -signal.SIGKILL
+        assert list((tmp_path / "n2" / "checkpoints").iterdir()) == []
+        one = joined(1, place, "n1")
+        time.sleep(75)
+        two = joined(2, place, "n2")
+        assert lead.ended(within=200)["steps"] == 400
+        for node in (one, two):
+            node.ended(within=60)
+        assert [list((tmp_path / name / "checkpoints").iterdir()) for name in ("n1", "n2")] == [
+            [],
+            [],
+        ]
+        verdict = world.run("verify", out / "manifest.json", "--trust", three.trust())
+        assert all(check["outcome"] == "passed" for check in verdict["checks"])
+        log = form.read((out / "manifest.json").read_bytes()).predicate.run_log.entries
+        events = [entry["event"] for entry in log]
+        assert [events.count(name) for name in ("nodes.joined", "run.resumed", "run.restarted")] == [
+            2,
+            1,
+            0,
+        ]

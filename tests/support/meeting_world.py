@@ -75,9 +75,28 @@ def receipt_of(
 
 @dataclass
 class Keeper:
-    """What is told to the keeper of the lead's lease."""
+    """What a meeting asks of the keeper of the lead's lease, and what it is told.
+
+    Attributes:
+        told: Why training is to end.
+        refusal: Why the lease is not renewed, from the second question on.
+        asked: How often it was tended.
+    """
 
     told: list[SealtrainError | None] = field(default_factory=list)
+    refusal: SealtrainError | None = None
+    asked: int = 0
+
+    def begin(self) -> None:
+        self.asked = 0
+
+    def tend(self) -> float:
+        self.asked += 1
+        return 1.0
+
+    def require(self) -> None:
+        if self.refusal is not None and self.asked > 1:
+            raise self.refusal
 
     def end_soon(self, why: SealtrainError | None = None) -> None:
         self.told.append(why)
@@ -201,6 +220,7 @@ class Node:
         proof: ProveGuest | None = None,
         accept: AcceptGuest | None = None,
         seconds: float = 10.0,
+        source: str | None = None,
     ) -> None:
         self.world, self.number = world, number
         compose = world.locked.compose_bytes
@@ -210,6 +230,7 @@ class Node:
             proof=proof or guest(compose),
             accept=accept or acceptance(compose),
             seconds=seconds,
+            source=source,
         )
 
     @property

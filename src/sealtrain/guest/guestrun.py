@@ -84,6 +84,8 @@ class GuestRun(DataGuest):
         self._recorder = Recorder(self.admitted.guest, self._measuring, run_id, clock)
         self._counter = 0
         self._stored = stored
+        self._released = self.grant.fresh
+        self._waiting: list[dict[str, Any]] | None = []  # None once the release is in the journal
 
     @classmethod
     def begin(
@@ -215,11 +217,13 @@ class GuestRun(DataGuest):
         self.record(BORDER_CLOSED, held.to_dict())
 
     def note_release(self) -> None:
-        """Keep the latest receipts for the manifest and their leases in the log."""
-        for one in self.grant.fresh:
+        """Keep the release, then the renewals since, for the manifest; its leases in the log."""
+        for one in self._released:
             lease = one.receipt.lease
             self.journal.releases.append(one.to_dict())
             self.record("keys.released", {"lease_id": lease.lease_id, "not_after": lease.not_after})
+        renewals, self._waiting = self._waiting or [], None
+        self.keep_receipts(renewals)
 
     def released_metrics(self, step: int, values: dict[str, float | None]) -> None:
         """Keep metrics that passed the release policy, unless the lease has ended.
@@ -286,7 +290,10 @@ class GuestRun(DataGuest):
                 self.keeper.end_soon(error)
 
     def _keep(self, receipts: Sequence[dict[str, Any]]) -> None:
-        self.keep_receipts(receipts)
+        if self._waiting is None:
+            self.keep_receipts(receipts)
+        else:  # a run that is resumed has not loaded its journal yet
+            self._waiting += receipts
 
 
 @contextlib.contextmanager

@@ -180,9 +180,10 @@ class _Work:
             monitor.watch()
             checkpoint = run.newest_checkpoint() if self._resuming else None
             run.closed(held)
-            fellows.begin(checkpoint)
-            with run.keeper, fellows.heard():
-                return self._trained(checkpoint, fellows, monitor, room, ranks)
+            with run.keeper:  # a large checkpoint may take the others longer than a lease lasts
+                fellows.begin(checkpoint)
+                with fellows.heard():
+                    return self._trained(checkpoint, fellows, monitor, room, ranks)
 
     def _secure_rank(self, room: Room) -> None:
         """Confine another rank: it reads the sealed data, and reaches and writes nothing else."""

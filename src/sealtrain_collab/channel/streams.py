@@ -73,7 +73,7 @@ class Timed:
         self._socket.settimeout(min(left, self._pause))
 
 
-def dialled(address: Address, *, timeout: float) -> socket.socket:
+def dialled(address: Address, *, timeout: float, source: str | None = None) -> socket.socket:
     """A connection to a listening party.
 
     Args:
@@ -84,7 +84,8 @@ def dialled(address: Address, *, timeout: float) -> socket.socket:
         PeerUnreachable: No peer answers there.
     """
     try:
-        return prepared(socket.create_connection(address, timeout=timeout), timeout)
+        at = None if source is None else (source, 0)
+        return prepared(socket.create_connection(address, timeout, at), timeout)
     except OSError as error:
         raise PeerUnreachable(
             "no peer answers at this address",

@@ -6,6 +6,7 @@ both, and each connects by itself.
 
 from __future__ import annotations
 
+import resource
 import select
 import socket
 from collections.abc import Mapping, Sequence
@@ -19,13 +20,16 @@ from sealtrain.base.hostport import written
 from sealtrain.errors import ChannelCut, NodeLost, PeerUnreachable, UsageError
 from sealtrain.training.distributed.wire.identity import NodeKey
 from sealtrain.training.distributed.wire.membership import Listener, Membership, Peer
+from sealtrain_collab.nodes.sharing import Sharing
 
 if TYPE_CHECKING:
     from sealtrain.training.distributed.wire.meeting import Wire
 
-__all__ = ["NodeCompany", "RankPlace"]
+__all__ = ["NodeCompany", "RankPlace", "allow_files"]
 
 MEETING_SECONDS: Final = 120.0
+_OTHER_FILES: Final = 512
+"""Files that a rank has open besides a connection to each other rank, at most."""
 ANSWER_SECONDS: Final = 30 * 60.0
 """Longest wait for another rank within a step, as within one guest."""
 FABRIC: Final = Path("/dev/infiniband")
@@ -143,6 +147,7 @@ class NodeCompany:
 
         if self._membership is None:
             raise AssertionError("ranks connect after their node has met the others")
+        allow_files(self.world)
         try:
             self._wire = connect(
                 self._membership,
@@ -161,6 +166,12 @@ class NodeCompany:
                 hint="the run goes on when all nodes have joined again",
             ) from error
         join(self._wire, timeout_s=ANSWER_SECONDS)
+
+    def sharing(self) -> Sharing:
+        """The way from node 0 to all nodes, once this node's first rank is connected."""
+        if self._wire is None:
+            raise AssertionError("nodes share what they have once their ranks are connected")
+        return Sharing(self._wire, len(self.ports))
 
     def leave(self) -> None:
         """As ``Company``; the other ranks learn that it was meant."""
@@ -218,3 +229,24 @@ def _refuse_fabric(fabric: Path) -> None:
             expected="none",
             hint="start the guest without the adapter",
         )
+
+
+def allow_files(connections: int) -> None:
+    """Let this process have so many connections and its other files open.
+
+    Raises:
+        UsageError: The machine allows fewer.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise UsageError(
+            "a rank may not have a connection to each other rank open",
+            check="open files",
+            got=hard,
+            expected=f"at least {wanted}",
+            hint="raise the limit: ulimit -Hn",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -28,7 +28,6 @@ from sealtrain_collab.nodes.recipe import MAX_NODES
 
 __all__ = [
     "MAX_RANKS",
-    "PIECE_BYTES",
     "PURPOSE",
     "Begin",
     "FromLead",
@@ -46,7 +45,6 @@ __all__ = [
 ]
 
 PURPOSE: Final = "node-join"
-PIECE_BYTES: Final = 16 << 20
 MAX_RANKS: Final = 64
 MAX_MESSAGE_BYTES: Final = 4 << 20
 
@@ -112,7 +110,7 @@ class Member(StrictModel):
 
 
 class SentCheckpoint(StrictModel):
-    """A sealed checkpoint that follows in pieces."""
+    """A sealed checkpoint that node 0 sends next (``sharing``)."""
 
     counter: _Count
     step: Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
@@ -122,7 +120,7 @@ class SentCheckpoint(StrictModel):
 
 
 class Begin(StrictModel):
-    """The word to begin; the checkpoint follows in pieces."""
+    """The word to begin, from a checkpoint where there is one."""
 
     checkpoint: SentCheckpoint | None
 

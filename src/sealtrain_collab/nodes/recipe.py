@@ -9,9 +9,11 @@ from pydantic import Field
 from sealtrain.recipe.collaboration import CollaborationSettings
 from sealtrain.recipe.fields import RecipePath
 
-__all__ = ["MAX_NODES", "Nodes"]
+__all__ = ["MAX_NODES", "MAX_PROCESSES", "Nodes"]
 
 MAX_NODES = 256
+MAX_PROCESSES = 4096
+"""Ranks of all nodes: each is connected to each other."""
 _SECONDS_A_WEEK = 604_800
 _SPREAD = ("trl", "fsdp", "deepspeed")
 """Backends that train over the wire."""
@@ -60,6 +62,8 @@ class Nodes(CollaborationSettings):
         if recipe.backend.name not in _SPREAD:
             allowed = ", ".join(_SPREAD)
             return f"collaboration nodes trains with backend {allowed}, not {recipe.backend.name}"
+        if self.nodes * recipe.backend.ranks > MAX_PROCESSES:
+            return f"collaboration nodes trains in at most {MAX_PROCESSES} ranks of all nodes together"
         if getattr(recipe.backend, "resume_ranks", ()):
             return "collaboration nodes continues with the same ranks: leave resume_ranks out"
         return None

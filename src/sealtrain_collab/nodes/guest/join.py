@@ -50,6 +50,7 @@ __all__ = ["Joining", "join"]
 
 _BYTE_SECONDS: Final = 60.0
 _WATCH_SECONDS: Final = 0.5
+_EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +128,7 @@ class _JoiningGuest(DataGuest):
         self._joining = joining
         self._stage = on_stage
         self._undoing = ExitStack()
+        self._untold: list[dict[str, Any]] | None = []  # None once the lead listens
         with self._undoing, made_folder(settings.out):
             super().__init__(
                 settings,
@@ -153,6 +155,7 @@ class _JoiningGuest(DataGuest):
                 proof=ProveGuest.of(guest),
                 accept=AcceptGuest.of(guest),
                 seconds=max(_BYTE_SECONDS, float(how.join_seconds)),
+                source=None if joining.listen[0] in _EVERY_ADDRESS else joining.listen[0],
             )
             self._undoing.callback(self.lead.close)
             welcome = self.lead.welcome(nodes=how.nodes, ranks=guest.recipe.backend.ranks)
@@ -175,19 +178,41 @@ class _JoiningGuest(DataGuest):
         """Step 3: where all ranks are, while the block lasts."""
         joining, ranks = self._joining, self.recipe.backend.ranks
         with NodeCompany.opened(joining.listen, ranks=ranks, first=joining.node * ranks) as mine:
+            self.keeper.begin()
             with self.stage("waiting for the other nodes"):
                 introduced = self.lead.introduce(
                     mine,
                     [one.to_dict() for one in self.grant.fresh],
                     since=self.now(),
                     world=processes_of(self.recipe),
+                    meanwhile=self._tend,
                 )
             self._secret, self._checkpoint_key = introduced.secret, introduced.checkpoint_key
             mine.meet(introduced.places, run_id=self.run_id, session=self.session)
             yield mine
 
+    def _tend(self) -> None:
+        """Renew the lease where it is time to; raises why it is not renewed."""
+        self.keeper.tend()
+        self.keeper.require()
+
+    def take_checkpoint(self, company: NodeCompany) -> CheckpointRef | None:
+        """What the run begins from, once the lead says so; from now on the lead takes receipts."""
+        self.drop_checkpoint()  # of an earlier meeting, whose process was killed
+        found = self.lead.take_checkpoint(self.store, company.sharing().receive)
+        untold, self._untold = self._untold or [], None
+        self._keep(untold)
+        return found
+
+    def drop_checkpoint(self) -> None:
+        """Delete what the run began from: this node keeps nothing."""
+        for path in (self.settings.out / "checkpoints").iterdir():
+            path.unlink(missing_ok=True)
+
     def _keep(self, receipts: Sequence[dict[str, Any]]) -> None:
-        if receipts:  # none, where no broker answered
+        if self._untold is not None:
+            self._untold += receipts
+        elif receipts:  # none, where no broker answered
             self.lead.tell("releases", {"releases": list(receipts)})
 
     @property
@@ -243,13 +268,16 @@ class _Work:
             company=self._company,
         ) as ranks:
             room.lock(ways)
-            checkpoint = guest.lead.take_checkpoint(guest.store)
             try:
-                with guest.keeper, self._watched(alone=alone), ranks.lead(checkpoint):
-                    self._rank(checkpoint)
+                with guest.keeper:
+                    checkpoint = guest.take_checkpoint(self._company)
+                    with self._watched(alone=alone), ranks.lead(checkpoint):
+                        self._rank(checkpoint)
             except Exception as error:
                 # PyTorch may have made text of what ended the connections.
                 raise self._ended(self._company.blamed() or error) from None
+            finally:
+                guest.drop_checkpoint()
             guest.lease.require()
             guest.lead.tell("done", {})
 

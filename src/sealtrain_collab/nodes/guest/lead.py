@@ -39,7 +39,6 @@ from sealtrain_collab.channel.ports import bind
 from sealtrain_collab.nodes.company import NodeCompany, RankPlace
 from sealtrain_collab.nodes.guest.meeting import Seat, held
 from sealtrain_collab.nodes.messages import (
-    PIECE_BYTES,
     FromNode,
     Member,
     SentCheckpoint,
@@ -59,8 +58,8 @@ __all__ = ["LeadNode"]
 
 _DONE_SECONDS: Final = 15 * 60.0
 _GRACE_SECONDS: Final = 5.0
-_BEGINNING_SECONDS: Final = 5 * 60.0
-"""Longest wait for a node that does not take the next piece of the checkpoint."""
+_TAKING_SECONDS: Final = 5 * 60.0
+"""Longest wait for a node that does not take what it is told."""
 _THE_OTHERS = (ChannelBroken, NodeLost, PeerUnreachable, RankLost, TrainingFailed)
 """What training ends with where the cause may be another node's end."""
 
@@ -122,11 +121,13 @@ class LeadNode:
         keys = [key, *(seat.ready.public_key for seat in seats)]
         if len(set(keys)) != len(keys):
             raise NodeRefused("two nodes have the same key", check="public_key")
+        listed = [member.to_dict() for member in members]
         for seat in seats:
-            send(seat.channel, "members", [member.to_dict() for member in members])
-            with lost_if_cut():
-                seat.channel.send(run.secret.reveal())
-                seat.channel.send(run.checkpoint_key.reveal())
+            with _taking(seat):
+                send(seat.channel, "members", listed)
+                with lost_if_cut():
+                    seat.channel.send(run.secret.reveal())
+                    seat.channel.send(run.checkpoint_key.reveal())
         company.meet(
             [
                 RankPlace(
@@ -162,29 +163,24 @@ class LeadNode:
                 ],
             },
         )
+        sent = None if checkpoint is None else self._announced(checkpoint)
         for seat in self._seats:
             run.keep_receipts([release.to_dict() for release in seat.ready.releases])
-            seat.sock.settimeout(_BEGINNING_SECONDS)  # a node that stopped reading is lost
-            self._send_beginning(seat, checkpoint)
-            seat.sock.settimeout(None)
+            with _taking(seat):
+                said = None if sent is None else sent.to_dict()
+                send(seat.channel, "begin", {"checkpoint": said})
+        if checkpoint is not None and sent is not None:
+            with run.store.path(checkpoint.name).open("rb") as file:
+                self.company.sharing().send(file, sent.size)
 
-    def _send_beginning(self, seat: Seat, checkpoint: CheckpointRef | None) -> None:
-        if checkpoint is None:
-            send(seat.channel, "begin", {"checkpoint": None})
-            return
-        path = self._run.store.path(checkpoint.name)
-        sent = SentCheckpoint(
+    def _announced(self, checkpoint: CheckpointRef) -> SentCheckpoint:
+        return SentCheckpoint(
             counter=checkpoint.counter,
             step=checkpoint.step,
             digest=checkpoint.digest,
             previous=checkpoint.previous,
-            size=path.stat().st_size,
+            size=self._run.store.path(checkpoint.name).stat().st_size,
         )
-        send(seat.channel, "begin", {"checkpoint": sent.to_dict()})
-        with path.open("rb") as file:
-            while piece := file.read(PIECE_BYTES):
-                with lost_if_cut():
-                    seat.channel.send(piece)
 
     @contextmanager
     def heard(self) -> Iterator[None]:
@@ -272,3 +268,11 @@ def _about_to_end(node: int, code: str) -> SealtrainError:
     if issubclass(kind, Refused) and kind is not Refused:
         return kind(f"node {node} may not use its keys any longer", check="node", got=code)
     return NodeLost(f"node {node} is about to end", check="node", got=code)
+
+
+@contextmanager
+def _taking(seat: Seat) -> Iterator[None]:
+    """Give a node up that does not take what is sent to it within the block."""
+    seat.sock.settimeout(_TAKING_SECONDS)
+    yield
+    seat.sock.settimeout(None)

@@ -8,10 +8,12 @@ the lead says out of turn, or otherwise than the recipe, ends the node.
 from __future__ import annotations
 
 import os
+import select
 import socket
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.encoding import from_base64, to_base64
@@ -31,7 +33,6 @@ from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.streams import dialled
 from sealtrain_collab.nodes.company import RankPlace
 from sealtrain_collab.nodes.messages import (
-    PIECE_BYTES,
     PURPOSE,
     FromLead,
     Member,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Introduced", "LeadChannel"]
 
+_TICK_SECONDS: Final = 0.5
 _GRACE_SECONDS: Final = 30.0
 """Longest wait for why a run ended: the lead may still seal or clear up."""
 
@@ -73,12 +75,12 @@ class LeadChannel:
     """See the module. Made by ``dialled``."""
 
     def __init__(
-        self, line: socket.socket, channel: AttestedChannel, *, host: str, node: int
+        self, line: socket.socket, channel: AttestedChannel, *, host: str, seconds: float
     ) -> None:
         self._line = line
         self._channel = channel
         self._host = host
-        self._node = node
+        self._seconds = seconds
 
     @classmethod
     def dialled(
@@ -89,6 +91,7 @@ class LeadChannel:
         proof: Proof,
         accept: Acceptance,
         seconds: float,
+        source: str | None = None,
     ) -> Self:
         """Prove this node to the lead, and the lead to this node.
 
@@ -98,6 +101,7 @@ class LeadChannel:
             proof: Makes this node's proof.
             accept: Verifies the lead's.
             seconds: Longest silence of the lead until training begins.
+            source: Address of this machine to call from, at which others then reach this node.
 
         Raises:
             NodeLost: The lead does not answer.
@@ -111,16 +115,17 @@ class LeadChannel:
             random=os.urandom,
         )
         try:
-            line = dialled(lead, timeout=seconds)
+            line = dialled(lead, timeout=seconds, source=source)
             channel = open_over(line, conversation)
         except (PeerUnreachable, ChannelCut) as error:
             raise NodeLost(
                 "the lead of the run does not answer",
                 check="node",
                 got=error.got or error.code,
-                hint="start the first node, and name the address that it shows: --lead",
+                hint="start the first node, and name the address that it shows (--lead), and one of "
+                "this machine that it reaches (--listen)",
             ) from error
-        return cls(line, channel, host=lead[0], node=node)
+        return cls(line, channel, host=lead[0], seconds=seconds)
 
     def welcome(self, *, nodes: int, ranks: int) -> Welcome:
         """The run and its session; ``nodes`` and ``ranks`` are the recipe's.
@@ -139,7 +144,13 @@ class LeadChannel:
         return found
 
     def introduce(
-        self, mine: NodeCompany, releases: Sequence[dict[str, Any]], *, since: int, world: int
+        self,
+        mine: NodeCompany,
+        releases: Sequence[dict[str, Any]],
+        *,
+        since: int,
+        world: int,
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> Introduced:
         """Tell the lead where this node's ranks are, and learn where all others are.
 
@@ -148,9 +159,11 @@ class LeadChannel:
             releases: Its receipts, as JSON.
             since: When it was released its keys.
             world: Number of all ranks.
+            meanwhile: Called now and then while other nodes are awaited.
 
         Raises:
             NodeRefused: The lead lists this node otherwise than it is, or other ranks.
+            SealtrainError: What ``meanwhile`` raises.
         """
         key = to_base64(mine.public_key)
         self.tell(
@@ -162,6 +175,7 @@ class LeadChannel:
                 "from": to_rfc3339(since),
             },
         )
+        self._await(meanwhile)
         members: tuple[Member, ...] = self._said().members or _other_word()
         secret, checkpoint_key = self._bytes(KEY_BYTES), self._bytes(KEY_BYTES)
         own = range(mine.first, mine.first + len(mine.ports))
@@ -181,11 +195,18 @@ class LeadChannel:
         mine.watch({"the lead": self._line})
         return Introduced(places=places, secret=secret, checkpoint_key=checkpoint_key)
 
-    def take_checkpoint(self, store: SealedStore) -> CheckpointRef | None:
-        """Wait for the word to begin; what it begins from is in the store then, sealed as it came.
+    def take_checkpoint(
+        self, store: SealedStore, receive: Callable[[BinaryIO, int], object]
+    ) -> CheckpointRef | None:
+        """Wait for the word to begin; what it begins from is in the store then.
+
+        Args:
+            store: For the checkpoint, sealed as it comes.
+            receive: Writes so many bytes of node 0 to a file.
 
         Raises:
-            ChannelBroken: Other bytes came than were announced.
+            NodeLost: The lead is gone.
+            SealtrainError: What ``receive`` raises.
         """
         begin = self._said().begin or _other_word()
         sent: SentCheckpoint | None = begin.checkpoint
@@ -194,12 +215,8 @@ class LeadChannel:
         ref = CheckpointRef(
             counter=sent.counter, step=sent.step, digest=sent.digest, previous=sent.previous
         )
-        left = sent.size
         with atomic_writer(store.path(ref.name), mode=0o600, overwrite=True) as file:
-            while left > 0:
-                piece = self._bytes(min(left, PIECE_BYTES))
-                file.write(piece)
-                left -= len(piece)
+            receive(file, sent.size)
         return ref
 
     def tell(self, name: str, value: Any) -> None:
@@ -220,6 +237,14 @@ class LeadChannel:
     def close(self) -> None:
         """End the conversation."""
         self._channel.close()
+
+    def _await(self, meanwhile: Callable[[], object]) -> None:
+        """Wait until the lead says something, no longer than it may be silent."""
+        poll = select.poll()
+        poll.register(self._line, select.POLLIN)
+        until = time.monotonic() + self._seconds
+        while time.monotonic() < until and not poll.poll(1000 * _TICK_SECONDS):
+            meanwhile()
 
     def _said(self) -> FromLead:
         """The lead's next message; raises what it refused with."""

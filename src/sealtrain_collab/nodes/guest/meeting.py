@@ -1,7 +1,8 @@
 """The meeting of a run's nodes: every other node dials, proves itself and gets its keys.
 
 The lead holds the meeting before it closes its sandbox. Every thread of it has ended by then: a
-thread that lived on would not be bound by the kernel's rules for the process.
+thread that lived on would not be bound by the kernel's rules for the process. So the thread that
+accepts callers renews the lead's lease, which a long wait would outlast.
 
 Anyone may connect. Of callers that have proven nothing, the lead keeps a bounded number; one more
 takes the place of the oldest one from the host that has the most. So connections that stay silent
@@ -113,6 +114,7 @@ def held(
 
     Raises:
         NodeMissing: Not all were ready in time.
+        SealtrainError: The lead's lease was not renewed meanwhile.
     """
     meeting = _Meeting(run, welcome)
     error: SealtrainError | None = None
@@ -134,6 +136,7 @@ class _Meeting:
     def __init__(self, run: GuestRun, welcome: Welcome) -> None:
         self.seats: dict[int, Seat] = {}
         self._welcome = welcome
+        self._keeper = run.keeper
         self._conversation = Conversation(
             purpose=PURPOSE,
             context=None,
@@ -148,8 +151,9 @@ class _Meeting:
         self._threads: list[threading.Thread] = []
 
     def wait(self, listener: socket.socket, until: float) -> None:
-        """Until all nodes are ready. Raises ``NodeMissing``."""
+        """Until all nodes are ready. Raises ``NodeMissing``, or why the lease is not renewed."""
         wanted = self._welcome.nodes - 1
+        self._keeper.begin()
         try:
             with listener, selectors.DefaultSelector() as selector:
                 listener.setblocking(False)  # a caller may be gone before it is accepted
@@ -166,6 +170,8 @@ class _Meeting:
                         )
                     if selector.select(_TICK_SECONDS):
                         self._answer(listener, until)
+                    self._keeper.tend()
+                    self._keeper.require()
         finally:
             self._end_callers()
 

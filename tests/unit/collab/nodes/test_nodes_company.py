@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import threading
 import time
@@ -14,7 +15,7 @@ from carrying import carries
 
 from sealtrain.errors import NodeLost, UsageError
 from sealtrain.training.distributed.ranks import Company, gathered
-from sealtrain_collab.nodes.company import NodeCompany, RankPlace
+from sealtrain_collab.nodes.company import NodeCompany, RankPlace, allow_files
 
 pytestmark = pytest.mark.claim("C160")
 
@@ -155,3 +156,32 @@ def test_a_company_is_left_where_it_cannot_be_connected() -> None:
     ):
         raise AssertionError
     assert made.left == 1
+
+
+def test_a_rank_of_many_may_have_a_connection_to_each_open() -> None:
+    """1,024 files are what many machines allow at first, and a thousand ranks need more."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def limit(soft: int, hard: int) -> tuple[str, int]:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        try:
+            allow_files(1000)
+        except UsageError as error:
+            return str(error.check), int(error.got or 0)
+        return "", resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+    found = []
+    for soft, hard in ((1024, 4096), (3000, 4096), (1024, 1100)):
+        here, there = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.write(there, repr(limit(soft, hard)).encode())
+            finally:
+                os._exit(0)
+        os.close(there)
+        with os.fdopen(here, "rb") as told:
+            found.append(told.read().decode())
+        os.waitpid(child, 0)
+    assert found == ["('', 1512)", "('', 3000)", "('open files', 1100)"]
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before

@@ -20,6 +20,8 @@ from sealtrain.guest.settings import RunSettings, load_run, save_run
 from sealtrain.recipe.backends import processes_of
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.schema import parse_recipe
+from sealtrain.training.distributed.wire.membership import MAX_WORLD
+from sealtrain_collab.nodes.recipe import MAX_PROCESSES
 
 pytestmark = pytest.mark.claim("C160")
 
@@ -252,3 +254,16 @@ def test_an_address_to_join_at_is_a_host_and_a_port(tmp_path: Path) -> None:
     for listen in ("", "10.0.0.7", "10.0.0.7:x", "10.0.0.7:70000"):
         with pytest.raises(SealtrainError, check=carries()):
             host_and_port(listen)
+
+
+@pytest.mark.parametrize(("nodes", "ranks", "fits"), [(256, 16, True), (65, 64, False)])
+def test_more_ranks_than_the_wire_connects_are_refused_when_the_recipe_is_read(
+    nodes: int, ranks: int, fits: bool
+) -> None:
+    document = recipe(together={"nodes": nodes}, backend={"name": "trl", "ranks": ranks})
+    assert MAX_PROCESSES == MAX_WORLD
+    if fits:
+        assert processes_of(parse_recipe(document)) == nodes * ranks
+        return
+    with pytest.raises(RecipeInvalid):
+        parse_recipe(document)

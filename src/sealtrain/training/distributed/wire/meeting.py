@@ -17,6 +17,7 @@ import socket
 import ssl
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -42,8 +43,9 @@ HANDSHAKE_SECONDS: Final = 20.0
 _PAUSE: Final = 0.05
 _WATCH_SECONDS: Final = 0.2
 """Between two looks for ranks that are known to be gone."""
-_GUESTS: Final = 64
-"""Handshakes of callers at a time, besides one for each rank."""
+_STRANGERS: Final = 64
+"""Callers at a time that proved nothing, besides one for each rank; one more takes the place of the
+oldest one of the host that has the most."""
 # A node that vanishes without a word (power, cable) is noticed within a minute.
 _KEEPALIVE: Final = (
     (socket.TCP_KEEPIDLE, 20),
@@ -142,8 +144,9 @@ class _Gathering:
         self._over = False
         self._fatal: SealtrainError | None = None
         self._refused: SealtrainError | None = None
-        self._callers: set[socket.socket] = set()
-        self._guests = threading.Semaphore(_GUESTS + meeting.membership.world)
+        self._callers: dict[socket.socket, str] = {}  # who proved nothing yet, and its host
+        self._most = _STRANGERS + meeting.membership.world
+        self._serving = threading.Semaphore(2 * self._most)
 
     def links(self) -> list[Link]:
         """Every peer's link.
@@ -244,17 +247,27 @@ class _Gathering:
         listening = self._listener.socket
         while not self._over:
             try:
-                sock, _ = listening.accept()
+                sock, (host, *_rest) = listening.accept()
             except TimeoutError:
                 continue
             except OSError:
                 return
-            if not self._guests.acquire(blocking=False):
+            if not self._serving.acquire(blocking=False):
                 sock.close()
                 continue
             with self._changed:
-                self._callers.add(sock)
+                if len(self._callers) >= self._most:
+                    self._dismiss_one()
+                self._callers[sock] = host
             threading.Thread(target=self._answer, args=(sock, context), daemon=True).start()
+
+    def _dismiss_one(self) -> None:
+        """End the oldest caller of the host that has the most; its thread closes the connection."""
+        crowd, _size = Counter(self._callers.values()).most_common(1)[0]
+        oldest = next(sock for sock, host in self._callers.items() if host == crowd)
+        del self._callers[oldest]
+        with contextlib.suppress(OSError):
+            oldest.shutdown(socket.SHUT_RDWR)
 
     def _answer(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         try:
@@ -268,13 +281,15 @@ class _Gathering:
                     self._refused = error
         finally:
             with self._changed:
-                self._callers.discard(sock)
-            self._guests.release()
+                self._callers.pop(sock, None)
+            self._serving.release()
 
     def _meet(
         self, sock: socket.socket, shake: Callable[[_Connection], Keys], *, called: bool
     ) -> None:
         """Prove each other over a connection, and keep it as the peer's link.
+
+        A caller is a stranger no more once its proof holds: no later one takes its place.
 
         Args:
             sock: The connection.
@@ -284,6 +299,9 @@ class _Gathering:
         seconds = min(HANDSHAKE_SECONDS, self._until - time.monotonic())
         stream = _Connection(sock, seconds)
         keys = shake(stream)
+        with self._changed:
+            if called and self._callers.pop(sock, None) is None:
+                raise ChannelCut("another caller took the place", check="membership")
         out, back = keys.initiator, keys.responder
         if called:
             out, back = back, out
@@ -297,7 +315,6 @@ class _Gathering:
             if former is not None:
                 former.close()
             self._found[keys.peer] = link
-            self._callers.discard(sock)
             self._changed.notify()
 
 
