@@ -79,6 +79,7 @@ def dialled(address: Address, *, timeout: float, source: str | None = None) -> s
     Args:
         address: Host and port.
         timeout: Seconds to connect and between bytes.
+        source: Address of this machine to call from; the system chooses one when ``None``.
 
     Raises:
         PeerUnreachable: No peer answers there.

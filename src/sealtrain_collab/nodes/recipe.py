@@ -63,7 +63,7 @@ class Nodes(CollaborationSettings):
             allowed = ", ".join(_SPREAD)
             return f"collaboration nodes trains with backend {allowed}, not {recipe.backend.name}"
         if self.nodes * recipe.backend.ranks > MAX_PROCESSES:
-            return f"collaboration nodes trains in at most {MAX_PROCESSES} ranks of all nodes together"
+            return f"collaboration nodes trains in at most {MAX_PROCESSES} ranks of all nodes"
         if getattr(recipe.backend, "resume_ranks", ()):
             return "collaboration nodes continues with the same ranks: leave resume_ranks out"
         return None
