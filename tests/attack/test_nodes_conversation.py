@@ -25,6 +25,7 @@ from sealtrain.errors import (
     ChannelCut,
     DatasetWithdrawn,
     LeaseStale,
+    LimitExceeded,
     NodeLost,
     NodeRefused,
     NotSealed,
@@ -131,6 +132,32 @@ def test_an_honest_run_ends_when_all_nodes_are_done(trained: Training) -> None:
     trained.lead.finish()
     assert len(trained.run.receipts) == NODES
     assert trained.run.keeper.told == []
+
+
+@pytest.mark.claim("C261")
+def test_a_run_whose_receipts_have_no_room_ends_before_a_step_and_says_so_to_its_nodes(
+    world: World, tmp_path: Path
+) -> None:
+    run = Run(world, tmp_path)
+
+    def full(_receipts: list[dict[str, Any]]) -> None:
+        raise LimitExceeded("no room", check="receipts")
+
+    run.keep_receipts = full  # type: ignore[method-assign]
+    with Lead(run, use=lambda lead: lead.begin(None)) as meeting, ExitStack() as stack:
+        nodes = [stack.enter_context(Node(world, n, meeting.address)) for n in (1, 2)]
+        for node in nodes:
+            node.welcomed()
+        ready = [threading.Thread(target=_introduce, args=(node, stack)) for node in nodes]
+        for one in ready:
+            one.start()
+        for one in ready:
+            one.join(20)
+        assert isinstance(meeting.ended(), LimitExceeded)
+        store = SealedStore(tmp_path, DataKey(bytes(32)), label=RUN_ID)
+        for node in nodes:
+            with pytest.raises(LimitExceeded):
+                node.channel.take_checkpoint(store, receives_nothing)
 
 
 def test_a_node_that_is_done_is_heard_no_more(trained: Training) -> None:

@@ -524,7 +524,7 @@ def test_a_wait_that_outlasts_every_lease_loses_none(world: World, tmp_path: Pat
         with joining(world, 2, lead) as other:
             other.ready()
             waiting.join(20)
-        run.keeper.require()  # type: ignore[attr-defined]
+        run.keeper.require()
         keeper.require()
     assert len(found) == 1
     assert len(at_lead) >= 4
@@ -582,7 +582,7 @@ def test_a_join_of_one_meeting_seats_nobody_in_another_of_this_run_or_the_next(
         with all_joining(world, first):
             pass
     for run_id in (RUN_ID, "77" * 16):
-        run = Run(world, tmp_path)
+        run = Run(world, tmp_path, join_seconds=4)
         run.run_id = run_id
         with Lead(run) as again:
             expect_only_a_handshake(answered(again.address, bytes(recorded)))

@@ -18,14 +18,14 @@ from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.files import atomic_write, made_folder
 from sealtrain.base.secret import Random
 from sealtrain.base.stages import Stage, unsaid
-from sealtrain.errors import AlreadyExists, CheckpointRefused, LimitExceeded
+from sealtrain.errors import AlreadyExists, CheckpointRefused
 from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.guest.inventory import ANCHOR_FILE
 from sealtrain.guest.journal import Journal, JournalStore
 from sealtrain.guest.recorder import Recorder
 from sealtrain.guest.series import remember
 from sealtrain.guest.settings import RunSettings, holds_run, load_run, save_run
-from sealtrain.manifest.condense import needed_releases, require_room_for_receipts
+from sealtrain.manifest.condense import NeededReleases
 from sealtrain.manifest.limits import BORDER_CLOSED
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ class GuestRun(DataGuest):
         self._counter = 0
         self._stored = stored
         self._released = self.grant.fresh
-        self._waiting: list[dict[str, Any]] | None = []  # None once the release is in the journal
+        self._needed: NeededReleases | None = None  # once the journal they belong to is loaded
+        self._renewals: list[dict[str, Any]] = []  # of the time before
 
     @classmethod
     def begin(
@@ -217,13 +218,16 @@ class GuestRun(DataGuest):
         self.record(BORDER_CLOSED, held.to_dict())
 
     def note_release(self) -> None:
-        """Keep the release, then the renewals since, for the manifest; its leases in the log."""
+        """Keep the release, then the renewals since, for the manifest; its leases in the log.
+
+        Raises:
+            LimitExceeded: As ``keep_receipts``.
+        """
         for one in self._released:
             lease = one.receipt.lease
-            self.journal.releases.append(one.to_dict())
             self.record("keys.released", {"lease_id": lease.lease_id, "not_after": lease.not_after})
-        renewals, self._waiting = self._waiting or [], None
-        self.keep_receipts(renewals)
+        self._needed = NeededReleases(self.journal.releases)
+        self.keep_receipts([*(one.to_dict() for one in self._released), *self._renewals])
 
     def released_metrics(self, step: int, values: dict[str, float | None]) -> None:
         """Keep metrics that passed the release policy, unless the lease has ended.
@@ -279,21 +283,22 @@ class GuestRun(DataGuest):
     def keep_receipts(self, receipts: Sequence[dict[str, Any]]) -> None:
         """Keep receipts, this guest's or another one's of the run, for the manifest.
 
-        Where they outgrow it, training stops after its step, with a checkpoint.
+        Raises:
+            LimitExceeded: Their manifest would not hold them and the renewals to come.
         """
+        if self._needed is None:
+            raise AssertionError("receipts follow that of the release")
         with self._measuring:
             # A journal is sealed at every checkpoint, and a receipt comes with each.
-            self.journal.releases = needed_releases([*self.journal.releases, *receipts])
-            try:
-                require_room_for_receipts(self.journal.releases)
-            except LimitExceeded as error:
-                self.keeper.end_soon(error)
+            self._needed.add(receipts)
+            self.journal.releases = self._needed.listed
+            self._needed.require_room()
 
     def _keep(self, receipts: Sequence[dict[str, Any]]) -> None:
-        if self._waiting is None:
+        if self._needed is None:
+            self._renewals += receipts
+        else:
             self.keep_receipts(receipts)
-        else:  # a run that is resumed has not loaded its journal yet
-            self._waiting += receipts
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sealtrain.base.canonical import canonical_json, parse_json
@@ -18,10 +19,10 @@ from sealtrain.errors import LimitExceeded
 
 __all__ = [
     "MAX_POINTS",
+    "NeededReleases",
     "condensed_history",
     "in_order_of_ledgers",
     "needed_releases",
-    "require_room_for_receipts",
 ]
 
 MAX_POINTS = 2000
@@ -44,62 +45,85 @@ def in_order_of_ledgers(releases: Sequence[dict[str, Any]]) -> list[dict[str, An
     return [place[2] for place in heapq.merge(*ledgers, key=lambda place: place[1])]
 
 
-def needed_releases(releases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The release and the last renewal of each lease, in their order.
+class NeededReleases:
+    """The release and the last renewal of each lease, as they come; each is read once.
 
     A broker renews no lease that has ended, so the last renewal says that it was live until then
     (spec/run-manifest.md §4). So a run needs as many receipts as it got leases, however long it is.
-
-    Args:
-        releases: ``{"receipt": envelope, "proof": proof}`` in order of time; the guest verified
-            each answer when it came.
     """
-    newest: dict[tuple[str, str, str], int] = {}
-    kept: list[int] = []
-    for place, release in enumerate(releases):
-        receipt = _receipt(release)
-        if receipt["kind"] == "release":
-            kept.append(place)
-        else:
-            newest[*_guest_and_broker(release), receipt["lease"]["lease_id"]] = place
-    return [releases[place] for place in sorted([*kept, *newest.values()])]
+
+    def __init__(self, releases: Sequence[dict[str, Any]] = ()) -> None:
+        """Begin with some receipts, as ``add``."""
+        self._kept: dict[tuple[str, ...], _Kept] = {}
+        self._added = 0
+        self.add(releases)
+
+    def add(self, releases: Sequence[dict[str, Any]]) -> None:
+        """Keep further receipts.
+
+        Args:
+            releases: ``{"receipt": envelope, "proof": proof}`` in order of time; the guest verified
+                each answer when it came.
+        """
+        for release in releases:
+            self._added += 1
+            receipt = _receipt(release)
+            guest_and_broker = receipt["run_id"], release["receipt"]["signatures"][0]["keyid"]
+            renewal = receipt["kind"] == "renewal"
+            own = receipt["lease"]["lease_id"] if renewal else f"release {self._added}"
+            self._kept.pop((*guest_and_broker, own), None)  # the newest one stands at the end
+            self._kept[(*guest_and_broker, own)] = _Kept(
+                release=release,
+                renewal=renewal,
+                guest_and_broker=guest_and_broker,
+                size=len(canonical_json(release)),
+            )
+
+    @property
+    def listed(self) -> list[dict[str, Any]]:
+        """The receipts, in order of time."""
+        return [one.release for one in self._kept.values()]
+
+    def require_room(self) -> None:
+        """Refuse to begin or resume a run whose receipts would outgrow its manifest.
+
+        Each lease needs its release and, in the end, a renewal. So a run that has room as it begins
+        has room when it ends, and one that has none stops before it trained.
+
+        Raises:
+            LimitExceeded: The receipts and the renewals to come fill nearly all of a manifest.
+        """
+        newest = {one.guest_and_broker: one for one in self._kept.values()}
+        to_come = [one for one in newest.values() if not one.renewal]
+        listed = [*self._kept.values(), *to_come]
+        in_base64 = 4 * sum(one.size for one in listed) / 3
+        share = max(in_base64 / MAX_MANIFEST_BYTES, len(listed) / MAX_RECEIPTS)
+        if share > _SHARE:
+            raise LimitExceeded(
+                "the receipts of this run outgrow its manifest",
+                check="receipts",
+                got=f"{len(listed)} receipts of {len(newest)} leases, {share:.0%} of a manifest",
+                expected="two for each guest, broker and resume, in one manifest",
+                hint="it has too many guests or brokers, or was resumed too often: begin another",
+            )
 
 
-def require_room_for_receipts(releases: Sequence[dict[str, Any]]) -> None:
-    """Refuse to begin or resume a run whose receipts would outgrow its manifest.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    release: dict[str, Any]
+    renewal: bool
+    guest_and_broker: tuple[str, str]
+    size: int
 
-    Each lease needs its release and, in the end, a renewal. So a run that has room as it begins
-    has room when it ends, and one that has none stops before it trained.
 
-    Args:
-        releases: As ``needed_releases`` returned them.
-
-    Raises:
-        LimitExceeded: They and the renewals to come fill nearly all of a manifest.
-    """
-    newest = {_guest_and_broker(release): release for release in releases}
-    to_come = [release for release in newest.values() if _receipt(release)["kind"] == "release"]
-    listed = [*releases, *to_come]
-    in_base64 = 4 * sum(len(canonical_json(release)) for release in listed) / 3
-    share = max(in_base64 / MAX_MANIFEST_BYTES, len(listed) / MAX_RECEIPTS)
-    if share > _SHARE:
-        raise LimitExceeded(
-            "the receipts of this run outgrow its manifest",
-            check="receipts",
-            got=f"{len(listed)} receipts of {len(newest)} leases, {share:.0%} of a manifest",
-            expected="two for each guest, broker and resume, in one manifest",
-            hint="the run has too many guests or brokers, or was resumed too often: begin another",
-        )
+def needed_releases(releases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The receipts of a whole run that its manifest needs (``NeededReleases``)."""
+    return NeededReleases(releases).listed
 
 
 def _receipt(release: dict[str, Any]) -> dict[str, Any]:
     payload: dict[str, Any] = parse_json(from_base64(release["receipt"]["payload"]))
     return payload
-
-
-def _guest_and_broker(release: dict[str, Any]) -> tuple[str, str]:
-    """By run id and key: a guest of several asks under a run id of its own."""
-    return _receipt(release)["run_id"], release["receipt"]["signatures"][0]["keyid"]
 
 
 def condensed_history(

@@ -16,9 +16,9 @@ from sealtrain.base.limits import MAX_MANIFEST_BYTES, MAX_RECEIPTS
 from sealtrain.consortium.receipts import Lease, ReleaseReceipt
 from sealtrain.errors import LimitExceeded
 from sealtrain.manifest.condense import (
+    NeededReleases,
     condensed_history,
     needed_releases,
-    require_room_for_receipts,
 )
 from sealtrain.manifest.verify import examine
 
@@ -67,9 +67,11 @@ def test_without_its_last_renewal_a_run_went_on_too_long(world: World) -> None:
 def test_a_run_keeps_as_few_receipts_on_its_way_as_at_its_end(world: World) -> None:
     recorded = world.record(*renewals(world, every=10, lease=100))
     kept: list[dict[str, Any]] = []
+    asked = NeededReleases()
     for number, one in enumerate(recorded, 1):
         kept = needed_releases([*kept, one])
-        assert kept == needed_releases(recorded[:number])
+        asked.add([one])
+        assert kept == needed_releases(recorded[:number]) == asked.listed
         assert len(kept) <= 2
 
 
@@ -146,10 +148,10 @@ def test_a_run_begins_only_if_its_manifest_will_hold_its_receipts(
         for one in ((release, renewal) if renewed else (release,))
     ]
     if not refused:
-        require_room_for_receipts(listed)
+        NeededReleases(listed).require_room()
         return
     with pytest.raises(LimitExceeded) as raised:
-        require_room_for_receipts(listed)
+        NeededReleases(listed).require_room()
     assert raised.value.check == "receipts"
 
 
@@ -163,4 +165,4 @@ def of_run(release: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 def test_a_run_without_a_receipt_has_room() -> None:
-    require_room_for_receipts([])
+    NeededReleases().require_room()

@@ -102,7 +102,8 @@ class LeadNode:
         welcome = Welcome(run_id=run.run_id, session=session, nodes=how.nodes, ranks=ranks)
         at = written(*listener.getsockname()[:2])
         with company:
-            waiting = run.stage(f"waiting for {how.nodes - 1} nodes of run {run.run_id} at {at}")
+            others = "node 1" if how.nodes == 2 else f"nodes 1 to {how.nodes - 1}"
+            waiting = run.stage(f"waiting for {others} of run {run.run_id} at {at}")
             with held(run, listener, welcome, seconds=how.join_seconds, stage=waiting) as seats:
                 yield cls._introduced(run, company, session, seats)
 
