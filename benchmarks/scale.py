@@ -80,6 +80,7 @@ def measure(gigabytes: list[int], nodes: list[int], folder: Path) -> dict[str, A
         long: list[dict[str, Any]] = []
         _read(store, largest, 1, [(middle, middle + LONG_STEPS * STEP)], long)
         found["long"] = long[0]
+    found["shared"] = _told_by("scale_share.py")
     found["constants"] = constants(found, folder)
     wanted = Plan()
     found["plan"] = {
@@ -191,11 +192,15 @@ def _planned(store: Generated, one: SealedSet) -> dict[str, Any]:
 
 def _ranks(store: Generated, one: SealedSet) -> list[dict[str, Any]]:
     """What ``scale_ranks`` counts, in a process that may fork beside no thread."""
-    program = Path(__file__).with_name("scale_ranks.py")
-    words = [sys.executable, str(program), f"{store.url}/{one.name}", one.root]
-    done = subprocess.run(words, stdout=subprocess.PIPE, check=True, timeout=900)
-    counted: list[dict[str, Any]] = json.loads(done.stdout)
-    return counted
+    return _told_by("scale_ranks.py", f"{store.url}/{one.name}", one.root)
+
+
+def _told_by(program: str, *words: str) -> list[dict[str, Any]]:
+    """What a program beside this one prints, in a process of its own."""
+    asked = [sys.executable, str(Path(__file__).with_name(program)), *words]
+    done = subprocess.run(asked, stdout=subprocess.PIPE, check=True, timeout=900)
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
 
 
 def constants(found: dict[str, Any], folder: Path) -> dict[str, float]:
@@ -217,6 +222,8 @@ def constants(found: dict[str, Any], folder: Path) -> dict[str, float]:
         "opened_by_ranks": found["ranks"][-1]["together"]["opened"]["all"]
         / found["ranks"][0]["alone"]["opened"]["all"],
         "run_log_entry": run_log_bytes(),
+        "share_bytes_a_s": found["shared"][-1]["bytes"] / found["shared"][-1]["seconds"],
+        "shared_by_first": found["shared"][-1]["sent_by_first"],
         **broker_constants(folder / "broker"),
     }
 

@@ -51,6 +51,7 @@ def page(found: dict[str, Any]) -> str:
         _reads(found),
         _order(found),
         _ranks(found),
+        _shared(found),
         _plan(found),
     ]
     return "\n".join(parts)
@@ -160,6 +161,25 @@ def _ranks(found: dict[str, Any]) -> str:
             f"| {together['opened']['most']:,} | {together['opened']['all']:,} "
             f"| {alone['prepared']['all']:,} | {together['prepared']['all']:,} "
             f"| {'the same' if one['same'] else '**others**'} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _shared(found: dict[str, Any]) -> str:
+    lines = [
+        "## A checkpoint for all nodes\n",
+        "When nodes meet, each gets the sealed checkpoint that the run goes on from. Node 0 has",
+        "it, and the others pass it on (`benchmarks/scale_share.py`, "
+        f"{found['shared'][0]['bytes'] >> 20} MiB from memory to",
+        "nowhere). All nodes share the processors of this machine, so the rate falls with their",
+        "number here.\n",
+        "| nodes | sent by node 0, times the file | by another, most | GB/s until all had it |",
+        "|---:|---:|---:|---:|",
+    ]
+    for one in found["shared"]:
+        lines.append(
+            f"| {one['nodes']} | {one['sent_by_first']:.2f} | {one['sent_by_others']:.2f} "
+            f"| {one['bytes'] / one['seconds'] / 1e9:.2f} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -17,6 +17,8 @@ from sealtrain.client.api import BrokerClient
 from sealtrain.client.grant import Asked, Grant, obtain, renew
 from sealtrain.sealing.index import MAX_INDEX_BYTES, MAX_SHARDS
 from sealtrain.signing.runlog import RunLog
+from sealtrain.training.distributed.wire.frames import FRAME_BYTES, OVERHEAD
+from sealtrain_collab.nodes.recipe import MAX_PROCESSES
 
 __all__ = ["Plan", "Row", "broker_constants", "plan", "run_log_bytes"]
 
@@ -24,6 +26,7 @@ WORLDS = Path(__file__).resolve().parents[1] / "tests" / "support"
 MANIFEST_LOG = 20_000
 RELEASES, RENEWALS = 4, 16
 DAY = 86_400
+CONNECTION_BYTES = 2 * (FRAME_BYTES + OVERHEAD)
 
 
 def broker_constants(folder: Path) -> dict[str, float]:
@@ -255,6 +258,19 @@ def plan(measured: Mapping[str, float], wanted: Plan) -> list[Row]:
             f"{measured['seal_bytes_a_s'] / 1e9:.2f} GB/s",
             used=state / measured["seal_bytes_a_s"] / (wanted.checkpoint_hours * 3600),
             limit="done before the next one",
+        ),
+        Row(
+            what="the same, to all nodes, when they meet",
+            found=f"{state / measured['share_bytes_a_s'] / 60:,.0f} min",
+            how=f"node 0 sends it {measured['shared_by_first']:.2f} times, whatever the number of "
+            f"nodes, and the others pass it on, at {measured['share_bytes_a_s'] / 1e9:.2f} GB/s",
+        ),
+        Row(
+            what="connections to other ranks, each rank",
+            found=f"{wanted.gpus - 1}, {_bytes((wanted.gpus - 1) * CONNECTION_BYTES)}",
+            how="a frame in each direction is in memory",
+            used=wanted.gpus / MAX_PROCESSES,
+            limit=f"{MAX_PROCESSES} ranks of all nodes",
         ),
     ]
 

@@ -194,7 +194,10 @@ class _JoiningGuest(DataGuest):
     def _tend(self) -> None:
         """Renew the lease where it is time to; raises why it is not renewed."""
         self.keeper.tend()
-        self.keeper.require()
+        try:
+            self.keeper.require()
+        except SealtrainError as error:
+            raise self.keeper.lapsed(error) from None
 
     def take_checkpoint(self, company: NodeCompany) -> CheckpointRef | None:
         """What the run begins from, once the lead says so; from now on the lead takes receipts."""
