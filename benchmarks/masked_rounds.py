@@ -43,12 +43,13 @@ from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
 from sealtrain_collab.federated import frames
 from sealtrain_collab.federated.carrier import Carrier
-from sealtrain_collab.federated.federation import Federation, Merging, Rounds, Taken
+from sealtrain_collab.federated.federation import Federation, Rounds
 from sealtrain_collab.federated.holding import Holding
 from sealtrain_collab.federated.mailbox import Mailbox
 from sealtrain_collab.federated.masks.party import PartyMasks, Terms
 from sealtrain_collab.federated.masks.ring import Summed, encode
 from sealtrain_collab.federated.masks.rounds import Masking
+from sealtrain_collab.federated.mathematics import Merging, Taken
 from sealtrain_collab.federated.messages import PURPOSE, Asked, Joined
 
 WITHIN_S = 600

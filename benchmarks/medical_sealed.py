@@ -32,12 +32,13 @@ from sealtrain.errors import PeerUnreachable
 from sealtrain_collab.channel.answers import Done
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
-from sealtrain_collab.federated.federation import Federation, Rounds, Taken
+from sealtrain_collab.federated.federation import Federation, Rounds
 from sealtrain_collab.federated.frames import receive_frame, send_frame
 from sealtrain_collab.federated.guest.merging import Merge
 from sealtrain_collab.federated.holding import Holding
 from sealtrain_collab.federated.learner import Learner
 from sealtrain_collab.federated.mailbox import Mailbox
+from sealtrain_collab.federated.mathematics import Taken
 from sealtrain_collab.federated.messages import PURPOSE, Asked, Joined
 from sealtrain_simulator.guest import SimulatedGuest
 from sealtrain_simulator.pki import SimulatedPki

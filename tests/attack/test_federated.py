@@ -28,8 +28,8 @@ from federated_world import (
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import TooFewParties
 from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.federated.federation import Merging, Taken
 from sealtrain_collab.federated.frames import HEAD, LOST, REPLY, TAKEN
+from sealtrain_collab.federated.mathematics import Merging, Taken
 from sealtrain_collab.federated.messages import PURPOSE, Asked
 
 pytestmark = pytest.mark.claim("C75")

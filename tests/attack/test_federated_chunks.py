@@ -17,9 +17,9 @@ from federated_world import (
     values,
 )
 
-from sealtrain_collab.federated.federation import Taken
 from sealtrain_collab.federated.frames import HEAD, TAKEN, AskingStream
 from sealtrain_collab.federated.mailbox import AnsweringStream
+from sealtrain_collab.federated.mathematics import Taken
 
 pytestmark = pytest.mark.claim("C243")
 

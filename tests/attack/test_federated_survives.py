@@ -29,7 +29,8 @@ from federated_world import (
 
 from sealtrain.errors import CheckpointRefused, SealtrainError, TooFewParties
 from sealtrain.signing.runlog import RunLog, verify
-from sealtrain_collab.federated.federation import Merged, Merging
+from sealtrain_collab.federated.federation import Merged
+from sealtrain_collab.federated.mathematics import Merging
 from sealtrain_collab.federated.messages import SealedState
 from sealtrain_collab.federated.states import LeadStates, Standing, present_after
 from sealtrain_collab.federated.strategies import FedAdam, FedAvg

@@ -29,8 +29,8 @@ from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.privacy.noise import NoiseSource
 from sealtrain_collab.channel.answers import Done
 from sealtrain_collab.federated.check import Rounds, Terms, merged_rounds
-from sealtrain_collab.federated.federation import Taken
 from sealtrain_collab.federated.guest.merging import PatientMerge
+from sealtrain_collab.federated.mathematics import Taken
 from sealtrain_collab.federated.messages import Asked, Joined
 from sealtrain_collab.federated.patients import PatientPrivacy
 from sealtrain_collab.federated.recipe import Federated

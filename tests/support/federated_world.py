@@ -23,7 +23,7 @@ from sealtrain_collab.channel.answers import Done
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.federated.carrier import Carrier
 from sealtrain_collab.federated.engine import FlowerStrategy, Given
-from sealtrain_collab.federated.federation import Federation, Merging, Rounds, Taken
+from sealtrain_collab.federated.federation import Federation, Rounds
 from sealtrain_collab.federated.frames import (
     FROM_RELAY,
     LOST,
@@ -40,6 +40,7 @@ from sealtrain_collab.federated.masks.messages import Task
 from sealtrain_collab.federated.masks.party import PartyMasks, Terms
 from sealtrain_collab.federated.masks.ring import Summed, encode
 from sealtrain_collab.federated.masks.rounds import Masking
+from sealtrain_collab.federated.mathematics import Merging, Taken
 from sealtrain_collab.federated.messages import (
     MAX_STATE_BYTES,
     PURPOSE,

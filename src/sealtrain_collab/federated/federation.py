@@ -12,7 +12,7 @@ import queue
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.digests import sha256_hex
@@ -25,19 +25,18 @@ from sealtrain.errors import (
     SealtrainError,
     TooFewParties,
     UpdateRefused,
-    UsageError,
 )
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.federated.carrier import Carrier
 from sealtrain_collab.federated.frames import TURN_BYTES
 from sealtrain_collab.federated.masks.lead import Summing
-from sealtrain_collab.federated.masks.ring import Summed
 from sealtrain_collab.federated.masks.rounds import Masking, Sums
+from sealtrain_collab.federated.mathematics import Merging, Taken
 from sealtrain_collab.federated.messages import Asked, Joined, Learned, SealedState
 from sealtrain_collab.federated.seats import Answered, Came, Left, News, Seat
 from sealtrain_collab.federated.states import LeadStates, Standing
 
-__all__ = ["Federation", "Merged", "Merging", "Rounds", "Taken"]
+__all__ = ["Federation", "Merged", "Rounds"]
 
 _TICK_S = 0.5
 _SEATS_FOR_A_PARTY = 4
@@ -70,77 +69,6 @@ class Rounds:
     again_after: float = 3.0
     turn_bytes: int = TURN_BYTES
     masking: Masking | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """An update that was looked at and counts.
-
-    Attributes:
-        party: Whose.
-        records: It was trained on.
-        norm: L2 norm of what it changes, before any cut; ``None`` where rounds hide patients, or
-            the lead sees sums only: then no figure of the update may be told, nor its digest.
-        value: The update as ``Merging`` wants it.
-    """
-
-    party: str
-    records: int
-    norm: float | None
-    value: Any
-
-
-class Merging(Protocol):
-    """The mathematics of a round. Methods with a body here are for rounds without patient privacy.
-
-    Attributes:
-        rate: Probability of each patient to take part in a round, once there is a plan.
-        needed: Parties that have to be there before a round can begin.
-    """
-
-    rate: float | None = None
-    needed: int = 0
-
-    def admit(self, joined: Joined) -> dict[str, JsonValue]:
-        """Further fields of the log about a party that joins. Raises ``UpdateRefused``."""
-        return {}
-
-    def plan(self, present: Sequence[str]) -> dict[str, JsonValue] | None:
-        """Called once before the first round, with who is there: what the log says of the plan."""
-        return None
-
-    def choose(self, number: int, present: Sequence[str], state: bytes) -> tuple[str, ...] | None:
-        """Parties to ask in a round that begins; ``None`` for all, and those that come later.
-
-        Args:
-            number: Of the round.
-            present: Parties that are there, sorted; at least ``needed``.
-            state: The adapter that they begin with.
-        """
-        return None
-
-    def memory(self) -> bytes:
-        """What the rule remembers of earlier rounds, to be sealed with the lead's state."""
-        return b""
-
-    def recall(self, memory: bytes) -> None:
-        """Go on from what ``memory`` gave. Raises ``CheckpointRefused`` for another rule's."""
-        return None
-
-    def take(self, party: str, records: int, update: bytes, state: bytes) -> Taken:
-        """Read an update to ``state``. Raises ``DataInvalid`` or ``Refused`` for other bytes."""
-
-    def read_report(self, party: str, document: dict[str, Any]) -> Any:
-        """What a party says of itself, read. Raises as ``take``."""
-
-    def merge(
-        self, number: int, taken: Sequence[Taken], state: bytes
-    ) -> tuple[bytes, dict[str, JsonValue]]:
-        """The adapter after round ``number``, and what the log says of the merge besides."""
-
-    def merge_sum(self, number: int, summed: Summed, state: bytes) -> bytes:
-        """The adapter after round ``number`` of which only the sum of the updates is known."""
-        raise UsageError("this rule does not merge a sum alone", check="masks")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

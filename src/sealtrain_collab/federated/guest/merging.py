@@ -15,7 +15,7 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import load_model
 from sealtrain.errors import ClaimContradicted, PrivacyBroken, UpdateRefused
 from sealtrain.recipe.adapters import Lora
-from sealtrain_collab.federated.federation import Merging, Taken
+from sealtrain_collab.federated.mathematics import Merging, Taken
 from sealtrain_collab.federated.messages import Joined
 from sealtrain_collab.federated.patients import PatientPrivacy
 from sealtrain_collab.federated.recipe import Federated
