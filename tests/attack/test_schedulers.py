@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+from processes import runs
 from stage import OWNERS, RECIPE, Stage, records, stage, wait_for
 
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
@@ -264,6 +265,34 @@ def test_a_key_that_is_no_runner_cannot_skip(world: World) -> None:
     assert refused.error == "signature-invalid"
     world.stage.run(*world.words("--once"))
     assert world.of(7) == [("skipped", "still-running")]
+
+
+@pytest.mark.claim("C273")
+def test_what_a_scheduler_decides_by_ends_with_it(world: World) -> None:
+    """Its child is held in the middle of a decision; a kill of the scheduler ends that, too."""
+    world.at(8)
+    process = world.popen()
+    found: list[psutil.Process] = []
+
+    def decides() -> bool:
+        found[:] = [
+            child for child in psutil.Process(process.pid).children() if "--once" in child.cmdline()
+        ]
+        return bool(found)
+
+    try:
+        wait_for(decides)
+        [deciding] = found
+        deciding.suspend()
+        process.kill()
+        process.wait()
+        wait_for(lambda: not runs(deciding), 20)
+    finally:
+        for one in found:
+            if runs(one):
+                one.kill()
+        process.kill()
+        process.communicate()
 
 
 def test_of_several_brokers_the_first_alone_keeps_a_schedule(world: World) -> None:

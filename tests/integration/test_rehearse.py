@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 import yaml
 from stage import RECIPE, records, wait_for
+
+from sealtrain.base.files import TEMPORARY_SUFFIX
 
 OWNERS = ("clinic-a", "clinic-b", "clinic-c")
 
@@ -164,20 +167,34 @@ def test_a_rehearsal_shows_what_a_script_prints_and_its_whole_traceback(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("until", ["broker", "guest"])
-def test_kill_9_of_a_rehearsal_leaves_no_server(
-    tmp_path: Path, given: list[str | Path], until: str
+@pytest.mark.claim("C274")
+@pytest.mark.parametrize(
+    "until",
+    ["consortium.json", "broker-guest/app-compose.json", "sealed", "guest/app-compose.json"],
+)
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
+def test_a_rehearsal_that_a_signal_ends_leaves_no_server(
+    tmp_path: Path, given: list[str | Path], until: str, ending: signal.Signals
 ) -> None:
+    """Told to end, it leaves no scratch folder and no file that is written in part, either."""
     command = [sys.executable, "-m", "sealtrain", "rehearse", *map(str, given), "--out", "played"]
+    scratch, played = tmp_path / "scratch", tmp_path / "played"
+    scratch.mkdir()
     rehearsal = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        cwd=tmp_path,
+        env=os.environ | {"TMPDIR": str(scratch)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
-    wait_for(lambda: (tmp_path / "played" / until / "app-compose.json").exists()
-             or (tmp_path / "played" / f"{until}-guest" / "app-compose.json").exists())  # fmt: skip
+    wait_for((played / until).exists)
     wait_for(lambda: len([line for line in command_lines() if str(tmp_path) in line]) > 1)
-    rehearsal.kill()
-    rehearsal.wait()
+    rehearsal.send_signal(ending)
+    assert rehearsal.wait(60) == (130 if ending == signal.SIGTERM else -ending)
     nothing_runs(tmp_path)
+    if ending == signal.SIGTERM:
+        assert list(scratch.iterdir()) == []
+        assert [path for path in played.rglob(f"*{TEMPORARY_SUFFIX}*") if path.is_file()] == []
 
 
 def nothing_runs(folder: Path) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 from ports import free_port
-from stage import DEADLINE_SECONDS
+from stage import DEADLINE_SECONDS, wait_for
 
+from sealtrain.base.files import TEMPORARY_SUFFIX
 from sealtrain.cli.programs import Part
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.members import Consortium
@@ -79,10 +80,38 @@ def test_everything_ends_with_it_and_continues_with_the_next(
     assert first.kill() == -signal.SIGKILL
     assert wait_for_none(tmp_path) == []
 
-    second = begun("second")
-    assert load_pin(out / "broker.yaml") == pinned
-    second.send(signal.SIGINT)
-    assert second.wait(within=DEADLINE_SECONDS) == 0
+    for name, number in (("second", signal.SIGINT), ("third", signal.SIGTERM)):
+        part = begun(name)
+        assert load_pin(out / "broker.yaml") == pinned
+        part.send(number)
+        assert part.wait(within=DEADLINE_SECONDS) == 0
+        assert wait_for_none(tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.claim("C274")
+@pytest.mark.parametrize(
+    "until", ["simulated-root", "broker-compose.json", "broker-guest.log", "broker.yaml"]
+)
+def test_sigterm_while_it_starts_leaves_nothing_behind_and_the_next_continues(
+    tmp_path: Path, consortium: Path, until: str
+) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    out = tmp_path / "up"
+    words: list[str | Path] = [
+        *("up", "--consortium", consortium, "--port", str(free_port()), "--out", out),
+        *("--deployment", out / "broker-compose.json"),
+    ]
+    with Part("first", logs, words) as part:
+        wait_for((out / until).exists)
+        assert part.end(signal.SIGTERM) == 0
+    assert wait_for_none(tmp_path) == []
+    halves = [path for path in out.rglob("*") if TEMPORARY_SUFFIX in path.name]
+    assert [*halves, *out.glob(".*")] == []
+    with Part("second", logs, words) as part:
+        part.line("guest of", within=DEADLINE_SECONDS)
+        assert part.end(signal.SIGTERM) == 0
     assert wait_for_none(tmp_path) == []
 
 

@@ -95,14 +95,16 @@ class Rehearsal:
             raise AlreadyExists(f"{out} is not empty", hint="choose another --out, or remove it")
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(made_folder(self.out))  # a refusal leaves no empty one
-        # A socket's path has at most 107 characters, wherever the rehearsal lies.
-        sockets = tempfile.TemporaryDirectory(prefix="sealtrain-")
-        self._sockets = Path(self._stack.enter_context(sockets))
-        # The end of this process ends its servers too, as Ctrl-C does.
-        if threading.current_thread() is threading.main_thread():
-            before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-            self._stack.callback(signal.signal, signal.SIGTERM, before)
+        with ExitStack() as stack:
+            # SIGTERM ends it as Ctrl-C does, its servers and its sockets with it.
+            if threading.current_thread() is threading.main_thread():
+                before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+                stack.callback(signal.signal, signal.SIGTERM, before)
+            stack.enter_context(made_folder(self.out))  # a refusal leaves no empty one
+            # A socket's path has at most 107 characters, wherever the rehearsal lies.
+            sockets = tempfile.TemporaryDirectory(prefix="sealtrain-")
+            self._sockets = Path(stack.enter_context(sockets))
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(

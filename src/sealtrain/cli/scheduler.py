@@ -119,10 +119,13 @@ def _once() -> dict[str, Any] | int:
     Raises:
         Exit: It ended otherwise; it said why.
     """
+    from sealtrain.base.processes import end_with_starter
     from sealtrain.cli.programs import program
 
     done = subprocess.run(  # noqa: S603 - our own program with the words that this one was given
-        program([*sys.argv[1:], "--once", "--json"]), stdout=subprocess.PIPE
+        program([*sys.argv[1:], "--once", "--json"]),
+        stdout=subprocess.PIPE,
+        preexec_fn=end_with_starter(),
     )
     if done.returncode == Unreachable.exit_code:
         return done.returncode

@@ -14,12 +14,12 @@ this process ends when a broker does, or a guest that served: without them every
 from __future__ import annotations
 
 import shlex
+import shutil
 import signal
 import socket
-import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -81,14 +81,19 @@ def up(
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with ExitStack() as parts:
-            with say_stages(say)("starting broker and simulated hardware"):
-                served = site.open(consortium, parts)
-            emit(
-                as_json, {"brokers": [str(file) for file in site.files], "policy": str(site.policy)}
-            )
-            for line in site.lines(deployment):
-                say(line)
-            site.attend(consortium, deployment, parts, served, told)
+            try:
+                with say_stages(say)("starting broker and simulated hardware"):
+                    served = site.open(consortium, parts)
+                emit(
+                    as_json,
+                    {"brokers": [str(file) for file in site.files], "policy": str(site.policy)},
+                )
+                for line in site.lines(deployment):
+                    say(line)
+                site.attend(consortium, deployment, parts, served, told)
+            finally:
+                for number in before:  # nothing interrupts the ending
+                    signal.signal(number, signal.SIG_IGN)
     except KeyboardInterrupt:
         say("ended: broker and guest run no more; the same command continues")
     finally:
@@ -133,6 +138,10 @@ class Site:
         return self.out / "guest.sock"
 
     @property
+    def _scratch(self) -> Path:
+        return self.out / ".scratch"
+
+    @property
     def files(self) -> list[Path]:
         """The broker files."""
         if self.brokers == 1:
@@ -144,7 +153,7 @@ class Site:
 
         Args:
             consortium: Its file.
-            parts: Ends the servers.
+            parts: Ends the servers; then folders that are empty go.
 
         Returns:
             The brokers, which run.
@@ -156,13 +165,14 @@ class Site:
         """
         for place in range(self.brokers):
             _expect_free(self.port + place)
-        with made_folder(self.out):
-            if not self.policy.exists():
-                ran(
-                    "simulator", "serve", "--simulator", self.root, "--write-policy", self.policy,
-                    *self.words,
-                )  # fmt: skip
-            compose = self._document(consortium)
+        parts.enter_context(made_folder(self.out))
+        parts.enter_context(self._empty_scratch())
+        if not self.policy.exists():
+            ran(
+                "simulator", "serve", "--simulator", self.root, "--write-policy", self.policy,
+                *self.words,
+            )  # fmt: skip
+        compose = self._document(consortium)
         brokers = []
         for place, file in enumerate(self.files):
             listen = f"127.0.0.1:{self.port + place}"
@@ -257,16 +267,31 @@ class Site:
             time.sleep(_LOOKS_EVERY_S)
         raise KeyboardInterrupt
 
+    @contextmanager
+    def _empty_scratch(self) -> Iterator[None]:
+        """The folder of files that are not finished yet; one that was left behind goes, too."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.mkdir()
+        try:
+            yield
+        finally:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _fresh(self, name: str) -> Path:
+        """Where a command writes a file that is moved into its place afterwards."""
+        path = self._scratch / name
+        path.unlink(missing_ok=True)
+        return path
+
     def _document(self, consortium: Path) -> Path:
         """The brokers' document; one that is there must be of this consortium and policy."""
         compose = self.out / "broker-compose.json"
-        with tempfile.TemporaryDirectory(dir=self.out) as folder:
-            fresh = Path(folder) / compose.name
-            ran(
-                "broker", "deployment", "--consortium", consortium, "--policy", self.policy,
-                "--out", fresh,
-            )  # fmt: skip
-            data = fresh.read_bytes()
+        fresh = self._fresh(compose.name)
+        ran(
+            "broker", "deployment", "--consortium", consortium, "--policy", self.policy,
+            "--out", fresh,
+        )  # fmt: skip
+        data = fresh.read_bytes()
         if not compose.exists():
             atomic_write(compose, data)
         elif read_bounded(compose, MAX_DEPLOYMENT_BYTES) != data:
@@ -278,25 +303,23 @@ class Site:
         return compose
 
     def _pin(self, url: str, compose: Path, file: Path) -> None:
-        with tempfile.TemporaryDirectory(dir=self.out) as folder:
-            fresh = Path(folder) / file.name
-            ran(
-                "broker", "pin", "--url", url, "--broker-deployment", compose,
-                "--policy", self.policy, "--out", fresh,
-            )  # fmt: skip
-            atomic_write(file, fresh.read_bytes(), overwrite=True)
+        fresh = self._fresh(file.name)
+        ran(
+            "broker", "pin", "--url", url, "--broker-deployment", compose,
+            "--policy", self.policy, "--out", fresh,
+        )  # fmt: skip
+        atomic_write(file, fresh.read_bytes(), overwrite=True)
 
     def _write_trust(self, consortium: Path, deployment: Path) -> None:
-        with tempfile.TemporaryDirectory(dir=self.out) as folder:
-            fresh = Path(folder) / self.trust.name
-            # With several brokers, as many as a dataset's shares need is for its owner to say.
-            count = ("--threshold", "1") if self.brokers > 1 else ()
-            named = [word for file in self.files for word in ("--broker", file)]
-            ran(
-                "trust", "new", "--consortium", consortium, "--deployment", deployment,
-                "--policy", self.policy, *named, *count, "--out", fresh,
-            )  # fmt: skip
-            atomic_write(self.trust, fresh.read_bytes(), overwrite=True)
+        fresh = self._fresh(self.trust.name)
+        # With several brokers, as many as a dataset's shares need is for its owner to say.
+        count = ("--threshold", "1") if self.brokers > 1 else ()
+        named = [word for file in self.files for word in ("--broker", file)]
+        ran(
+            "trust", "new", "--consortium", consortium, "--deployment", deployment,
+            "--policy", self.policy, *named, *count, "--out", fresh,
+        )  # fmt: skip
+        atomic_write(self.trust, fresh.read_bytes(), overwrite=True)
 
 
 def _expect_running(parts: list[Part]) -> None:

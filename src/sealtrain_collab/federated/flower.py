@@ -3,7 +3,8 @@
 They get an environment and a home of their own in the rehearsal's folder, with everything off that
 would tell somebody that they run. They talk over TLS, by a certificate that is made for this
 rehearsal, and the SuperLink keeps what it knows in a file. ``watch`` is their supervisor: what died
-is started again, and with a SuperLink the app that died with it.
+is started again, and with a SuperLink the app that died with it. No process of it outlives this
+one: the kernel ends those that were started here, and their own children watch them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Self
 
 from sealtrain.base.extras import extra_missing
 from sealtrain.base.files import atomic_write
+from sealtrain.base.processes import end_with_starter
 from sealtrain.cli.programs import end
 from sealtrain.errors import Unreachable
 from sealtrain_collab.federated.app import write_app
@@ -173,6 +175,7 @@ class Flower:
             capture_output=True,
             text=True,
             timeout=_STARTS_WITHIN_S,
+            preexec_fn=end_with_starter(),
         )  # fmt: skip
         if done.returncode:
             raise Unreachable(
@@ -201,6 +204,7 @@ class Flower:
             env=self._environment,
             stdout=log,
             stderr=subprocess.STDOUT,
+            preexec_fn=end_with_starter(),
         )
         self._stack.callback(end, process)
         return process

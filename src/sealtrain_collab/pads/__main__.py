@@ -12,5 +12,4 @@ if __name__ == "__main__":
     run(
         json.loads(sys.argv[1]),
         say=lambda line: os.write(sys.stdout.fileno(), line + b"\n"),
-        lifeline=sys.stdin.fileno(),
     )

@@ -9,12 +9,12 @@ It holds matrices that anybody may know, each as long as the connection that bro
 from __future__ import annotations
 
 import json
-import os
 import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import torch
 
+from sealtrain.base.processes import end_with_starter
 from sealtrain.base.room import Room
 from sealtrain.errors import (
     AcceleratorUnreachable,
@@ -130,6 +131,8 @@ def served(
 ) -> Iterator[Served]:
     """Start an accelerator as a process of its own, and end it with the block.
 
+    The kernel ends it with the thread that started it, too.
+
     Args:
         device: Where it multiplies: ``cpu``, ``cuda``.
         exact: Back-end, ``exact.backend``.
@@ -144,9 +147,10 @@ def served(
     # A fresh interpreter: a forked one would share the guest's memory, secrets included.
     work = subprocess.Popen(  # noqa: S603  # this interpreter, our own module
         [sys.executable, "-m", "sealtrain_collab.pads", json.dumps(settings | {"limits": limit})],
-        stdin=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        preexec_fn=end_with_starter(),
     )
     try:
         told = _told(work)
@@ -157,9 +161,8 @@ def served(
             work.wait(END_SECONDS)
         work.kill()
         work.wait()
-        for pipe in (work.stdin, work.stdout):
-            if pipe is not None:
-                pipe.close()
+        if work.stdout is not None:
+            work.stdout.close()
 
 
 def _told(work: subprocess.Popen[bytes]) -> dict[str, Any]:
@@ -174,13 +177,12 @@ def _told(work: subprocess.Popen[bytes]) -> dict[str, Any]:
     return dict(told)
 
 
-def run(settings: dict[str, Any], *, say: Callable[[bytes], object], lifeline: int) -> None:
-    """Be an accelerator until the other end of a pipe is closed.
+def run(settings: dict[str, Any], *, say: Callable[[bytes], object]) -> None:
+    """Be an accelerator until a signal ends this process.
 
     Args:
         settings: As ``served`` gives them.
         say: Takes one line: where it listens.
-        lifeline: Descriptor to read from; at its end, so ends this process.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started it
     torch.set_num_threads(settings["threads"])
@@ -195,5 +197,4 @@ def run(settings: dict[str, Any], *, say: Callable[[bytes], object], lifeline: i
         (LOOPBACK, 0), work.serve, what="accelerator", connections=limits.connections
     ) as (_, port):
         say(json.dumps({"port": port, "backend": device.backend}).encode())
-        while os.read(lifeline, 1):
-            pass
+        threading.Event().wait()

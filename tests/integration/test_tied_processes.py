@@ -1,0 +1,81 @@
+"""What a program starts beside itself does not outlive it, by ``kill -9`` too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+from processes import below, runs
+from stage import wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.claim("C273")]
+
+ACCELERATOR = """
+import signal
+from sealtrain_collab.pads.serving import served
+
+with served(exact="float64") as there:
+    print(there.process, flush=True)
+    signal.pause()
+"""
+FLOWER = """
+import signal, sys
+from pathlib import Path
+from sealtrain_collab.federated.flower import Flower
+
+folder = Path(sys.argv[1])
+with Flower(folder / "flower") as flower:
+    flower.open_link()
+    flower.add_node("hospital", folder / "relay.sock")
+    flower.watch()
+    print("started", flush=True)
+    signal.pause()
+"""
+
+
+@contextmanager
+def started(program: str, *words: str) -> Iterator[tuple[psutil.Process, list[psutil.Process]]]:
+    """A program that said that it is ready; a list of others that are ended, too."""
+    made = subprocess.Popen(
+        [sys.executable, "-c", program, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    process = psutil.Process(made.pid)
+    beside: list[psutil.Process] = []
+    try:
+        assert made.stdout is not None
+        assert made.stdout.readline()
+        yield process, beside
+    finally:
+        for other in {*beside, *below(process)}:
+            if runs(other):
+                other.kill()
+        made.kill()
+        made.communicate()
+
+
+def test_an_accelerator_ends_with_what_started_it() -> None:
+    with started(ACCELERATOR) as (process, beside):
+        beside += below(process)
+        assert len(beside) == 1
+        process.kill()
+        wait_for(lambda: not any(runs(one) for one in beside), 20)
+
+
+def test_flowers_processes_and_theirs_end_with_what_started_them() -> None:
+    pytest.importorskip("flwr", reason="needs sealtrain[federated]")
+    with (
+        tempfile.TemporaryDirectory(prefix="fed-") as folder,
+        started(FLOWER, folder) as (process, beside),
+    ):
+        assert len(process.children()) == 2
+        # SuperLink and SuperNode start a process each.
+        wait_for(lambda: all(below(one) for one in process.children()))
+        beside += below(process)
+        assert len(beside) >= 4
+        process.kill()
+        wait_for(lambda: not any(runs(one) for one in beside), 20)
