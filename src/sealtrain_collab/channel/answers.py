@@ -9,7 +9,7 @@ from pydantic import Field
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.models import StrictModel
-from sealtrain.errors import ChannelBroken, ChannelCut, DataInvalid, SealtrainError
+from sealtrain.errors import ChannelBroken, DataInvalid, SealtrainError
 from sealtrain.release.messages import ErrorFields, load_message
 from sealtrain_collab.channel.channel import AttestedChannel
 from sealtrain_collab.channel.streams import Buffer
@@ -101,8 +101,8 @@ def receive_answer(
     if max_kept_bytes is not None and size > most:
         channel.skip(max_bytes=max_data_bytes)
         return ok, b""
-    data = channel.receive(max_bytes=most) if size else b""
-    if data is None or len(data) != size:
+    data = channel.expect(max_bytes=most) if size else b""
+    if len(data) != size:
         raise _another_payload()
     return ok, data
 
@@ -118,9 +118,7 @@ def receive_answer_into(
 
 
 def _receive_words(channel: AttestedChannel, max_bytes: int) -> tuple[dict[str, Any], int]:
-    message = channel.receive(max_bytes=max_bytes)
-    if message is None:
-        raise ChannelCut("the peer ended the conversation", check="channel")
+    message = channel.expect(max_bytes=max_bytes)
     found = load_message(_Answer, message, error=ChannelBroken)
     if found.error is not None:
         raise found.error.error()

@@ -17,7 +17,7 @@ from typing import Final, Self
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.secret import Secret
-from sealtrain.errors import ChannelBroken, PeerUnreachable
+from sealtrain.errors import ChannelBroken, ChannelCut, PeerUnreachable
 from sealtrain_collab.channel.frames import (
     END,
     RATCHET,
@@ -71,15 +71,22 @@ class AttestedChannel:
         """
         return self._receives.receive(max_bytes=max_bytes)
 
+    def expect(self, *, max_bytes: int) -> bytes:
+        """As ``receive``, where a message has to come: an end in its place is ``ChannelCut``."""
+        message = self.receive(max_bytes=max_bytes)
+        if message is None:
+            raise _ended()
+        return message
+
     def skip(self, *, max_bytes: int) -> None:
         """Receive the next message and keep nothing of it. Arguments and errors as ``receive``."""
         self._receives.skip(max_bytes=max_bytes)
 
     def receive_into(self, target: memoryview) -> int:
-        """As ``receive``, into ``target``; returns the length. An end is ``ChannelBroken``."""
+        """As ``expect``, into ``target``; returns the length."""
         length = self._receives.receive_into(target)
         if length is None:
-            raise ChannelBroken("the peer ended the conversation", check="channel")
+            raise _ended()
         return length
 
     def export(self, label: str) -> Secret:
@@ -136,6 +143,10 @@ class AttestedChannel:
             # A sender that fails in the middle must not tell its peer that all was said.
             self._sends.forget()
         self.close()
+
+
+def _ended() -> ChannelCut:
+    return ChannelCut("the peer ended the conversation", check="channel")
 
 
 def connect(address: Address, conversation: Conversation, *, timeout: float) -> AttestedChannel:

@@ -18,7 +18,7 @@ from sealtrain.base.models import (
 )
 from sealtrain.base.secret import Random
 from sealtrain.consortium.decisions import Target
-from sealtrain.errors import ChannelBroken, ChannelCut
+from sealtrain.errors import ChannelBroken
 from sealtrain_collab.channel.channel import AttestedChannel
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveKey
@@ -114,10 +114,7 @@ def receive_message(channel: AttestedChannel, kind: type[W]) -> W:
         ChannelBroken: It said something else.
         PeerUnreachable: Nothing came in time.
     """
-    data = channel.receive(max_bytes=MAX_CONTROL_BYTES)
-    if data is None:
-        raise ChannelCut("the peer ended the conversation", check="cut")
-    return kind.from_bytes(data)
+    return kind.from_bytes(channel.expect(max_bytes=MAX_CONTROL_BYTES))
 
 
 def conversation_of(

@@ -120,10 +120,7 @@ class Client:
             if asked.kind == "wait":
                 continue
             if asked.kind == "end":
-                manifest = channel.receive(max_bytes=MAX_MANIFEST_BYTES)
-                if manifest is None:
-                    raise ChannelBroken("the run ended without a manifest", check="cut")
-                return manifest
+                return channel.expect(max_bytes=MAX_MANIFEST_BYTES)
             if asked.kind == "sealed":
                 self._noted(begun.run_id, asked.sealed)
                 send_message(channel, Known(sealed=asked.sealed))

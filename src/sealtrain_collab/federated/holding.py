@@ -172,8 +172,8 @@ class Holding:
         while (message := channel.receive(max_bytes=MAX_WORDS_BYTES)) is not None:
             asked = load_message(Asked, message, error=ChannelBroken)
             largest = MAX_TASK_BYTES if asked.do == "mask" else self._largest
-            state = channel.receive(max_bytes=min(asked.payload, largest))
-            if state is None or len(state) != asked.payload:
+            state = channel.expect(max_bytes=min(asked.payload, largest))
+            if len(state) != asked.payload:
                 raise ChannelBroken("the lead sent another adapter than announced", check="payload")
             answer(channel, partial(self._act, asked, state))
             if asked.do == "finish":

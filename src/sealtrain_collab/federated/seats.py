@@ -148,8 +148,8 @@ class Seat:
             turn_bytes=self._turn_bytes,
         )
         with open_over(stream, self._conversation) as channel:
-            words = channel.receive(max_bytes=MAX_WORDS_BYTES)
-            joined = load_message(Joined, words or b"", error=ChannelBroken)
+            words = channel.expect(max_bytes=MAX_WORDS_BYTES)
+            joined = load_message(Joined, words, error=ChannelBroken)
             self._news.put(Came(seat=self, joined=joined))
             seconds, self._misses = self._patience, 0
             while (task := self._tasks.get()) is not None:

@@ -257,8 +257,8 @@ class LeadChannel:
 
     def _bytes(self, size: int) -> bytes:
         with lost_if_cut():
-            found = self._channel.receive(max_bytes=size)
-        if found is None or len(found) != size:
+            found = self._channel.expect(max_bytes=size)
+        if len(found) != size:
             raise ChannelBroken("the lead sent other bytes than it announced", check="message")
         return found
 

@@ -11,8 +11,10 @@ import pytest
 from channel_world import acceptance, answering, conversation, guest, talking
 from world import signer
 
-from sealtrain.errors import ChannelBroken, PeerUnreachable
+from sealtrain.base.canonical import canonical_json
+from sealtrain.errors import ChannelBroken, ChannelCut, PeerUnreachable
 from sealtrain_collab.channel import channel as channels
+from sealtrain_collab.channel.answers import receive_answer, receive_answer_into
 from sealtrain_collab.channel.frames import MAX_PLAINTEXT
 
 
@@ -75,6 +77,26 @@ def test_an_end_that_was_said_is_an_end() -> None:
         assert theirs.receive(max_bytes=3) is None
         with pytest.raises(ChannelBroken):
             mine.send(b"more")
+
+
+def _an_end_between_an_answer_and_its_payload(theirs: channels.AttestedChannel) -> None:
+    theirs.send(canonical_json({"ok": {}, "payload": 3}))
+    theirs.close()
+
+
+def test_an_end_where_a_message_has_to_come_is_a_cut_and_no_attack() -> None:
+    with talking() as (mine, theirs):
+        theirs.close()
+        with pytest.raises(ChannelCut):
+            mine.expect(max_bytes=3)
+    with talking() as (mine, theirs):
+        _an_end_between_an_answer_and_its_payload(theirs)
+        with pytest.raises(ChannelCut):
+            receive_answer(mine, max_bytes=100, max_data_bytes=3)
+    with talking() as (mine, theirs):
+        _an_end_between_an_answer_and_its_payload(theirs)
+        with pytest.raises(ChannelCut):
+            receive_answer_into(mine, memoryview(bytearray(3)), max_bytes=100)
 
 
 def test_nobody_there_is_unreachable() -> None:
