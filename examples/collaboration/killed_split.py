@@ -1,10 +1,10 @@
 """Every role of split runs killed at a random moment: what goes on, and what its user sees.
 
-Under pads guest, accelerator and dealer are ended with SIGKILL, each once. The guest is started
-again and goes on from its newest sealed checkpoint. In a cut run the server is killed and goes on
-from its newest sealed state, each client is killed and comes back, and all are killed at once, with
-the server at another address afterwards. An operator who puts an older state back on the server's
-side is refused by the owners.
+Under pads guest, accelerator and dealer are ended with SIGKILL, each once. The guest's supervisor
+pauses while a machine is away, and the guest goes on from its newest sealed checkpoint. In a cut
+run the server is killed and goes on from its newest sealed state, each client is killed and comes
+back, and all are killed at once, with the server at another address afterwards. An operator who
+puts an older state back on the server's side is refused by the owners.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ __all__ = ["play_cut", "play_pads"]
 _WITHIN_S = 600.0
 _POLL_S = 0.05
 _PAUSE_S = 0.5
+_AWAY = "15m"
+_PAUSED = "paused ["
 _GUEST, _ACCELERATOR, _DEALER = "guest", "accelerator", "dealer"
 _PADS = pads_act.RECIPE | {"trainer": pads_act.RECIPE["trainer"] | {"max_steps": 100}}
 _CUT = cut_act.RECIPE | {
@@ -57,7 +59,9 @@ class _KilledPads(pads_act.Stage):
         )
         self._words[_DEALER] = self._started(_DEALER, dealer)
         peers = [word for one in at.items() for word in ("--peer", "=".join(one))]
-        self._words[_GUEST] = self._started(_GUEST, self._training(path, *peers))
+        # Its supervisor starts it again while a machine that it needs is away.
+        ticket = self._training(path, *peers, "--wait", _AWAY)
+        self._words[_GUEST] = self._started(_GUEST, ticket)
         parts = {role: self._start(role) for role in (_ACCELERATOR, _DEALER, _GUEST)}
         roles = list(parts)
         self._drawn.shuffle(roles)
@@ -65,16 +69,18 @@ class _KilledPads(pads_act.Stage):
         for role in roles:
             newest = self._newer(parts[_GUEST], newest)
             time.sleep(self._drawn.uniform(0.0, _PAUSE_S))
-            over = parts[_GUEST].gone
+            guest = parts[_GUEST]
+            over, before = guest.gone, len(_pauses(guest))
             parts[role].kill()
             began = time.monotonic()
-            saw = "the guest went on from its newest checkpoint"
+            saw = "started again, the guest went on from its newest checkpoint"
             if role != _GUEST:
-                saw = f"the guest ended [{_code(parts[_GUEST])}]; {saw}"
+                code = self._paused(guest, before)
+                over = over or not code
+                saw = f"the guest paused [{code}], and went on from its newest checkpoint"
+            newest = self._newest()  # before anything goes on: what comes next is newer
+            if role != _GUEST or not over:
                 parts[role] = self._start(role)
-            newest = self._newest()  # of the guest that ended: the next one seals its own
-            if not over:
-                parts[_GUEST] = self._start(_GUEST)
             back = round(time.monotonic() - began, 1)
             self.seen.append({
                 "kind": "pads", "role": role, "saw": saw, "back_after_s": back, "over_already": over
@@ -89,6 +95,20 @@ class _KilledPads(pads_act.Stage):
         if role != _GUEST:
             part.line(f"{role} ready", within=_WITHIN_S)
         return part
+
+    def _paused(self, guest: Part, before: int) -> str:
+        """The code that the guest paused with, once it did; empty where it ended without."""
+        until = time.monotonic() + _WITHIN_S
+        while time.monotonic() < until:
+            gone = guest.gone
+            codes = _pauses(guest)
+            if len(codes) > before:
+                return codes[before]
+            if gone:
+                guest.answer()
+                return ""
+            time.sleep(_POLL_S)
+        raise Unreachable("the guest went on without the machine", hint=f"see {guest.log}")
 
     def _newest(self) -> str:
         """Name of the newest sealed checkpoint."""
@@ -215,6 +235,12 @@ class _KilledCut(cut_act.Stage):
                 return max(names, default=than)
             time.sleep(_POLL_S)
         raise Unreachable("the server seals no further state", hint=f"see {server.log}")
+
+
+def _pauses(guest: Part) -> list[str]:
+    """Codes of what a guest's supervisor waited for."""
+    lines = [line for line in guest.said() if line.startswith(_PAUSED)]
+    return [line.removeprefix(_PAUSED).partition("]")[0] for line in lines]
 
 
 def _code(part: Part) -> str:

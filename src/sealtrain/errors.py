@@ -631,7 +631,7 @@ class AgentUnreachable(Unreachable):
 class AcceleratorUnreachable(Unreachable):
     """The accelerator is gone or broken; resume the run, or take it over, with one that works."""
 
-    retry = "never"
+    retry = "later"
 
 
 class BrokerUnreachable(Unreachable):
@@ -671,7 +671,7 @@ class KmsUnreachable(Unreachable):
 class PeerUnreachable(Unreachable):
     """The peer on a channel did not answer in time."""
 
-    retry = "never"
+    retry = "later"
 
 
 class RankLost(Unreachable):
@@ -711,7 +711,7 @@ class StorageUnreachable(Unreachable):
 class TooFewParties(Unreachable):
     """Fewer parties answered in time than a round of the federation needs."""
 
-    retry = "never"
+    retry = "later"
 
 
 class TooManyRequests(Unreachable):

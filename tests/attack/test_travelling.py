@@ -788,7 +788,9 @@ def test_another_orchestrator_takes_over_and_ends_with_the_same_model(tmp_path: 
         first = world.orchestrator(on_trip=dies, sealed=seal)
         with first, pytest.raises(KeyboardInterrupt):
             first.run()
+        assert Standby(tmp_path / "before", key, RUN_ID).newest() is None
         taken = Standby(tmp_path, key, RUN_ID).newest()
+        assert taken is not None
         assert taken.journal["kept"] == [1]
         log = RunLog.restore(RUN_ID, taken.journal["log"])
         with world.orchestrator(plan=taken.plan, log=log) as second:
@@ -815,6 +817,7 @@ def test_a_state_of_another_moment_does_not_fit_the_log(tmp_path: Path) -> None:
         with orchestrator:
             orchestrator.run()
         taken = standby.newest()
+        assert taken is not None
         fresh = Program(taken.plan.program).state()
         log = RunLog.restore(RUN_ID, taken.journal["log"])
         with (
@@ -824,6 +827,7 @@ def test_a_state_of_another_moment_does_not_fit_the_log(tmp_path: Path) -> None:
             second.run(fresh)
 
 
+@pytest.mark.claim("C276")
 def test_a_holder_does_not_follow_an_orchestrator_back_to_an_old_state() -> None:
     with travel_world() as world:
         holder = world.hold("clinic-a", bounds={"forgives": 3})
@@ -847,9 +851,10 @@ def test_a_holder_does_not_follow_an_orchestrator_back_to_an_old_state() -> None
         for trip in range(0, 12, 3):
             give(RUN_ID, trip, 10 + trip)
         give("00" * 16, 50, 10)
-        with pytest.raises(CheckpointRefused) as caught:
-            join(6)
-        assert caught.value.check == "trips"
+        for trip in (6, 0):  # an older state, and none
+            with pytest.raises(CheckpointRefused) as caught:
+                join(trip)
+            assert caught.value.check == "trips"
         join(7)
         assert holder.given(RUN_ID) == (10, 13, 16)
         assert holder.given("00" * 16) == (10,)

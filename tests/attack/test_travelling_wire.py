@@ -14,10 +14,12 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from relays import Meddle, relayed
 from travel_world import HOLDERS, PATIENCE, RUN_ID, TERMS, TravelWorld, travel_world
 
+from sealtrain.base.hostport import written
 from sealtrain.errors import (
     AcceleratorUnreachable,
     ChannelBroken,
     EvidenceRefused,
+    PeerUnreachable,
     SealtrainError,
 )
 from sealtrain_collab.channel.handshake import Conversation
@@ -27,6 +29,7 @@ from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE
 from sealtrain_collab.travelling.capability import WriteCapability
 from sealtrain_collab.travelling.check import Travelled, travelled
 from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, Holder, Provision
+from sealtrain_collab.travelling.parties import joined
 
 pytestmark = pytest.mark.claim("C71", "C72")
 
@@ -117,6 +120,17 @@ def test_an_accelerator_that_is_gone_is_named_and_ends_the_run(
         ):
             orchestrator.run()
         assert caught.value.exit_code == 4
+        assert caught.value.got == written(*place)
+
+
+@pytest.mark.claim("C226")
+def test_a_holder_that_is_gone_is_named_with_its_place() -> None:
+    with travel_world() as world, relayed(world.holders["clinic-b"], back=gone(0)) as (place, _):
+        parties = through(world, "clinic-b", place)
+        with pytest.raises(PeerUnreachable) as caught:
+            joined(parties, RUN_ID, "clinic-b", 0, os.urandom)
+    assert caught.value.owner == "clinic-b"
+    assert str(caught.value.got).endswith(f" at {written(*place)}")
 
 
 @pytest.mark.parametrize("meddler", ["drops", "swaps"])

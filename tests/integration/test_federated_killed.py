@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from federated_stage import WITHIN_S, Stage, stage
+from federated_stage import RECIPE, WITHIN_S, Stage, stage
 from federated_world import Relay
 from manifest_world import FEDERATED
 from world import OWNERS
@@ -131,3 +132,63 @@ def test_states_that_an_operator_put_back_are_refused_by_parties_that_began_agai
         relay_to(made, made.sockets / "lead-again.sock")
         with pytest.raises(CheckpointRefused):
             made.parts["lead"].ended(within=WITHIN_S)
+
+
+@pytest.mark.claim("C226")
+def test_a_party_that_hangs_for_longer_than_a_round_is_waited_for_once_and_comes_back(
+    tmp_path: Path,
+) -> None:
+    """Its process is stopped, as on a machine that sleeps; the others go on."""
+    how = HOW | {"rounds": 12, "round_seconds": 6, "joining_days": 1}
+    with stage(tmp_path, collaboration=how, trainer=RECIPE["trainer"] | {"max_steps": 24}) as made:
+        begun(made)
+        relay_to(made, made.sockets / "lead.sock")
+        made.said("lead", "round 1 of 12")
+        hanging = made.parts[OWNERS[-1]]
+        hanging.send(signal.SIGSTOP)
+        try:
+            made.said("lead", "round 4 of 12")
+        finally:
+            hanging.send(signal.SIGCONT)
+        entries = verified(made, made.ended("lead"))
+        for owner in OWNERS:
+            made.ended(owner)
+    merges = [one["fields"] for one in entries if one["event"] == "round.merged"]
+    assert len(merges) == 12
+    counts = [len(one["parties"]) for one in merges]
+    assert counts[:4].count(2) >= 2
+    assert counts[-1] == 3
+    lost = [one["fields"] for one in entries if one["event"] == "party.left"]
+    assert {(one["party"], one["code"]) for one in lost} <= {(OWNERS[-1], "peer-unreachable")}
+
+
+@pytest.mark.claim("C224")
+def test_a_lead_killed_in_the_middle_of_sealing_goes_on_from_the_state_before(
+    tmp_path: Path,
+) -> None:
+    """Half of a state, shares without a state, and a state whose end is torn."""
+    with stage(tmp_path, collaboration=HOW) as made:
+        begun(made)
+        at = made.sockets / "lead.sock"
+        relay = relay_to(made, at)
+        states = made.at.settings("lead").out / "states"
+        made.said("lead", "round 2 of 6")
+        until = time.monotonic() + WITHIN_S
+        while not (states / "state-00000002.sealed").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        made.parts["lead"].kill()
+        relay.close()
+        newest = max(states.glob("state-*.sealed"))
+        torn = newest.with_name(newest.name.replace(newest.name[6:14], "00000009"))
+        torn.write_bytes(newest.read_bytes()[:-100])
+        for share in list(states.glob(f"share-{newest.name[6:14]}-*")):
+            shutil.copy(share, share.with_name(share.name.replace(newest.name[6:14], "00000009")))
+        (states / ".state-00000010.sealed.0123456789abcdef.tmp").write_bytes(b"half")
+        resumed(made, "lead", made.sockets / "lead-again.sock")
+        relay_to(made, made.sockets / "lead-again.sock")
+        entries = verified(made, made.ended("lead"))
+        for owner in OWNERS:
+            made.ended(owner)
+    merges = [one["fields"]["round"] for one in entries if one["event"] == "round.merged"]
+    assert merges == [1, 2, 3, 4, 5, 6]
+    assert len([one for one in entries if one["event"] == "run.resumed"]) == 1

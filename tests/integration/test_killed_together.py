@@ -32,13 +32,21 @@ def test_a_federation_outlives_each_of_its_roles(repository: Path, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-@pytest.mark.claim("C246", "C263", "C264")
+@pytest.mark.claim("C246", "C263", "C264", "C275", "C276")
 @pytest.mark.parametrize(
     ("kind", "roles"),
     [
         (
             "travelling",
-            {"orchestrator", "standby", "accelerator", "library-a", "library-b", "library-c"},
+            {
+                "orchestrator at once",
+                "orchestrator",
+                "standby",
+                "accelerator",
+                "library-a",
+                "library-b",
+                "library-c",
+            },
         ),
         ("pads", {"guest", "accelerator", "dealer"}),
         (

@@ -65,7 +65,7 @@ class LastingOptions:
         typer.Option(
             "--wait",
             click_type=Duration("s"),
-            help="How long to wait for keys, and for services that do not answer.",
+            help="How long to wait for keys, services, machines and parties that do not answer.",
         ),
     ] = 0
     restarts: Annotated[

@@ -143,7 +143,8 @@ class RunTicket(StrictModel):
         models: Where models and tokenizers are, by the path that the recipe gives them.
         store: URL of the output store.
         credentials: URL of whoever lends credentials of stores.
-        wait_seconds: How long the guest waits for keys and for services that do not answer.
+        wait_seconds: How long the guest waits for keys, services, machines and parties that do not
+            answer.
         restarts: How often it starts a process again that was killed.
         ranks: Number of ranks on which an interrupted run goes on; the recipe's own if not given.
         continues: Manifest of the run before, for a run of a chain.

@@ -226,8 +226,9 @@ class _Ending:
 
 
 def _newest(out: Path) -> str:
-    """Name of the newest checkpoint; later ones sort behind earlier ones."""
-    return max((one.name for one in (out / "checkpoints").glob("checkpoint-*")), default="")
+    """Name of the newest checkpoint, or of a lead's state; later ones sort behind earlier ones."""
+    found = (*(out / "checkpoints").glob("checkpoint-*"), *(out / "states").glob("state-*"))
+    return max((one.name for one in found), default="")
 
 
 def _apart(work: Work, out: Path, beside: Beside, ending: _Ending) -> Outcome | None:

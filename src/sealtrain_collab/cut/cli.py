@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["client", "resume_server", "serve", "serve_by_ticket"]
 
+_WAIT_SECONDS: Final = 3600
+_PATIENCE_SECONDS: Final = 600
+
 Patience = Annotated[
     float,
     typer.Option(
@@ -49,8 +52,8 @@ class TimeOptions:
             click_type=Duration("s", least=1, whole=False),
             help="How long to wait for all owners to join.",
         ),
-    ] = 3600
-    patience: Patience = 600
+    ] = _WAIT_SECONDS
+    patience: Patience = _PATIENCE_SECONDS
 
 
 def serve(
@@ -78,10 +81,11 @@ def serve_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> 
     from sealtrain.guest.settings import holds_run
 
     listen = ticket.listen or ANYWHERE
+    wait = max(_WAIT_SECONDS, ticket.wait_seconds)  # owners may come days later
     if holds_run(settings.out):
-        _resume(settings.out, listen, as_json)
+        _resume(settings.out, listen, as_json, wait=wait)
     else:
-        _serve(settings, listen, as_json)
+        _serve(settings, listen, as_json, wait=wait)
 
 
 def resume_server(out: Path, _relay: Path | None, as_json: bool) -> None:
@@ -96,15 +100,14 @@ def resume_server(out: Path, _relay: Path | None, as_json: bool) -> None:
     _resume(out, load_run(out)[0].listen or ANYWHERE, as_json)
 
 
-def _resume(out: Path, listen: str, as_json: bool) -> None:
+def _resume(out: Path, listen: str, as_json: bool, *, wait: float = _WAIT_SECONDS) -> None:
     from sealtrain_collab.cut.guest.serve import resume_server as resume
 
-    times = TimeOptions()
     outcome = resume(
         out,
         host_and_port(listen),
-        wait=times.wait,
-        patience=times.patience,
+        wait=wait,
+        patience=_PATIENCE_SECONDS,
         on_failure=broker_missed,
         ready=lambda place: say(f"cut server ready at {place}"),
         progress=True,
@@ -114,7 +117,12 @@ def _resume(out: Path, listen: str, as_json: bool) -> None:
 
 
 def _serve(
-    settings: RunSettings, listen: str, as_json: bool, *, wait: float = 3600, patience: float = 600
+    settings: RunSettings,
+    listen: str,
+    as_json: bool,
+    *,
+    wait: float,
+    patience: float = _PATIENCE_SECONDS,
 ) -> None:
     from sealtrain_collab.cut.guest.serve import serve as serve_run
 
@@ -146,7 +154,7 @@ class OwnerOptions:
 class CallOptions:
     """How long the owner waits for the server."""
 
-    patience: Patience = 600
+    patience: Patience = _PATIENCE_SECONDS
     wait: Annotated[
         float,
         typer.Option(

@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 
 from sealtrain.base.encoding import printable
+from sealtrain.base.hostport import written
 from sealtrain.errors import (
     AcceleratorUnreachable,
     ChannelCut,
@@ -83,7 +84,8 @@ class RemoteAccelerator:
     """
 
     def __init__(self, host: str, port: int, *, seconds: float = 120.0) -> None:
-        with _reached(f"{host}:{port}"):
+        self._place = written(host, port)
+        with _reached(self._place):
             connection = dialled((host, port), timeout=seconds)
         self._frames = wire.Frames(connection, seconds=seconds, early=wire.MAX_FRAME)
         self._known: set[bytes] = set()
@@ -128,14 +130,14 @@ class RemoteAccelerator:
             ) from error
 
     def _ask(self, kind: int, *parts: bytes | memoryview) -> None:
-        with _reached():
+        with _reached(self._place):
             self._frames.send(kind, *parts)
 
     def _answer(self, kind: int) -> memoryview:
-        with _reached():
+        with _reached(self._place):
             received = self._frames.receive()
         if received is None:
-            raise _gone("the accelerator ended the connection", None)
+            raise _gone("the accelerator ended the connection", self._place)
         answered, body = received
         if answered == wire.REFUSED:
             raise _gone("the accelerator refused a request", _printable(body))
@@ -145,12 +147,12 @@ class RemoteAccelerator:
 
 
 @contextmanager
-def _reached(place: str | None = None) -> Iterator[None]:
+def _reached(place: str) -> Iterator[None]:
     """Name the machine that is gone, or does not keep to the protocol."""
     try:
         yield
     except (PeerUnreachable, ChannelCut) as error:
-        raise _gone("the accelerator does not answer", place or error.got) from error
+        raise _gone("the accelerator does not answer", place) from error
     except LimitExceeded as error:
         raise _gone("the accelerator does not keep to the protocol", error.got) from error
 

@@ -25,6 +25,7 @@ from pydantic import Field
 
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.encoding import from_hex
+from sealtrain.base.hostport import written
 from sealtrain.base.models import Hex32, Hex64, StrictModel, load_model
 from sealtrain.base.room import Room
 from sealtrain.base.secret import Secret
@@ -253,7 +254,8 @@ class RemoteDealer:
     def __init__(
         self, host: str, port: int, conversation: Conversation, *, seconds: float = 120.0
     ) -> None:
-        with _reached(f"{host}:{port}"):
+        self._place = written(host, port)
+        with _reached(self._place):
             self._channel = connect((host, port), conversation, timeout=seconds)
         self._begun = False
         self._known: set[bytes] = set()
@@ -292,7 +294,7 @@ class RemoteDealer:
         if matrix.digest in self._known:
             return
         outputs, inputs = matrix.values.shape
-        with _reached():
+        with _reached(self._place):
             self._ask({"do": "matrix", "outputs": outputs, "inputs": inputs})
             self._answer()
             self._channel.send(octets(matrix.values))
@@ -315,13 +317,13 @@ class RemoteDealer:
         def ask(part: slice) -> None:
             begin, rows = first + part.start, part.stop - part.start
             asked: dict[str, JsonValue] = {"matrix": matrix.digest.hex(), "direction": direction}
-            with self._using, _reached():
+            with self._using, _reached(self._place):
                 self._ask({"do": "deal", "first": begin, "rows": rows} | asked)
 
         def read(part: slice) -> torch.Tensor:
             rows = part.stop - part.start
             dealt = bytearray(4 * rows * widths[1])
-            with self._using, _reached():
+            with self._using, _reached(self._place):
                 self._answer(memoryview(dealt))
             return elements(dealt, rows, widths[1])
 
@@ -342,14 +344,12 @@ def _digest(said: dict[str, Any]) -> bytes:
 
 
 @contextmanager
-def _reached(place: str | None = None) -> Iterator[None]:
+def _reached(place: str) -> Iterator[None]:
     """Name the machine that does not do its part. Altered records stay ``ChannelBroken``."""
     try:
         yield
     except (PeerUnreachable, ChannelCut) as error:
-        raise _gone(
-            "the dealer does not answer, or ended the session", place or error.got
-        ) from error
+        raise _gone("the dealer does not answer, or ended the session", place) from error
     except (DataInvalid, LimitExceeded) as error:
         raise _gone("the dealer refused a request", f"{error.code}: {error.message}") from error
 

@@ -127,7 +127,7 @@ def hold_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> N
     holding = Holding(
         listen=host_and_port(ticket.listen or ANYWHERE),
         writes=ticket.peer("writes"),
-        wait=_WAIT_SECONDS,
+        wait=max(_WAIT_SECONDS, ticket.wait_seconds),
         timeout=_TIMEOUT_SECONDS,
         resume=settings.out.is_dir() and any(settings.out.iterdir()),
     )
@@ -316,7 +316,7 @@ def orchestrate_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: boo
         holders={owner: host_and_port(text) for owner, text in ticket.holders.items()},
         states=states,
         place=place,
-        wait=_STANDBY_SECONDS,
+        wait=max(_STANDBY_SECONDS, ticket.wait_seconds),
         timeout=_TIMEOUT_SECONDS,
         patience=_WAIT_SECONDS,
         device="cpu" if gpu is None else "cuda",

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field
 
 from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.hostport import written
 from sealtrain.base.models import Hex64, StrictModel, load_model
 from sealtrain.errors import (
     AcceleratorUnreachable,
@@ -126,8 +127,9 @@ class _TurnAnswer(StrictModel):
 class AcceleratorLane:
     """One control channel."""
 
-    def __init__(self, channel: AttestedChannel) -> None:
+    def __init__(self, channel: AttestedChannel, place: str) -> None:
         self._channel = channel
+        self._place = place
         self._lost = False
 
     @classmethod
@@ -138,8 +140,9 @@ class AcceleratorLane:
             AcceleratorUnreachable: It does not answer; here and wherever it is asked something.
             SealtrainError: As ``channel.connect``.
         """
-        with _there():
-            return cls(connect(address, conversation, timeout=timeout))
+        place = written(*address)
+        with _there(place):
+            return cls(connect(address, conversation, timeout=timeout), place)
 
     def load(self, settings: AnySettings, nonce: bytes, state: bytes = b"") -> dict[str, JsonValue]:
         """Wipe it and start a program; returns measurements and the size of the buffer."""
@@ -260,9 +263,9 @@ class AcceleratorLane:
     def _reached(self) -> Iterator[None]:
         """A lane whose accelerator is gone says so from then on."""
         if self._lost:
-            raise _gone("a lane that was lost")
+            raise _gone(self._place)
         try:
-            with _there():
+            with _there(self._place):
                 yield
         except AcceleratorUnreachable:
             self._lost = True
@@ -270,17 +273,17 @@ class AcceleratorLane:
 
 
 @contextmanager
-def _there() -> Iterator[None]:
+def _there(place: str) -> Iterator[None]:
     """Name the machine that is gone: its code is all that leaves a run."""
     try:
         yield
     except (PeerUnreachable, ChannelCut) as error:
-        raise _gone(error.got) from error
+        raise _gone(place) from error
 
 
-def _gone(got: object) -> AcceleratorUnreachable:
+def _gone(place: str) -> AcceleratorUnreachable:
     return AcceleratorUnreachable(
         "the accelerator does not answer",
-        got=got,
+        got=place,
         hint="start one again, and another orchestrator with --take-over",
     )

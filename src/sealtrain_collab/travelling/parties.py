@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sealtrain.base.canonical import JsonValue
+from sealtrain.base.hostport import written
 from sealtrain.base.secret import Random
+from sealtrain.errors import ChannelCut, PeerUnreachable
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.travelling.holder import HOLDER_PURPOSE
 from sealtrain_collab.travelling.holder_client import HolderLane, Joined
@@ -91,14 +93,20 @@ def joined(
         Refused, Unreachable: It does not prove itself, is gone, or does not join.
     """
     context: dict[str, JsonValue] = {"run_id": run_id, "holder": name}
-    accept = parties.accept_holder[name]
-    lane = HolderLane.open(
-        parties.holders[name],
-        parties.conversation(HOLDER_PURPOSE, context, accept, random),
-        timeout=parties.timeout,
-    )
+    place, accept = parties.holders[name], parties.accept_holder[name]
+    conversation = parties.conversation(HOLDER_PURPOSE, context, accept, random)
     try:
-        return lane, lane.join(run_id, trip)
-    except BaseException:
-        lane.close()
-        raise
+        lane = HolderLane.open(place, conversation, timeout=parties.timeout)
+        try:
+            return lane, lane.join(run_id, trip)
+        except BaseException:
+            lane.close()
+            raise
+    except (PeerUnreachable, ChannelCut) as error:
+        raise PeerUnreachable(
+            "a holder does not answer",
+            check="holder",
+            owner=name,
+            got=f"{error.code} at {written(*place)}",
+            hint="start its guest again, then the orchestrator",
+        ) from error

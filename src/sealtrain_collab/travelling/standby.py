@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.canonical import canonical_json, parse_canonical
-from sealtrain.errors import CheckpointRefused
 from sealtrain.sealing.store import SealedStore
 from sealtrain_collab.travelling.schedule import Plan
 
@@ -86,16 +85,15 @@ class Standby:
         for old in self._names()[:-_KEPT]:
             self._store.remove(old)
 
-    def newest(self) -> TakenOver:
-        """The newest state that is whole.
+    def newest(self) -> TakenOver | None:
+        """The newest state; ``None`` before the first.
 
         Raises:
-            CheckpointRefused: There is none.
             SealRefused: It does not open under this key, or was made for another run.
         """
         names = self._names()
         if not names:
-            raise CheckpointRefused("no sealed state to continue from was found", check="standby")
+            return None
         newest = names[-1]
         root = self._store.verify(newest)
         with self._store.read(newest, self._binding(newest), root=root) as file:

@@ -18,13 +18,17 @@ from typing import Any
 import pytest
 
 from sealtrain.errors import (
+    AcceleratorUnreachable,
     ApprovalsMissing,
     BrokerUnreachable,
     DatasetWithdrawn,
+    DealerUnreachable,
+    PeerUnreachable,
     RankLost,
     RecordInvalid,
     RunStopped,
     SealtrainError,
+    TooFewParties,
 )
 from sealtrain.guest.closing import Outcome
 from sealtrain.guest.ending import SAME_SECONDS, softly
@@ -98,6 +102,23 @@ def test_it_asks_again_in_new_processes_until_the_keys_are_released(tmp_path: Pa
     ]
     processes = [*story.processes, os.getpid()]
     assert len(set(processes)) == 5
+
+
+@pytest.mark.claim("C275")
+@pytest.mark.parametrize(
+    "kind", [AcceleratorUnreachable, DealerUnreachable, PeerUnreachable, TooFewParties]
+)
+def test_it_waits_for_the_machines_of_others_as_long_as_it_was_told(
+    tmp_path: Path, kind: type[SealtrainError]
+) -> None:
+    gone = kind("gone")
+    story = Story(tmp_path / "back", gone, gone, done(7))
+    assert story.told(seconds=5.0).steps == 7
+    assert [code for code, _ in story.waited] == [kind.code] * 2
+    with pytest.raises(kind):
+        Story(tmp_path / "away", gone).told(seconds=5.0)
+    with pytest.raises(kind):
+        Story(tmp_path / "not told to", gone, done(7)).told(seconds=0.0)
 
 
 @pytest.mark.claim("C64")

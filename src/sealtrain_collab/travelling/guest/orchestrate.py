@@ -1,7 +1,7 @@
 """The orchestrator as a guest that leads: no data, no data key, the model only at the end.
 
 1. prove itself to every holder and have it join; with their shares, the key of sealed states;
-2. where another orchestrator began the run: open its newest state;
+2. where another orchestrator began the run: open its newest state, or begin anew before the first;
 3. travel (``travelling.orchestrator``), every event measured into the run log, a state
    sealed now and then, each holder's report kept for every chunk it gave;
 4. have the model, which was compared with its measurement; seal it, write the manifest;
@@ -44,7 +44,7 @@ from sealtrain_collab.travelling.parties import Parties, joined
 from sealtrain_collab.travelling.programs import AnySettings, built, settings_of
 from sealtrain_collab.travelling.recipe import Travelling
 from sealtrain_collab.travelling.schedule import HolderPlan, Plan
-from sealtrain_collab.travelling.standby import STANDBY_PURPOSE, Standby
+from sealtrain_collab.travelling.standby import STANDBY_PURPOSE, Standby, TakenOver
 from sealtrain_collab.travelling.trainer_program import Training
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class _Work:
             states = Standby(self._how.states, key, lead.run_id)
             plan, state = self._plan(sizes), b""
             if taking_over:
-                state = self._taken_up(states, plan)
+                state = self._taken_up(states.newest(), plan)
             begins_with = first_open(lead.journal.log)
             for name, lane in lanes.items():
                 lane.join(lead.run_id, begins_with)
@@ -263,9 +263,15 @@ class _Work:
             max_steps=recipe.trainer.max_steps,
         )
 
-    def _taken_up(self, states: Standby, plan: Plan) -> bytes:
-        """The newest state; the lead goes on with its journal."""
-        taken = states.newest()
+    def _taken_up(self, taken: TakenOver | None, plan: Plan) -> bytes:
+        """The model state to go on from; the lead goes on with the journal beside it.
+
+        An orchestrator that died before it sealed a state leaves none: the run begins anew, and
+        holders forgive what they gave to it.
+        """
+        if taken is None:
+            self._lead.begun()
+            return b""
         if taken.plan != plan:
             raise ClaimContradicted(
                 "the holders have other data than when the run began",
