@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from sealtrain.base.collector import uncollected
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.signing.ed25519 import Ed25519Signer
 from sealtrain_collab.channel.channel import accept, connect
@@ -237,8 +238,11 @@ class Devices:
     """Role ``device``: the accelerator that travels, or trains on what comes to it."""
 
     def __init__(self, given: dict[str, Any], stack: ExitStack) -> None:
-        import torch
+        with uncollected():  # as the guest does
+            import torch
+            import transformers
 
+            transformers.GPT2LMHeadModel  # noqa: B018
         torch.set_num_threads(1)
         self.context = client_context(
             Identity(**_octets(given["me"])), _certificates(given["others"])

@@ -13,9 +13,8 @@ import fcntl
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 __all__ = ["AddressSpace", "Mapping"]
 
@@ -36,8 +35,7 @@ _SCAN_FILE, _SCAN_PRESENT, _SCAN_SWAPPED = 1 << 2, 1 << 3, 1 << 4
 _UNKNOWN_REQUEST = (errno.ENOTTY, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
-@dataclass(frozen=True, slots=True)
-class Mapping:
+class Mapping(NamedTuple):
     """A part of a file that is mapped executable.
 
     Attributes:
@@ -123,7 +121,7 @@ class AddressSpace:
                 return
             found = _QUERY.unpack(answer)
             start, address, length = found[3], found[4], found[11]
-            path = os.fsdecode(self._path.raw[: max(length - 1, 0)])
+            path = os.fsdecode(ctypes.string_at(self._path, max(length - 1, 0)))
             if path.startswith("/"):
                 yield Mapping(start, address, path)
         raise OSError(errno.EOVERFLOW, "more mappings than any process has")

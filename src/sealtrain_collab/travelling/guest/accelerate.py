@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.collector import uncollected
 from sealtrain.base.hostport import written
 from sealtrain.base.secret import Random
 from sealtrain.guest.guest import AttestedGuest, secluded
@@ -73,10 +74,11 @@ def accelerate(
         Unreachable: The guest API did not answer.
     """
     guest = AttestedGuest(settings, shared_out=True, alone=alone, clock=clock, random=random)
-    import torch
-    import transformers
+    with uncollected():  # nor does a trip wait for a look at all of it
+        import torch
+        import transformers
 
-    transformers.GPT2LMHeadModel  # noqa: B018  # imported now: so that no trip waits for it
+        transformers.GPT2LMHeadModel  # noqa: B018  # imported now: so that no trip waits for it
     torch.set_num_threads(threads)
     how = of_kind(guest.recipe, Travelling)
     accelerator = Accelerator(

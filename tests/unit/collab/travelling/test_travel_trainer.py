@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ import torch
 from language_world import ADAPTERS, LORA, cpt, write_base
 from training_world import OWNERS, checkpoint_store, run, seal_records, sources_of, write_records
 from training_world import sft as sft_recipe
-from travel_world import TravelWorld, travel_world
+from travel_world import RUN_ID, TravelWorld, travel_world
 
 from sealtrain.errors import DataInvalid, ModelInvalid, RecipeInvalid, TripBroken, UsageError
 from sealtrain.recipe.schema import parse_recipe
+from sealtrain.signing.runlog import RunLog
 from sealtrain_collab.travelling.check import terms_of, travelled
 from sealtrain_collab.travelling.guest.held_rows import HeldRows
 from sealtrain_collab.travelling.measurement import StateMeter, fingerprint_of_bytes
@@ -210,6 +212,46 @@ def test_a_run_of_two_owners_has_the_bits_of_their_rows_in_one_place(
     program = program_for(recipe, base, states[0])
     assert program.steps < 7
     program.close()
+
+
+@pytest.mark.slow
+@pytest.mark.claim("C280")
+def test_the_trainer_of_the_last_session_is_gone_when_another_takes_over(
+    base: Path, sealed: dict[str, Any]
+) -> None:
+    """On the same accelerator, whose process has one trainer at a time."""
+    recipe = travels(
+        sft_recipe, peft=LORA, datasets=BOTH, buffer_bytes=4096, trainer={"max_steps": 7}
+    )
+    held = {owner: rows_of(recipe, base, sealed, owner) for owner in OWNERS}
+    plan = plan_of(recipe, held)
+    kept: list[tuple[bytes, list[Any]]] = []
+
+    def dies(trip: Any, _loss: float) -> None:
+        if trip.number == 3:
+            raise KeyboardInterrupt
+
+    before = _trainers()
+    training = Training(recipe=recipe, base_dir=base)
+    with travel_world(buffer_bytes=plan.buffer_bytes, training=training) as world:
+        world_of(world, held)
+        first = world.orchestrator(
+            plan, on_trip=dies, sealed=lambda state: kept.append((state, first.log.entries))
+        )
+        with first, pytest.raises(KeyboardInterrupt):
+            first.run()
+        state, entries = kept[-1]
+        log = RunLog.restore(RUN_ID, entries)
+        with world.orchestrator(plan, log=log) as second:
+            model = second.run(state)
+        assert _trainers() - before == 1
+        came = travelled(second.log.entries, terms_of(recipe))
+    assert (came.steps, came.takeovers) == (7, 1)
+    assert model == in_one_place(recipe, base, plan, held)
+
+
+def _trainers() -> int:
+    return sum(thread.name == "feed" for thread in threading.enumerate())
 
 
 def check_in_the_browsers_code(recipe: Any, entries: list[dict[str, Any]]) -> None:
