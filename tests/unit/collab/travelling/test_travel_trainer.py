@@ -221,10 +221,10 @@ def test_the_trainer_of_the_last_session_is_gone_when_another_takes_over(
 ) -> None:
     """On the same accelerator, whose process has one trainer at a time."""
     recipe = travels(
-        sft_recipe, peft=LORA, datasets=BOTH, buffer_bytes=4096, trainer={"max_steps": 7}
+        sft_recipe, peft=LORA, datasets=BOTH, buffer_bytes=4096, trainer={"max_steps": 11}
     )
     held = {owner: rows_of(recipe, base, sealed, owner) for owner in OWNERS}
-    plan = plan_of(recipe, held)
+    plan = plan_of(recipe, held).model_copy(update={"seal_every": 1})
     kept: list[tuple[bytes, list[Any]]] = []
 
     def dies(trip: Any, _loss: float) -> None:
@@ -246,7 +246,7 @@ def test_the_trainer_of_the_last_session_is_gone_when_another_takes_over(
             model = second.run(state)
         assert _trainers() - before == 1
         came = travelled(second.log.entries, terms_of(recipe))
-    assert (came.steps, came.takeovers) == (7, 1)
+    assert (came.steps, came.takeovers) == (11, 1)
     assert model == in_one_place(recipe, base, plan, held)
 
 
