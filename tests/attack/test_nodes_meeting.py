@@ -342,6 +342,12 @@ def ready(node: Node, **changed: Any) -> dict[str, Any]:
     return {name: value for name, value in (usual | changed).items() if value is not None}
 
 
+def other_data(node: Node) -> tuple[Any, ...]:
+    """The datasets of a receipt, the first of them sealed anew."""
+    first, *others = node.world.receipt().datasets
+    return (first.model_copy(update={"dataset_id": "7d" * 16, "root": "7e" * 32}), *others)
+
+
 WRONG: dict[str, Callable[[Node], tuple[str, Any]]] = {
     "done": lambda _node: ("done", {}),
     "stopping": lambda _node: ("stopping", {"code": "run-stopped"}),
@@ -370,6 +376,15 @@ WRONG: dict[str, Callable[[Node], tuple[str, Any]]] = {
     "receipts of another node": lambda node: (
         "ready",
         ready(node, releases=node.releases(run_id=node_run_id(RUN_ID, node.welcome.session, 2))),
+    ),
+    "receipts of another sealing of the data": lambda node: (
+        "ready", ready(node, releases=node.releases(datasets=other_data(node)))
+    ),
+    "receipts of less data": lambda node: (
+        "ready", ready(node, releases=node.releases(datasets=other_data(node)[1:]))
+    ),
+    "receipts of no data": lambda node: (
+        "ready", ready(node, releases=node.releases(kind="renewal", datasets=()))
     ),
     "receipts of another run": lambda node: (
         "ready",

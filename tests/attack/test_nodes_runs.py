@@ -158,6 +158,32 @@ def test_two_of_three_nodes_that_die_at_one_moment_are_replaced(tmp_path: Path) 
 
 
 @pytest.mark.nightly
+@pytest.mark.claim("C164", "C271")
+@pytest.mark.timeout(500)
+@pytest.mark.parametrize("backend", ["trl", "fsdp"])
+def test_nodes_of_two_ranks_go_on_from_the_checkpoint_that_they_pass_on(
+    tmp_path: Path, backend: str
+) -> None:
+    """The first rank of a node fetches it, and both train on from it; the lead is killed, too."""
+    with stage(tmp_path) as world:
+        recipe = recipe_of(2, steps=24, ranks=2, backend={"name": backend})
+        both = Nodes(world, "both", recipe)
+        with both.lead("whole") as (lead, place), both.join(1, place, out="w1") as other:
+            lead.ended(within=200)
+            other.ended(within=60)
+        out = tmp_path / "run"
+        with both.lead("run") as (lead, place), both.join(1, place, out="n1") as other:
+            wait_for(lambda: sealed(out) or lead.gone or other.gone)
+            assert (lead.kill(), other.kill()) == (-signal.SIGKILL, -signal.SIGKILL)
+        with world.part("resume", out) as lead, both.join(1, both.place(lead), out="n2") as other:
+            assert lead.ended(within=200)["steps"] == 24
+            other.ended(within=60)
+        assert list((tmp_path / "n2" / "checkpoints").iterdir()) == []
+        one, two = weights(both.opened("whole")), weights(both.opened("run"))
+        assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.nightly
 @pytest.mark.claim("C164")
 def test_a_lead_that_is_stopped_seals_a_checkpoint_and_ends_its_nodes(tmp_path: Path) -> None:
     with stage(tmp_path) as world:

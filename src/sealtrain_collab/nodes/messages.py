@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Final, Literal
 
@@ -40,6 +40,7 @@ __all__ = [
     "lost",
     "lost_if_cut",
     "receive",
+    "refuse_other_data",
     "refuse_other_receipts",
     "send",
 ]
@@ -208,7 +209,7 @@ def refuse_other_receipts(releases: Iterable[Release], *, own: str) -> None:
         NodeRefused: One is another's, or no receipt with a proof of a ledger.
     """
     for release in releases:
-        asked_as = _asked_as(release)
+        asked_as = _receipt_of(release).run_id
         if asked_as != own:
             raise NodeRefused(
                 "a node shows receipts of another run, session or node",
@@ -218,7 +219,36 @@ def refuse_other_receipts(releases: Iterable[Release], *, own: str) -> None:
             )
 
 
-def _asked_as(release: Release) -> str:
+def refuse_other_data(releases: Iterable[Release], datasets: Collection[tuple[str, str]]) -> None:
+    """Return if a node was released exactly the data that the lead trains on.
+
+    A node with another sealing of the same records would train on them until the manifest is
+    verified, which refuses its receipts.
+
+    Args:
+        releases: As the node sent them.
+        datasets: Id and root of each dataset of the lead.
+
+    Raises:
+        NodeRefused: It was released other data, or less.
+    """
+    receipts = map(_receipt_of, releases)
+    held = {(one.dataset_id, one.root) for receipt in receipts for one in receipt.datasets}
+    if held != set(datasets):
+        raise NodeRefused(
+            "a node holds other data than the lead",
+            check="datasets",
+            got=_ids(held - set(datasets)) or "fewer datasets",
+            expected=_ids(set(datasets) - held) or "no other dataset",
+            hint="give every node the same sealed folders: --data",
+        )
+
+
+def _ids(datasets: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(sorted(dataset_id for dataset_id, _root in datasets))[:200]
+
+
+def _receipt_of(release: Release) -> ReleaseReceipt:
     try:
         envelope = dsse.Envelope.from_dict(release.receipt)
         document = parse_canonical(envelope.payload)
@@ -231,7 +261,7 @@ def _asked_as(release: Release) -> str:
             got=error.code,
             expected="a receipt with the proof of its ledger",
         ) from error
-    return receipt.run_id
+    return receipt
 
 
 def lost(error: SealtrainError) -> SealtrainError:

@@ -42,6 +42,7 @@ from sealtrain_collab.nodes.messages import (
     Greeting,
     Ready,
     receive,
+    refuse_other_data,
     refuse_other_receipts,
     send,
 )
@@ -137,6 +138,7 @@ class _Meeting:
         self.seats: dict[int, Seat] = {}
         self._welcome = welcome
         self._keeper = run.keeper
+        self._datasets = [(one.manifest.dataset_id, one.manifest.root) for one in run.found]
         self._conversation = Conversation(
             purpose=PURPOSE,
             context=None,
@@ -241,6 +243,7 @@ class _Meeting:
             send(channel, "welcome", self._welcome.to_dict())
             sock.settimeout(max(1.0, until - time.monotonic()))
             ready = _ready(channel, self._welcome, node)
+            refuse_other_data(ready.releases, self._datasets)
         except BaseException as error:
             with self._guard:
                 self._taken.discard(node)
