@@ -15,6 +15,7 @@ import pytest
 from channel_world import keyed
 from travel_driver import Driver, driven, filling, lane_to
 from travel_world import (
+    HOLDERS,
     PATIENCE,
     PROGRAM,
     TERMS,
@@ -371,3 +372,34 @@ def test_as_many_holders_as_a_run_has_keep_a_connection_each() -> None:
                 written = holder.write(capability, 100, filling(chunk))
                 assert accelerator.gate.take_back(capability.id) == written
                 assert bytes(accelerator.buffer[number * 100 : number * 100 + 100]) == chunk
+
+
+@pytest.mark.claim("C279")
+@pytest.mark.parametrize("kind", [DataInvalid, UsageError, TripBroken])
+def test_a_refused_chunk_leaves_no_answer_that_is_taken_for_the_next_one(
+    kind: type[SealtrainError],
+) -> None:
+    """The report is asked for with the chunk; it comes although the chunk was refused."""
+    reports: list[tuple[str, bytes]] = []
+    refused: list[int] = []
+    with travel_world() as world:
+        for name in HOLDERS:
+            world.hold(name, report=name.encode)
+        holder = world.made["clinic-b"]
+
+        def refuses_once(asked: Any) -> Any:
+            if not refused:
+                refused.append(asked.trip)
+                raise kind("not this time", check="code")
+            return Holder.provide(holder, asked)
+
+        holder.provide = refuses_once  # type: ignore[method-assign]
+        with world.orchestrator(
+            reported=lambda name, report: reports.append((name, report))
+        ) as orchestrator:
+            orchestrator.run()
+        came = travelled(orchestrator.log.entries, TERMS)
+    assert came.refused == {refused[0]: "clinic-b"}
+    assert came.tokens == dict.fromkeys(HOLDERS, 512)
+    assert reports
+    assert all(report == name.encode() for name, report in reports)

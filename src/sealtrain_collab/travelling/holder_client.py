@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -11,7 +12,7 @@ from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.models import Hex64, StrictModel, load_model
 from sealtrain.base.secret import Secret
-from sealtrain.errors import ChannelBroken, DataInvalid
+from sealtrain.errors import ChannelBroken, DataInvalid, SealtrainError, Unreachable
 from sealtrain_collab.channel.answers import receive_answer
 from sealtrain_collab.channel.channel import AttestedChannel, connect
 from sealtrain_collab.channel.handshake import Conversation
@@ -88,20 +89,32 @@ class HolderLane:
         except DataInvalid:
             raise ChannelBroken("the holder's answer has no share", check="holder") from None
 
-    def provision(self, asked: Provision) -> Given:
-        """Have it write one chunk.
+    def provision(self, asked: Provision, *, report: bool = False) -> tuple[Given, bytes]:
+        """Have it write one chunk, and report how it came by its data.
+
+        Both are asked for at once: a trip waits for one answer of a holder that is far away.
+
+        Args:
+            asked: What to write, and where.
+            report: Whether to ask for the report; it is empty otherwise.
 
         Raises:
             SealtrainError: What it refused with.
             ChannelBroken: It answers something else.
         """
-        ok, _ = self._ask("provision", asked.to_dict())
-        said = load_model(_GivenAnswer, ok, ChannelBroken, "answer of a holder")
-        return Given(
-            written=Written(size=said.size, fingerprint=said.fingerprint),
-            mark=said.mark,
-            timers=dict(said.timers.items()),
-        )
+        self._send("provision", asked.to_dict())
+        if report:
+            self._send("report", {})
+        try:
+            given = self._given()
+        except (ChannelBroken, Unreachable):
+            raise  # no answer of this channel is looked at any more
+        except SealtrainError:
+            if report:
+                with suppress(SealtrainError):  # so that the next answer is to the next question
+                    self._receive()
+            raise
+        return given, self._receive()[1] if report else b""
 
     def report(self) -> bytes:
         """How it came by its data. Raises as ``provision``."""
@@ -115,8 +128,23 @@ class HolderLane:
         """End the conversation."""
         self._channel.close()
 
+    def _given(self) -> Given:
+        ok, _ = self._receive()
+        said = load_model(_GivenAnswer, ok, ChannelBroken, "answer of a holder")
+        return Given(
+            written=Written(size=said.size, fingerprint=said.fingerprint),
+            mark=said.mark,
+            timers=dict(said.timers.items()),
+        )
+
     def _ask(self, what: str, fields: dict[str, JsonValue]) -> tuple[dict[str, Any], bytes]:
+        self._send(what, fields)
+        return self._receive()
+
+    def _send(self, what: str, fields: dict[str, JsonValue]) -> None:
         self._channel.send(canonical_json({"do": what, **fields}))
+
+    def _receive(self) -> tuple[dict[str, Any], bytes]:
         return receive_answer(
             self._channel, max_bytes=_MAX_ANSWER_BYTES, max_data_bytes=_MAX_REPORT_BYTES
         )

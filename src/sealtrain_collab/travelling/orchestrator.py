@@ -298,9 +298,9 @@ class Orchestrator:
             })  # fmt: skip
             self.progress.add("grab", time.perf_counter() - began)
             try:
-                given = self._provision(trip, capability)
+                given, report = self._provision(trip, capability)
                 if self._reported is not None:
-                    self._reported(trip.holder, self.ask(trip.holder, HolderLane.report))
+                    self._reported(trip.holder, report)
             except SealtrainError as error:  # whatever code a holder refuses with
                 wiped = self._refuse(trip, capability.id, error)
                 continue
@@ -313,7 +313,7 @@ class Orchestrator:
             self._proven(wiped)
         return None
 
-    def _provision(self, trip: Trip, capability: WriteCapability) -> Given:
+    def _provision(self, trip: Trip, capability: WriteCapability) -> tuple[Given, bytes]:
         host, port = self._parties.writes
         asked = Provision(
             run_id=self._run_id,
@@ -324,7 +324,8 @@ class Orchestrator:
             port=port,
             capability=capability.to_dict(),
         )
-        given = self.ask(trip.holder, lambda lane: lane.provision(asked))
+        told = self._reported is not None
+        given, report = self.ask(trip.holder, lambda lane: lane.provision(asked, report=told))
         if given.written.size != trip.size:
             raise TripBroken(
                 "the holder wrote another chunk than it was asked for",
@@ -334,7 +335,7 @@ class Orchestrator:
             )
         for name, seconds in given.timers.items():
             self.progress.add(name, seconds)
-        return given
+        return given, report
 
     def _refuse(self, trip: Trip, capability_id: str, error: SealtrainError) -> _Wiped:
         self._rotation.refuse(trip)
