@@ -12,6 +12,7 @@ import torch
 import yaml
 from carrying import carries
 from nodes_world import Nodes, recipe_of, weights
+from ports import free_port
 from relays import altering, carried
 from stage import OWNERS, Stage, stage, wait_for
 
@@ -166,6 +167,7 @@ def test_nodes_of_two_ranks_go_on_from_the_checkpoint_that_they_pass_on(
 ) -> None:
     """The first rank of a node fetches it, and both train on from it; the lead is killed, too."""
     with stage(tmp_path) as world:
+        world.warm = False  # the warm process has PyTorch, and ranks are forked before it
         recipe = recipe_of(2, steps=24, ranks=2, backend={"name": backend})
         both = Nodes(world, "both", recipe)
         with both.lead("whole") as (lead, place), both.join(1, place, out="w1") as other:
@@ -181,6 +183,34 @@ def test_nodes_of_two_ranks_go_on_from_the_checkpoint_that_they_pass_on(
         assert list((tmp_path / "n2" / "checkpoints").iterdir()) == []
         one, two = weights(both.opened("whole")), weights(both.opened("run"))
         assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.nightly
+@pytest.mark.claim("C164", "C271")
+@pytest.mark.timeout(500)
+def test_a_node_outlives_its_lead_twice_and_knows_that_the_run_has_got_further(
+    tmp_path: Path,
+) -> None:
+    """It waits anew from each checkpoint on, which it keeps until the run is done."""
+    with stage(tmp_path) as world, ExitStack() as stack:
+        both = Nodes(world, "both", recipe_of(2, steps=400))
+        out, kept = tmp_path / "run", tmp_path / "n1" / "checkpoints"
+        port = free_port()
+        lead, place = stack.enter_context(both.lead("run", "--listen", f"127.0.0.1:{port}"))
+        other = stack.enter_context(both.join(1, place, "--wait-for-lease", "4m", out="n1"))
+        begun_from: list[set[str]] = []
+        for _ in range(2):
+            before = sealed(out)
+            wait_for(lambda: sealed(out) - before or lead.gone or other.gone)  # noqa: B023
+            lost = "\n".join(other.said()).count("[node-lost]")
+            assert lead.kill() == -signal.SIGKILL
+            wait_for(lambda: "\n".join(other.said()).count("[node-lost]") > lost)  # noqa: B023
+            begun_from.append({path.name for path in kept.iterdir()})
+            lead = stack.enter_context(world.part("resume", out))
+        assert lead.ended(within=250)["steps"] == 400
+        other.ended(within=60)
+        assert [len(names) for names in begun_from] == [0, 1]
+        assert list(kept.iterdir()) == []
 
 
 @pytest.mark.nightly

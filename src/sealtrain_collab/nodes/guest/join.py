@@ -201,14 +201,18 @@ class _JoiningGuest(DataGuest):
 
     def take_checkpoint(self, company: NodeCompany) -> CheckpointRef | None:
         """What the run begins from, once the lead says so; from now on the lead takes receipts."""
-        self.drop_checkpoint()  # of an earlier meeting, whose process was killed
+        self.drop_checkpoint()  # of the meeting before
         found = self.lead.take_checkpoint(self.store, company.sharing().receive)
         untold, self._untold = self._untold or [], None
         self._keep(untold)
         return found
 
     def drop_checkpoint(self) -> None:
-        """Delete what the run began from: this node keeps nothing."""
+        """Delete what the run began from: this node keeps nothing.
+
+        Not where the run breaks off: by its name the supervisor knows how far it had got, and waits
+        anew (``guest.supervision``).
+        """
         for path in (self.settings.out / "checkpoints").iterdir():
             path.unlink(missing_ok=True)
 
@@ -279,10 +283,9 @@ class _Work:
             except Exception as error:
                 # PyTorch may have made text of what ended the connections.
                 raise self._ended(self._company.blamed() or error) from None
-            finally:
-                guest.drop_checkpoint()
             guest.lease.require()
             guest.lead.tell("done", {})
+            guest.drop_checkpoint()
 
     def _ended(self, error: Exception) -> Exception:
         """What this node ends with: why its own lease ended, what it asked for, or the lead's."""
