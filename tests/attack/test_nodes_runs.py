@@ -193,15 +193,21 @@ def test_a_node_outlives_its_lead_twice_and_knows_that_the_run_has_got_further(
 ) -> None:
     """It waits anew from each checkpoint on, which it keeps until the run is done."""
     with stage(tmp_path) as world, ExitStack() as stack:
-        both = Nodes(world, "both", recipe_of(2, steps=400))
+        both = Nodes(world, "both", recipe_of(2, steps=400, trainer={"save_steps": 20}))
         out, kept = tmp_path / "run", tmp_path / "n1" / "checkpoints"
+
+        def newest() -> str:
+            return max((path.name for path in out.glob("checkpoints/checkpoint-*")), default="")
+
         port = free_port()
         lead, place = stack.enter_context(both.lead("run", "--listen", f"127.0.0.1:{port}"))
         other = stack.enter_context(both.join(1, place, "--wait-for-lease", "4m", out="n1"))
         begun_from: list[set[str]] = []
         for _ in range(2):
-            before = sealed(out)
-            wait_for(lambda: sealed(out) - before or lead.gone or other.gone)  # noqa: B023
+            before = newest()
+            wait_for(lambda: newest() > before or lead.gone or other.gone)  # noqa: B023
+            before = newest()  # the journal of the one before lies beside it by now
+            wait_for(lambda: newest() > before or lead.gone or other.gone)  # noqa: B023
             lost = "\n".join(other.said()).count("[node-lost]")
             assert lead.kill() == -signal.SIGKILL
             wait_for(lambda: "\n".join(other.said()).count("[node-lost]") > lost)  # noqa: B023

@@ -1,4 +1,4 @@
-"""A checkpoint that nodes pass on: whole, over few bytes of node 0, or an error that names who."""
+"""A checkpoint that nodes pass on: whole, over few bytes of node 0, or a typed error."""
 
 from __future__ import annotations
 

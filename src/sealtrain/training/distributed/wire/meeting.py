@@ -144,7 +144,7 @@ class _Gathering:
         self._over = False
         self._fatal: SealtrainError | None = None
         self._refused: SealtrainError | None = None
-        self._callers: dict[socket.socket, str] = {}  # who proved nothing yet, and its host
+        self._callers: dict[socket.socket, str] = {}  # that proved nothing yet, and their hosts
         self._most = _STRANGERS + meeting.membership.world
         self._serving = threading.Semaphore(2 * self._most)
 
