@@ -64,7 +64,7 @@ from sealtrain_collab.travelling.capability import (
 from sealtrain_collab.travelling.check import Terms, Travelled, travelled
 from sealtrain_collab.travelling.control import Challenge
 from sealtrain_collab.travelling.holder import GivingBounds, Holder, Provision
-from sealtrain_collab.travelling.mapped_code import MappedCode, mapped_files
+from sealtrain_collab.travelling.mapped_code import MappedCode, mapped_files, release_pages
 from sealtrain_collab.travelling.measurement import StateMeter, fingerprint_of_bytes
 from sealtrain_collab.travelling.parties import joined
 from sealtrain_collab.travelling.program import Program
@@ -508,6 +508,28 @@ def test_a_mapped_file_that_was_changed_has_another_digest(tmp_path: Path, name:
     assert code.digest() != before
     assert mapped_files(asks=False) == mapped_files() != files
     unload()
+
+
+@pytest.mark.claim("C217")
+def test_code_whose_pages_were_let_go_is_the_same_and_a_patched_page_stays(tmp_path: Path) -> None:
+    library = _library(tmp_path, f"lib{os.getpid()}.so")
+    unload = _load(library)
+    code = MappedCode({}, ())
+    before, there = code.digest(), _resident()
+    release_pages()
+    assert _resident() < there
+    assert code.digest() == before
+    _patched_in_memory(library)
+    release_pages()
+    assert mapped_files()[str(library)] == "patched"
+    assert code.digest() != before
+    unload()
+
+
+def _resident() -> int:
+    """Of files, in KiB."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("RssFile:")[1].split()[0])
 
 
 class _Computes:

@@ -16,8 +16,10 @@ from channel_world import keyed
 from travel_driver import Driver, driven, filling, lane_to
 from travel_world import (
     HOLDERS,
+    KEYS,
     PATIENCE,
     PROGRAM,
+    RUN_ID,
     TERMS,
     Tokens,
     TravelWorld,
@@ -28,6 +30,8 @@ from sealtrain.errors import (
     ChannelBroken,
     ConfigError,
     DataInvalid,
+    LimitExceeded,
+    PeerUnreachable,
     Refused,
     SealtrainError,
     TripBroken,
@@ -42,7 +46,7 @@ from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
 from sealtrain_collab.travelling.capability import WriteCapability, WriteConnection, Written
 from sealtrain_collab.travelling.check import Travelled, travelled
 from sealtrain_collab.travelling.control import Challenge, Turn
-from sealtrain_collab.travelling.holder import Holder
+from sealtrain_collab.travelling.holder import GivingBounds, Holder, Provision
 from sealtrain_collab.travelling.inbox import Inbox
 from sealtrain_collab.travelling.measurement import StateMeter
 
@@ -403,3 +407,64 @@ def test_a_refused_chunk_leaves_no_answer_that_is_taken_for_the_next_one(
     assert came.tokens == dict.fromkeys(HOLDERS, 512)
     assert reports
     assert all(report == name.encode() for name, report in reports)
+
+
+@pytest.mark.claim("C71")
+def test_an_accelerator_that_denies_what_it_received_gets_no_more_of_a_holders_bytes() -> None:
+    """Together with an orchestrator it breaks off each write when all of the chunk is there."""
+    received: list[int] = []
+    denies = socket.create_server(("127.0.0.1", 0))
+
+    def take_and_deny() -> None:
+        while True:
+            try:
+                sock, _ = denies.accept()
+            except OSError:
+                return
+            with sock:
+                sock.settimeout(0.3)
+                size = 0
+                while True:
+                    try:
+                        part = sock.recv(1 << 16)
+                    except TimeoutError:
+                        break
+                    if not part:
+                        break
+                    size += len(part)
+                received.append(size)
+
+    thread = threading.Thread(target=take_and_deny, daemon=True)
+    thread.start()
+    host, port = denies.getsockname()[:2]
+    holder = Holder(
+        Tokens("clinic-a", 400),
+        key=KEYS["clinic-a"],
+        share=lambda: bytes(32),
+        bounds=GivingBounds(max_bytes=300, timeout=PATIENCE, patience=PATIENCE),
+    )
+
+    def give(trip: int, offset: int, size: int) -> None:
+        holder.provide(
+            Provision(
+                run_id=RUN_ID, trip=trip, offset=offset, size=size, host=host, port=port,
+                capability=WriteCapability.make(trip, 0, size, os.urandom).to_dict(),
+            )
+        )  # fmt: skip
+
+    try:
+        for trip, offset in enumerate((0, 200, 0, 50)):
+            with pytest.raises((ChannelBroken, PeerUnreachable)):
+                give(trip, offset, 150 if offset == 200 else 100)
+        assert all(size > 100 for size in received)
+        before = len(received)
+        for trip, offset in ((10, 350), (11, 400), (12, 500), (13, 150)):
+            with pytest.raises(LimitExceeded):
+                give(trip, offset, 100)
+        assert len(received) == before
+        assert holder.given(RUN_ID) == ()
+    finally:
+        denies.shutdown(socket.SHUT_RDWR)
+        denies.close()
+        holder.close()
+        thread.join(PATIENCE)

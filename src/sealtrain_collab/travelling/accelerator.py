@@ -45,7 +45,7 @@ from sealtrain_collab.travelling import (
 from sealtrain_collab.travelling import program as program_module
 from sealtrain_collab.travelling.capability import Gate, WriteCapability, Written, wipe
 from sealtrain_collab.travelling.inbox import Inbox, Message
-from sealtrain_collab.travelling.mapped_code import MappedCode
+from sealtrain_collab.travelling.mapped_code import MappedCode, release_pages
 from sealtrain_collab.travelling.measurement import StateMeter
 from sealtrain_collab.travelling.programs import AnyProgram, parse_settings
 from sealtrain_collab.travelling.scrub import fingerprint_of, overwrite
@@ -253,6 +253,7 @@ class Accelerator:
         # Loads now what training and saving load when first used.
         programs.rehearse(settings, self._training)
         self._program = program = programs.built(settings, payload or None, self._training)
+        release_pages()
         self._state = StateMeter(program)
         self._code = MappedCode(settings.to_dict(), [*_MODULES, *program.code()])
         self._loaded_code = self._code.digest()

@@ -136,6 +136,8 @@ class Holder:
         self._timer = timer
         self._connection: WriteConnection | None = None
         self._given: dict[tuple[str, int], int] = {}
+        self._left: list[tuple[int, int]] = []
+        """Ranges of its bytes that were on their way to an accelerator, whatever came of it."""
         self._lock = threading.RLock()
         self.over = threading.Event()
 
@@ -235,6 +237,14 @@ class Holder:
             )
         if asked.offset + asked.size > self._source.size:
             raise DataInvalid("the holder has no such tokens", got=asked.offset)
+        # A write that failed gave its bytes all the same, to an accelerator that says otherwise.
+        leaving = _merged([*self._left, (asked.offset, asked.offset + asked.size)])
+        if sum(end - start for start, end in leaving) > self._most:
+            raise LimitExceeded(
+                "the orchestrator asks for other bytes than those that this holder has given",
+                got=f"{asked.size} bytes from {asked.offset}",
+                expected=f"at most {self._most} different bytes",
+            )
         imported = self._timer()
         opening = 0.0
         mark = Fingerprint(self._key.derive("travel-chunk", asked.run_id).reveal())
@@ -249,6 +259,7 @@ class Holder:
 
         # Counted before it leaves: whatever becomes of the write, this trip is used up.
         self._given[trip] = 0
+        self._left = leaving
         there = self._writes or (asked.host, asked.port)
         written = self._connected(there).write(capability, asked.size, fill)
         self._given[trip] = written.size
@@ -275,3 +286,14 @@ class Holder:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same bytes in as few ranges as there can be, in order."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged

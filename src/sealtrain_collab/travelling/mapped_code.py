@@ -21,7 +21,7 @@ from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import file_sha256, sha256_hex
 from sealtrain_collab.travelling.mappings import AddressSpace, Mapping
 
-__all__ = ["MappedCode", "mapped_files"]
+__all__ = ["MappedCode", "mapped_files", "release_pages"]
 
 _digests: dict[tuple[object, ...], str] = {}
 """Of files, by what the file system says of them."""
@@ -76,6 +76,18 @@ def mapped_files(*, asks: bool = True) -> dict[str, str]:
                 word = min(word, files[one.path], key=len)
             files[one.path] = word
     return files
+
+
+def release_pages() -> None:
+    """Let go of the pages of mapped code that loading brought in, so that later looks are shorter.
+
+    Most of them are of libraries that do no part of the training. Mappings with a page that is not
+    their file's keep all of them.
+    """
+    with AddressSpace() as space:
+        for mapping in space.executable():
+            if not space.patched(mapping):
+                space.release(mapping)
 
 
 def _state_of(one: Mapping, space: AddressSpace) -> str:

@@ -32,6 +32,9 @@ _SCAN = struct.Struct("=12Q")
 """``struct pm_scan_arg``."""
 _ASK_SCAN = 3 << 30 | _SCAN.size << 16 | ord("f") << 8 | 16
 _SCAN_FILE, _SCAN_PRESENT, _SCAN_SWAPPED = 1 << 2, 1 << 3, 1 << 4
+_DONTNEED: Final = 4
+_madvise = ctypes.CDLL(None).madvise
+_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _UNKNOWN_REQUEST = (errno.ENOTTY, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -107,6 +110,14 @@ class AddressSpace:
                     raise
                 self._scans = False
         return self._written(mapping)
+
+    def release(self, mapping: Mapping) -> None:
+        """Let go of a mapping's pages: those that are run again come back from the file.
+
+        A page that was written to would be lost, so ask ``patched`` before. A kernel that keeps
+        them, as those that are locked, says nothing here: they are looked at as before.
+        """
+        _madvise(mapping.start, mapping.end - mapping.start, _DONTNEED)
 
     def _asked(self) -> Iterator[Mapping]:
         answer, address = bytearray(_QUERY.size), 0
