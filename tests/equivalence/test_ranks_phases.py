@@ -20,7 +20,7 @@ from remains import ended
 from safetensors.torch import load, load_file
 from training_world import Ran, checkpoint_store, run, sources_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.claim("C150")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.claim("C150")]
 DDP = BACKENDS["DDP"]
 QUICK = ["classify", "dpo-lora", "embed", "evaluate", "ppo"]
 
@@ -90,7 +90,6 @@ def test_two_copies_are_one_rank(world: Path, alone: Callable[[str], Ran]) -> No
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("named", BACKENDS)
 def test_every_phase_that_a_backend_accepts_is_one_rank(
     world: Path, named: str, alone: Callable[[str], Ran]
@@ -110,7 +109,6 @@ def test_every_phase_that_a_backend_accepts_is_one_rank(
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(900)
 def test_two_ranks_resumed_are_two_ranks_uninterrupted(world: Path) -> None:
     names = ["dpo", "embed", "ppo", "grpo", "vlm", "sft-best"]
     once = in_ranks(world, DDP, *names, timeout=400)

@@ -216,7 +216,9 @@ def divided_among(recipe: Any, ranks: int | None) -> Any:
             check="backend.resume_ranks",
             got=ranks,
             expected=", ".join(map(str, sorted(approved))),
-            hint="resume with one of these, or lock a recipe whose backend.resume_ranks names it",
+            hint="resume with one of these, or lock a recipe whose backend.resume_ranks names it"
+            if isinstance(backend, _Resizable)
+            else "resume with this number: the checkpoints of this backend are for no other",
         )
     parts = recipe.trainer.gradient_accumulation_steps * backend.ranks
     return recipe.model_copy(

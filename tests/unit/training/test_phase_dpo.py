@@ -19,7 +19,13 @@ from preference_world import (
 from training_world import CANARY, LORA, OWNERS, Ran, checkpoint_store, run, sources_of
 from training_world import seal_records as seal
 
-from sealtrain.errors import ModelInvalid, RecordInvalid, SchemaMismatch, SealtrainError
+from sealtrain.errors import (
+    DataInvalid,
+    ModelInvalid,
+    RecordInvalid,
+    SchemaMismatch,
+    SealtrainError,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of one library about another
 
@@ -302,6 +308,17 @@ def test_records_a_trainer_would_stumble_over_are_refused_unquoted(
         trained(recipe, altered(tmp_path, **changed), tmp_path)
     assert told in str(refusal.value)
     assert CANARY not in str(refusal.value.to_dict())
+
+
+@pytest.mark.claim("C267")
+@pytest.mark.parametrize("loss_type", ["sigmoid", "kto", "orpo"])
+def test_records_of_which_max_length_leaves_no_answer_end_the_training(
+    sealed: dict[str, Any], tmp_path: Path, loss_type: str
+) -> None:
+    short = {"max_length": 8, "loss_type": loss_type}
+    recipe = kto(trainer=short) if loss_type == "kto" else preferring("dpo", trainer=short)
+    with pytest.raises(DataInvalid):
+        trained(recipe, sealed, tmp_path)
 
 
 def test_an_empty_conversation_is_refused(tmp_path: Path) -> None:

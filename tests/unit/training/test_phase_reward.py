@@ -11,7 +11,7 @@ from preference_world import preferences, preferring, write_preferences
 from training_world import LORA, OWNERS, Ran, checkpoint_store, run, sources_of
 from training_world import seal_records as seal
 
-from sealtrain.errors import ModelInvalid
+from sealtrain.errors import DataInvalid, ModelInvalid
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of one library about another
 
@@ -124,6 +124,14 @@ def test_an_encoder_ends_texts_with_the_token_the_recipe_names(
     with pytest.raises(ModelInvalid, check=carries(check="trainer.eos_token", got="[END]")):
         attempt("[END]")
     assert attempt("<eos>").trained.metrics["reward_margin"] != 0
+
+
+@pytest.mark.claim("C267")
+def test_texts_longer_than_max_length_end_the_training(
+    sealed: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(DataInvalid):
+        trained(preferring("reward", trainer={"max_length": 8}), sealed, tmp_path)
 
 
 def test_a_prompt_is_what_both_texts_begin_with(sealed: dict[str, Any], tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.errors import ModelInvalid
+from sealtrain.errors import DataInvalid, ModelInvalid
 from sealtrain.training.models.base import build_model, byte_tokenizer
 
 MESSAGES = {"columns": {"messages": "messages"}, "model": {"path": "base"}}
@@ -161,6 +161,15 @@ def test_a_template_that_is_missing_or_unmarked_is_refused(
         recipe = sft(trainer=settings, **MESSAGES)
         with pytest.raises(ModelInvalid, match=problem):
             run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path), base_dir=base_dir)
+
+
+@pytest.mark.claim("C267")
+def test_prompts_that_fill_max_length_end_the_training(
+    sealed: dict[str, Any], tmp_path: Path
+) -> None:
+    recipe = sft(trainer={"max_length": 8})
+    with pytest.raises(DataInvalid):
+        run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path))
 
 
 def test_a_template_may_lie_in_a_file_of_the_tokenizers_folder(

@@ -17,7 +17,7 @@ import datasets
 from datasets import iterable_dataset
 from datasets.iterable_dataset import _BaseExamplesIterable
 
-from sealtrain.errors import UsageError
+from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.training.data.stream import RecordStream, read_all
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ __all__ = [
     "as_iterable_dataset",
     "as_map_style_dataset",
     "map_in_this_process",
+    "nothing_kept",
     "once",
     "positioned_under",
     "read_in_each_rank",
@@ -57,6 +58,7 @@ class Positioned:
         stop: Row at which iterations end; endless when ``None``.
         numbered: Rows carry their position, as ``ROW``.
         fed: Rows with their positions that are given instead of the stream's; ``None`` for those.
+        divided: The rows given are one rank's share; other ranks get the others.
     """
 
     def __init__(self, stream: RecordStream, *, stop: int | None = None) -> None:
@@ -66,6 +68,7 @@ class Positioned:
         self.stop = stop
         self.numbered = False
         self.fed: Iterable[tuple[int, dict[str, Any]]] | None = None
+        self.divided = False
 
     def rows(self, start: int | None = None) -> Iterator[dict[str, Any]]:
         """Rows from ``start`` on, the attribute when not given."""
@@ -146,6 +149,41 @@ class _StreamExamples(_BaseExamplesIterable):  # type: ignore[misc]  # datasets 
             yield self.positioned.position - 1, row
 
 
+def nothing_kept() -> DataInvalid:
+    """What ends an endless stream of which a trainer's filters keep no row."""
+    return DataInvalid(
+        "the trainer keeps no record of the training data",
+        check="records",
+        hint="no record leaves anything to learn within trainer.max_length: raise it",
+    )
+
+
+def _kept(
+    filtered: iterable_dataset.FilteredExamplesIterable,
+) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The rows that a filter keeps; by the library's own way it would look for one for ever.
+
+    Raises:
+        DataInvalid: Of an endless stream it dropped every row. Ranks among which the rows are
+            divided count together (``training.distributed.dealing``).
+    """
+    stream = _stream_under(filtered)
+    counted = stream is not None and stream.stop is None and not stream.divided
+    dropped_since: int | None = None
+    for key, example in iterable_dataset.MappedExamplesIterable._iter(filtered):
+        row = dict(example)
+        if row.pop(filtered.mask_column_name):
+            dropped_since = None
+            yield key, row
+        elif stream is not None and counted:
+            dropped_since = stream.position if dropped_since is None else dropped_since
+            if stream.position - dropped_since > stream.stream.order.full_turn():
+                raise nothing_kept()
+
+
+iterable_dataset.FilteredExamplesIterable._iter = _kept
+
+
 def as_iterable_dataset(positioned: Positioned) -> datasets.IterableDataset:
     """A ``datasets.IterableDataset`` over a stream, as ``SFTTrainer`` wants it.
 
@@ -213,11 +251,17 @@ def positioned_under(dataset: Any) -> Positioned | None:
     which stream its trainer reads (``RunContext.stream``).
     """
     while dataset is not None:
-        examples = getattr(dataset, "_ex_iterable", None)
-        while examples is not None:
-            if isinstance(getattr(examples, "positioned", None), Positioned):
-                found: Positioned = examples.positioned
-                return found
-            examples = getattr(examples, "ex_iterable", None)
+        found = _stream_under(getattr(dataset, "_ex_iterable", None))
+        if found is not None:
+            return found
         dataset = getattr(dataset, "dataset", None)
+    return None
+
+
+def _stream_under(examples: Any) -> Positioned | None:
+    while examples is not None:
+        if isinstance(getattr(examples, "positioned", None), Positioned):
+            found: Positioned = examples.positioned
+            return found
+        examples = getattr(examples, "ex_iterable", None)
     return None

@@ -257,6 +257,16 @@ class Order:
         """Rows of one epoch; with fractional weights epochs differ by a row or two."""
         return sum(self._epoch(epoch)[1])
 
+    def full_turn(self) -> int:
+        """So many rows, from any position on, hold every row of every source."""
+        # The first row of a pass may be the last of the next, and a position may cut an epoch.
+        epochs = [
+            -(-2 * sum(lane.total for lane in own) // cap)
+            for own, cap in self._groups
+            if cap is not None
+        ]
+        return self.before(max([2, *epochs]) + 1)
+
     def place(self, row: int) -> Place:
         """Find a position of the stream."""
         epoch = int(row / self._epoch_rows)

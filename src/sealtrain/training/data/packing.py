@@ -95,7 +95,7 @@ class PackedStream(Positioned, torch.utils.data.IterableDataset[dict[str, Any]])
         """Blocks from the place on: ``{"input_ids": int64 (block_size,)}``.
 
         Raises:
-            DataInvalid: A whole epoch holds no token.
+            DataInvalid: No record holds a token.
             RecordInvalid: A record cannot be turned into tokens.
         """
         import numpy as np
@@ -125,10 +125,10 @@ class PackedStream(Positioned, torch.utils.data.IterableDataset[dict[str, Any]])
                 yield {"input_ids": block}
 
     def _documents(self) -> Iterator[Tokens]:
-        empty, epoch = 0, self.stream.order.epoch_rows()
+        empty, full_turn = 0, self.stream.order.full_turn()
         for tokens in self._records():
             empty = 0 if len(tokens) else empty + 1
-            if empty > epoch:
+            if empty > full_turn:
                 raise DataInvalid("training data holds no token", hint="the records are empty")
             yield tokens
 

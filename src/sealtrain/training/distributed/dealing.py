@@ -34,7 +34,7 @@ from datasets.iterable_dataset import (
     SelectColumnsIterable,
 )
 
-from sealtrain.training.data.hugging import Positioned
+from sealtrain.training.data.hugging import Positioned, nothing_kept
 from sealtrain.training.data.part import OwnBatches
 from sealtrain.training.distributed.agreement import exchanged, told_by_all
 from sealtrain.training.distributed.ranks import place
@@ -75,14 +75,22 @@ class DealtRows(torch.utils.data.IterableDataset[dict[str, Any]]):
         self._stream, self._size = stream, size
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """This rank's rows, one batch of all ranks after the other; all ranks take part."""
+        """This rank's rows, one batch of all ranks after the other; all ranks take part.
+
+        Raises:
+            DataInvalid: No rank kept any row.
+        """
         mine, size = place(), self._size
         step = size * mine.world
         waiting: deque[tuple[int, Any]] = deque()  # of all ranks; another rank's without its row
-        given = 0
+        given = dropped = 0
+        full_turn = self._stream.stream.order.full_turn()
         for kept in self._windows(WINDOW_BATCHES * step):
             found = told_by_all([position for position, _ in kept])
             of_all = sorted((at, rank) for rank, positions in enumerate(found) for at in positions)
+            dropped = 0 if of_all else dropped + WINDOW_BATCHES * step
+            if dropped > full_turn:
+                raise nothing_kept()
             first = given + len(waiting)
             taker = {
                 position: slot % step // size for slot, (position, _) in enumerate(of_all, first)
@@ -104,6 +112,7 @@ class DealtRows(torch.utils.data.IterableDataset[dict[str, Any]]):
     def _windows(self, size: int) -> Iterator[list[tuple[int, dict[str, Any]]]]:
         """By window, the kept ones of this rank's own rows, with their positions."""
         stream = self._stream
+        stream.divided = True
         for positions, batches in _own_windows(stream, stream.start, size):
             rows = [row for batch in batches for row in batch.to_pylist()]
             stream.fed = zip(positions, rows, strict=True)

@@ -10,7 +10,7 @@ import pytest
 from carrying import carries
 from training_world import numbered, seal_records, source_of, write_records
 
-from sealtrain.errors import UsageError
+from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.guest.sandbox.landlock import restrict
 from sealtrain.training.data.hugging import (
     Positioned,
@@ -88,6 +88,27 @@ def test_the_stream_is_found_under_maps_and_filters() -> None:
         .filter(lambda row: row["twice"] % 3)
     )
     assert positioned_under(dataset) is stream
+
+
+@pytest.mark.claim("C267")
+@pytest.mark.parametrize("start", [0, 7, 10_000])
+def test_a_filter_that_keeps_nothing_of_an_endless_stream_ends_it(start: int) -> None:
+    stream = positioned(10)
+    stream.start = start
+    rows = as_iterable_dataset(stream).filter(lambda _row: False)
+    with pytest.raises(DataInvalid):
+        next(iter(rows.map(lambda row: row)))
+    assert stream.position - start < 40
+
+
+def test_a_filter_that_keeps_one_row_gives_it_in_every_epoch() -> None:
+    rows = as_iterable_dataset(positioned(50)).filter(lambda row: row["id"] == 3)
+    assert [row["id"] for row in islice(rows, 20)] == [3] * 20
+
+
+def test_a_filter_that_keeps_nothing_of_a_stream_with_an_end_gives_nothing() -> None:
+    rows = as_iterable_dataset(positioned(10, stop=10)).filter(lambda _row: False)
+    assert list(rows) == []
 
 
 def test_other_data_has_no_stream() -> None:

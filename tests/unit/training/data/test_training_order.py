@@ -192,6 +192,25 @@ def test_a_capped_source_gives_exactly_its_cap_to_every_epoch() -> None:
     assert epochs[0] != ids(RecordStream(sources, seed=2), 0, 30)
 
 
+@pytest.mark.parametrize(
+    ("weights", "caps"),
+    [([1.0, 1.0], [None, None]), ([1.0, 2.5], [None, None]), ([1.0, 1.0], [7, None])],
+)
+def test_a_full_turn_from_any_position_holds_every_row(
+    weights: list[float], caps: list[int | None]
+) -> None:
+    data = [numbered([9, 4, 30]), numbered([11, 3], first=1000)]
+    sources = [
+        source_of(dataset, weight=weight, max_records=cap)
+        for dataset, weight, cap in zip(data, weights, caps, strict=True)
+    ]
+    stream = RecordStream(sources, ["id"], seed=5)
+    turn = stream.order.full_turn()
+    rows = ids(stream, 0, 300 + turn)
+    everything = set(range(43)) | set(range(1000, 1014))
+    assert all(set(rows[start : start + turn]) == everything for start in range(300))
+
+
 def test_a_cap_above_what_the_weight_gives_changes_nothing() -> None:
     plain = RecordStream([source_of(numbered([40])), source_of(numbered([9], 100))], seed=5)
     capped = RecordStream(

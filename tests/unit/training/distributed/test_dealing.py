@@ -13,7 +13,7 @@ from accelerate.data_loader import prepare_data_loader
 from training_world import source_of
 from wire_world import Wire, ranks
 
-from sealtrain.errors import RecordInvalid
+from sealtrain.errors import DataInvalid, RecordInvalid
 from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
 from sealtrain.training.data.order import Order
 from sealtrain.training.data.part import OwnBatches
@@ -173,6 +173,35 @@ def test_a_stream_that_every_rank_gets_whole_is_opened_once() -> None:
     assert [(ids, position) for ids, position, _ in found] == [(expected, 233)] * 4
     opened = [number for _, _, batches in found for number in batches]
     assert sorted(opened) == list(range(16))
+
+
+@pytest.mark.claim("C267")
+@pytest.mark.parametrize("batched", [False, True])
+def test_ranks_that_keep_no_row_of_any_end_together(batched: bool) -> None:
+    def work(rank: int, _wire: Wire) -> Any:
+        reader = Reader([10, 10], rank, 2)
+        shard = reader.loader.dataset
+        if batched:
+            shard.dataset = shard.dataset.map(lambda rows: rows, batched=True, batch_size=2)
+        shard.dataset = shard.dataset.filter(lambda row: row["id"] > 99)
+        deal_rows(reader.loader, reader.stream)
+        assert isinstance(shard.dataset, DealtRows) is not batched
+        return reader.read(1)
+
+    assert [type(one) for one in ranks(2, work)] == [DataInvalid] * 2
+
+
+def test_a_rank_that_keeps_none_of_its_own_rows_trains_on_those_of_others() -> None:
+    def work(rank: int, _wire: Wire) -> Any:
+        reader = Reader([10, 10], rank, 2)
+        shard = reader.loader.dataset
+        shard.dataset = shard.dataset.filter(lambda row: row["id"] == 2)  # in one rank's batch
+        deal_rows(reader.loader, reader.stream)
+        assert isinstance(shard.dataset, DealtRows)
+        return reader.read(9)
+
+    for batches in ranks(2, work):
+        assert [rows for rows, _ in batches] == [[2] * SIZE] * 9
 
 
 def test_a_row_that_is_refused_ends_the_rank_that_prepared_it() -> None:
