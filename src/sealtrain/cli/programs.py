@@ -211,11 +211,17 @@ class Part:
             if gone or time.monotonic() > until:
                 raise Unreachable(
                     f"{self.name} did not become ready",
-                    got=f"status {self._process.poll()}" if gone else None,
+                    got=self._last() if gone else None,
                     expected=f"ready within {within:g} s",
                     hint=f"see {self.log}",
                 )
             time.sleep(_POLL_S)
+
+    def _last(self) -> str:
+        """How it ended, with its last line."""
+        said = [line for line in self.said() if line.strip()]
+        status = f"status {self._process.poll()}"
+        return f"{status}, {said[-1].strip()}" if said else status
 
     def wait(self, *, within: float) -> int:
         """Wait for its end. Returns its exit status, negative for a signal.

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import tempfile
-import threading
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from sealtrain.base.files import made_folder
 from sealtrain.base.yamltext import yaml_text
-from sealtrain.cli.output import require_text
+from sealtrain.cli.ending import Ending
+from sealtrain.cli.output import require_text, say
 from sealtrain.cli.programs import Part, ran, tied
 from sealtrain.cli.runoptions import ANYWHERE
 from sealtrain.client.fitting import check_data, layout_words, seal_words
@@ -32,7 +31,14 @@ from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["ON_SIMULATOR", "Rehearsal", "free_ports", "result_lines", "run_log"]
+__all__ = [
+    "ON_SIMULATOR",
+    "Rehearsal",
+    "free_ports",
+    "leftovers_named",
+    "result_lines",
+    "run_log",
+]
 
 _STARTS_WITHIN_S: Final = 180
 _JOINS_WITHIN: Final = "10m"
@@ -97,9 +103,7 @@ class Rehearsal:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             # SIGTERM ends it as Ctrl-C does, its servers and its sockets with it.
-            if threading.current_thread() is threading.main_thread():
-                before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-                stack.callback(signal.signal, signal.SIGTERM, before)
+            self._ending = stack.enter_context(Ending())
             stack.enter_context(made_folder(self.out))  # a refusal leaves no empty one
             # A socket's path has at most 107 characters, wherever the rehearsal lies.
             sockets = tempfile.TemporaryDirectory(prefix="sealtrain-")
@@ -113,6 +117,7 @@ class Rehearsal:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._ending.calm()
         self._stack.__exit__(kind, error, traceback)
 
     def play(
@@ -378,6 +383,29 @@ class Rehearsal:
     def _part(self, name: str, *words: str | Path, answers: bool = True) -> Part:
         """Start a command that runs beside the others, to the end of the rehearsal at most."""
         return self._stack.enter_context(Part(name, self.out, words, answers=answers, start=tied))
+
+
+@contextmanager
+def leftovers_named(out: Path) -> Iterator[None]:
+    """Name the folder of a rehearsal that fails or is interrupted: the next one needs a new one.
+
+    Args:
+        out: The rehearsal makes it in the block.
+    """
+    before = _holds_something(out)
+    try:
+        yield
+    except BaseException:
+        if not before and _holds_something(out):
+            say(f"{out} keeps what was made so far: remove it first, or choose another --out")
+        raise
+
+
+def _holds_something(folder: Path) -> bool:
+    try:
+        return any(folder.iterdir())
+    except (OSError, ValueError):  # it is not there, or no path at all
+        return False
 
 
 def free_ports(count: int) -> int:

@@ -10,7 +10,7 @@ import typer
 from sealtrain.base.extras import require_extras
 from sealtrain.cli.brokers import Threshold
 from sealtrain.cli.output import Json, emit, metric_lines, say
-from sealtrain.cli.rehearsal import Rehearsal, result_lines
+from sealtrain.cli.rehearsal import Rehearsal, leftovers_named, result_lines
 from sealtrain.cli.runoptions import pairs
 from sealtrain.cli.simulator import MachineOptions
 from sealtrain.recipe.schema import load_recipe
@@ -49,8 +49,11 @@ def rehearse(
 
     say("SIMULATED — NOT ATTESTED")
     wanted = load_recipe(recipe)
-    with Rehearsal(
-        out, say, machine.words, brokers=brokers, threshold=threshold, insecure_shown=True
-    ) as stage:
+    with (
+        leftovers_named(out),
+        Rehearsal(
+            out, say, machine.words, brokers=brokers, threshold=threshold, insecure_shown=True
+        ) as stage,
+    ):
         done = stage.play(recipe, wanted, pairs(data), pairs(seal_as))
     emit(as_json, done, [*metric_lines(done["trained"]["metrics"]), *result_lines(done)])

@@ -12,6 +12,7 @@ import typer
 
 from sealtrain.base.shipped import shipped
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.rehearsal import leftovers_named
 
 __all__ = ["federate", "split", "travel"]
 
@@ -23,7 +24,7 @@ def travel(out: Out = Path("travel-demo"), as_json: Json = False) -> None:
 
     Every part is a process of its own with throwaway keys. Nothing of it is attested.
     """
-    _play("travel_story", as_json, out)
+    _play("travel_story", out, as_json)
 
 
 def federate(out: Out = Path("federate-demo"), as_json: Json = False) -> None:
@@ -31,7 +32,7 @@ def federate(out: Out = Path("federate-demo"), as_json: Json = False) -> None:
 
     Every part is a process of its own with throwaway keys. Nothing of it is attested.
     """
-    _play("federate_story", as_json, out)
+    _play("federate_story", out, as_json)
 
 
 def split(
@@ -45,16 +46,18 @@ def split(
 
     Every part is a process of its own with throwaway keys. Nothing of it is attested.
     """
-    _play("split_story", as_json, out, act)
+    _play("split_story", out, as_json, act)
 
 
-def _play(name: str, as_json: bool, *options: Any) -> None:
+def _play(name: str, out: Path, as_json: bool, *options: Any) -> None:
     """Play a story of ``examples/collaboration`` in this process, and show what came of it.
 
     Args:
         name: Of its module.
+        out: As the commands.
         as_json: As the commands.
-        options: For its ``play``, which returns data for ``--json`` and lines for people.
+        options: Further ones for its ``play``, which returns data for ``--json`` and lines for
+            people.
     """
     # Several parts calculate at a time: threads of one would only wait for another's.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -64,5 +67,6 @@ def _play(name: str, as_json: bool, *options: Any) -> None:
         story = import_module(name)
     finally:
         sys.path.remove(folder)
-    data, lines = story.play(*options, say)
+    with leftovers_named(out):
+        data, lines = story.play(out, *options, say)
     emit(as_json, data, lines)

@@ -24,6 +24,7 @@ __all__ = [
     "limbs",
     "subtracted",
     "times_vectors",
+    "turned",
 ]
 
 PRIME: Final = (1 << 31) - 1
@@ -137,7 +138,8 @@ def limbs(vectors: torch.Tensor) -> torch.Tensor:
         vectors: int32, (n, c).
 
     Returns:
-        float64, (n, 3 c): the digits of one vector beside each other, each at most 2**10 in size.
+        float64, (n, 3 c), ``turned``: the digits of one vector beside each other, each at most
+        2**10 in size.
     """
     rest = vectors.to(torch.int64)
     half = 1 << (_LIMB_BITS - 1)
@@ -146,7 +148,12 @@ def limbs(vectors: torch.Tensor) -> torch.Tensor:
         digit = ((rest + half) & ((1 << _LIMB_BITS) - 1)) - half
         digits.append(digit)
         rest = (rest - digit) >> _LIMB_BITS
-    return torch.stack(digits, dim=2).reshape(vectors.shape[0], -1).to(torch.float64)
+    return turned(torch.stack(digits, dim=2).reshape(vectors.shape[0], -1))
+
+
+def turned(columns: torch.Tensor) -> torch.Tensor:
+    """The same as float64, each column in a row of memory: products with few of them are faster."""
+    return columns.T.to(torch.float64, memory_format=torch.contiguous_format).T
 
 
 def times_vectors(values: torch.Tensor, digits: torch.Tensor) -> torch.Tensor:
@@ -159,7 +166,7 @@ def times_vectors(values: torch.Tensor, digits: torch.Tensor) -> torch.Tensor:
     Returns:
         int32 (t, c), centred.
     """
-    sums = _chunked(values, digits).view(values.shape[0], -1, _LIMBS)
+    sums = _chunked(values, digits).reshape(values.shape[0], -1, _LIMBS)
     low, middle, high = (part.to(torch.int64) for part in sums.unbind(2))
     return centred_int64(low + (middle << _LIMB_BITS) + (high << 2 * _LIMB_BITS))
 
@@ -174,14 +181,14 @@ def dots(values: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
     Returns:
         int32 (t, c), centred.
     """
-    return _chunked(values, vectors).to(torch.int32)
+    return _chunked(values, vectors)
 
 
 def _chunked(values: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     """``values @ columns`` modulo p in float64, over runs of columns whose sums are exact."""
-    total = torch.zeros(values.shape[0], columns.shape[1], dtype=torch.float64)
+    total = None
     for begin in range(0, values.shape[1], _EXACT_COLUMNS):
         end = begin + _EXACT_COLUMNS
-        part = values[:, begin:end].to(torch.float64) @ columns[begin:end]
-        total += centred_float64(part)
-    return centred_float64(total).to(torch.float64)
+        part = centred_float64(columns[begin:end].T @ values[:, begin:end].to(torch.float64).T)
+        total = part if total is None else added(total, part)
+    return values.new_zeros(len(values), columns.shape[1]) if total is None else total.T

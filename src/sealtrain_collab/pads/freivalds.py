@@ -13,7 +13,7 @@ import torch
 from sealtrain.base.secret import Secret
 from sealtrain.errors import ProductAltered, UsageError
 from sealtrain.keys.derive import derive
-from sealtrain_collab.pads.field import dots, limbs, times_vectors
+from sealtrain_collab.pads.field import dots, limbs, times_vectors, turned
 from sealtrain_collab.pads.masks import MaskStream
 from sealtrain_collab.pads.matrix import Direction, PublicMatrix
 
@@ -88,5 +88,5 @@ class Freivalds:
             stream = MaskStream(key, matrix.widths(direction)[1])
             digits = limbs(stream.rows(self._count).T)
             images = times_vectors(matrix.factor(direction), digits)
-            self._kept[name] = digits, images.to(torch.float64)
+            self._kept[name] = digits, turned(images)
         return self._kept[name]

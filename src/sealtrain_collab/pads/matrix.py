@@ -178,6 +178,9 @@ def _scaled(rows: torch.Tensor, largest: int) -> tuple[torch.Tensor, torch.Tenso
     usable = torch.isfinite(reach)
     # A row of zeros, or so small that its scale would vanish, keeps scale 1 and becomes zeros.
     least = torch.finfo(torch.float32).tiny * largest
-    scale = torch.where(usable & (reach >= least), reach / largest, torch.ones_like(reach))
-    scaled = torch.where(usable & (reach >= least), rows, torch.zeros_like(rows)) / scale
+    kept = usable & (reach >= least)
+    scale = torch.where(kept, reach / largest, torch.ones_like(reach))
+    scaled = rows / scale
+    if not bool(kept.all()):
+        scaled = torch.where(kept, scaled, torch.zeros_like(scaled))
     return scaled, torch.where(usable, scale, torch.full_like(scale, torch.nan))
