@@ -121,3 +121,13 @@ def carried(tmp_path: Path) -> Iterator[tuple[FederatedWorld, Flower]]:
             flower.add_node(name, folder / f"{name}.sock")
         flower.run_app(folder / "lead.sock")
         yield world, flower
+
+
+@pytest.mark.slow
+@pytest.mark.claim("C265")
+def test_a_superlink_that_ends_before_it_is_called_is_started_again(tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="needs sealtrain[federated]")
+    with Flower(tmp_path / "flower") as flower:
+        flower.open_link()
+        flower.kill_link()
+        flower.run_app(tmp_path / "lead.sock")  # raises where no SuperLink takes it
