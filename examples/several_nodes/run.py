@@ -32,7 +32,6 @@ from demo import HOLDERS, Story  # noqa: E402
 from network import BROKERS as BROKERS_AT  # noqa: E402
 from network import Guest, inside  # noqa: E402
 
-from sealtrain.manifest import form  # noqa: E402
 from sealtrain.recipe.compose import GUEST_PORTS  # noqa: E402
 from staging import Stage, emptied  # noqa: E402
 
@@ -173,13 +172,12 @@ class SeveralNodes(Story):
             for check in verified["checks"]:
                 if check["name"] == "collaboration":
                     print(f"  {check['detail']}")
-            for entry in form.read(manifest.read_bytes()).predicate.run_log.entries:
-                if entry["event"] == "nodes.joined":
-                    for node in entry["fields"]["nodes"]:
-                        print(
-                            f"  node {node['node']}  evidence {node['evidence'][:16]}…  "
-                            f"key {node['key'][:16]}…  asked for keys as {node['run_id'][:16]}…"
-                        )
+            for node in verified["guests"]:
+                print(
+                    f"  meeting {node['meeting']}  node {node['node']}  "
+                    f"evidence {node['evidence'][:16]}…  key {node['key'][:16]}…  "
+                    f"asked for keys as {node['run_id'][:16]}…"
+                )
 
     def compare(self) -> None:
         """Open both models and compare every weight."""

@@ -171,8 +171,29 @@ def test_an_honest_run_of_three_nodes_verifies_and_its_limit_is_shown(world: Wor
     assert "node" in render(examined)
 
 
-def test_an_interrupted_run_whose_nodes_met_twice_verifies(world: World) -> None:
-    verified(world, told(interrupted()), resumed, with_receipts(world, all_of(world)))
+def test_an_interrupted_run_whose_nodes_met_twice_verifies_and_all_are_listed(
+    world: World,
+) -> None:
+    def twice(facts: dict[str, Any]) -> None:
+        for one in (told(interrupted()), resumed, with_receipts(world, all_of(world))):
+            one(facts)
+
+    found = examine(world.manifest(twice), world.trust(), artefacts=None, now=NOW)
+    assert found.accepted, found.refusal
+    guests = found.to_dict()["guests"]
+    assert [(one["meeting"], one["node"]) for one in guests] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    log = [entry[1]["nodes"] for entry in interrupted() if entry[0] == "nodes.joined"]
+    assert [{**one, "meeting": None} for one in guests] == [
+        {"meeting": None, **node} for nodes in log for node in nodes
+    ]
+    page = render(found)
+    assert all(one["evidence"] in page and one["key"] in page for one in guests)
+
+
+def test_nodes_are_listed_only_where_their_check_passed(world: World) -> None:
+    found = examine(world.manifest(SHAPES["joined twice"]), world.trust(), artefacts=None, now=NOW)
+    assert found.refusal is not None
+    assert found.to_dict()["guests"] is None
 
 
 @pytest.mark.parametrize("missing", [1, 2, 4, 5])

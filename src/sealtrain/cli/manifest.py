@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -75,6 +75,7 @@ def verify(
         lines.append(f"{marks[check.outcome]} {check.title}: {check.detail}")
     lines.append("")
     lines.extend(f"script: {name} {digest}" for name, digest in _scripts(found).items())
+    lines.extend(_guest(guest) for guest in found.guests or ())
     lines.extend(f"limit: {limit}" for limit in found.limits)
     if found.simulated:
         lines.append("SIMULATED — NOT ATTESTED")
@@ -107,6 +108,10 @@ def _verify_chain(
         lines.append("SIMULATED — NOT ATTESTED")
     ended = {} if found.due is None else {"due": [due.to_dict() for due in found.due]}
     emit(as_json, {"accepted": True} | found.chain.to_dict() | ended, [*lines, "verified"])
+
+
+def _guest(guest: dict[str, Any]) -> str:
+    return "guest: " + ", ".join(f"{name} {value}" for name, value in guest.items())
 
 
 def _scripts(found: Report) -> dict[str, str]:

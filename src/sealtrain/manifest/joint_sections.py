@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.markup import Html, tag
@@ -13,6 +15,15 @@ from sealtrain.recipe.collaboration import DECRYPTED_IN_A_GUEST
 from sealtrain.recipe.kinds import KINDS, load, settings_of
 
 __all__ = ["decrypted_in", "parties", "summary_of"]
+
+_COLUMNS: Final = {
+    "meeting": "Meeting",
+    "node": "Node",
+    "run_id": "Asked for keys as run",
+    "evidence": "SHA-256 of its evidence",
+    "key": "SHA-256 of its channel key",
+    "from": "From",
+}
 
 
 def summary_of(kind: str) -> str:
@@ -29,8 +40,16 @@ def decrypted_in(kind: str | None) -> str:
     return f"The collaboration {kind} is not known." if settings is None else settings.decrypted
 
 
-def parties(predicate: Predicate, facts: Facts) -> Html | None:
-    """The parties and the times of their parts; ``None`` where one guest trained by itself."""
+def parties(
+    predicate: Predicate, facts: Facts, guests: Sequence[Mapping[str, Any]] | None
+) -> Html | None:
+    """The parties and the times of their parts; ``None`` where one guest trained by itself.
+
+    Args:
+        predicate: Of the manifest.
+        facts: The facts that the checks established.
+        guests: As ``Report.guests``.
+    """
     collaboration = predicate.collaboration
     if collaboration is None:
         return None
@@ -56,9 +75,16 @@ def parties(predicate: Predicate, facts: Facts) -> Html | None:
         tag("h2", "Training together"),
         tag("p", summary_of(collaboration.kind)),
         table(columns, rows, numbers=(4,)) if rows else None,
+        _guests(guests) if guests else None,
         _summary(predicate, facts),
         tag("p", f"Events in the run log: {recorded}.", class_="soft"),
     )
+
+
+def _guests(guests: Sequence[Mapping[str, Any]]) -> Html:
+    columns = [_COLUMNS.get(name, name) for name in guests[0]]
+    rows = [[tag("code", str(value)) for value in guest.values()] for guest in guests]
+    return table(columns, rows)
 
 
 def _summary(predicate: Predicate, facts: Facts) -> Html | None:

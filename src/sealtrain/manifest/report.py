@@ -65,7 +65,7 @@ def render(report: Report) -> str:
             privacy(predicate),
             approvals(predicate, facts),
             datasets(facts),
-            parties(predicate, facts),
+            parties(predicate, facts, report.guests),
             what_ran(predicate, facts),
             evidence(predicate, facts),
             release_matrix(facts),

@@ -28,6 +28,7 @@ from sealtrain.manifest.checks.case import Case, NotEstablished
 from sealtrain.manifest.form import Manifest
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.trust import Trust
+from sealtrain.recipe.kinds import KINDS, load
 from sealtrain.recipe.lockfile import Lock
 from sealtrain.signing.statement import Subject
 
@@ -163,6 +164,19 @@ class Report:
             "used_without_approval": None if unasked is None else list(unasked),
         }
 
+    @property
+    def guests(self) -> list[dict[str, Any]] | None:
+        """The run's other guests as its log names them; ``None`` where check 18 did not pass."""
+        passed = {check.name for check in self.checks if check.outcome == "passed"}
+        if self.manifest is None or self.facts.lock is None or "collaboration" not in passed:
+            return None
+        how = self.facts.lock.recipe.collaboration
+        place = None if how is None else KINDS[how.kind].guests
+        if place is None:
+            return []
+        found: list[dict[str, Any]] = load(place)(self.manifest.predicate.run_log.entries)
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form for ``--json``."""
         run = None if self.manifest is None else self.manifest.predicate.run
@@ -173,6 +187,7 @@ class Report:
             "run_id": None if run is None else run.run_id,
             "scripts": None if self.facts.lock is None else self.facts.lock.script_digests,
             "own_data": self._own_data(),
+            "guests": self.guests,
             "checks": [check.to_dict() for check in self.checks],
             "limits": list(self.limits),
             "error": None if self.refusal is None else self.refusal.to_dict(),

@@ -29,6 +29,9 @@ class Kind:
         summary: Sums up its run log for a report (``manifest.joint_sections``), or ``None``.
         stand_ins: Makes the ``StandIns`` of a run, for a kind with helpers.
         fellows: Makes the ``Fellows`` of a run, for a kind whose guests train one model together.
+        guests: Lists a run's other guests for a reader (``manifest.verify``) as its log names them:
+            JSON-ready, all with the same names; ``None`` where there are none, or parties are
+            listed.
         stays: Lists the stays of a run's other guests that hold keys (``manifest.checks.parties``).
         resume: Goes on with a run whose lead or server ended (``cli.train``), called with its
             folder, the relay's socket or ``None``, and whether to answer in JSON; ``None`` where
@@ -42,6 +45,7 @@ class Kind:
     summary: str | None = None
     stand_ins: str | None = None
     fellows: str | None = None
+    guests: str | None = None
     stays: str | None = None
     resume: str | None = None
     roles: Mapping[str, str] = field(default_factory=dict)
@@ -89,6 +93,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         settings="sealtrain_collab.nodes.recipe:Nodes",
         rule="sealtrain_collab.nodes.check:nodes_hold",
         fellows="sealtrain_collab.nodes.guest.lead:LeadNode",
+        guests="sealtrain_collab.nodes.check:guests_in",
         stays="sealtrain_collab.nodes.check:stays_of_nodes",
         roles={"node": "sealtrain_collab.nodes.cli:join_by_ticket"},
     ),

@@ -28,7 +28,15 @@ from sealtrain.manifest.predicate import Predicate
 from sealtrain.signing.parties import node_run_id
 from sealtrain_collab.nodes.recipe import MAX_NODES, Nodes
 
-__all__ = ["Meeting", "Terms", "meetings_hold", "meetings_in", "nodes_hold", "stays_of_nodes"]
+__all__ = [
+    "Meeting",
+    "Terms",
+    "guests_in",
+    "meetings_hold",
+    "meetings_in",
+    "nodes_hold",
+    "stays_of_nodes",
+]
 
 JOINED: Final = "nodes.joined"
 _BEGINNINGS: Final = frozenset({"run.started", "run.restarted", "run.resumed"})
@@ -107,6 +115,19 @@ def meetings_in(entries: Iterable[Mapping[str, Any]]) -> tuple[Meeting, ...]:
             found[-1] = replace(found[-1], until=at)
         latest = at
     return tuple(found)
+
+
+def guests_in(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Every node but the lead of every meeting, as the log names it.
+
+    Raises:
+        ClaimContradicted: As ``meetings_in``.
+    """
+    return [
+        {"meeting": number, **node.to_dict()}
+        for number, meeting in enumerate(meetings_in(entries), 1)
+        for node in meeting.joined.nodes
+    ]
 
 
 def stays_of_nodes(predicate: Predicate) -> Iterator[Stay]:
