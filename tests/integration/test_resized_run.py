@@ -18,7 +18,12 @@ import pytest
 from safetensors.torch import load_file
 from stage import MACHINE, OWNERS, RECIPE, Stage, stage, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.claim("C153")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.nightly,
+    pytest.mark.timeout(900),
+    pytest.mark.claim("C153"),
+]
 
 RESIZED = RECIPE | {
     "name": "resized",
