@@ -12,12 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -39,26 +40,32 @@ def one_core_busy() -> Iterator[None]:
         busy.wait()
 
 
-def played(name: str) -> float:
-    """Seconds of wall time that a demo takes.
+def played(name: str) -> tuple[float, float]:
+    """Seconds of wall time that a demo takes, and of processors in all its processes.
 
     Raises:
         SystemExit: It failed.
     """
     with tempfile.TemporaryDirectory(prefix="demo-") as folder:
-        began = time.monotonic()
+        began, spent = time.monotonic(), processors()
         done = subprocess.run(
             [sys.executable, "-m", "sealtrain", name, "demo", "--out", f"{folder}/out"],
             check=False,
             capture_output=True,
             text=True,
         )
-        took = time.monotonic() - began
+        took = time.monotonic() - began, processors() - spent
     if done.returncode != 0:
         raise SystemExit(
             f"sealtrain {name} demo ended with {done.returncode}: {done.stderr[-800:]}"
         )
     return took
+
+
+def processors() -> float:
+    """Processor seconds of the processes that this one waited for, with those below them."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
 
 
 def page(found: dict[str, Any], took: float) -> str:
@@ -69,7 +76,8 @@ def page(found: dict[str, Any], took: float) -> str:
         if name not in ("processor", "processors", "load")
     )  # fmt: skip
     rows = "\n".join(
-        f"| `sealtrain {name} demo` | {seconds:.0f} s | {BAR_S} s |"
+        f"| `sealtrain {name} demo` | {seconds:.0f} s | {BAR_S} s "
+        f"| {found['processor_seconds'][name]:.0f} s |"
         for name, seconds in found["seconds"].items()
     )
     return f"""# Demos beside a busy core
@@ -79,8 +87,8 @@ Made by `python benchmarks/demos.py --write` in {took:.0f} s.
 
 {on["processor"]}, {on["processors"]} processors; {packages}; load {on["load"]:.1f} when it began.
 
-| command | took | bar |
-|---|---:|---:|
+| command | took | bar | processor time |
+|---|---:|---:|---:|
 {rows}
 
 Each demo founds its consortium, starts broker and guests on the simulator, trains, verifies the
@@ -100,14 +108,13 @@ def main() -> None:
     began, load = time.monotonic(), os.getloadavg()[0]
     found: dict[str, Any] = {"machine": machine("torch", "flwr", load=load), "idle": given.idle}
     seconds: dict[str, float] = {}
+    spent: dict[str, float] = {}
     for name in given.only or DEMOS:
-        if given.idle:
-            seconds[name] = round(played(name), 1)
-        else:
-            with one_core_busy():
-                seconds[name] = round(played(name), 1)
-        print(f"{name:<10}{seconds[name]:6.1f} s", file=sys.stderr, flush=True)
-    found["seconds"] = seconds
+        with nullcontext() if given.idle else one_core_busy():
+            took = played(name)
+        seconds[name], spent[name] = (round(one, 1) for one in took)
+        print(f"{name:<10}{took[0]:6.1f} s, {took[1]:.1f} s of processors", file=sys.stderr)
+    found |= {"seconds": seconds, "processor_seconds": spent}
     if given.json:
         print(json.dumps(found, indent=2))
     if given.write:
