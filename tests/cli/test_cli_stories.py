@@ -27,8 +27,14 @@ def demo(name: str, out: Path, **given: object) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=heed_ctrl_c,
         **given,  # type: ignore[call-overload]
     )
+
+
+def heed_ctrl_c() -> None:
+    """A shell has what it starts in the background ignore Ctrl-C, with all that this starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def below(process: int) -> list[psutil.Process]:
