@@ -73,9 +73,8 @@ def test_flowers_processes_and_theirs_end_with_what_started_them() -> None:
         started(FLOWER, folder) as (process, beside),
     ):
         assert len(process.children()) == 2
-        # SuperLink and SuperNode start a process each.
-        wait_for(lambda: all(below(one) for one in process.children()))
+        # SuperLink and SuperNode start a process each, besides short ones as they begin.
+        wait_for(lambda: len(below(process)) >= 4)
         beside += below(process)
-        assert len(beside) >= 4
         process.kill()
         wait_for(lambda: not any(runs(one) for one in beside), 20)
