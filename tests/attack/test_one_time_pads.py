@@ -507,7 +507,7 @@ def test_training_stops_at_an_altered_product_and_no_weight_has_moved(way: str) 
 
 # --- One product in several requests ------------------------------------------------------------
 
-MANY_ROWS = 20_000
+MANY_ROWS = 30_000
 """Rows of the small matrix that leave in more than three requests."""
 
 

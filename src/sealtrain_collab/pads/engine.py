@@ -31,7 +31,7 @@ from sealtrain_collab.pads.tensors import Later, row_parts
 __all__ = ["Engine", "Inside", "Spent", "UnderPads"]
 
 _PART_NUMBERS: Final = 1 << 18
-"""Of one request or its answer: so few stay in a cache from one step to the next."""
+"""Of one request or its answer, where rows are many: so few stay in a cache between steps."""
 _AHEAD: Final = 2
 """Requests that are out: the accelerator multiplies one while the guest hides or opens another."""
 

@@ -12,6 +12,7 @@ from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain_collab.channel.streams import Buffer
 
 __all__ = [
+    "EFFICIENT_ROWS",
     "MAX_BYTES",
     "MAX_ROWS",
     "Later",
@@ -25,6 +26,8 @@ __all__ = [
 MAX_BYTES: Final = 1 << 28
 """Of one message, with what stands before its tensor."""
 MAX_ROWS: Final = 1 << 20
+EFFICIENT_ROWS: Final = 128
+"""A matrix is read whole for each request: with fewer rows that costs more than the product."""
 _BESIDE: Final = 64
 
 Later = Callable[[], torch.Tensor]
@@ -59,13 +62,12 @@ def row_parts(rows: int, widths: tuple[int, int], *, numbers: int | None = None)
     Args:
         rows: All of them.
         widths: Columns of what goes in and of what comes out.
-        numbers: About so many in the larger of the two, where it is more than a row;
-            ``None`` for as many as fit.
+        numbers: At least so many in the larger of the two, and ``EFFICIENT_ROWS`` rows, where
+            they fit; ``None`` for as many as fit.
     """
-    fitting = min(MAX_ROWS, (MAX_BYTES - _BESIDE) // (4 * max(widths)))
+    count = -(-rows // min(MAX_ROWS, (MAX_BYTES - _BESIDE) // (4 * max(widths))))
     if numbers is not None:
-        fitting = min(fitting, max(1, numbers // max(widths)))
-    count = -(-rows // fitting)
+        count = max(count, rows // max(EFFICIENT_ROWS, numbers // max(widths)))
     ends = [rows * part // count for part in range(count + 1)]
     return [slice(begin, end) for begin, end in pairwise(ends)]
 

@@ -163,6 +163,19 @@ def test_what_fits_no_message_goes_in_several(monkeypatch: pytest.MonkeyPatch) -
         accelerator.close()
 
 
+@pytest.mark.parametrize(
+    ("rows", "width", "parts"),
+    [(1, 4096, 1), (128, 4096, 1), (255, 11_008, 1), (256, 4096, 2), (512, 512, 1), (1024, 512, 2)],
+)
+def test_a_request_has_as_many_rows_as_a_matrix_is_worth_reading_for(
+    rows: int, width: int, parts: int
+) -> None:
+    made = tensors.row_parts(rows, (512, width), numbers=1 << 18)
+    assert [one.start for one in made] == [0, *(one.stop for one in made[:-1])]
+    assert made[-1].stop == rows
+    assert len(made) == parts
+
+
 def test_no_rows_need_no_product() -> None:
     engine = UnderPads(Watched())
     nothing = torch.zeros(0, 40, dtype=torch.int32)
