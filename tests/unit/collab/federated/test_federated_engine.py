@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, get_args
 
 import numpy as np
@@ -37,6 +38,14 @@ CHOSEN: dict[str, dict[str, Any]] = {
     "Krum": {"num_malicious_nodes": 1},
     "MultiKrum": {"num_malicious_nodes": 1, "num_nodes_to_select": 2},
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_objects_to_collect() -> Iterator[None]:
+    """Bulyan collects garbage for each update, and all that other tests left would be searched."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def settings(name: str, **changed: Any) -> StrategySettings:
