@@ -92,14 +92,7 @@ class Training:
 def training(world: World, folder: Path) -> Iterator[Training]:
     run = Run(world, folder)
     with Lead(run) as meeting, ExitStack() as stack:
-        nodes = [stack.enter_context(Node(world, n, meeting.address)) for n in (1, 2)]
-        for node in nodes:
-            node.welcomed()
-        ready = [threading.Thread(target=_introduce, args=(node, stack)) for node in nodes]
-        for one in ready:
-            one.start()
-        for one in ready:
-            one.join(20)
+        nodes = _introduced(world, meeting, stack)
         lead = meeting.met()
         lead.begin(None)
         store = SealedStore(folder, DataKey(bytes(32)), label=RUN_ID)
@@ -107,6 +100,19 @@ def training(world: World, folder: Path) -> Iterator[Training]:
             assert node.channel.take_checkpoint(store, receives_nothing) is None
         with lead.heard():
             yield Training(lead, run, nodes)
+
+
+def _introduced(world: World, meeting: Lead, stack: ExitStack) -> list[Node]:
+    """Two nodes that joined and know each other."""
+    nodes = [stack.enter_context(Node(world, n, meeting.address)) for n in (1, 2)]
+    for node in nodes:
+        node.welcomed()
+    ready = [threading.Thread(target=_introduce, args=(node, stack)) for node in nodes]
+    for one in ready:
+        one.start()
+    for one in ready:
+        one.join(20)
+    return nodes
 
 
 def _introduce(node: Node, stack: ExitStack) -> None:
@@ -145,14 +151,7 @@ def test_a_run_whose_receipts_have_no_room_ends_before_a_step_and_says_so_to_its
 
     run.keep_receipts = full  # type: ignore[method-assign]
     with Lead(run, use=lambda lead: lead.begin(None)) as meeting, ExitStack() as stack:
-        nodes = [stack.enter_context(Node(world, n, meeting.address)) for n in (1, 2)]
-        for node in nodes:
-            node.welcomed()
-        ready = [threading.Thread(target=_introduce, args=(node, stack)) for node in nodes]
-        for one in ready:
-            one.start()
-        for one in ready:
-            one.join(20)
+        nodes = _introduced(world, meeting, stack)
         assert isinstance(meeting.ended(), LimitExceeded)
         store = SealedStore(tmp_path, DataKey(bytes(32)), label=RUN_ID)
         for node in nodes:

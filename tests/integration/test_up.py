@@ -44,6 +44,14 @@ def wait_for_none(folder: Path) -> list[int]:
     return left
 
 
+def words_of_up(consortium: Path, out: Path) -> list[str | Path]:
+    """The command, at a port of its own."""
+    return [
+        *("up", "--consortium", consortium, "--port", str(free_port()), "--out", out),
+        *("--deployment", out / "broker-compose.json"),
+    ]
+
+
 @pytest.fixture
 def consortium(tmp_path: Path) -> Path:
     owner = Identity.generate("clinic-a").public
@@ -60,10 +68,7 @@ def test_everything_ends_with_it_and_continues_with_the_next(
     logs = tmp_path / "logs"
     logs.mkdir()
     out = tmp_path / "up"
-    words: list[str | Path] = [
-        *("up", "--consortium", consortium, "--port", str(free_port()), "--out", out),
-        *("--deployment", out / "broker-compose.json"),
-    ]
+    words = words_of_up(consortium, out)
 
     def begun(name: str) -> Part:
         part = Part(name, logs, words, answers=True)
@@ -99,10 +104,7 @@ def test_sigterm_while_it_starts_leaves_nothing_behind_and_the_next_continues(
     logs = tmp_path / "logs"
     logs.mkdir()
     out = tmp_path / "up"
-    words: list[str | Path] = [
-        *("up", "--consortium", consortium, "--port", str(free_port()), "--out", out),
-        *("--deployment", out / "broker-compose.json"),
-    ]
+    words = words_of_up(consortium, out)
     with Part("first", logs, words) as part:
         wait_for((out / until).exists)
         assert part.end(signal.SIGTERM) == 0
@@ -125,10 +127,7 @@ def test_it_ends_with_its_broker_and_with_its_guest(
     logs = tmp_path / "logs"
     logs.mkdir()
     out = tmp_path / "up"
-    words: list[str | Path] = [
-        *("up", "--consortium", consortium, "--port", str(free_port()), "--out", out),
-        *("--deployment", out / "broker-compose.json"),
-    ]
+    words = words_of_up(consortium, out)
     with Part("up", logs, words) as part:
         part.line("guest of", within=DEADLINE_SECONDS)
         words_of = {"broker": "broker", "guest": str(out / "guest.sock")}
