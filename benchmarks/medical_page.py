@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from measured_on import machine
-from medical import PARTIES, Cells, Grid, Wanted, choosing, chosen, words_of
+from medical import Cells, Grid, Wanted, choosing, chosen, words_of
 from medical_sets import Read
 from medical_split import divided
 from medical_task import settings_of
-from medical_ways import WAYS, chooser_of
+from medical_ways import WAYS, chooser_of, partition_of
 from sealtrain.base.files import atomic_write
 
 Told = dict[str, Any]
@@ -64,9 +64,9 @@ def results_of(grid: Grid, cells: Cells, reads: dict[str, Read]) -> Told:
         },
         "rates": {
             name: {
-                way: best.rates
+                way: rates
                 for way in WAYS
-                if chooser_of(way) == way and (best := chosen(cells, name, way)) is not None
+                if chooser_of(way) == way and (rates := _rates(grid, cells, name, way))
             }
             for name in grid.collections
         },
@@ -74,6 +74,12 @@ def results_of(grid: Grid, cells: Cells, reads: dict[str, Read]) -> Told:
         "missing": list(_missing(grid, cells)),
         "seconds": math.ceil(time.process_time() - began),
     }
+
+
+def _rates(grid: Grid, cells: Cells, name: str, way: str) -> Told:
+    """Chosen learning rates of a way, by number of parties."""
+    found = {parties: chosen(cells, name, parties, way) for parties in grid.parties}
+    return {str(parties): best.rates for parties, best in found.items() if best is not None}
 
 
 def _shape(name: str, read: Read) -> Told:
@@ -96,13 +102,14 @@ def _shape(name: str, read: Read) -> Told:
 def _seeds(cells: Cells, place: Place, way: str) -> dict[int, Told]:
     """Cells of a way at its chosen rate, by seed."""
     name, partition, parties = place
-    best = chosen(cells, name, way)
+    best = chosen(cells, name, parties, way)
     if best is None or WAYS[way].kind == "words":
         return {}
+    dealt = partition_of(way, partition)
     return {
         cell["cell"]["seed"]: cell
         for cell in cells.values()
-        if (cell["cell"]["collection"], cell["cell"]["partition"]) == (name, partition)
+        if (cell["cell"]["collection"], cell["cell"]["partition"]) == (name, dealt)
         and (cell["cell"]["parties"], cell["cell"]["way"]) == (parties, way)
         and (cell["cell"]["rate"], cell["cell"].get("server")) == (best.rate, best.server)
     }
@@ -233,22 +240,23 @@ def _missing(grid: Grid, cells: Cells) -> Iterator[Told]:
     """Cells that are not there, place by place, with the hours that they are likely to take."""
     costs = _costs(cells)
     for name in grid.collections:
-        settings = settings_of(name)
         for partition in grid.partitions:
             for parties in grid.parties:
+                settings = settings_of(name, parties)
                 ways: dict[str, int] = {}
                 seconds = 0.0
                 for way in grid.ways:
-                    if WAYS[way].kind == "words":
-                        continue
+                    if WAYS[way].kind == "words" or partition_of(way, partition) != partition:
+                        continue  # that of another line
                     place = (name, partition, parties)
                     lacking = grid.seeds - len(_seeds(cells, place, way))
                     if lacking <= 0:
                         continue
                     rates = 0
-                    chooses = chooser_of(way) == way and chosen(cells, name, way) is None
-                    if chooses and (partition, parties) == ("iid", PARTIES[0]):
-                        rates = sum(one.key not in cells for one in choosing(name, way)) - 1
+                    chooses = chooser_of(way) == way and chosen(cells, name, parties, way) is None
+                    if chooses and partition == "iid":
+                        candidates = choosing(name, parties, way)
+                        rates = sum(one.key not in cells for one in candidates) - 1
                     ways[way] = lacking
                     tokens = settings.records(parties) * settings.length
                     seconds += (lacking + rates) * tokens * costs.get(way, costs.get("", 0.0))
@@ -269,7 +277,7 @@ def _costs(cells: Cells) -> dict[str, float]:
         one = Wanted(**cell["cell"])
         if WAYS[one.way].kind == "words":
             continue
-        settings = settings_of(one.collection)
+        settings = settings_of(one.collection, one.parties)
         tokens = settings.records(one.parties) * settings.length
         found.setdefault(one.way, []).append((cell["cpu"] + cell["measuring"]) / tokens)
     means = {way: statistics.fmean(values) for way, values in found.items()}
@@ -333,15 +341,22 @@ def _collections(results: Told) -> Iterator[str]:
             f"| {shape['labels']} | {_points(shape['commonest'])} | {shown[0]} | {shown[1]} |"
         )
     yield ""
-    for name, rates in results["rates"].items():
-        if rates:
-            told = ", ".join(f"{WAYS[way].title} {rate}" for way, rate in rates.items())
-            yield f"Learning rates chosen on validation for `{name}`: {told}.\n"
+    yield "Learning rates, chosen on validation:\n"
+    parties = sorted(
+        {int(of) for ways in results["rates"].values() for rates in ways.values() for of in rates}
+    )
+    yield f"| collection | way | {' | '.join(f'{of} parties' for of in parties)} |"
+    yield "|---|---|" + "---:|" * len(parties)
+    for name, ways in results["rates"].items():
+        for way, rates in ways.items():
+            told = " | ".join(rates.get(str(of), "-") for of in parties)
+            yield f"| `{name}` | {WAYS[way].title} | {told} |"
+    yield ""
 
 
 def _tables(place: Told, words: Told | None) -> Iterator[str]:
-    shape = settings_of(place["collection"])
     parties = place["parties"]
+    shape = settings_of(place["collection"], parties)
     kind = "IID" if place["partition"] == "iid" else "Dirichlet (alpha 0.3)"
     yield f"## `{place['collection']}`, {parties} parties, {kind}\n"
     yield (

@@ -18,7 +18,8 @@ from medical_sets import Read, Rows
 
 Partition = Literal["iid", "dirichlet"]
 PARTITIONS: tuple[Partition, ...] = get_args(Partition)
-VALIDATION_SHARE = 0.1
+VALIDATION_SHARE, VALIDATION_MOST = 0.1, 400
+"""Of the training patients; as many fewer as makes about so many records."""
 ALPHA = 0.3
 _TRIES = 1000
 
@@ -65,7 +66,7 @@ def divided(read: Read, *, train: int | None = None, test: int | None = None) ->
     if both:
         raise ValueError(f"{len(both)} patients have training and test records")
     once.shuffle(patients)
-    count = round(VALIDATION_SHARE * len(patients))
+    count = round(min(VALIDATION_SHARE, VALIDATION_MOST / len(given)) * len(patients))
     if not 0 < count < len(patients):
         raise ValueError(f"no validation split of {len(patients)} patients")
     held = set(patients[:count])
@@ -76,7 +77,7 @@ def divided(read: Read, *, train: int | None = None, test: int | None = None) ->
     )
 
 
-def shares(rows: Rows, partition: Partition, parties: int, seed: int, *, least: int) -> list[Rows]:
+def shares(rows: Rows, partition: Partition, parties: int, seed: int) -> list[Rows]:
     """Rows by party.
 
     Args:
@@ -85,10 +86,11 @@ def shares(rows: Rows, partition: Partition, parties: int, seed: int, *, least: 
             parties get shares drawn from a Dirichlet distribution of ``ALPHA``.
         parties: How many.
         seed: Of the division.
-        least: Rows that each party must have; a Dirichlet draw that gives fewer is drawn again.
+
+    A Dirichlet draw that leaves a party without a row is drawn again.
 
     Raises:
-        ValueError: No division gives each party so many.
+        ValueError: No division gives each party a row.
     """
     kinds: dict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:
@@ -99,9 +101,9 @@ def shares(rows: Rows, partition: Partition, parties: int, seed: int, *, least: 
         parts: list[Rows] = [[] for _ in range(parties)]
         for row in rows:
             parts[owner[row["patient"]]].append(row)
-        if min(map(len, parts)) >= least:
+        if all(parts):
             return parts
-    raise ValueError(f"no division of {len(rows)} rows gives {parties} parties {least} each")
+    raise ValueError(f"no division of {len(rows)} rows gives each of {parties} parties one")
 
 
 def _owners(

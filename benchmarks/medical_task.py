@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,14 @@ from typing import Any
 from medical_baseline import STRENGTHS
 from medical_front import KeptFront
 from medical_sets import Rows
-from medical_split import ALPHA, VALIDATION_SHARE, Partition, Records, shares
+from medical_split import (
+    ALPHA,
+    VALIDATION_MOST,
+    VALIDATION_SHARE,
+    Partition,
+    Records,
+    shares,
+)
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.training.data.sources import Source
 from sealtrain_collab.federated.learner import Learner, pooled
@@ -39,14 +46,18 @@ SERVER_RATES, SERVER_TAU = (3e-3, 1e-2, 3e-2, 1e-1), 1e-3
 """Of FedAdam's optimizer at the server; its rate is chosen together with that of the parties."""
 
 
+FEWEST = 3
+"""Parties."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The budget of one collection.
+    """The budget of one collection, and of a number of parties.
 
     Attributes:
         length: Tokens that are read of a text.
         rounds: Merges of a federated way.
-        local_steps: Optimizer steps of a party between two merges.
+        local_steps: Optimizer steps of a party between two merges, of ``FEWEST`` parties.
         batch: Records of a step.
         train: Most training records; all when ``None``.
         test: Most test records; all when ``None``.
@@ -58,6 +69,10 @@ class Settings:
     batch: int = 8
     train: int | None = None
     test: int | None = None
+
+    def shared_by(self, parties: int) -> Settings:
+        """The same for so many parties, who take the steps of a round among them, rounded up."""
+        return replace(self, local_steps=-(-FEWEST * self.local_steps // parties))
 
     @property
     def steps(self) -> int:
@@ -83,19 +98,19 @@ OTHERS = Settings(length=128, rounds=10, local_steps=12)
 """Of collections of one's own."""
 
 
-def settings_of(collection: str) -> Settings:
-    """By the collection's name."""
-    return SETTINGS.get(collection, OTHERS)
+def settings_of(collection: str, parties: int = FEWEST) -> Settings:
+    """By the collection's name and the number of parties."""
+    return SETTINGS.get(collection, OTHERS).shared_by(parties)
 
 
 def digest_of(settings: Settings, way: Told) -> str:
     """Of all that decides a cell besides its name: SHA-256, 64 hex digits.
 
     Args:
-        settings: Of its collection.
+        settings: Of its collection and number of parties.
         way: What describes its way.
     """
-    decided: Told = {"way": way, "validation": VALIDATION_SHARE}
+    decided: Told = {"way": way, "validation": [VALIDATION_SHARE, VALIDATION_MOST]}
     if way["kind"] == "words":
         decided |= {"train": settings.train, "test": settings.test, "strengths": STRENGTHS}
     else:
@@ -125,7 +140,7 @@ class Task:
     """What a way is given.
 
     Attributes:
-        settings: The collection's budget.
+        settings: The budget of the collection and of so many parties.
         records: Of the collection.
         partition: How training records are dealt out.
         parties: To how many.
@@ -161,9 +176,7 @@ class Task:
         Records of a batch are padded to its longest, so sorted ones cost less; counts over all of
         them do not depend on the order.
         """
-        parts = shares(
-            self.records.train, self.partition, self.parties, self.seed, least=self.settings.batch
-        )
+        parts = shares(self.records.train, self.partition, self.parties, self.seed)
         measured = {"validation": self.records.validation, "test": self.records.test}
         return dict(zip(self.names, parts, strict=True)) | {
             name: sorted(rows, key=lambda row: len(row["text"])) for name, rows in measured.items()

@@ -21,6 +21,7 @@ from medical_baseline import chosen_tfidf
 from medical_front import first_token_only
 from medical_sealed import federated
 from medical_sets import Rows
+from medical_split import Partition
 from medical_task import (
     LAYERS,
     LORA,
@@ -40,6 +41,7 @@ from sealtrain_collab.cut.learning import Learning
 from sealtrain_collab.federated.merging import merge
 from sealtrain_collab.federated.update import Update, decode_state, encode_state
 from sealtrain_collab.pads.accelerator import RemoteAccelerator
+from sealtrain_collab.pads.multiplying import Limits
 from sealtrain_collab.pads.protect import protect, quantise, restore
 from sealtrain_collab.pads.serving import served
 
@@ -143,6 +145,14 @@ WAYS = {
 
 _SHARED = (("key", "value"),)
 """Layers with one input: the query reads the first token alone (``medical_front``)."""
+
+
+def partition_of(way: str, partition: Partition) -> Partition:
+    """The partition with which a way is measured, to stand in the tables of ``partition``.
+
+    A central way has all records of each label however they were dealt out: it is measured once.
+    """
+    return partition if WAYS[way].kind == "federated" else "iid"
 
 
 def chooser_of(way: str) -> str:
@@ -388,7 +398,8 @@ def _standing(
     """What makes stand-ins, one for each model; and bytes that accelerators were sent and gave."""
     with ExitStack() as stack:
         engines: list[Any] = []
-        there = stack.enter_context(served()) if arithmetic == "pads" else None
+        limits = Limits(connections=task.parties + 1)  # each guest's, and that of who measures
+        there = stack.enter_context(served(limits=limits)) if arithmetic == "pads" else None
 
         def made() -> _Layers:
             if there is not None:

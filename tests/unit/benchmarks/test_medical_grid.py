@@ -14,7 +14,7 @@ from medical import Grid, Wanted, choosing, chosen, keep, read_cells
 from medical_page import interval, paired, results_of
 from medical_sets import Rows, found_in
 from medical_split import divided, shares
-from medical_task import RATES, SERVER_RATES, Settings
+from medical_task import FEWEST, RATES, SERVER_RATES, Settings
 from medical_ways import WAYS, chooser_of
 
 
@@ -54,12 +54,12 @@ def test_a_collection_whose_test_patients_train_is_refused() -> None:
 @pytest.mark.parametrize("parties", [3, 10])
 def test_shares_are_the_training_records_and_no_others(partition: Any, parties: int) -> None:
     records = divided(lambda: (rows(800), rows(60, first=1000)))
-    parts = shares(records.train, partition, parties, 1, least=4)
+    parts = shares(records.train, partition, parties, 1)
     assert sorted(row["text"] for part in parts for row in part) == sorted(
         row["text"] for row in records.train
     )
     assert sum(len(patients(part)) for part in parts) == len(patients(records.train))
-    assert min(map(len, parts)) >= 4
+    assert all(parts)
 
 
 def test_dirichlet_parties_differ_more_than_even_ones() -> None:
@@ -67,7 +67,7 @@ def test_dirichlet_parties_differ_more_than_even_ones() -> None:
 
     def largest_share(partition: Any) -> float:
         found = []
-        for part in shares(train, partition, 3, 1, least=4):
+        for part in shares(train, partition, 3, 1):
             labels = [row["label"] for row in part]
             found.append(max(labels.count(one) for one in set(labels)) / len(labels))
         return max(found)
@@ -77,15 +77,20 @@ def test_dirichlet_parties_differ_more_than_even_ones() -> None:
 
 def test_too_many_parties_for_the_records_are_refused() -> None:
     with pytest.raises(ValueError, match="30 parties"):
-        shares(rows(20), "iid", 30, 1, least=4)
+        shares(rows(20), "iid", 30, 1)
 
 
 @pytest.mark.claim("C241")
 def test_every_way_has_the_same_budget() -> None:
-    settings = Settings(length=16, rounds=5, local_steps=7, batch=8)
+    whole = Settings(length=16, rounds=5, local_steps=7, batch=8)
+    assert whole.shared_by(FEWEST) == whole
     for parties in (3, 10, 30):
+        settings = whole.shared_by(parties)
         assert settings.pooled_steps(parties) * settings.batch == settings.records(parties)
         assert settings.records(parties) == parties * settings.steps * settings.batch
+        # As many records as three parties see, and less than one more batch for each in a round.
+        more = settings.records(parties) - whole.records(FEWEST)
+        assert 0 <= more < parties * settings.rounds * settings.batch
 
 
 def test_sealed_ways_take_the_rate_of_the_algorithm_in_the_clear() -> None:
@@ -161,22 +166,44 @@ def test_rates_are_chosen_on_validation_alone() -> None:
     cells = {
         one.key: told(one, validation=score, accuracy=hidden)
         for one, score, hidden in zip(
-            choosing("notes", "fedavg"), validation, accuracy, strict=True
+            choosing("notes", 3, "fedavg"), validation, accuracy, strict=True
         )
     }
-    best = chosen(cells, "notes", "fedavg-sealed")
+    best = chosen(cells, "notes", 3, "fedavg-sealed")
     assert best is not None
     assert (best.rate, best.server) == (RATES[0], None)
     cells.popitem()
-    assert chosen(cells, "notes", "fedavg-sealed") is None
+    assert chosen(cells, "notes", 3, "fedavg-sealed") is None
+
+
+def test_each_number_of_parties_chooses_its_own_rate() -> None:
+    cells = {
+        one.key: told(one, validation=0.9 if one.rate == best else 0.5)
+        for parties, best in ((3, RATES[1]), (10, RATES[3]))
+        for one in choosing("notes", parties, "fedavg")
+    }
+    found = [chosen(cells, "notes", parties, "fedavg") for parties in (3, 10, 30)]
+    assert [one and one.rate for one in found] == [RATES[1], RATES[3], None]
+
+
+def test_a_central_way_is_measured_once_for_both_partitions() -> None:
+    grid = Grid(collections=["notes"], partitions=["iid", "dirichlet"], parties=[3],
+                ways=["pooled", "int8", "cut", "fedavg"], seeds=1)  # fmt: skip
+    cells: dict[str, Any] = {}
+    for one in grid.wanted(cells):
+        cells.setdefault(one.key, told(one))
+    assert {one["cell"]["way"] for one in cells.values()} == set(grid.ways)
+    assert {
+        one["cell"]["way"] for one in cells.values() if one["cell"]["partition"] == "dirichlet"
+    } == {"fedavg"}
 
 
 def test_a_way_whose_merge_has_a_rate_chooses_both() -> None:
-    candidates = choosing("notes", "fedadam")
+    candidates = choosing("notes", 3, "fedadam")
     assert len({one.key for one in candidates}) == len(RATES) * len(SERVER_RATES)
     wins = candidates[7]
     cells = {one.key: told(one, validation=0.9 if one == wins else 0.5) for one in candidates}
-    assert chosen(cells, "notes", "fedadam") == wins
+    assert chosen(cells, "notes", 3, "fedadam") == wins
 
 
 def test_a_resumed_grid_wants_only_what_is_missing() -> None:
@@ -206,7 +233,7 @@ def test_the_page_counts_what_is_missing(tmp_path: Path) -> None:
         (folder / f"{name}.jsonl").write_text(lines, "utf-8")
     reads = found_in(tmp_path)
     grid = Grid(collections=["notes"], partitions=["iid"], parties=[3], ways=["fedavg"], seeds=3)
-    cells = {one.key: told(one) for one in choosing("notes", "fedavg")}
+    cells = {one.key: told(one) for one in choosing("notes", 3, "fedavg")}
     results = results_of(grid, cells, reads)
     assert [line["ways"] for line in results["missing"]] == [{"fedavg": 2}]
     assert [row["seeds"] for place in results["places"] for row in place["rows"]] == [1]
