@@ -14,10 +14,12 @@ import json
 import os
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +34,8 @@ from sealtrain_collab.channel.ports import listening
 from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
 from sealtrain_collab.travelling import programs
 from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
-from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, GivingBounds, Holder
+from sealtrain_collab.travelling.given import GivenFile, GivenTrips, GivingBounds
+from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, Holder
 from sealtrain_collab.travelling.mapped_code import MappedCode
 from sealtrain_collab.travelling.measurement import StateMeter
 from sealtrain_collab.travelling.program import Program
@@ -44,6 +47,9 @@ from sharing.tls import Identity, client_context, server_context
 from sharing.training import train_fed
 
 PATIENCE = 300.0
+RUN_ID = "7a" * 16
+SEAL_EVERY = 8
+"""The recipe's default."""
 BUS_PURPOSE = "share-bus"
 OWN_PURPOSE = "share-own"
 LOOPBACK = ("127.0.0.1", 0)
@@ -123,13 +129,18 @@ class Holders:
 
         def travels(sock: socket.socket) -> None:
             # A holder counts what it gave; every run of this benchmark begins anew.
-            holder = Holder(
-                source,
-                key=key,
-                share=lambda: bytes(32),
-                bounds=GivingBounds(max_bytes=1 << 40, timeout=PATIENCE, patience=PATIENCE),
-            )
-            holder.serve(sock, conversation(HOLDER_PURPOSE, self.name, "lead"))
+            with tempfile.TemporaryDirectory() as folder:
+                file = GivenFile(Path(folder, "given.jsonl"), key, RUN_ID, every=SEAL_EVERY,
+                                 anchor=lambda *_: None)  # fmt: skip
+                bounds = GivingBounds(max_bytes=1 << 40, timeout=PATIENCE, patience=PATIENCE)
+                holder = Holder(
+                    source,
+                    given=GivenTrips(RUN_ID, bounds, remember=file.keep),
+                    key=key,
+                    share=lambda: bytes(32),
+                )
+                with closing(file):
+                    holder.serve(sock, conversation(HOLDER_PURPOSE, self.name, "lead"))
 
         def shares(sock: socket.socket) -> None:
             agreed = conversation(OWN_PURPOSE, self.name, "device", "gateway")

@@ -34,6 +34,7 @@ from travelling_roles import (
     LOOPBACK,
     MAGIC,
     PATIENCE,
+    RUN_ID,
     VERSION,
     accepting,
     conversation,
@@ -203,8 +204,7 @@ class Stage:
             timeout=PATIENCE,
             patience=PATIENCE,
         )
-        run_id = os.urandom(16).hex()
-        log, moments, spent = RunLog(run_id), dict[str, float](), dict[str, float]()
+        log, moments, spent = RunLog(RUN_ID), dict[str, float](), dict[str, float]()
 
         def record(event: str, fields: dict[str, Any]) -> None:
             log.append(event, fields, int(time.time()))
@@ -212,9 +212,9 @@ class Stage:
                 spent[event] = self._spent()
             moments[event] = time.perf_counter()
 
-        lanes = {name: joined(parties, run_id, name, 0, os.urandom)[0] for name in HOLDERS}
+        lanes = {name: joined(parties, RUN_ID, name, 0, os.urandom)[0] for name in HOLDERS}
         with Orchestrator(
-            plan, parties, TravelLog(run_id, log=log, record=record), holders=lanes
+            plan, parties, TravelLog(RUN_ID, log=log, record=record), holders=lanes
         ) as orchestrator:
             state = orchestrator.run()
             processor = self._spent() - spent["travel.setup"]

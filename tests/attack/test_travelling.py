@@ -63,7 +63,8 @@ from sealtrain_collab.travelling.capability import (
 )
 from sealtrain_collab.travelling.check import Terms, Travelled, travelled
 from sealtrain_collab.travelling.control import Challenge
-from sealtrain_collab.travelling.holder import GivingBounds, Holder, Provision
+from sealtrain_collab.travelling.given import GivenTrips, GivingBounds
+from sealtrain_collab.travelling.holder import Holder, Provision
 from sealtrain_collab.travelling.mapped_code import MappedCode, mapped_files, release_pages
 from sealtrain_collab.travelling.measurement import StateMeter, fingerprint_of_bytes
 from sealtrain_collab.travelling.parties import joined
@@ -278,9 +279,11 @@ def small_holder(most: int, *, forgives: int = 8) -> Holder:
     key = KEYS["clinic-a"]
     return Holder(
         Tokens("x", 100),
+        given=GivenTrips(
+            RUN_ID, GivingBounds(max_bytes=most, timeout=1.0, patience=1.0, forgives=forgives)
+        ),
         key=key,
         share=lambda: bytes(32),
-        bounds=GivingBounds(max_bytes=most, timeout=1.0, patience=1.0, forgives=forgives),
     )
 
 
@@ -854,13 +857,13 @@ def test_a_holder_does_not_follow_an_orchestrator_back_to_an_old_state() -> None
     with travel_world() as world:
         holder = world.hold("clinic-a", bounds={"forgives": 3})
 
-        def give(run_id: str, trip: int, size: int) -> None:
+        def give(trip: int, size: int) -> None:
             capability = WriteCapability.make(trip, 0, size, os.urandom)
             world.accelerator.gate.lend(capability)
             host, port = world.writes
             holder.provide(
                 Provision(
-                    run_id=run_id, trip=trip, offset=0, size=size, host=host, port=port,
+                    run_id=RUN_ID, trip=trip, offset=0, size=size, host=host, port=port,
                     capability=capability.to_dict(),
                 )
             )  # fmt: skip
@@ -871,20 +874,18 @@ def test_a_holder_does_not_follow_an_orchestrator_back_to_an_old_state() -> None
             lane.close()
 
         for trip in range(0, 12, 3):
-            give(RUN_ID, trip, 10 + trip)
-        give("00" * 16, 50, 10)
+            give(trip, 10 + trip)
         for trip in (6, 0):  # an older state, and none
             with pytest.raises(CheckpointRefused) as caught:
                 join(trip)
             assert caught.value.check == "trips"
         join(7)
-        assert holder.given(RUN_ID) == (10, 13, 16)
-        assert holder.given("00" * 16) == (10,)
+        assert holder.given == (10, 13, 16)
         # What was forgiven counts no more, so it can be given again; nothing else can.
-        give(RUN_ID, 9, 30)
-        assert holder.given(RUN_ID) == (10, 13, 16, 30)
+        give(9, 30)
+        assert holder.given == (10, 13, 16, 30)
         with pytest.raises(DataInvalid):
-            give(RUN_ID, 6, 16)
+            give(6, 16)
 
 
 def test_reports_come_before_anything_is_trained_on() -> None:

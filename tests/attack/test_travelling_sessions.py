@@ -46,7 +46,8 @@ from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
 from sealtrain_collab.travelling.capability import WriteCapability, WriteConnection, Written
 from sealtrain_collab.travelling.check import Travelled, travelled
 from sealtrain_collab.travelling.control import Challenge, Turn
-from sealtrain_collab.travelling.holder import GivingBounds, Holder, Provision
+from sealtrain_collab.travelling.given import GivenTrips, GivingBounds
+from sealtrain_collab.travelling.holder import Holder, Provision
 from sealtrain_collab.travelling.inbox import Inbox
 from sealtrain_collab.travelling.measurement import StateMeter
 
@@ -439,9 +440,9 @@ def test_an_accelerator_that_denies_what_it_received_gets_no_more_of_a_holders_b
     host, port = denies.getsockname()[:2]
     holder = Holder(
         Tokens("clinic-a", 400),
+        given=GivenTrips(RUN_ID, GivingBounds(max_bytes=300, timeout=PATIENCE, patience=PATIENCE)),
         key=KEYS["clinic-a"],
         share=lambda: bytes(32),
-        bounds=GivingBounds(max_bytes=300, timeout=PATIENCE, patience=PATIENCE),
     )
 
     def give(trip: int, offset: int, size: int) -> None:
@@ -462,7 +463,7 @@ def test_an_accelerator_that_denies_what_it_received_gets_no_more_of_a_holders_b
             with pytest.raises(LimitExceeded):
                 give(trip, offset, 100)
         assert len(received) == before
-        assert holder.given(RUN_ID) == ()
+        assert holder.given == ()
     finally:
         denies.shutdown(socket.SHUT_RDWR)
         denies.close()

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import (
     AlreadyExists,
     ApprovalRevoked,
+    CheckpointRefused,
     ClaimContradicted,
     ComposeHashMismatch,
     DatasetMismatch,
@@ -43,6 +44,8 @@ from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.parties.joint import close_joint
 from sealtrain_collab.parties.lead import LeadRun
 from sealtrain_collab.parties.party import Part, PartyReport, PartyRun
+from sealtrain_collab.travelling.given import GivenFile, GivenTrips, GivingBounds
+from sealtrain_collab.travelling.guest.hold import GIVEN, given_file
 from sealtrain_simulator.server import running as simulated_guest
 
 pytestmark = pytest.mark.claim("C79")
@@ -198,6 +201,52 @@ def test_a_party_goes_on_with_the_data_that_it_began_with(at: JointSite) -> None
         PartyRun.begin(changed, Part(party=A, run_id=run_id, resume=True), on_failure=untold)
     assert caught.value.check == "run data"
     begun(at, A, run_id, "same", resume=True).close()
+
+
+@pytest.mark.claim("C282")
+def test_brokers_know_what_a_holder_gave_whatever_becomes_of_its_folder(at: JointSite) -> None:
+    run_id = "e7" * 16
+
+    def process(*, out: str = "gave", resume: bool = True) -> tuple[PartyRun, GivenFile]:
+        party = begun(at, A, run_id, out, resume=resume)
+        return party, given_file(party, every=4)
+
+    def gives(*trips: int, resume: bool = True) -> None:
+        party, file = process(resume=resume)
+        with closing(party), closing(file), party.keeper:
+            counted = counts(party, file)
+            for trip in trips:
+                counted.begins(run_id, trip, 10 * trip, 10 * trip + 10)
+
+    def counts(party: PartyRun, file: GivenFile) -> GivenTrips:
+        bounds = GivingBounds(max_bytes=1 << 20, timeout=1.0, patience=1.0)
+        before = file.read(party.grant.latest_checkpoint) if party.resumed else ()
+        return GivenTrips(run_id, bounds, remember=file.keep, before=before)
+
+    def refused(out: str = "gave") -> None:
+        party, file = process(out=out)
+        with closing(party), pytest.raises(CheckpointRefused) as caught:
+            counts(party, file)
+        assert caught.value.check == "memory"
+
+    gives(0, resume=False)
+    path = at.settings("gave").out / GIVEN
+    old = path.read_bytes()
+    gives(1, 2)
+    party, file = process()
+    with closing(party):
+        assert counts(party, file).sizes == (10, 10, 10)
+        anchored = party.grant.latest_checkpoint
+        assert anchored is not None
+        assert anchored.counter == 2  # the first write of each process
+    there = path.read_bytes()
+    path.write_bytes(old)
+    refused()
+    path.unlink()
+    refused()
+    refused("given-elsewhere")
+    path.write_bytes(there)
+    gives(3)
 
 
 def test_the_lead_takes_no_report_but_a_partys_own(at: JointSite) -> None:

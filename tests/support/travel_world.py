@@ -20,7 +20,8 @@ from sealtrain_collab.channel.ports import listening
 from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
 from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
 from sealtrain_collab.travelling.check import Terms
-from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, GivingBounds, Holder
+from sealtrain_collab.travelling.given import GivenTrips, GivingBounds
+from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, Holder
 from sealtrain_collab.travelling.orchestrator import Hooks, Orchestrator, TravelLog
 from sealtrain_collab.travelling.parties import Parties
 from sealtrain_collab.travelling.program import ProgramSettings
@@ -104,6 +105,7 @@ class TravelWorld:
         *,
         source: Tokens | None = None,
         bounds: Mapping[str, Any] | None = None,
+        memory: Mapping[str, Any] | None = None,
         **changed: Any,
     ) -> Holder:
         """A holder that orchestrators reach under this name from now on.
@@ -112,14 +114,17 @@ class TravelWorld:
             name: Of the holder.
             source: Its tokens; those of the world where ``None``.
             bounds: Changes to ``GivingBounds``.
+            memory: Further arguments of ``GivenTrips``.
             changed: Further arguments of ``Holder``.
         """
         given: dict[str, Any] = {"max_bytes": 1 << 30, "timeout": TIMEOUT, "patience": PATIENCE}
         self.made[name] = holder = Holder(
             source or self.tokens[name],
+            given=GivenTrips(
+                RUN_ID, GivingBounds(**given | dict(bounds or {})), **dict(memory or {})
+            ),
             key=KEYS[name],
             share=partial(_share, name),
-            bounds=GivingBounds(**given | dict(bounds or {})),
             **changed,
         )
         self.stack.callback(holder.close)

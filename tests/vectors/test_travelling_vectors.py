@@ -1,9 +1,10 @@
-"""Fingerprints against vectors of an independent generator (tools/vectorgen/travelling.py)."""
+"""Fingerprints and memory against vectors of tools/vectorgen/travelling.py, made without us."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ import pytest
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.fingerprint import Fingerprint, pieces
 from sealtrain.base.secret import Secret
+from sealtrain.consortium.receipts import Anchor
+from sealtrain.sealing.datakey import DataKey
 from sealtrain_collab.travelling.capability import WriteCapability
+from sealtrain_collab.travelling.given import GivenFile, GivenTrips, GivingBounds
 from sealtrain_collab.travelling.measurement import fingerprint_of_bytes
 from sealtrain_collab.travelling.scrub import fingerprint_of, overwrite, proof_of
 from sealtrain_collab.travelling.states import STATE_ENTRY
@@ -63,3 +67,35 @@ def test_keys_of_a_capability_are_those_of_the_vector() -> None:
     capability = WriteCapability(id="00" * 16, trip=0, start=0, end=1, secret=secret)
     for name in ("write", "receipt", "fingerprint"):
         assert capability.key(name).reveal().hex() == vector[name]
+
+
+def test_a_holder_remembers_as_the_vector_does(tmp_path: Path) -> None:
+    (vector,) = VECTORS["memory"]
+    key, path = DataKey(bytes.fromhex(vector["key"])), tmp_path / "given.jsonl"
+    anchors: list[dict[str, Any]] = []
+
+    def file() -> GivenFile:
+        return GivenFile(
+            path,
+            key,
+            vector["run_id"],
+            every=1,
+            anchor=lambda counter, _, digest: anchors.append(
+                {"counter": counter, "digest": digest}
+            ),
+        )
+
+    bounds = GivingBounds(max_bytes=1 << 20, timeout=1.0, patience=1.0)
+    with closing(file()) as first:
+        trips = GivenTrips(vector["run_id"], bounds, remember=first.keep)
+        trips.begins(vector["run_id"], 0, 0, 512)
+        trips.begins(vector["run_id"], 3, 512, 1024)
+    with closing(file()) as again:
+        before = again.read(Anchor(**anchors[-1]))
+        trips = GivenTrips(vector["run_id"], bounds, remember=again.keep, before=before)
+        trips.goes_on(vector["run_id"], 2)
+        trips.begins(vector["run_id"], 2, 512, 768)
+    assert path.read_text().splitlines() == vector["lines"]
+    assert anchors[-1] == vector["anchor"]
+    found = GivenTrips(vector["run_id"], bounds, before=file().read(Anchor(**vector["anchor"])))
+    assert list(found.sizes) == [size for _, size in vector["counts"]]

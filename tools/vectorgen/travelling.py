@@ -1,6 +1,7 @@
 """Vectors of fingerprints of travelling runs, made without sealtrain.
 
-Writes ``vectors/travelling/fingerprints.json``: chunks, wipes, model states and capabilities.
+Writes ``vectors/travelling/fingerprints.json``: chunks, wipes, model states,
+capabilities and what a holder remembers.
 GHASH (NIST SP 800-38D §6.4) is written out over integers, and AES is used for single blocks
 alone; everything follows from the labels below, so a second run writes the same bytes. Run:
 ``python tools/vectorgen/travelling.py [FOLDER]``.
@@ -166,6 +167,29 @@ def keys() -> list[dict[str, Any]]:
     ]
 
 
+def memory() -> list[dict[str, Any]]:
+    """Lines of a holder that gave trips 0 and 3, lost trip 3 to a takeover, and gave trip 2."""
+    holder, run_id = seed("key of a holder for a run"), "5a" * 16
+    texts = (b"sealtrain/travel-given/v1", run_id.encode())
+    key = expand(holder, b"".join(len(text).to_bytes(4) + text for text in texts))
+    mac, lines = bytes(32), []
+    for trip, after, start, end in ((0, 0, 0, 512), (3, 1, 512, 1024), (2, 1, 512, 768)):
+        # Canonical JSON: names in order, no spaces.
+        body = f'{{"after":{after},"end":{end},"start":{start},"trip":{trip}}}'
+        mac = hmac.digest(key, mac + body.encode(), "sha256")
+        names = f'"after":{after},"end":{end},"mac":"{mac.hex()}","start":{start},"trip":{trip}'
+        lines.append(f"{{{names}}}")
+    return [
+        {
+            "key": holder.hex(),
+            "run_id": run_id,
+            "lines": lines,
+            "counts": [[0, 512], [2, 256]],
+            "anchor": {"counter": len(lines), "digest": mac.hex()},
+        }
+    ]
+
+
 def main() -> None:
     """Write the file."""
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else OUT
@@ -175,6 +199,7 @@ def main() -> None:
         "wiped": of_wipes(),
         "states": of_states(),
         "capabilities": keys(),
+        "memory": memory(),
     }
     text = json.dumps({"format": "sealtrain/travelling/v2", "cases": vectors}, indent=1)
     (out / "fingerprints.json").write_text(text + "\n")

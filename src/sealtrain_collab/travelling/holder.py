@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
@@ -19,10 +18,11 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.fingerprint import Fingerprint
 from sealtrain.base.models import Hex32, StrictModel, load_model
-from sealtrain.errors import CheckpointRefused, DataInvalid, LimitExceeded
+from sealtrain.errors import DataInvalid
 from sealtrain_collab.channel.answers import Done, answer, operation
 from sealtrain_collab.channel.channel import accept
 from sealtrain_collab.travelling.capability import WriteCapability, WriteConnection
+from sealtrain_collab.travelling.given import GivenTrips
 
 if TYPE_CHECKING:
     import socket
@@ -80,31 +80,14 @@ class Provision(StrictModel):
     capability: dict[str, JsonValue] = Field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivingBounds:
-    """How much a holder gives, and how long it waits.
-
-    Attributes:
-        max_bytes: Most it gives to one run, whatever it is asked.
-        timeout: Seconds the accelerator may take for a write.
-        patience: Seconds an orchestrator may be silent.
-        forgives: Most trips of a run that may be lost with an orchestrator.
-    """
-
-    max_bytes: int
-    timeout: float
-    patience: float
-    forgives: int = 8
-
-
 class Holder:
     """One holder in its own guest.
 
     Args:
         source: Its tokens.
+        given: Counts what it gives to its run, and bounds it.
         key: Key of the holder's for this run; the marks of its chunks are derived from it.
         share: What it adds to the standby's key, 32 bytes; raises when its lease has ended.
-        bounds: How much it gives, and how long it waits.
         report: Shows other parties how it came by its data; ``None`` without a report.
         writes: The accelerator's write port, whatever an orchestrator says; ``None`` to believe it.
         timer: Seconds, for timers.
@@ -117,9 +100,9 @@ class Holder:
         self,
         source: TokenSource,
         *,
+        given: GivenTrips,
         key: DataKey,
         share: Callable[[], bytes],
-        bounds: GivingBounds,
         report: Callable[[], bytes] | None = None,
         writes: tuple[str, int] | None = None,
         timer: Callable[[], float] = time.perf_counter,
@@ -127,24 +110,19 @@ class Holder:
         self._source = source
         self._key = key
         self._share = share
-        self._most = bounds.max_bytes
-        self._forgives = bounds.forgives
-        self._timeout = bounds.timeout
-        self._patience = bounds.patience
+        self._given = given
         self._report = report
         self._writes = writes
         self._timer = timer
         self._connection: WriteConnection | None = None
-        self._given: dict[tuple[str, int], int] = {}
-        self._left: list[tuple[int, int]] = []
-        """Ranges of its bytes that were on their way to an accelerator, whatever came of it."""
         self._lock = threading.RLock()
         self.over = threading.Event()
 
-    def given(self, run_id: str) -> tuple[int, ...]:
-        """Bytes of each chunk that it gave to a run and that was not forgiven."""
+    @property
+    def given(self) -> tuple[int, ...]:
+        """Bytes of each chunk that it gave and that was not forgiven."""
         with self._lock:
-            return tuple(size for (run, _), size in self._given.items() if run == run_id and size)
+            return self._given.sizes
 
     def serve(self, sock: socket.socket, conversation: Conversation) -> None:
         """Serve an orchestrator that proved itself to its end.
@@ -152,7 +130,7 @@ class Holder:
         Raises:
             SealtrainError: It did not prove itself, or the channel broke.
         """
-        with accept(sock, conversation, timeout=self._patience) as channel:
+        with accept(sock, conversation, timeout=self._given.bounds.patience) as channel:
             self.attend(channel)
 
     def attend(self, channel: AttestedChannel) -> None:
@@ -181,18 +159,7 @@ class Holder:
 
     def _join(self, asked: dict[str, Any]) -> Done:
         wanted = load_model(Join, asked, DataInvalid, "join")
-        lost = [one for one in self._given if one[0] == wanted.run_id and one[1] >= wanted.trip]
-        missing = max((trip + 1 for _, trip in lost), default=wanted.trip) - wanted.trip
-        if missing > self._forgives:
-            raise CheckpointRefused(
-                "the orchestrator goes on from an older state than can be the newest",
-                check="trips",
-                got=f"{missing} trips unknown to it",
-                expected=f"at most {self._forgives}",
-                hint="the store holds newer sealed states back; use the newest",
-            )
-        for one in lost:
-            del self._given[one]
+        self._given.goes_on(wanted.run_id, wanted.trip)
         return {"bytes": self._source.size, "share": to_base64(self._share())}, b""
 
     def _told(self, _asked: dict[str, Any]) -> Done:
@@ -225,26 +192,11 @@ class Holder:
     def _provided(self, asked: Provision) -> dict[str, JsonValue]:
         began = self._timer()
         capability = WriteCapability.from_dict(asked.capability)
-        trip = (asked.run_id, asked.trip)
-        if trip in self._given or capability.trip != asked.trip:
-            raise DataInvalid("this trip was served before, or is another", got=asked.trip)
-        left = self._most - sum(self._given.values())
-        if asked.size > left:
-            raise LimitExceeded(
-                "the orchestrator asks for more than this holder gives",
-                got=f"{asked.size} bytes",
-                expected=f"at most {left}",
-            )
-        if asked.offset + asked.size > self._source.size:
+        if capability.trip != asked.trip:
+            raise DataInvalid("the capability is for another trip", got=asked.trip)
+        end = asked.offset + asked.size
+        if end > self._source.size:
             raise DataInvalid("the holder has no such tokens", got=asked.offset)
-        # A write that failed gave its bytes all the same, to an accelerator that says otherwise.
-        leaving = _merged([*self._left, (asked.offset, asked.offset + asked.size)])
-        if sum(end - start for start, end in leaving) > self._most:
-            raise LimitExceeded(
-                "the orchestrator asks for other bytes than those that this holder has given",
-                got=f"{asked.size} bytes from {asked.offset}",
-                expected=f"at most {self._most} different bytes",
-            )
         imported = self._timer()
         opening = 0.0
         mark = Fingerprint(self._key.derive("travel-chunk", asked.run_id).reveal())
@@ -257,12 +209,10 @@ class Holder:
             opening += self._timer() - began
             mark.take(part)
 
-        # Counted before it leaves: whatever becomes of the write, this trip is used up.
-        self._given[trip] = 0
-        self._left = leaving
+        self._given.begins(asked.run_id, asked.trip, asked.offset, end)
         there = self._writes or (asked.host, asked.port)
         written = self._connected(there).write(capability, asked.size, fill)
-        self._given[trip] = written.size
+        self._given.wrote(asked.trip, written.size)
         timers = {
             "import_key": imported - began,
             "open": opening,
@@ -279,21 +229,10 @@ class Holder:
         """The connection to a write port, which is kept from trip to trip."""
         if self._connection is None or self._connection.address != address:
             self._hang_up()
-            self._connection = WriteConnection(address, timeout=self._timeout)
+            self._connection = WriteConnection(address, timeout=self._given.bounds.timeout)
         return self._connection
 
     def _hang_up(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-
-def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same bytes in as few ranges as there can be, in order."""
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(ranges):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged

@@ -34,9 +34,10 @@ from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import bind, listening
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.parties.party import Part, PartyRun
+from sealtrain_collab.travelling.given import GivenFile, GivenTrips, GivingBounds
 from sealtrain_collab.travelling.guest.held_rows import HeldRows
 from sealtrain_collab.travelling.guest.tokens import HeldTokens
-from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, GivingBounds, Holder
+from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, Holder
 from sealtrain_collab.travelling.recipe import Travelling, program_of, width_of
 from sealtrain_collab.travelling.standby import STANDBY_PURPOSE
 
@@ -47,10 +48,12 @@ if TYPE_CHECKING:
     from sealtrain.guest.settings import RunSettings
     from sealtrain_collab.channel.channel import AttestedChannel
 
-__all__ = ["Held", "Holding", "forgiven", "hold"]
+__all__ = ["GIVEN", "Held", "Holding", "forgiven", "given_file", "hold"]
 
 Address = tuple[str, int]
 _POLL_S = 0.2
+GIVEN = "given.jsonl"
+"""In the holder's folder: what it gave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +151,7 @@ def hold(
         )
         stack.callback(run.close)
         work = _Work(run, how, talk)
+        stack.callback(work.close)
         return secluded(
             run,
             lambda terminal: work.done(listener, channel, terminal),
@@ -159,6 +163,24 @@ def hold(
 def forgiven(guest: AttestedGuest) -> int:
     """Most trips that may be lost with an orchestrator (spec §6)."""
     return of_kind(guest.recipe, Travelling).seal_every + 1 + 2 * len(guest.recipe.owners)
+
+
+def given_file(run: PartyRun, *, every: int) -> GivenFile:
+    """What a holder gave, in its folder and anchored by its brokers.
+
+    Args:
+        run: The holder's.
+        every: As ``GivenFile``.
+    """
+
+    def anchor(counter: int, trip: int, digest: str) -> None:
+        from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+
+        run.keeper.sealed(CheckpointRef(counter=counter, step=trip, digest=digest))
+        if run.keeper.refused is not None:
+            raise run.keeper.refused
+
+    return GivenFile(run.settings.out / GIVEN, run.key, run.run_id, every=every, anchor=anchor)
 
 
 def _owner_of(guest: AttestedGuest, party: str) -> None:
@@ -234,22 +256,32 @@ class _Work:
             (column,) = run.recipe.columns.names
             source = HeldTokens(run.sources, column, run.keeper.require, width=width)
         limit = travelling.limit_of(run.name)
+        self._file = given_file(run, every=travelling.seal_every)
         self._holder = Holder(
             source,
+            given=GivenTrips(
+                run.run_id,
+                GivingBounds(
+                    max_bytes=source.size if limit is None else limit * width,
+                    forgives=forgiven(run),
+                    timeout=how.timeout,
+                    patience=how.wait,
+                ),
+                remember=self._file.keep,
+                before=self._file.read(run.grant.latest_checkpoint) if run.resumed else (),
+            ),
             key=run.key,
             share=lambda: run.share(STANDBY_PURPOSE),
-            bounds=GivingBounds(
-                max_bytes=source.size if limit is None else limit * width,
-                forgives=forgiven(run),
-                timeout=how.timeout,
-                patience=how.wait,
-            ),
             report=lambda: run.report(run.now()).to_bytes(),
             writes=how.writes,
         )
         self._talking = 0
         self._heard = time.monotonic()
         self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Close the file of what was given."""
+        self._file.close()
 
     def done(self, listener: socket.socket, channel: AttestedChannel, terminal: TextIO) -> Held:
         """Serve orchestrators until one says that the run is over."""
@@ -266,7 +298,7 @@ class _Work:
                         check="orchestrator",
                         got=f"none for {silent:.0f} s",
                     )
-        given = self._holder.given(run.run_id)
+        given = self._holder.given
         terminal.write(f"{run.name}: gave {len(given)} chunks, {sum(given)} bytes\n")
         return Held(party=run.name, run_id=run.run_id, chunks=len(given), bytes=sum(given))
 

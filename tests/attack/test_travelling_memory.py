@@ -1,0 +1,175 @@
+"""Holders of a travelling run that are started again, on a disk that somebody else writes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from travel_world import KEYS, RUN_ID
+
+from sealtrain.consortium.receipts import Anchor
+from sealtrain.errors import CheckpointRefused, DataInvalid, LimitExceeded
+from sealtrain_collab.travelling.given import GivenFile, GivenTrips, GivingBounds
+
+pytestmark = pytest.mark.claim("C282")
+BOUNDS = GivingBounds(max_bytes=100, timeout=1.0, patience=1.0, forgives=3)
+EVERY = 4
+
+
+class Disk:
+    """A holder's folder and the brokers that anchor it; each process reads both anew."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "given.jsonl"
+        self.anchors: list[Anchor] = []
+        self._open: GivenFile | None = None
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+
+    def file(self, holder: str = "clinic-a", run_id: str = RUN_ID) -> GivenFile:
+        return GivenFile(self.path, KEYS[holder], run_id, every=EVERY, anchor=self._anchor)
+
+    def process(self) -> GivenTrips:
+        """A holder that is started again; the process before it is dead."""
+        self.close()
+        self._open = file = self.file()
+        before = file.read(self.anchors[-1] if self.anchors else None)
+        return GivenTrips(RUN_ID, BOUNDS, remember=file.keep, before=before)
+
+    def _anchor(self, counter: int, _step: int, digest: str) -> None:
+        assert not self.anchors or counter > self.anchors[-1].counter
+        self.anchors.append(Anchor(counter=counter, digest=digest))
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    with closing(Disk(tmp_path)) as disk:
+        yield disk
+
+
+def give(trips: GivenTrips, first: int, end: int) -> None:
+    for trip in range(first, end):
+        trips.begins(RUN_ID, trip, 10 * trip, 10 * (trip + 1))
+        trips.wrote(trip, 10)
+
+
+def test_a_holder_that_is_started_again_knows_what_it_gave(disk: Disk) -> None:
+    give(disk.process(), 0, 6)
+    again = disk.process()
+    assert again.sizes == (10,) * 6
+    with pytest.raises(DataInvalid):
+        give(again, 5, 6)
+    with pytest.raises(CheckpointRefused, match="older state"):
+        again.goes_on(RUN_ID, 2)
+    again.goes_on(RUN_ID, 4)
+    give(disk.process(), 6, 7)  # the forgiveness came to nothing: nothing was given after it
+    disk.process().goes_on(RUN_ID, 4)
+    give(again := disk.process(), 7, 10)
+    assert sum(again.sizes) == BOUNDS.max_bytes
+    with pytest.raises(LimitExceeded):
+        give(disk.process(), 10, 11)
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["one process", "started again"])
+def test_no_number_of_takeovers_leads_further_back_than_one(restarts: bool, disk: Disk) -> None:
+    trips = disk.process()
+    give(trips, 0, 9)
+    for trip in (6, 5, 3, 0, 6):
+        trips = disk.process() if restarts else trips
+        if trip == 6:
+            trips.goes_on(RUN_ID, trip)
+            continue
+        with pytest.raises(CheckpointRefused) as caught:
+            trips.goes_on(RUN_ID, trip)
+        assert caught.value.check == "trips"
+
+
+def test_what_was_forgiven_stays_forgiven_and_counts_as_bytes_that_left(disk: Disk) -> None:
+    trips = disk.process()
+    give(trips, 0, 6)
+    trips.goes_on(RUN_ID, 4)
+    trips.begins(RUN_ID, 5, 60, 100)
+    again = disk.process()
+    assert again.sizes == (10, 10, 10, 10, 40)
+    # 100 different bytes are gone, though only 80 count.
+    with pytest.raises(LimitExceeded):
+        again.begins(RUN_ID, 6, 100, 110)
+    again.begins(RUN_ID, 6, 90, 100)
+
+
+def test_a_folder_that_was_put_back_or_emptied_is_refused(disk: Disk) -> None:
+    give(disk.process(), 0, 1)
+    old = disk.path.read_bytes()
+    give(disk.process(), 1, 7)
+    whole = disk.path.read_bytes()
+    first, *rest = whole.splitlines(keepends=True)
+    for there in (
+        old,
+        b"",
+        b"".join(rest),
+        first + b"".join(rest[1:]),
+        whole.replace(b'"end":20', b'"end":21'),
+        whole[:-1].replace(b"\n", b"\n\n", 1),
+        b"\x00" * len(whole),
+    ):
+        disk.path.write_bytes(there)
+        with pytest.raises(CheckpointRefused) as caught:
+            disk.process()
+        assert caught.value.check == "memory"
+    disk.path.unlink()
+    with pytest.raises(CheckpointRefused):
+        disk.process()
+    disk.path.write_bytes(whole)
+    assert len(disk.process().sizes) == 7
+
+
+def test_the_brokers_anchor_the_first_write_and_soon_the_others(disk: Disk) -> None:
+    give(disk.process(), 0, 7)
+    assert [one.counter for one in disk.anchors] == [1, 5]
+    give(disk.process(), 7, 8)  # what an earlier process did not have anchored, too
+    assert disk.anchors[-1].counter == 8
+
+
+def test_nothing_leaves_that_the_brokers_refuse_to_anchor(tmp_path: Path) -> None:
+    def refuses(*_: object) -> None:
+        raise CheckpointRefused("another guest went on", check="checkpoint")
+
+    file = GivenFile(tmp_path / "given.jsonl", KEYS["clinic-a"], RUN_ID, every=1, anchor=refuses)
+    trips = GivenTrips(RUN_ID, BOUNDS, remember=file.keep)
+    with closing(file), pytest.raises(CheckpointRefused, match="another guest"):
+        give(trips, 0, 1)
+    assert trips.sizes == ()
+
+
+@pytest.mark.parametrize(("holder", "run_id"), [("clinic-b", RUN_ID), ("clinic-a", "00" * 16)])
+def test_a_file_of_another_holder_or_run_says_nothing(holder: str, run_id: str, disk: Disk) -> None:
+    give(disk.process(), 0, 3)
+    there = disk.path.read_bytes()
+    assert disk.file(holder, run_id).read(None) == []
+    disk.path.write_bytes(there)
+    with pytest.raises(CheckpointRefused):
+        disk.file(holder, run_id).read(disk.anchors[-1])
+
+
+def test_a_holder_serves_one_run(disk: Disk) -> None:
+    trips = disk.process()
+    for asked in (lambda: trips.goes_on("00" * 16, 0),
+                  lambda: trips.begins("00" * 16, 0, 0, 10)):  # fmt: skip
+        with pytest.raises(DataInvalid) as caught:
+            asked()
+        assert caught.value.check == "run"
+    assert not disk.path.exists()
+
+
+def test_a_line_that_a_crash_tore_costs_only_itself(disk: Disk) -> None:
+    give(disk.process(), 0, 4)
+    with disk.path.open("ab") as file:
+        file.write(b'{"end":50,"ma')
+    again = disk.process()
+    assert len(again.sizes) == 4
+    give(again, 4, 6)
+    assert len(disk.process().sizes) == 6
