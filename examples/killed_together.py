@@ -124,7 +124,7 @@ def played(kind: str, out: Path, drawn: random.Random, as_json: bool) -> bool:
         print(json.dumps({"simulated": True, **told}, indent=2))
     else:
         for one in told["killed"]:
-            print(f"{one['kind']:12}{one['role']:20}{one['saw']}")
+            print(f"{one['kind']:12}{one['role']:24}{one['saw']}")
         print(f"verified    {told['checks']} checks passed")
     return bool(told["held"])
 

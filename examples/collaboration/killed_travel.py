@@ -2,7 +2,8 @@
 
 Orchestrator, standby, accelerator and each library's guest are ended with SIGKILL, each once, and
 started again from the ticket that they began with, at the address that they had; the orchestrator
-in its first moments, too, before it sealed anything.
+in its first moments, too, before it sealed anything. Only the accelerator comes back at another
+address, as on another machine: who talks to it gets another ticket.
 """
 
 from __future__ import annotations
@@ -51,10 +52,17 @@ class _Killed(Stage):
         self._tickets: dict[str, Path] = {}
         self._starts = 0
         self._parts: dict[str, Part] = {}
+        self._moves = 0
         self.seen: list[dict[str, Any]] = []
 
     def _train(self, path: Path) -> dict[str, Any]:
-        self._lay_out(path)
+        self._base = path.resolve().parent
+        first = free_ports(len(HOLDERS))
+        ports = range(first, first + len(HOLDERS))
+        self._places = {
+            name: f"127.0.0.1:{port}" for name, port in zip(HOLDERS, ports, strict=True)
+        }
+        self._lay_out()
         for role in (_ACCELERATOR, *HOLDERS):
             self._start(role)
         leader = self._restarted_at_once(self._start(_LEADER))
@@ -90,26 +98,28 @@ class _Killed(Stage):
         })  # fmt: skip
         return leader
 
-    def _lay_out(self, path: Path) -> None:
-        """Write every role's ticket; ports are kept, for a holder writes to no other one."""
-        base = ("--base", path.resolve().parent)
-        first = free_ports(2 + len(HOLDERS))
-        at = [f"127.0.0.1:{port}" for port in range(first, first + 2 + len(HOLDERS))]
-        places = dict(zip(HOLDERS, at[2:], strict=True))
+    def _lay_out(self) -> None:
+        """Write every role's ticket, with another address of the accelerator than before."""
+        self._moves += 1
+        base, first = ("--base", self._base), free_ports(2)
+        at = [f"127.0.0.1:{port}" for port in (first, first + 1)]
         listens = ("--listen", at[0], "--listen-writes", at[1])
-        self._tickets[_ACCELERATOR] = self._ticket(_ACCELERATOR, "accelerator", *base, *listens)
+        self._written(_ACCELERATOR, _ACCELERATOR, *base, *listens)
         peers = ("--peer", f"writes={at[1]}")
-        for holder, place in places.items():
-            self._tickets[holder] = self._ticket(
+        for holder, place in self._places.items():
+            self._written(
                 holder, "holder", *base, *self._brokers, *peers, "--listen", place,
                 "--party", holder, "--data", self._sealed,
             )  # fmt: skip
-        words = [word for one in places.items() for word in ("--holder", "=".join(one))]
+        words = [word for one in self._places.items() for word in ("--holder", "=".join(one))]
         for role in (_LEADER, _STANDBY):
-            self._tickets[role] = self._ticket(
+            self._written(
                 role, role, "--peer", f"accelerator={at[0]}", *peers, *base, *words,
                 *self._brokers, "--states", self._states,
             )  # fmt: skip
+
+    def _written(self, name: str, role: str, *words: str | Path) -> None:
+        self._tickets[name] = self._ticket(f"{name}-{self._moves}", role, *words)
 
     def _start(self, role: str) -> Part:
         """Start a role, and wait until it is there."""
@@ -149,8 +159,12 @@ class _Killed(Stage):
             began = time.monotonic()
             if not over:
                 seen["saw"] = self._left(leader)
+                self._lay_out()
             self._start(role)
             if not over:
+                for holder in HOLDERS:
+                    self._parts[holder].kill()
+                    self._start(holder)
                 leader = self._start(_LEADER)
                 leader.line("taking over", within=_WITHIN_S)
         else:
