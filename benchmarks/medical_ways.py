@@ -9,6 +9,7 @@ is measured as well. A sealed way names its twin: the same algorithm in the clea
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -210,6 +211,7 @@ def _federated(task: Task, how: Way) -> tuple[States, Told]:
             name: task.learner(recipe, plan, name, plain=not how.sealed, standins=made())
             for name in task.names
         }
+        gc.freeze()  # the trainer of each round collects garbage, over all of these models
         start = next(iter(learners.values())).initial()
         if how.sealed:
             carried = federated(recipe, rule, learners, settings.rounds, start)
