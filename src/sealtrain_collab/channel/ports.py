@@ -59,7 +59,7 @@ def listening(
             or by its class if it is not one of ours: nothing else of it, for it may quote a record.
         what: Name of the port for the log.
         connections: At a time; one more is closed at once.
-        say: Takes a line for each connection that ended with an error.
+        say: Takes a line for each connection that ended with an error, and one when it is full.
 
     Yields:
         The address that was bound.
@@ -87,6 +87,7 @@ def listening(
             slots.release()
 
     def accept() -> None:
+        full = False
         while not over.is_set():
             try:
                 sock, _caller = listener.accept()
@@ -96,7 +97,11 @@ def listening(
                 return
             if not slots.acquire(blocking=False):
                 sock.close()
+                if not full:  # once, however many call
+                    say(f"{what}: full, no more than {connections} connections at a time")
+                full = True
                 continue
+            full = False
             open_ones.add(sock)
             threading.Thread(target=serve, args=(sock,), daemon=True).start()
 
