@@ -25,13 +25,13 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from medical_sets import Read, folder_of, found_in
-from medical_split import PARTITIONS, Partition
+from medical_split import PARTITIONS, Partition, Records, divided
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "reference" / "benchmarks"
 CELLS = DOCS / "medical-cells.jsonl"
@@ -75,7 +75,7 @@ class Wanted:
 
     @property
     def digest(self) -> str:
-        """Of all settings that decide it."""
+        """Of the settings that decide it."""
         from medical_task import digest_of, settings_of
         from medical_ways import WAYS
 
@@ -168,14 +168,22 @@ def chosen(cells: Cells, collection: str, parties: int, way: str) -> Wanted | No
     )
 
 
-def read_cells(
-    path: Path, wanted_digest: Callable[[Wanted], str] = lambda one: one.digest
-) -> Cells:
-    """Cells of a file that were measured with today's settings; later lines never replace earlier.
+def divided_of(collection: str, read: Read) -> Records:
+    """A collection's records in their splits."""
+    from medical_task import settings_of
+
+    settings = settings_of(collection)
+    return divided(read, train=settings.train, test=settings.test)
+
+
+def read_cells(path: Path, records: Mapping[str, str]) -> Cells:
+    """Cells of a file that were measured with today's settings and records.
+
+    Later lines never replace earlier ones.
 
     Args:
         path: Need not exist.
-        wanted_digest: Of a cell's settings today.
+        records: Digest of the records of each collection that is at hand (``Records.digest``).
     """
     cells: Cells = {}
     if not path.exists():
@@ -187,7 +195,7 @@ def read_cells(
             continue  # a line that was being written when the machine stopped
         try:
             one = Wanted(**told["cell"])
-            if told["digest"] == wanted_digest(one):
+            if (told["digest"], told["records"]) == (one.digest, records.get(one.collection)):
                 cells.setdefault(one.key, told)
         except (KeyError, TypeError):
             continue  # of a way or a form that is no longer there
@@ -253,21 +261,20 @@ class Measuring:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        return {"cell": asdict(wanted), "digest": wanted.digest, **told}
+        of = {"cell": asdict(wanted), "digest": wanted.digest, "records": self._records.digest}
+        return of | told
 
     def _open(self, name: str) -> None:
         from transformers import AutoModelForSequenceClassification
         from transformers.utils import logging
 
         from medical_front import KeptFront
-        from medical_split import divided
-        from medical_task import LAYERS, settings_of
+        from medical_task import LAYERS
 
         if name == self._collection:
             return
         logging.set_verbosity_error()
-        settings = settings_of(name)
-        self._records = divided(self._reads[name], train=settings.train, test=settings.test)
+        self._records = divided_of(name, self._reads[name])
         build = AutoModelForSequenceClassification.from_pretrained
         self._front = KeptFront(build(self._package / "model"), LAYERS)
         self._collection = name
@@ -344,7 +351,7 @@ def main() -> None:
             parser.error(f"no such {what}: {one}; there are {', '.join(known)}")
     if given.seeds < 1 or min(given.parties) < 2:
         parser.error("at least one seed and two parties")
-    cells = read_cells(given.cells)
+    cells = read_cells(given.cells, {name: divided_of(name, reads[name]).digest for name in reads})
     grid = Grid(
         collections=names,
         partitions=given.partitions,

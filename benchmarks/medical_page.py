@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from measured_on import machine
-from medical import Cells, Grid, Wanted, choosing, chosen, words_of
+from medical import Cells, Grid, Wanted, choosing, chosen, divided_of, words_of
 from medical_sets import Read
-from medical_split import divided
 from medical_task import settings_of
 from medical_ways import WAYS, chooser_of, partition_of
 from sealtrain.base.files import atomic_write
@@ -46,7 +45,9 @@ def results_of(grid: Grid, cells: Cells, reads: dict[str, Read]) -> Told:
         for partition in grid.partitions
         for parties in grid.parties
     ]
-    measured = [place for place in places if any(_seeds(cells, place, way) for way in WAYS)]
+    measured = [
+        place for place in places if any(_seeds(cells, place, way) for way in dealt_ways(place[1]))
+    ]
     return {
         "machine": {
             name: value.partition("+")[0] if isinstance(value, str) else value
@@ -76,15 +77,33 @@ def results_of(grid: Grid, cells: Cells, reads: dict[str, Read]) -> Told:
     }
 
 
+def dealt_ways(partition: Any) -> list[str]:
+    """Ways that are measured with this partition; the others stand beside them in its tables."""
+    return [way for way in WAYS if partition_of(way, partition) == partition]
+
+
 def _rates(grid: Grid, cells: Cells, name: str, way: str) -> Told:
     """Chosen learning rates of a way, by number of parties."""
     found = {parties: chosen(cells, name, parties, way) for parties in grid.parties}
-    return {str(parties): best.rates for parties, best in found.items() if best is not None}
+    return {
+        str(parties): {"rates": best.rates, "equals": _equals(cells, best)}
+        for parties, best in found.items()
+        if best is not None
+    }
+
+
+def _equals(cells: Cells, best: Wanted) -> int:
+    """How many rates are as good on validation as the chosen one, itself among them."""
+    scores = [
+        cells[one.key]["at_records"]["validation"]
+        for one in choosing(best.collection, best.parties, best.way)
+    ]
+    return scores.count(max(scores))
 
 
 def _shape(name: str, read: Read) -> Told:
     settings = settings_of(name)
-    records = divided(read, train=settings.train, test=settings.test)
+    records = divided_of(name, read)
     ((_, most),) = Counter(row["label"] for row in records.test).most_common(1)
     return {
         "train": len(records.train),
@@ -119,13 +138,17 @@ def _place(cells: Cells, place: Place) -> Told:
     """The tables of one collection, partition and number of parties."""
     name, partition, parties = place
     found = {way: _seeds(cells, place, way) for way in WAYS}
+    dealt = dealt_ways(partition)
+    own = {way: told for way, told in found.items() if way in dealt}
     return {
         "collection": name,
         "partition": partition,
         "parties": parties,
         "rows": [_row(way, told) for way, told in found.items() if told],
-        "twins": list(_twins(found)),
-        "compared": _corrected([*_beside_pooled(found), *_beside_words(cells, name, found)]),
+        "twins": list(_twins(own)),
+        "compared": _corrected(
+            [*_beside_pooled(own, found["pooled"]), *_beside_words(cells, name, own)]
+        ),
     }
 
 
@@ -136,13 +159,14 @@ def _row(way: str, seeds: dict[int, Told]) -> Told:
             values = [cell[column][metric] for cell in seeds.values()]
             told[f"{column}_{metric}"] = [statistics.fmean(values), interval(values)]
     for figure in ("cpu", "bytes", "steps"):
-        told[figure] = statistics.fmean(cell[figure] for cell in seeds.values())
+        told[figure] = statistics.median(cell[figure] for cell in seeds.values())
     return told
 
 
 def _twins(found: dict[str, dict[int, Told]]) -> Iterator[Told]:
     """Every sealed way beside its twin, over the seeds that both have."""
-    for way, how in WAYS.items():
+    for way in found:
+        how = WAYS[way]
         if how.twin is None:
             continue
         both = sorted(found[way].keys() & found[how.twin].keys())
@@ -161,15 +185,27 @@ def _twins(found: dict[str, dict[int, Told]]) -> Iterator[Told]:
         }
 
 
-def _beside_pooled(found: dict[str, dict[int, Told]]) -> Iterator[Told]:
-    """Every way beside pooling, after equal steps and after equal records."""
+def _compared(found: dict[str, dict[int, Told]]) -> Iterator[tuple[str, dict[int, Told]]]:
+    """Ways to test beside others; a sealed way that equals its twin to the bit is no second one."""
     for way, seeds in found.items():
-        both = sorted(seeds.keys() & found["pooled"].keys())
+        twin = WAYS[way].twin
+        if twin is None or _states(seeds) != _states(found[twin]):
+            yield way, seeds
+
+
+def _states(seeds: dict[int, Told]) -> dict[int, str]:
+    return {seed: cell["states"] for seed, cell in seeds.items()}
+
+
+def _beside_pooled(found: dict[str, dict[int, Told]], pooled: dict[int, Told]) -> Iterator[Told]:
+    """Every way beside pooling, after equal steps and after equal records."""
+    for way, seeds in _compared(found):
+        both = sorted(seeds.keys() & pooled.keys())
         if way == "pooled" or len(both) < 2:
             continue
         for column in _COLUMNS:
             values = [
-                [found[name][seed][column]["accuracy"] for seed in both] for name in (way, "pooled")
+                [cells[seed][column]["accuracy"] for seed in both] for cells in (seeds, pooled)
             ]
             yield {
                 "way": way,
@@ -184,7 +220,7 @@ def _beside_pooled(found: dict[str, dict[int, Told]]) -> Iterator[Told]:
 def _beside_words(cells: Cells, name: str, found: dict[str, dict[int, Told]]) -> Iterator[Told]:
     """Every way beside TF-IDF, which reads each record of training as often as it wants."""
     words = cells.get(words_of(name).key)
-    for way, seeds in found.items():
+    for way, seeds in _compared(found):
         if words is None or len(seeds) < 2:
             continue
         values = [seeds[seed]["at_records"]["accuracy"] for seed in sorted(seeds)]
@@ -305,20 +341,23 @@ def _head(results: Told) -> str:
     )
     twins = [twin for place in results["places"] for twin in place["twins"]]
     pairs, equal = (sum(twin[name] for twin in twins) for name in ("seeds", "equal"))
+    claim = (
+        "**Sealing changes no result: the same algorithm gives the same numbers sealed and in the "
+        "clear.** "
+    )
     found = (
-        f"In {equal} of {pairs} pairs of a sealed run and\nits twin in the clear, every adapter of "
-        "every round is the same, bit for bit."
+        f"In {equal} of {pairs} pairs of a sealed run and\nits twin in the clear, every adapter "
+        "that was kept is the same, bit for bit."
         if pairs
         else "Tests show it for each sealed way;\nthis table has no pair yet."
     )
     return (
         "# Ways to train together on medical text\n\n"
-        f"**Sealing changes no result: the same algorithm gives the same numbers sealed and in the "
-        f"clear.** {found}\n\n"
+        f"{claim if equal == pairs else ''}{found}\n\n"
         f"Made by `python benchmarks/medical.py --no-run --write` in {results['seconds']} s of "
         f"processor time, from {results['cells']} cells;\nmeasuring these took "
         f"{results['processor_seconds']} s on one thread.\n"
-        f"{facts['processor']}, {facts['processors']} processors; {versions}.\n"
+        f"Written on {facts['processor']}, {facts['processors']} processors; {versions}.\n"
         "[How we measured](medical-method.md) says what is real, what each column means and how "
         "settings were chosen.\n"
         "No figure is extrapolated: cells that were not measured are "
@@ -341,7 +380,10 @@ def _collections(results: Told) -> Iterator[str]:
             f"| {shape['labels']} | {_points(shape['commonest'])} | {shown[0]} | {shown[1]} |"
         )
     yield ""
-    yield "Learning rates, chosen on validation:\n"
+    yield (
+        "Learning rates, chosen on validation; in brackets how many are as good there, of which "
+        "this is the smallest:\n"
+    )
     parties = sorted(
         {int(of) for ways in results["rates"].values() for rates in ways.values() for of in rates}
     )
@@ -349,9 +391,15 @@ def _collections(results: Told) -> Iterator[str]:
     yield "|---|---|" + "---:|" * len(parties)
     for name, ways in results["rates"].items():
         for way, rates in ways.items():
-            told = " | ".join(rates.get(str(of), "-") for of in parties)
+            told = " | ".join(_rate(rates.get(str(of))) for of in parties)
             yield f"| `{name}` | {WAYS[way].title} | {told} |"
     yield ""
+
+
+def _rate(chosen: Told | None) -> str:
+    if chosen is None:
+        return "-"
+    return chosen["rates"] + (f" ({chosen['equals']})" if chosen["equals"] > 1 else "")
 
 
 def _tables(place: Told, words: Told | None) -> Iterator[str]:
@@ -382,6 +430,8 @@ def _tables(place: Told, words: Told | None) -> Iterator[str]:
             f"| {row['seeds']} | {row['cpu']:.0f} | {row['bytes'] / 1e6:.1f} |"
         )
     yield ""
+    if place["partition"] != "iid":
+        yield "Central ways and cut models are those of the IID table: they have all records.\n"
     if place["twins"]:
         yield "| sealed | twin in the clear | seeds | equal to the bit | furthest, points | p |"
         yield "|---|---|---:|---:|---:|---|"

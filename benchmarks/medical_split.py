@@ -1,20 +1,23 @@
 """Who has which records: training, validation and test, and the parties' shares of training.
 
-A patient's records stay together in every split. Test records are those of the collection; nothing
-here or in choosing a setting reads them. Validation is a share of the training patients, the same
-for every way, seed and partition, so that what is chosen on it is chosen on the same records.
+A patient's records stay together in every split, and no text is in two. Test records are those of
+the collection; nothing here or in choosing a setting reads them. Validation is a share of the
+training patients, the same for every way, seed and partition, so that what is chosen on it is
+chosen on the same records.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
 import numpy as np
 
 from medical_sets import Read, Rows
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.digests import sha256_hex
 
 Partition = Literal["iid", "dirichlet"]
 PARTITIONS: tuple[Partition, ...] = get_args(Partition)
@@ -43,6 +46,11 @@ class Records:
         """All labels of the collection, sorted."""
         return sorted({row["label"] for row in (*self.train, *self.validation, *self.test)})
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all rows, 64 hex digits."""
+        return sha256_hex(canonical_json(asdict(self)))
+
 
 def divided(read: Read, *, train: int | None = None, test: int | None = None) -> Records:
     """Records for training, validation and test.
@@ -70,11 +78,15 @@ def divided(read: Read, *, train: int | None = None, test: int | None = None) ->
     if not 0 < count < len(patients):
         raise ValueError(f"no validation split of {len(patients)} patients")
     held = set(patients[:count])
-    return Records(
-        train=[row for row in given if row["patient"] not in held],
-        validation=[row for row in given if row["patient"] in held],
-        test=tested,
-    )
+    validation = _unlike([row for row in given if row["patient"] in held], tested)
+    train = _unlike([row for row in given if row["patient"] not in held], [*tested, *validation])
+    return Records(train=train, validation=validation, test=tested)
+
+
+def _unlike(rows: Rows, others: Rows) -> Rows:
+    """Rows whose text none of the others has: patients may have one text, word for word."""
+    texts = {row["text"] for row in others}
+    return [row for row in rows if row["text"] not in texts]
 
 
 def shares(rows: Rows, partition: Partition, parties: int, seed: int) -> list[Rows]:

@@ -103,14 +103,22 @@ def settings_of(collection: str, parties: int = FEWEST) -> Settings:
     return SETTINGS.get(collection, OTHERS).shared_by(parties)
 
 
+METHOD = 2
+"""Goes up when the code changes what a cell is: its recipe, its measuring, how records are read."""
+
+
 def digest_of(settings: Settings, way: Told) -> str:
-    """Of all that decides a cell besides its name: SHA-256, 64 hex digits.
+    """Of the settings that decide a cell besides its name and records: SHA-256, 64 hex digits.
 
     Args:
         settings: Of its collection and number of parties.
         way: What describes its way.
     """
-    decided: Told = {"way": way, "validation": [VALIDATION_SHARE, VALIDATION_MOST]}
+    decided: Told = {
+        "method": METHOD,
+        "way": way,
+        "validation": [VALIDATION_SHARE, VALIDATION_MOST],
+    }
     if way["kind"] == "words":
         decided |= {"train": settings.train, "test": settings.test, "strengths": STRENGTHS}
     else:
@@ -189,7 +197,7 @@ class Task:
                 role="train" if name in self.names else "test",
                 owner=name,
                 name="records",
-                weight=float(len(self.rows[name])) if name in self.names else 1.0,
+                weight=1.0,  # of each record, so none comes up twice as often as another
                 dataset=PlainRecords(self._dataset(name)) if plain else self._dataset(name),
             )
             for name in names

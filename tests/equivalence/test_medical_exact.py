@@ -12,12 +12,11 @@ from medical_world import SETTINGS, collection, encoder, medical
 from medical_front import first_token_only
 from medical_split import divided
 from medical_ways import WAYS, cell
+from sealtrain.training.data.order import Order
 
 
 @pytest.mark.claim("C240")
-@pytest.mark.parametrize(
-    "way", ["fedavg-sealed", "exact-sealed", "ffa-sealed", "split2", "ptuning-pads", "method1"]
-)
+@pytest.mark.parametrize("way", [way for way, how in WAYS.items() if how.twin is not None])
 def test_a_sealed_way_equals_its_twin_to_the_bit(way: str, tmp_path: Path) -> None:
     world = medical(tmp_path)
     twin = WAYS[way].twin
@@ -51,6 +50,19 @@ def test_test_records_choose_nothing(tmp_path: Path) -> None:
     assert swapped["states"] == honest["states"]
     for name in ("validation", "stopped"):
         assert swapped["at_records"][name] == honest["at_records"][name]
+
+
+def test_records_of_a_central_way_come_up_equally_often_however_they_were_dealt_out(
+    tmp_path: Path,
+) -> None:
+    records = divided(collection)
+    task = medical(tmp_path).task("dealt", records, partition="dirichlet")
+    sizes = [len(task.rows[name]) for name in task.names]
+    assert max(sizes) > min(sizes)
+    sources = task.sources(*task.names)
+    order = Order([one.dataset.batch_rows for one in sources], [one.weight for one in sources],
+                  seed=1)  # fmt: skip
+    assert order.epoch_rows() == len(records.train)
 
 
 def test_the_kept_front_computes_what_the_whole_encoder_does(tmp_path: Path) -> None:

@@ -45,6 +45,20 @@ def test_no_patient_is_in_two_splits() -> None:
     assert len(records.train) + len(records.validation) == 400
 
 
+@pytest.mark.claim("C241")
+def test_no_text_is_in_two_splits() -> None:
+    """Of other patients, word for word."""
+    train = [row | {"text": f"text {number % 90}"} for number, row in enumerate(rows(400))]
+    tested = [row | {"text": f"text {number}"} for number, row in enumerate(rows(30, first=1000))]
+    records = divided(lambda: (train, tested))
+    parts = [records.train, records.validation, records.test]
+    texts = [{row["text"] for row in part} for part in parts]
+    assert all(parts)
+    assert len(records.test) == 30
+    assert not (texts[0] & texts[1])
+    assert not ((texts[0] | texts[1]) & texts[2])
+
+
 def test_a_collection_whose_test_patients_train_is_refused() -> None:
     with pytest.raises(ValueError, match="1 patients"):
         divided(lambda: (rows(40), rows(2)))
@@ -103,11 +117,15 @@ def test_sealed_ways_take_the_rate_of_the_algorithm_in_the_clear() -> None:
         assert not WAYS[chooser_of(way)].sealed
 
 
+NOTES = {"notes": "5c" * 32}
+
+
 def told(one: Wanted, validation: float = 0.5, accuracy: float = 0.6) -> dict[str, Any]:
     metrics = {"accuracy": accuracy, "f1": 0.4, "validation": validation, "stopped": 4}
     return {
         "cell": {name: getattr(one, name) for name in one.__slots__},
         "digest": one.digest,
+        "records": NOTES["notes"],
         "at_steps": metrics,
         "at_records": metrics,
         "cpu": 1.0,
@@ -136,15 +154,17 @@ def test_a_changed_setting_invalidates_its_cell(
 ) -> None:
     path, one = tmp_path / "cells.jsonl", wanted()
     keep(path, told(one))
-    assert read_cells(path).keys() == {one.key}
+    assert read_cells(path, NOTES).keys() == {one.key}
     monkeypatch.setitem(
         medical_task.SETTINGS, "notes", Settings(length=64, rounds=1, local_steps=1)
     )
-    assert read_cells(path) == {}
+    assert read_cells(path, NOTES) == {}
     keep(path, told(one))
-    assert read_cells(path).keys() == {one.key}
+    assert read_cells(path, NOTES).keys() == {one.key}
+    assert read_cells(path, {"notes": "00" * 32}) == {}  # other records under the same name
+    assert read_cells(path, {}) == {}
     monkeypatch.setattr(medical_task, "LORA", medical_task.LORA | {"r": 4})
-    assert read_cells(path) == {}
+    assert read_cells(path, NOTES) == {}
 
 
 def test_a_cell_is_written_once_and_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
@@ -154,7 +174,7 @@ def test_a_cell_is_written_once_and_a_torn_line_costs_only_itself(tmp_path: Path
         file.write(json.dumps(told(wanted(seed=2)))[:40])
     keep(path, told(wanted(seed=3)))
     keep(path, told(wanted(), accuracy=0.9))
-    cells = read_cells(path)
+    cells = read_cells(path, NOTES)
     assert {key.rpartition("/")[2] for key in cells} == {"1", "3"}
     assert cells[wanted().key]["at_records"]["accuracy"] == 0.6
 
@@ -225,18 +245,53 @@ def test_a_resumed_grid_wants_only_what_is_missing() -> None:
     assert [one for one in grid.wanted(cells) if one.key not in cells] == []
 
 
-def test_the_page_counts_what_is_missing(tmp_path: Path) -> None:
-    folder = tmp_path / "notes"
-    folder.mkdir()
+def collected(folder: Path) -> dict[str, Any]:
+    """A folder of one collection."""
+    place = folder / "notes"
+    place.mkdir()
     for name, part in (("train", rows(100)), ("test", rows(20, first=1000))):
         lines = "".join(json.dumps(row) + "\n" for row in part)
-        (folder / f"{name}.jsonl").write_text(lines, "utf-8")
-    reads = found_in(tmp_path)
+        (place / f"{name}.jsonl").write_text(lines, "utf-8")
+    return found_in(folder)
+
+
+def test_the_page_counts_what_is_missing(tmp_path: Path) -> None:
+    reads = collected(tmp_path)
     grid = Grid(collections=["notes"], partitions=["iid"], parties=[3], ways=["fedavg"], seeds=3)
     cells = {one.key: told(one) for one in choosing("notes", 3, "fedavg")}
     results = results_of(grid, cells, reads)
     assert [line["ways"] for line in results["missing"]] == [{"fedavg": 2}]
     assert [row["seeds"] for place in results["places"] for row in place["rows"]] == [1]
+
+
+def test_a_table_of_dirichlet_parties_tests_only_what_was_dealt_out(tmp_path: Path) -> None:
+    reads = collected(tmp_path)
+    ways = ["pooled", "int8", "split1", "fedavg", "fedavg-sealed", "ffa"]
+    grid = Grid(collections=["notes"], partitions=["iid", "dirichlet"], parties=[3], ways=ways,
+                seeds=2)  # fmt: skip
+    cells: dict[str, Any] = {}
+    for one in grid.wanted(cells):
+        accuracy = 0.6 + 0.01 * one.seed + 0.001 * len(one.way)
+        own = {"states": f"{WAYS[one.way].rule}{one.partition}{one.seed}"}
+        cells.setdefault(one.key, told(one, accuracy=accuracy) | own)
+    even, dealt = results_of(grid, cells, reads)["places"]
+    assert (even["partition"], dealt["partition"]) == ("iid", "dirichlet")
+    assert [row["way"] for row in dealt["rows"]] == [row["way"] for row in even["rows"]]
+    assert {twin["way"] for twin in even["twins"]} == {"split1", "fedavg-sealed"}
+    assert {twin["way"] for twin in dealt["twins"]} == {"fedavg-sealed"}
+    # A sealed way that equals its twin is not tested a second time.
+    assert {line["way"] for line in dealt["compared"]} == {"fedavg", "ffa"}
+    assert "fedavg-sealed" not in {line["way"] for line in even["compared"]}
+
+
+def test_a_place_with_central_ways_alone_is_no_table_of_dirichlet_parties(tmp_path: Path) -> None:
+    grid = Grid(collections=["notes"], partitions=["iid", "dirichlet"], parties=[3],
+                ways=["pooled"], seeds=1)  # fmt: skip
+    cells: dict[str, Any] = {}
+    for one in grid.wanted(cells):
+        cells.setdefault(one.key, told(one))
+    places = results_of(grid, cells, collected(tmp_path))["places"]
+    assert [place["partition"] for place in places] == ["iid"]
 
 
 def test_paired_tests_are_those_of_scipy() -> None:
