@@ -131,8 +131,10 @@ class Holders:
             # A holder counts what it gave; every run of this benchmark begins anew.
             with tempfile.TemporaryDirectory() as folder:
                 file = GivenFile(Path(folder, "given.jsonl"), key, RUN_ID, every=SEAL_EVERY,
-                                 anchor=lambda *_: None)  # fmt: skip
+                                 anchor=lambda *_, wait: None)  # fmt: skip
                 bounds = GivingBounds(max_bytes=1 << 40, timeout=PATIENCE, patience=PATIENCE)
+                file.read(None)
+                file.begin()
                 holder = Holder(
                     source,
                     given=GivenTrips(RUN_ID, bounds, remember=file.keep),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,7 +12,13 @@ import pytest
 from travel_world import KEYS, RUN_ID
 
 from sealtrain.consortium.receipts import Anchor
-from sealtrain.errors import CheckpointRefused, DataInvalid, LimitExceeded
+from sealtrain.errors import (
+    AlreadyExists,
+    CheckpointRefused,
+    DataInvalid,
+    LimitExceeded,
+    StorageFailed,
+)
 from sealtrain_collab.travelling.given import GivenFile, GivenTrips, GivingBounds
 
 pytestmark = pytest.mark.claim("C282")
@@ -38,9 +46,11 @@ class Disk:
         self.close()
         self._open = file = self.file()
         before = file.read(self.anchors[-1] if self.anchors else None)
+        file.begin()
         return GivenTrips(RUN_ID, BOUNDS, remember=file.keep, before=before)
 
-    def _anchor(self, counter: int, _step: int, digest: str) -> None:
+    def _anchor(self, counter: int, trip: int, digest: str, *, wait: bool) -> None:
+        assert wait == (trip == 0)
         assert not self.anchors or counter > self.anchors[-1].counter
         self.anchors.append(Anchor(counter=counter, digest=digest))
 
@@ -123,6 +133,7 @@ def test_a_folder_that_was_put_back_or_emptied_is_refused(disk: Disk) -> None:
     disk.path.unlink()
     with pytest.raises(CheckpointRefused):
         disk.process()
+    disk.close()
     disk.path.write_bytes(whole)
     assert len(disk.process().sizes) == 7
 
@@ -130,29 +141,77 @@ def test_a_folder_that_was_put_back_or_emptied_is_refused(disk: Disk) -> None:
 def test_the_brokers_anchor_the_first_write_and_soon_the_others(disk: Disk) -> None:
     give(disk.process(), 0, 7)
     assert [one.counter for one in disk.anchors] == [1, 5]
-    give(disk.process(), 7, 8)  # what an earlier process did not have anchored, too
-    assert disk.anchors[-1].counter == 8
+    disk.process()  # what an earlier process did not have anchored, too
+    assert disk.anchors[-1].counter == 9
 
 
-def test_nothing_leaves_that_the_brokers_refuse_to_anchor(tmp_path: Path) -> None:
-    def refuses(*_: object) -> None:
-        raise CheckpointRefused("another guest went on", check="checkpoint")
+@pytest.mark.parametrize("when", ["it begins", "it gives"])
+def test_nothing_leaves_after_the_brokers_refused_to_anchor(when: str, tmp_path: Path) -> None:
+    def anchor(counter: int, _trip: int, _digest: str, *, wait: bool) -> None:
+        assert wait == (counter == 1)
+        if (when == "it begins") == wait:
+            raise CheckpointRefused("another guest went on", check="checkpoint")
 
-    file = GivenFile(tmp_path / "given.jsonl", KEYS["clinic-a"], RUN_ID, every=1, anchor=refuses)
+    file = GivenFile(tmp_path / "given.jsonl", KEYS["clinic-a"], RUN_ID, every=2, anchor=anchor)
     trips = GivenTrips(RUN_ID, BOUNDS, remember=file.keep)
+
+    def process() -> None:
+        file.read(None)
+        file.begin()
+        give(trips, 0, 3)
+
     with closing(file), pytest.raises(CheckpointRefused, match="another guest"):
-        give(trips, 0, 1)
-    assert trips.sizes == ()
+        process()
+    assert trips.sizes == (() if when == "it begins" else (10,))
+
+
+def test_two_processes_of_a_holder_do_not_write_one_file(disk: Disk) -> None:
+    give(disk.process(), 0, 3)
+    other = disk.file()
+    with closing(other), pytest.raises(AlreadyExists):
+        other.read(disk.anchors[-1])
+    give(disk.process(), 3, 4)
+
+
+def test_a_write_that_a_death_cut_off_does_not_count_once_its_bytes_are_asked_for_again(
+    disk: Disk,
+) -> None:
+    trips = disk.process()
+    give(trips, 0, 5)
+    trips.begins(RUN_ID, 5, 50, 60)
+    again = disk.process()
+    assert again.sizes == (10,) * 6
+    for trip in range(6, 11):
+        again.begins(RUN_ID, trip, 10 * trip - 10, 10 * trip)
+        again.wrote(trip, 10)
+    assert sum(again.sizes) == BOUNDS.max_bytes
+    later = disk.process()
+    assert sum(later.sizes) == BOUNDS.max_bytes
+    with pytest.raises(LimitExceeded):  # different bytes stay bounded, whatever is asked for again
+        later.begins(RUN_ID, 11, 95, 105)
+
+
+def test_a_full_disk_is_told_as_such(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    trips = disk.process()
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageFailed):
+        give(trips, 0, 9)
 
 
 @pytest.mark.parametrize(("holder", "run_id"), [("clinic-b", RUN_ID), ("clinic-a", "00" * 16)])
 def test_a_file_of_another_holder_or_run_says_nothing(holder: str, run_id: str, disk: Disk) -> None:
     give(disk.process(), 0, 3)
+    disk.close()
     there = disk.path.read_bytes()
-    assert disk.file(holder, run_id).read(None) == []
+    with closing(disk.file(holder, run_id)) as file:
+        assert file.read(None) == []
     disk.path.write_bytes(there)
-    with pytest.raises(CheckpointRefused):
-        disk.file(holder, run_id).read(disk.anchors[-1])
+    with closing(disk.file(holder, run_id)) as file, pytest.raises(CheckpointRefused):
+        file.read(disk.anchors[-1])
 
 
 def test_a_holder_serves_one_run(disk: Disk) -> None:
@@ -162,7 +221,7 @@ def test_a_holder_serves_one_run(disk: Disk) -> None:
         with pytest.raises(DataInvalid) as caught:
             asked()
         assert caught.value.check == "run"
-    assert not disk.path.exists()
+    assert len(disk.path.read_bytes().splitlines()) == 1
 
 
 def test_a_line_that_a_crash_tore_costs_only_itself(disk: Disk) -> None:

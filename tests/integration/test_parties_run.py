@@ -23,6 +23,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import (
     AlreadyExists,
     ApprovalRevoked,
+    BrokerUnreachable,
     CheckpointRefused,
     ClaimContradicted,
     ComposeHashMismatch,
@@ -215,17 +216,18 @@ def test_brokers_know_what_a_holder_gave_whatever_becomes_of_its_folder(at: Join
         party, file = process(resume=resume)
         with closing(party), closing(file), party.keeper:
             counted = counts(party, file)
+            file.begin()
             for trip in trips:
                 counted.begins(run_id, trip, 10 * trip, 10 * trip + 10)
 
     def counts(party: PartyRun, file: GivenFile) -> GivenTrips:
         bounds = GivingBounds(max_bytes=1 << 20, timeout=1.0, patience=1.0)
-        before = file.read(party.grant.latest_checkpoint) if party.resumed else ()
+        before = file.read(party.grant.latest_checkpoint if party.resumed else None)
         return GivenTrips(run_id, bounds, remember=file.keep, before=before)
 
     def refused(out: str = "gave") -> None:
         party, file = process(out=out)
-        with closing(party), pytest.raises(CheckpointRefused) as caught:
+        with closing(party), closing(file), pytest.raises(CheckpointRefused) as caught:
             counts(party, file)
         assert caught.value.check == "memory"
 
@@ -234,11 +236,14 @@ def test_brokers_know_what_a_holder_gave_whatever_becomes_of_its_folder(at: Join
     old = path.read_bytes()
     gives(1, 2)
     party, file = process()
-    with closing(party):
+    with closing(party), closing(file):
         assert counts(party, file).sizes == (10, 10, 10)
         anchored = party.grant.latest_checkpoint
         assert anchored is not None
-        assert anchored.counter == 2  # the first write of each process
+        assert anchored.counter == 3  # two lines of the first process, and where the next began
+        with pytest.raises(BrokerUnreachable) as caught:
+            file.begin()  # nobody asks the brokers: the keeper does not run
+        assert caught.value.check == "memory"
     there = path.read_bytes()
     path.write_bytes(old)
     refused()

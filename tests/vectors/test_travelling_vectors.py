@@ -80,22 +80,27 @@ def test_a_holder_remembers_as_the_vector_does(tmp_path: Path) -> None:
             key,
             vector["run_id"],
             every=1,
-            anchor=lambda counter, _, digest: anchors.append(
+            anchor=lambda counter, _, digest, **_wait: anchors.append(
                 {"counter": counter, "digest": digest}
             ),
         )
 
     bounds = GivingBounds(max_bytes=1 << 20, timeout=1.0, patience=1.0)
     with closing(file()) as first:
+        first.read(None)
+        first.begin()
         trips = GivenTrips(vector["run_id"], bounds, remember=first.keep)
         trips.begins(vector["run_id"], 0, 0, 512)
         trips.begins(vector["run_id"], 3, 512, 1024)
     with closing(file()) as again:
         before = again.read(Anchor(**anchors[-1]))
+        again.begin()
         trips = GivenTrips(vector["run_id"], bounds, remember=again.keep, before=before)
         trips.goes_on(vector["run_id"], 2)
         trips.begins(vector["run_id"], 2, 512, 768)
     assert path.read_text().splitlines() == vector["lines"]
     assert anchors[-1] == vector["anchor"]
-    found = GivenTrips(vector["run_id"], bounds, before=file().read(Anchor(**vector["anchor"])))
+    with closing(file()) as last:
+        before = last.read(Anchor(**vector["anchor"]))
+    found = GivenTrips(vector["run_id"], bounds, before=before)
     assert list(found.sizes) == [size for _, size in vector["counts"]]

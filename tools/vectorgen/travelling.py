@@ -168,12 +168,21 @@ def keys() -> list[dict[str, Any]]:
 
 
 def memory() -> list[dict[str, Any]]:
-    """Lines of a holder that gave trips 0 and 3, lost trip 3 to a takeover, and gave trip 2."""
+    """Lines of a holder that gave trips 0 and 3, lost trip 3 to a takeover, and gave trip 2.
+
+    It was started twice: a line without bytes stands where each process began.
+    """
     holder, run_id = seed("key of a holder for a run"), "5a" * 16
     texts = (b"sealtrain/travel-given/v1", run_id.encode())
     key = expand(holder, b"".join(len(text).to_bytes(4) + text for text in texts))
     mac, lines = bytes(32), []
-    for trip, after, start, end in ((0, 0, 0, 512), (3, 1, 512, 1024), (2, 1, 512, 768)):
+    for trip, after, start, end in (
+        (0, 0, 0, 0),
+        (0, 0, 0, 512),
+        (3, 1, 512, 1024),
+        (0, 0, 0, 0),
+        (2, 1, 512, 768),
+    ):
         # Canonical JSON: names in order, no spaces.
         body = f'{{"after":{after},"end":{end},"start":{start},"trip":{trip}}}'
         mac = hmac.digest(key, mac + body.encode(), "sha256")

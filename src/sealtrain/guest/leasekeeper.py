@@ -209,10 +209,14 @@ class LeaseKeeper:
         if ref.counter > anchored:
             self.sealed(ref)
 
-    def sealed(self, ref: CheckpointRef) -> None:
+    def sealed(self, ref: CheckpointRef, *, wait: bool = True) -> None:
         """Have a complete checkpoint anchored; wait for it while the brokers answer.
 
         So the anchor is never more than one checkpoint behind, unless they do not answer.
+
+        Args:
+            ref: The checkpoint.
+            wait: Otherwise it is anchored behind what the caller does next.
         """
         with self._changed:
             self._pending, self._newest = ref, ref.counter
@@ -220,7 +224,7 @@ class LeaseKeeper:
                 return
             self._next_at = self._lease.moment()
             self._wake()
-            if self._thread is not None:
+            if self._thread is not None and wait:
                 self._changed.wait_for(
                     lambda: (
                         self.anchored >= ref.counter
@@ -340,9 +344,8 @@ class LeaseKeeper:
         self._standing = self._standing.after_renewal(ending=ending)
         self._pause = _FIRST_PAUSE
         self._next_at, self._renewed_at = self._half(), self._lease.moment()
-        if pending is None:
-            return
-        self.anchored = pending.counter
+        if pending is not None:
+            self.anchored = pending.counter
         if self._pending is pending:
             self._pending = None
         else:  # another one was sealed meanwhile

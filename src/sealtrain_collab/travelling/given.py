@@ -6,18 +6,26 @@ the holder's for the run; the brokers' anchor proves that no older file lies in 
 
 from __future__ import annotations
 
+import fcntl
 import hmac
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Protocol
 
 from pydantic import Field
 
-from sealtrain.base.files import read_bounded, sync
+from sealtrain.base.files import read_bounded, sync, system_failure
 from sealtrain.base.models import Hex64, StrictModel, load_json
-from sealtrain.errors import CheckpointRefused, DataInvalid, LimitExceeded
+from sealtrain.errors import (
+    AlreadyExists,
+    CheckpointRefused,
+    DataInvalid,
+    LimitExceeded,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from sealtrain.consortium.receipts import Anchor
@@ -30,7 +38,7 @@ _Count = Annotated[int, Field(ge=0, le=1 << 53)]
 
 
 class Write(StrictModel):
-    """A write that a holder began.
+    """A write that a holder began; one of no bytes stands where a process of it began.
 
     Attributes:
         trip: Number of the trip.
@@ -88,10 +96,15 @@ class GivenTrips:
         self._reached = 0
         self._trips: dict[int, int] = {}
         self._ranges: list[tuple[int, int]] = []
+        self._unsure: dict[int, tuple[int, int]] = {}
+        """Ranges of trips of earlier processes: whether they went well, only the next ones tell."""
         for write in before:
-            self._forgive(write.after)
-            self._count(write, _merged([*self._ranges, (write.start, write.end)]))
-            self._trips[write.trip] = write.end - write.start
+            if write.start < write.end:
+                self._forgive(write.after)
+                self._came_to_nothing(write.start, write.end)
+                self._count(write, _merged([*self._ranges, (write.start, write.end)]))
+                self._trips[write.trip] = write.end - write.start
+                self._unsure[write.trip] = (write.start, write.end)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -135,6 +148,7 @@ class GivenTrips:
                 got=trip,
                 expected=f"{after} or later",
             )
+        self._came_to_nothing(start, end)
         size, left = end - start, self.bounds.max_bytes - sum(self._trips.values())
         if size > left:
             raise LimitExceeded(
@@ -166,6 +180,14 @@ class GivenTrips:
     def _forgive(self, trip: int) -> None:
         for number in [one for one in self._trips if one >= trip]:
             del self._trips[number]
+            self._unsure.pop(number, None)
+
+    def _came_to_nothing(self, start: int, end: int) -> None:
+        """Bytes that are asked for again were not trained on, as far as an earlier process knew."""
+        for number, (first, last) in list(self._unsure.items()):
+            if first < end and start < last:
+                del self._unsure[number]
+                self._trips[number] = 0
 
     def _expect(self, run_id: str) -> None:
         if run_id != self._run_id:
@@ -177,6 +199,16 @@ class GivenTrips:
             )
 
 
+class Anchoring(Protocol):
+    """Has the brokers anchor a counter, of a trip, with a digest.
+
+    Raises what they refused; where it waits, also ``BrokerUnreachable`` if they do not answer.
+    """
+
+    def __call__(self, counter: int, trip: int, digest: str, *, wait: bool) -> None:
+        """Do it now, or behind what the caller does next."""
+
+
 class GivenFile:
     """Keeps a holder's writes in its folder, and has the brokers anchor them.
 
@@ -185,7 +217,7 @@ class GivenFile:
         key: Of the holder for the run; the file's is derived from it.
         run_id: Of the run, 32 hex digits.
         every: Trips after which it is anchored anew.
-        anchor: Has the brokers anchor a counter, of a trip, with a digest; raises if they refuse.
+        anchor: Has the brokers anchor.
     """
 
     def __init__(
@@ -195,12 +227,12 @@ class GivenFile:
         run_id: str,
         *,
         every: int,
-        anchor: Callable[[int, int, str], None],
+        anchor: Anchoring,
     ) -> None:
         self._path, self._every, self._anchor = path, every, anchor
         self._key = key.derive("travel-given", run_id)
         self._lines, self._mac = 0, bytes(32)
-        self._anchored: int | None = None
+        self._asked_line = self._asked_trip = 0
         self._file: BinaryIO | None = None
 
     def read(self, anchored: Anchor | None) -> list[Write]:
@@ -213,11 +245,21 @@ class GivenFile:
 
         Raises:
             CheckpointRefused: The file is gone, was altered, or an older one lies in its place.
+            AlreadyExists: Another process of this holder has it.
         """
+        self._file = self._path.open("ab")
+        try:
+            fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AlreadyExists(
+                "another process of this holder runs in its folder",
+                got=str(self._path.parent),
+                hint="end that one first",
+            ) from None
         known, whole = 0 if anchored is None else anchored.counter, 0
         digests = {0: "00" * 32}
         writes: list[Write] = []
-        there = read_bounded(self._path, _MAX_FILE_BYTES) if self._path.is_file() else b""
+        there = read_bounded(self._path, _MAX_FILE_BYTES)
         for line in there.splitlines(keepends=True):
             write = self._proven(line)
             if write is None:
@@ -235,36 +277,54 @@ class GivenFile:
                 if len(writes) < known
                 else f"digest {digests[known]}",
                 expected=f"{known} writes or more, digest {anchored.digest}",
-                hint="resume it in the folder it began in, as it was left; others go on without it",
+                hint="resume it in its folder, as it was left",
             )
         if whole < len(there):
-            os.truncate(self._path, whole)
+            self._file.truncate(whole)
         return writes
 
-    def keep(self, write: Write) -> None:
-        """Add one, and have it anchored if that is due.
+    def begin(self) -> None:
+        """Have the brokers know that this process begins. Once ``read``, and before any ``keep``.
 
         Raises:
-            SealtrainError: The brokers refuse it.
+            SealtrainError: They refuse it, or do not answer.
         """
-        if self._file is None:
-            self._file = self._path.open("ab")
-        self._lines += 1
-        self._mac = self._next(write)
-        line = _Line(**write.to_dict(), mac=self._mac.hex())
-        self._file.write(line.to_bytes() + b"\n")
-        self._file.flush()  # outlives the process; what is anchored outlives the machine
-        if self._anchored is None or write.trip - self._anchored >= self._every:
-            os.fsync(self._file.fileno())
-            if self._anchored is None:
-                sync(self._path.parent)
-            self._anchor(self._lines, write.trip, self._mac.hex())
-            self._anchored = write.trip
+        with _stored():
+            self._add(Write(trip=0, after=0, start=0, end=0), durable=True)
+            sync(self._path.parent)
+        self._asked_line = self._lines
+        self._anchor(self._lines, 0, self._mac.hex(), wait=True)
+
+    def keep(self, write: Write) -> None:
+        """Add one, and have it anchored behind the next ones if that is due.
+
+        Raises:
+            StorageFailed: It cannot be written.
+            SealtrainError: The brokers refused an earlier one.
+        """
+        lines, trips = self._lines + 1 - self._asked_line, write.trip - self._asked_trip
+        due = max(lines, trips) >= self._every
+        with _stored():
+            self._add(write, durable=due)
+        if due:
+            self._asked_line, self._asked_trip = self._lines, write.trip
+            self._anchor(self._lines, write.trip, self._mac.hex(), wait=False)
 
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
             self._file.close()
+
+    def _add(self, write: Write, *, durable: bool) -> None:
+        if self._file is None:
+            raise UsageError("the file of what was given is not open", hint="read it first")
+        self._mac = self._next(write)
+        self._lines += 1
+        line = _Line(**write.to_dict(), mac=self._mac.hex())
+        self._file.write(line.to_bytes() + b"\n")
+        self._file.flush()  # outlives the process; what is anchored outlives the machine
+        if durable:
+            os.fsync(self._file.fileno())
 
     def _proven(self, line: bytes) -> Write | None:
         """A line that follows those before it; ``None`` if it does not."""
@@ -285,6 +345,15 @@ class GivenFile:
 
     def _next(self, write: Write) -> bytes:
         return self._key.mac(self._mac + write.to_bytes())
+
+
+@contextmanager
+def _stored() -> Iterator[None]:
+    """Name what the system refuses."""
+    try:
+        yield
+    except OSError as fault:
+        raise (system_failure(fault) or fault) from fault
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -266,7 +266,7 @@ class Orchestrator:
                 got=self._measured["model"],
                 expected=before["model"],
             )
-        self._sealed_at = self._rotation.number
+        self._sealed_at = self._goes_on_from
         self._record("travel.taken-over", dict(self._measured))
 
     def _filled(self, half: int, wiped: _Wiped | None) -> Future[_Filled | None]:

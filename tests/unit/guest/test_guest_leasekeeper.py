@@ -378,6 +378,27 @@ def test_whoever_sealed_does_not_wait_for_a_broker_that_is_away(slow: Slow) -> N
     assert slow.lease.left() > 0.3
 
 
+def test_a_checkpoint_that_is_sealed_during_a_renewal_is_anchored_right_after_it(
+    world: World,
+) -> None:
+    def sealed(_checkpoint: tuple[int, str] | None) -> None:
+        if not world.asked:
+            world.keeper.sealed(ref(1))
+
+    world.meanwhile = sealed
+    world.until(301)
+    assert [checkpoint for _, checkpoint in world.asked] == [None, (1, ref(1).digest)]
+    assert world.keeper.anchored == 1
+
+
+def test_whoever_does_not_wait_goes_on_at_once(slow: Slow) -> None:
+    slow.keeper.sealed(ref(1), wait=False)
+    assert slow.keeper.anchored == 0
+    slow.open.set()
+    slow.keeper.settle()
+    assert slow.keeper.anchored == 1
+
+
 def test_a_bug_in_the_thread_ends_training(slow: Slow) -> None:
     slow.problem = ZeroDivisionError()
     slow.keeper.sealed(ref(1))

@@ -21,6 +21,7 @@ from sealtrain.base.hostport import written
 from sealtrain.base.models import Hex32, OwnerName, StrictModel, load_model
 from sealtrain.base.secret import Random
 from sealtrain.errors import (
+    BrokerUnreachable,
     ChannelRefused,
     DataInvalid,
     PeerUnreachable,
@@ -162,7 +163,7 @@ def hold(
 
 def forgiven(guest: AttestedGuest) -> int:
     """Most trips that may be lost with an orchestrator (spec §6)."""
-    return of_kind(guest.recipe, Travelling).seal_every + 1 + 2 * len(guest.recipe.owners)
+    return of_kind(guest.recipe, Travelling).seal_every + 3 + 2 * len(guest.recipe.owners)
 
 
 def given_file(run: PartyRun, *, every: int) -> GivenFile:
@@ -173,12 +174,19 @@ def given_file(run: PartyRun, *, every: int) -> GivenFile:
         every: As ``GivenFile``.
     """
 
-    def anchor(counter: int, trip: int, digest: str) -> None:
+    def anchor(counter: int, trip: int, digest: str, *, wait: bool) -> None:
         from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
-        run.keeper.sealed(CheckpointRef(counter=counter, step=trip, digest=digest))
-        if run.keeper.refused is not None:
-            raise run.keeper.refused
+        keeper = run.keeper
+        keeper.sealed(CheckpointRef(counter=counter, step=trip, digest=digest), wait=wait)
+        if keeper.refused is not None:
+            raise keeper.refused
+        if wait and keeper.anchored < counter:
+            raise BrokerUnreachable(
+                "the brokers do not know yet that this holder begins",
+                check="memory",
+                hint="see that they run; it gives nothing before they answered",
+            )
 
     return GivenFile(run.settings.out / GIVEN, run.key, run.run_id, every=every, anchor=anchor)
 
@@ -268,7 +276,7 @@ class _Work:
                     patience=how.wait,
                 ),
                 remember=self._file.keep,
-                before=self._file.read(run.grant.latest_checkpoint) if run.resumed else (),
+                before=self._file.read(run.grant.latest_checkpoint if run.resumed else None),
             ),
             key=run.key,
             share=lambda: run.share(STANDBY_PURPOSE),
@@ -286,8 +294,10 @@ class _Work:
     def done(self, listener: socket.socket, channel: AttestedChannel, terminal: TextIO) -> Held:
         """Serve orchestrators until one says that the run is over."""
         run = self._run
-        threading.Thread(target=self._attend, args=(channel,), daemon=True).start()
-        with run.keeper, listening(listener, self._serve, what="orchestrators"):
+        with run.keeper, ExitStack() as stack:
+            self._file.begin()
+            threading.Thread(target=self._attend, args=(channel,), daemon=True).start()
+            stack.enter_context(listening(listener, self._serve, what="orchestrators"))
             while not self._holder.over.wait(_POLL_S):
                 run.keeper.require()
                 with self._lock:
