@@ -90,7 +90,7 @@ class Settings:
 
 SETTINGS = {
     "pubmedqa_pair": Settings(length=256, rounds=6, local_steps=8),
-    "pubmedqa_long": Settings(length=128, rounds=6, local_steps=8),
+    "pubmedqa_long": Settings(length=128, rounds=10, local_steps=12),
     "mts_dialog": Settings(length=128, rounds=10, local_steps=12),
     "medquad": Settings(length=128, rounds=10, local_steps=12),
 }
