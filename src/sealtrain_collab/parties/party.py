@@ -111,7 +111,8 @@ class Part:
         party: Name of the owner whose data it holds.
         run_id: Of the whole run, 32 hex digits, as its lead made it.
         resume: The brokers know this party already: it was interrupted, or moved. Its folder may
-            be another one if its kind keeps nothing in it; then its report begins with this release.
+            be another one if its kind keeps nothing in it; then its report begins with this
+            release.
     """
 
     party: str
