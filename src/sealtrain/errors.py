@@ -496,7 +496,7 @@ class RunLogBroken(Refused):
 
 
 class CheckpointRefused(Refused):
-    """A checkpoint belongs to another run, was rolled back or was altered."""
+    """A checkpoint, or what a party keeps of its run, is another run's, older or altered."""
 
 
 class CapabilityRefused(Refused):
