@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,7 @@ def chosen(cells: Cells, collection: str, parties: int, way: str) -> Wanted | No
     )
 
 
+@cache
 def divided_of(collection: str, read: Read) -> Records:
     """A collection's records in their splits."""
     from medical_task import settings_of

@@ -32,6 +32,7 @@ __all__ = [
     "atomic_write",
     "atomic_writer",
     "exchanged",
+    "locked",
     "made_folder",
     "open_regular",
     "parsing_once",
@@ -224,6 +225,17 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
     """
     with os.fdopen(open_regular(path), "rb") as file:
         return _bounded(file, path, max_bytes)
+
+
+def locked(descriptor: int) -> bool:
+    """Have a file for this process alone, without waiting; whether no other one has it."""
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def system_failure(fault: OSError) -> StorageFailed | None:

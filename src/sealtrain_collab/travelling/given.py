@@ -6,7 +6,6 @@ the holder's for the run; the brokers' anchor proves that no older file lies in 
 
 from __future__ import annotations
 
-import fcntl
 import hmac
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Protocol
 
 from pydantic import Field
 
-from sealtrain.base.files import read_bounded, sync, system_failure
+from sealtrain.base.files import locked, read_bounded, sync, system_failure
 from sealtrain.base.models import Hex64, StrictModel, load_json
 from sealtrain.errors import (
     AlreadyExists,
@@ -141,7 +140,7 @@ class GivenTrips:
             LimitExceeded: More than this holder gives.
         """
         self._expect(run_id)
-        after = max(self._trips, default=-1) + 1
+        after = self._next_trip()
         if trip < after:
             raise DataInvalid(
                 "this trip was served before, or one after it",
@@ -178,12 +177,18 @@ class GivenTrips:
         self._trips[write.trip] = 0
 
     def _forgive(self, trip: int) -> None:
-        for number in [one for one in self._trips if one >= trip]:
-            del self._trips[number]
+        while self._next_trip() > trip:
+            number, _ = self._trips.popitem()
             self._unsure.pop(number, None)
+
+    def _next_trip(self) -> int:
+        """One above the highest trip that counts: they are kept in their order."""
+        return next(reversed(self._trips), -1) + 1
 
     def _came_to_nothing(self, start: int, end: int) -> None:
         """Bytes that are asked for again were not trained on, as far as an earlier process knew."""
+        if not any(first < end and start < last for first, last in self._ranges):
+            return  # as nearly always, and those are few
         for number, (first, last) in list(self._unsure.items()):
             if first < end and start < last:
                 del self._unsure[number]
@@ -248,16 +253,14 @@ class GivenFile:
             AlreadyExists: Another process of this holder has it.
         """
         self._file = self._path.open("ab")
-        try:
-            fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not locked(self._file.fileno()):
             raise AlreadyExists(
                 "another process of this holder runs in its folder",
                 got=str(self._path.parent),
                 hint="end that one first",
-            ) from None
+            )
         known, whole = 0 if anchored is None else anchored.counter, 0
-        digests = {0: "00" * 32}
+        digest = ""
         writes: list[Write] = []
         there = read_bounded(self._path, _MAX_FILE_BYTES)
         for line in there.splitlines(keepends=True):
@@ -268,14 +271,14 @@ class GivenFile:
             whole += len(line)
             self._lines += 1
             if self._lines == known:
-                digests[known] = self._mac.hex()
-        if anchored is not None and digests.get(known) != anchored.digest:
+                digest = self._mac.hex()
+        if anchored is not None and digest != anchored.digest:
             raise CheckpointRefused(
                 "this holder does not know what it gave to the run",
                 check="memory",
                 got=f"{len(writes)} writes in {self._path.name}"
                 if len(writes) < known
-                else f"digest {digests[known]}",
+                else f"digest {digest}",
                 expected=f"{known} writes or more, digest {anchored.digest}",
                 hint="resume it in its folder, as it was left",
             )

@@ -7,7 +7,6 @@ state opens under the joint key of the holders only.
 
 from __future__ import annotations
 
-import fcntl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from sealtrain.base.canonical import canonical_json, parse_json
-from sealtrain.base.files import atomic_write, read_bounded
+from sealtrain.base.files import atomic_write, locked, read_bounded
 from sealtrain.base.models import Hex32, StrictModel, load_model
 from sealtrain.errors import AlreadyExists, LockInvalid, PeerUnreachable, UsageError
 
@@ -71,7 +70,7 @@ def leading(folder: Path, *, wait: float, waiting: Callable[[], None]) -> Iterat
     with lock:
         until = time.monotonic() + wait
         asked = False
-        while not _locked(lock.fileno()):
+        while not locked(lock.fileno()):
             if not wait:
                 raise AlreadyExists(
                     "another orchestrator leads this run",
@@ -90,11 +89,3 @@ def leading(folder: Path, *, wait: float, waiting: Callable[[], None]) -> Iterat
                 )
             time.sleep(_POLL_S)
         yield
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
