@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # One thread for each worker and for all that it starts: threads of OpenMP spin where they wait for
 # each other, and two workers on two cores spend half of their time so. Read when torch is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Whether there is a GPU is asked of NVML: a process that asked CUDA itself forks no ranks that can.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 _MANY_MODULES = 300
 _frozen = 0

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import torch
 import torch._dynamo  # DDP loads it; a forked rank then does not
+import torch.distributed as dist
 
 from sealtrain.base.processes import answer_of, packed, packed_error
 from sealtrain.training.distributed.wire.group import join, leave
@@ -26,6 +27,12 @@ from sealtrain.training.distributed.wire.membership import Address, Listener, Me
 from sealtrain.training.distributed.wire.staging import STAGED
 
 SECONDS = 20.0
+
+# Before PyTorch 2.13 they have other names.
+all_gather_single: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single: Any = (
+    getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+)
 
 
 @dataclass

@@ -36,22 +36,28 @@ def base_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class _Seen:
-    """Batches that a trainer's model was given, with its logits."""
+    """Batches that a trainer was given, and what the layers made of them, whichever loss it has."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from transformers import LlamaForCausalLM
+        from transformers import LlamaModel
+        from trl.trainer.sft_trainer import SFTTrainer
 
         self.batches: list[dict[str, Any]] = []
-        forward = LlamaForCausalLM.forward
+        self.hidden: list[Any] = []
+        forward, step = LlamaModel.forward, SFTTrainer.training_step
 
         def noted(model: Any, *args: Any, **inputs: Any) -> Any:
             outputs = forward(model, *args, **inputs)
             if model.training:
-                self.model = model
-                self.batches.append(inputs | {"logits": outputs.logits.detach()})
+                self.hidden.append(outputs.last_hidden_state.detach())
             return outputs
 
-        monkeypatch.setattr(LlamaForCausalLM, "forward", noted)
+        def stepped(trainer: Any, model: Any, inputs: dict[str, Any], *others: Any) -> Any:
+            self.batches.append(dict(inputs))
+            return step(trainer, model, inputs, *others)
+
+        monkeypatch.setattr(LlamaModel, "forward", noted)
+        monkeypatch.setattr(SFTTrainer, "training_step", stepped)
 
     def learned(self) -> list[str]:
         """Texts under the labels of the first batch, a piece for each stretch."""
@@ -129,16 +135,17 @@ def test_packed_documents_do_not_see_each_other(
 
     settings = {"packing": True, "max_length": 256}
     watching = seen(monkeypatch, sealed, tmp_path, trainer=settings, columns={"text": "text"})
-    batch = watching.batches[0]
-    ids, positions = batch["input_ids"], batch["position_ids"]
-    together = batch["logits"]  # of the first step: the weights are still those of the seed
+    together = watching.hidden[0]  # of the first step: the weights are still those of the seed
+    ids = watching.batches[0]["input_ids"].to(together.device)
+    positions = watching.batches[0]["position_ids"]
     starts = (positions[0] == 0).nonzero().flatten().tolist()
     assert len(starts) >= 3
     assert ids.shape[0] == 1
-    model = build_model(sft(), Path(), "AutoModelForCausalLM").eval()
+    whole: Any = build_model(sft(), Path(), "AutoModelForCausalLM").eval()
+    layers = whole.to(together.device).model
     for start, stop in zip(starts, [*starts[1:], ids.shape[1]], strict=True):
         with torch.no_grad():
-            alone = model(input_ids=ids[:, start:stop], use_cache=False).logits
+            alone = layers(input_ids=ids[:, start:stop], use_cache=False).last_hidden_state
         assert float((alone - together[:, start:stop]).abs().max()) < 1e-5
 
 

@@ -137,7 +137,9 @@ def _ready(
     names = _renamed(recipe.columns)
     tested = bool(work.test_sources) and recipe.columns.kind != "prompt-completion"
     faster = recipe.backend.name == "unsloth"  # has a loss of its own
-    plain_loss = not (torch.cuda.is_available() or faster) and recipe.trainer.loss_type == "nll"
+    # TRL's fused head reads the weight of the head, which a layer that stands in does not show.
+    fused = faster or (torch.cuda.is_available() and work.standins is None)
+    plain_loss = not fused and recipe.trainer.loss_type == "nll"
     arguments = (
         trainer_arguments(recipe.trainer, work.scratch)
         | {name: getattr(recipe.trainer, name) for name in _SFT_ONLY}

@@ -40,6 +40,8 @@ pytestmark = [
 ALONE = [{"owner": OWNERS[0], "name": "records", "role": "train"}]
 BOTH = [{"owner": owner, "name": "records", "role": "train"} for owner in OWNERS]
 ACCUMULATED = {"max_steps": 6, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+DEVICE: Any = "cuda" if torch.cuda.is_available() else "cpu"
+"""Where a training computes that nothing is said to."""
 TEXT = {"columns": {"text": "text"}}
 CHAT = {"columns": {"messages": "messages"}}
 
@@ -111,7 +113,7 @@ def rows_of(recipe: Any, base: Path, sealed: dict[str, Any], owner: str = OWNERS
 
 
 def program_for(recipe: Any, base: Path, state: bytes | None = None) -> TrainerProgram:
-    settings = settings_of(recipe, "cpu")
+    settings = settings_of(recipe, DEVICE)
     found = built(settings, state, Training(recipe=recipe, base_dir=base))
     assert isinstance(found, TrainerProgram)
     return found
@@ -151,7 +153,7 @@ def test_one_holders_run_is_the_training_of_the_recipe(
 
 
 def plan_of(recipe: Any, held: dict[str, Rows]) -> Plan:
-    settings = settings_of(recipe, "cpu")
+    settings = settings_of(recipe, DEVICE)
     return Plan(
         program=settings,
         holders=tuple(

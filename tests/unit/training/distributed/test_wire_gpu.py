@@ -2,83 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
-from wire_world import ranks
 
-from sealtrain.training.distributed.wire.meeting import Wire
+SCRIPT = Path(__file__).parents[3] / "support" / "wire_on_gpu.py"
 
-# The ranks are forked: this process must not ask CUDA.
-pytestmark = pytest.mark.skipif(not Path("/dev/nvidia0").exists(), reason="needs a GPU")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not Path("/dev/nvidia0").exists(), reason="needs a GPU"),
+]
 
 
-def on_device(device: str) -> dict[str, list[float]]:
-    """Results of collectives that follow the work of a busy stream."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    own = torch.full((300_001,), float(rank + 1), device=device)
-    for _ in range(64):
-        own = own * 1.5 / 1.5  # queued, not done, when the operation is issued
-    summed = own.clone()
-    work = dist.all_reduce(summed, async_op=True)
-    work.wait()
-    half = torch.full((70_001,), rank + 0.5, dtype=torch.bfloat16, device=device)
-    dist.all_reduce(half)
-    whole = torch.empty(world * 5, device=device)
-    dist.all_gather_single(whole, own[:5].contiguous())
-    part = torch.empty(3, device=device)
-    dist.reduce_scatter_single(part, torch.arange(3.0 * world, device=device))
-    column = torch.arange(12.0, device=device).reshape(3, 4).t()[:, 1]
-    dist.broadcast(column, world - 1)
-    named = {"sum": summed[:3], "half": half[:3], "whole": whole, "part": part, "column": column}
-    return {name: tensor.float().cpu().tolist() for name, tensor in named.items()}
-
-
-def both_devices(rank: int, wire: Wire) -> bool:
-    torch.cuda.set_device(0)
-    return on_device("cpu") == on_device("cuda")
-
-
-def trained(rank: int, wire: Wire) -> list[bool]:
-    torch.cuda.set_device(0)
-    found = []
-    for sharded in (False, True):
-        torch.manual_seed(1)
-        model: Any = torch.nn.Sequential(torch.nn.Linear(64, 257), torch.nn.Linear(257, 64)).cuda()
-        if sharded:
-            fully_shard(model, mesh=init_device_mesh("cuda", (wire.world,)))
-        else:
-            model = DistributedDataParallel(model, device_ids=[0], bucket_cap_mb=0.02)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        made = torch.Generator().manual_seed(rank)
-        losses = []
-        for _ in range(6):
-            rows = torch.randn(8, 64, generator=made).cuda()
-            loss = (model(rows) - rows).square().mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.item())
-        found.append(losses[-1] < losses[0])
-        for parameter in model.parameters():
-            whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
-            first = whole.detach().clone()
-            dist.broadcast(first, 0)
-            found.append(torch.equal(first, whole))
+def on_a_gpu(what: str) -> list[Any]:
+    """What each rank found, in processes that are none of this one's forks."""
+    words = [sys.executable, str(SCRIPT), what]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: list[Any] = json.loads(done.stdout)
     return found
 
 
 def test_collectives_of_a_gpu_equal_those_of_the_cpu() -> None:
-    assert ranks(2, both_devices) == [True, True]
+    assert on_a_gpu("collectives") == [True, True]
 
 
 def test_ddp_and_fsdp_on_a_gpu_learn_and_end_alike_on_all_ranks() -> None:
-    for found in ranks(2, trained):
+    for found in on_a_gpu("trained"):
         assert isinstance(found, list), found
         assert all(found)

@@ -64,8 +64,9 @@ def trained(adapter: dict[str, Any], base_dir: Path, **changed: Any) -> Any:
 def logits(model: Any) -> Any:
     import torch
 
+    ids = torch.arange(3, 40, device=model.device)[None]  # four bits are loaded onto a GPU
     with torch.no_grad():
-        return model(input_ids=torch.arange(3, 40)[None]).logits.float()
+        return model(input_ids=ids).logits.float().cpu()
 
 
 def far(one: Any, other: Any) -> float:
@@ -118,7 +119,8 @@ def test_a_base_in_four_bits_has_a_gradient_through_it_after_an_evaluation_on_an
     rearranged = [getattr(one, "support_avx512bf16_for_cpu", None) for one in model.modules()]
     assert set(rearranged) == {None, False}
     logits(model.eval())
-    embedded = model.get_input_embeddings()(torch.arange(3, 40)[None]).detach().requires_grad_()
+    ids = torch.arange(3, 40, device=model.device)[None]
+    embedded = model.get_input_embeddings()(ids).detach().requires_grad_()
     model.train()(inputs_embeds=embedded).logits.sum().backward()
     assert embedded.grad is not None
 
