@@ -41,7 +41,7 @@ from sealtrain.base.yamltext import yaml_text
 from sealtrain.training.telemetry.gauges import SystemGauges
 from twosided import seal
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "benchmarks" / "gpu.md"
+PAGES = Path(__file__).resolve().parents[1] / "docs" / "reference" / "benchmarks"
 INSIDE = Path(__file__).with_name("gpu_inside.py")
 OWNERS = ("owner-a", "owner-b")
 BUSY_BAR = 0.98
@@ -84,9 +84,9 @@ LARGE = Size(
     },
     tokens=2048,
     rows=8,
-    steps=40,
-    warm=10,
-    save=15,
+    steps=24,
+    warm=9,
+    save=5,
     megabytes=64,
     bf16=True,
 )
@@ -138,6 +138,7 @@ def write_model(folder: Path, size: Size) -> None:
         "from transformers import LlamaConfig, LlamaForCausalLM\n"
         "from sealtrain.training.models.base import byte_tokenizer\n"
         "torch.manual_seed(1)\n"
+        "if torch.cuda.is_available(): torch.set_default_device('cuda')\n"
         "config = LlamaConfig(**json.loads(sys.argv[2]), tie_word_embeddings=True)\n"
         "model = LlamaForCausalLM(config).to(torch.bfloat16 if sys.argv[3] == '1' else None)\n"
         "model.save_pretrained(sys.argv[1])\n"
@@ -258,6 +259,7 @@ def trained(
                     "datasets": datasets,
                     "sides": sides,
                     "warm": size.warm,
+                    "gpu": size.bf16,
                 }
             )
         )
@@ -323,6 +325,7 @@ def measure(folder: Path, ways: list[str], rounds: int, ranks: int | None) -> di
     """
     gpus = devices()
     size = LARGE if gpus else SMALL
+    _say("a model with random weights, and sealed records")
     write_model(folder / "models" / "base", size)
     datasets = write_records(folder, size)
     sampled, held = Sampled(), {}
@@ -330,9 +333,11 @@ def measure(folder: Path, ways: list[str], rounds: int, ranks: int | None) -> di
     with sampled.running():
         for way in ways:
             sides = [side for turn in range(rounds) for side in _order(turn)]
+            _say(f"{way}: {len(sides)} runs of {size.steps} steps")
             answer = trained(folder, way, size, datasets, sides)
             held = answer["held"]
             found[way] = compared(answer["turns"], size, 1, sampled)
+            _say(f"{way}: sealed ÷ plain {found[way]['ratio']:.3f}")
         together = len(gpus) if ranks is None else ranks
         if together > 1:
             turns = [
@@ -349,6 +354,10 @@ def measure(folder: Path, ways: list[str], rounds: int, ranks: int | None) -> di
         "held": held,
         "ways": found,
     }
+
+
+def _say(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
 def _order(turn: int) -> list[str]:
@@ -444,7 +453,8 @@ def main() -> None:
     if given.json:
         print(json.dumps(found, indent=2))
     elif given.write:
-        PAGE.write_text(page(found), "utf-8")
+        name = "gpu.md" if found["gpus"] else "gpu-twin.md"
+        (PAGES / name).write_text(page(found), "utf-8")
     else:
         print(page(found))
 

@@ -335,15 +335,17 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--device", default="cpu", help="of the accelerator")
+    parser.add_argument("--threads", type=int, default=1, help="of the guest")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--fillings", type=int, default=0, help="fill a pool so often, too")
     given = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(given.threads)
     results: dict[str, Any] = {
         "machine": machine("torch", "transformers", "peft", "cryptography"),
         "given": vars(given),
         "back_end": {
             "guest": backend("fastest", "cpu").name,
+            "accelerator": _name_of(given.device),
             "int8_hardware": bool(torch.cpu._is_vnni_supported()),
         },
         "widths": {
@@ -361,6 +363,10 @@ def main() -> None:
         _show(hidden, result, given.rounds)
     for name, each in results.get("fillings", {}).items():
         print(f"{name:20}" + "".join(f"{one:>9}" for one in each) + "  ms a filling")
+
+
+def _name_of(device: str) -> str:
+    return device if device == "cpu" else torch.cuda.get_device_name(device)
 
 
 def _show(hidden: int, result: dict[str, Any], rounds: int) -> None:

@@ -2,6 +2,7 @@
 
     python benchmarks/travelling.py [--quick] [--json] [--write] [--kilobytes 2048]
     python benchmarks/travelling.py --part real --row 0 --write
+    python benchmarks/travelling.py --part gpu [--row 0] --write
 
 GPT-2 on shards of llm.c, two holders, one thread, the same batches in the same order:
 
@@ -22,7 +23,8 @@ while the other is trained on, and requests are sent one chunk ahead. Its parts:
 512 MiB, so that there are as many trips. *Trips* moves chunks of the paper's own sizes and trains
 on nothing, so that what a trip costs by itself is seen, and split into latency and bandwidth.
 *State* and *real* measure and train GPT-2 of 124 million parameters, whose state has 1.5 GB, with
-chunks of one, two and four steps; a chunk of the paper's smallest cap has 1024 steps of that size.
+chunks of one, two and four steps; a chunk of the paper's smallest cap has 1024 steps of that size,
+which part *gpu* trains on a GPU.
 
 Emulated: one process stands for the accelerator, loopback for link and bus. Every party is a
 process of its own; all share this machine's processors. Proofs are by Ed25519 keys, not by
@@ -45,7 +47,7 @@ from sealtrain.base.digests import file_sha256
 from sealtrain_collab.travelling.program import ProgramSettings
 from sealtrain_collab.travelling.schedule import HolderPlan, Plan
 from sharing.training import turns
-from travelling_page import PARTS, page, printed
+from travelling_page import ON_GPU, PARTS, page, printed
 from travelling_runs import HOLDERS, WAYS, Stage, Told, write_shard
 
 MEBIBYTE = 1 << 20
@@ -69,6 +71,11 @@ REAL_ROWS = (
     (4, "travelling", "bfloat16"),
 )  # fmt: skip
 """Steps of a chunk, the way, and the type of the weights."""
+GPU_ROWS = (
+    (1024, "travelling", "float32"), (1024, "own", "float32"), (1024, "travelling", "bfloat16"),
+)  # fmt: skip
+"""The same on a GPU, where a chunk of the paper's smallest cap is trained in a minute."""
+Row = tuple[int, str, str]
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks"
 
 
@@ -120,12 +127,12 @@ def trained(stage: Stage, size: int, caps: dict[str, int | None], ways: tuple[st
     return told
 
 
-def real(stage: Stage, rows: tuple[int, ...]) -> Told:
+def real(stage: Stage, table: tuple[Row, ...], rows: tuple[int, ...], device: str) -> Told:
     """Train GPT-2 of its real size: four trips for chunks of one step, else two."""
     told: Told = {"program": REAL.to_dict(), "rows": {}}
     for number in rows:
-        steps, way, dtype = REAL_ROWS[number]
-        program = ProgramSettings.from_dict(REAL.to_dict() | {"dtype": dtype})
+        steps, way, dtype = table[number]
+        program = ProgramSettings.from_dict(REAL.to_dict() | {"dtype": dtype, "device": device})
         chunk = steps * program.step_bytes
         plan = plan_of(program, (4 if steps == 1 else 2) * chunk, 2 * chunk)
         run = stage.run(way, plan)
@@ -220,7 +227,11 @@ def measured(given: argparse.Namespace) -> Told:
             if "state" in parts and not given.quick:
                 told["state"] = state(stage)
             if "real" in parts and not given.quick:
-                told["real"] = real(stage, tuple(given.row or range(len(REAL_ROWS))))
+                rows = tuple(given.row or range(len(REAL_ROWS)))
+                told["real"] = real(stage, REAL_ROWS, rows, "cpu")
+            if ON_GPU in parts:
+                rows = tuple(given.row or range(len(GPU_ROWS)))
+                told[ON_GPU] = real(stage, GPU_ROWS, rows, "cuda")
     return told
 
 
@@ -232,28 +243,36 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two caps, little data: does it run")
     parser.add_argument("--kilobytes", type=int, default=2048, help="data of all holders, KiB")
     parser.add_argument(
-        "--part", choices=PARTS, help="measure one part, keep what is written of others"
-    )
+        "--part", choices=(*PARTS, ON_GPU),
+        help="measure one part, keep what is written of others; without, all that need no GPU",
+    )  # fmt: skip
     parser.add_argument(
         "--row", type=int, action="append", choices=range(len(REAL_ROWS)),
-        help="of part real, this row alone; may be repeated",
+        help="of part real or gpu, this row alone; may be repeated",
     )  # fmt: skip
     given = parser.parse_args()
     load = round(os.getloadavg()[0], 1)  # of others: on a busy machine no figure is worth much
     found = machine("torch", "transformers", "cryptography", load=load)
-    results = {"machine": found, **measured(given)}
+    if given.part == ON_GPU:
+        import torch
+
+        results: Told = measured(given)
+        results[ON_GPU]["machine"] = found | {"gpu": torch.cuda.get_device_name()}
+    else:
+        results = {"machine": found, **measured(given)}
     for part in PARTS:
         if part in results:
             results[part]["load"] = load
     written = PAGE / "travelling.json"
     if given.write:
+        before = json.loads(written.read_text()) if written.exists() else {}
         if given.part is not None:
-            before = json.loads(written.read_text())
             if given.row:
-                results["real"]["rows"] = (
-                    before.get("real", {}).get("rows", {}) | results["real"]["rows"]
-                )
+                rows = before.get(given.part, {}).get("rows", {})
+                results[given.part]["rows"] = rows | results[given.part]["rows"]
             results = before | results
+        elif ON_GPU in before:
+            results[ON_GPU] = before[ON_GPU]
         PAGE.mkdir(parents=True, exist_ok=True)
         written.write_text(json.dumps(results, indent=2) + "\n")
         (PAGE / "travelling.md").write_text(page(results))

@@ -11,14 +11,18 @@ SHORT = {
     "tls": "TLS", "tls+bus": "TLS + bus", "model": "model",
 }  # fmt: skip
 PARTS = ("trained", "trips", "state", "real")
+ON_GPU = "gpu"
+"""A part that needs a GPU, and its own machine."""
 TIMERS = ("grab", "import_key", "open", "buffer_write", "scrub", "measure")
 
 
 def page(told: Told) -> str:
     """Markdown; a part that was not measured is named and left out."""
     fields: dict[str, str] = dict(told["machine"])
-    parts = [part for part in PARTS if part in told]
-    loads = ", ".join(f"{part} {told[part]['load']}" for part in parts if part != "real")
+    parts = [part for part in (*PARTS, ON_GPU) if part in told]
+    loads = ", ".join(
+        f"{part} {told[part]['load']}" for part in parts if part not in ("real", ON_GPU)
+    )
     fields["loads"] = loads and f" Load when each part began: {loads}."
     missing = ", ".join(part for part in PARTS if part not in told)
     fields["missing"] = (
@@ -43,6 +47,9 @@ def page(told: Told) -> str:
         fields["state_of"] = "\n".join(_state(told["state"]))
     if "real" in told:
         fields["real"] = "\n".join(_real(told["real"]))
+    if ON_GPU in told:
+        fields["gpu"] = "\n".join(_real(told[ON_GPU]))
+        fields["gpu_machine"] = _machine(told[ON_GPU]["machine"])
     template = Path(__file__).with_name("travelling_page.template").read_text()
     head, *blocks = template.split("%% ")
     named = [block.split("\n", 1) for block in blocks]
@@ -61,6 +68,8 @@ def printed(told: Told) -> str:
         parts.append(_state(told["state"]))
     if "real" in told:
         parts.append(_real(told["real"]))
+    if ON_GPU in told:
+        parts.append(_real(told[ON_GPU]))
     return "\n\n".join("\n".join(part) for part in parts)
 
 
@@ -169,6 +178,11 @@ def _real(told: Told) -> list[str]:
             f"{_percent(one['beside_training_share'])} | {one['load']} |"
         )
     return lines
+
+
+def _machine(facts: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {facts[name]}" for name in ("python", "torch", "transformers"))
+    return f"{facts['gpu']}; {facts['processor']}, {facts['processors']} processors; {versions}"
 
 
 def _percent(share: float) -> str:

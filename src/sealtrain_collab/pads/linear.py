@@ -139,11 +139,15 @@ class PadsLinear(nn.Module):
         layer: The layer it stands for.
     """
 
+    _place: torch.Tensor
+
     def __init__(self, stack: Stack, member: int, layer: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.bias = layer.bias
         self.stack, self._member, self._dtype = stack, member, layer.weight.dtype
+        # It goes where the model goes: to where the weights have to come back.
+        self.register_buffer("_place", layer.weight.new_empty(0), persistent=False)
         self.train(layer.training)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -154,7 +158,8 @@ class PadsLinear(nn.Module):
     def plain(self) -> nn.Linear:
         """A frozen ``nn.Linear`` with the same int8 weights as numbers, for use in the guest."""
         layer = nn.Linear(self.in_features, self.out_features, bias=False)
-        layer.weight = nn.Parameter(self.stack.weight(self._member).to(self._dtype), False)
+        weight = self.stack.weight(self._member).to(self._place.device, self._dtype)
+        layer.weight = nn.Parameter(weight, False)
         layer.bias = self.bias
         return layer.train(self.training)
 

@@ -9,14 +9,15 @@ list, so nothing can be left out of it.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from sealtrain.base.canonical import parse_json
-from sealtrain.base.fingerprint import pieces
+from sealtrain.base.fingerprint import PIECE_BYTES, pieces
 from sealtrain.errors import ModelInvalid, TripBroken
 from sealtrain_collab.travelling.states import STATE_ENTRY
 
@@ -30,6 +31,7 @@ _NAMES: Final = {
     "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
 }  # fmt: skip
 _MAX_HEADER_BYTES = 64 << 20
+_WINDOW_BYTES: Final = 8 * PIECE_BYTES
 
 
 class Measurable(Protocol):
@@ -58,6 +60,7 @@ class StateMeter:
         self._key = b""
         self._tags: dict[str, list[bytes]] = {}
         self._fixed: set[str] = set()
+        self._reader = _Reader()
 
     def take(self, key: bytes) -> str:
         """Measure at a boundary, after which other tensors than ``fixed`` may have changed.
@@ -78,14 +81,13 @@ class StateMeter:
         digest = _begun(self._program.steps)
         mac, place = AESGCM(key), 0
         for name, tensor in self._program.tensors():
-            data = _bytes_of(tensor)
-            tags[name] = _tags_of(mac, place, data)
-            place += len(data)
+            tags[name] = _tags_of(mac, place, self._reader.windows(tensor))
+            place += tensor.nbytes
             _take(digest, name, _name_of(tensor), tensor.shape, tags[name])
         for name, tensor in fixed:
             if name not in tags:
-                tags[name] = _tags_of(mac, place, (data := _bytes_of(tensor)))
-                place += len(data)
+                tags[name] = _tags_of(mac, place, self._reader.windows(tensor))
+                place += tensor.nbytes
         self._key, self._tags, self._fixed = key, tags, {name for name, _ in fixed}
         return str(digest.hexdigest())
 
@@ -99,14 +101,74 @@ class StateMeter:
         self._compare(everything.items(), set(self._tags))
 
     def _compare(self, tensors: Iterable[tuple[str, torch.Tensor]], names: set[str]) -> None:
-        found = {name: _bytes_of(tensor) for name, tensor in tensors}
+        found = dict(tensors)
         for name in sorted(found.keys() ^ names):
             raise _changed(name)
         mac, place = AESGCM(self._key), 0
         for name, tags in self._tags.items():  # in the order of their places
-            if name in found and _tags_of(mac, place, found[name]) != tags:
+            if name in found and _tags_of(mac, place, self._reader.windows(found[name])) != tags:
                 raise _changed(name)
             place += sum(int.from_bytes(tag[16:]) for tag in tags)
+
+
+class _Reader:
+    """Reads tensors' bytes where they lie, or out of a GPU.
+
+    From a GPU they come through two halves of page-locked memory: one fills while the other is
+    read, at the rate of the bus. Windows hold whole pieces, so tags do not depend on them.
+    """
+
+    def __init__(self) -> None:
+        self._halves: list[_Half] = []
+
+    def windows(self, tensor: torch.Tensor) -> Iterator[memoryview]:
+        """The bytes in order; each window holds until the next is asked for."""
+        import torch
+
+        flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
+        if flat.device.type != "cuda":
+            yield memoryview(flat.cpu().numpy().data)
+            return
+        if not self._halves:
+            stream = torch.cuda.Stream(flat.device)
+            self._halves = [_Half(stream), _Half(stream)]
+        filling = None
+        for part, half in zip(flat.split(_WINDOW_BYTES), itertools.cycle(self._halves)):
+            half.fill(part)
+            if filling is not None:
+                yield filling.read()
+            filling = half
+        if filling is not None:
+            yield filling.read()
+
+
+class _Half:
+    """Page-locked memory that a GPU writes into while this process reads elsewhere.
+
+    Args:
+        stream: Of copies; it follows what the GPU computes when a copy is asked for.
+    """
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        import torch
+
+        self._bytes = torch.empty(_WINDOW_BYTES, dtype=torch.uint8, pin_memory=True)
+        self._stream = stream
+        self._there = torch.cuda.Event()
+        self._size = 0
+
+    def fill(self, part: torch.Tensor) -> None:
+        import torch
+
+        self._size = part.numel()
+        self._stream.wait_stream(torch.cuda.current_stream(part.device))
+        with torch.cuda.stream(self._stream):
+            self._bytes[: self._size].copy_(part, non_blocking=True)
+            self._there.record(self._stream)
+
+    def read(self) -> memoryview:
+        self._there.synchronize()
+        return memoryview(self._bytes[: self._size].numpy().data)
 
 
 def fingerprint_of_bytes(state: bytes | memoryview, key: bytes) -> str:
@@ -127,7 +189,7 @@ def fingerprint_of_bytes(state: bytes | memoryview, key: bytes) -> str:
             data = view[8 + size + begin : 8 + size + end]
             if len(data) != end - begin:
                 raise ModelInvalid("the model state is cut off", check="model")
-            _take(digest, name, one["dtype"], one["shape"], _tags_of(mac, place, data))
+            _take(digest, name, one["dtype"], one["shape"], _tags_of(mac, place, [data]))
             place += len(data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelInvalid("the model state is not a safetensors file", check="model") from error
@@ -144,20 +206,17 @@ def _take(digest: Any, name: str, dtype: str, shape: Iterable[int], tags: list[b
         digest.update(tag[:16])
 
 
-def _tags_of(mac: AESGCM, place: int, data: memoryview) -> list[bytes]:
+def _tags_of(mac: AESGCM, place: int, windows: Iterable[memoryview]) -> list[bytes]:
     """The tag of each block, and behind it its length (4 bytes)."""
-    return [
-        mac.encrypt((place + start).to_bytes(12, "big"), b"", data[start : start + length])
-        + length.to_bytes(4)
-        for start, length in pieces(len(data))
-    ]
-
-
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    import torch
-
-    flat = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
-    return memoryview(flat.numpy().data)
+    tags = []
+    for data in windows:
+        tags += [
+            mac.encrypt((place + start).to_bytes(12, "big"), b"", data[start : start + length])
+            + length.to_bytes(4)
+            for start, length in pieces(len(data))
+        ]
+        place += len(data)
+    return tags
 
 
 def _name_of(tensor: torch.Tensor) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from sealtrain.base.processes import forked
-from sealtrain.errors import SealtrainError
+from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.guest.sandbox.compilers import workshop
 from sealtrain.guest.sandbox.landlock import Held, leave_no_memory, other_threads, restrict, unbound
 from sealtrain.guest.sandbox.network import address_of, confined_to, is_number
@@ -35,6 +35,8 @@ __all__ = ["Room", "Ways", "enclosed", "saying", "telling"]
 _DRIVER: Final = Path("/dev/nvidiactl")
 _CUDA: Final = "libcuda.so.1"
 _DRIVER_SECONDS: Final = 60
+_NO_DEVICE: Final = 100
+"""What ``cuInit`` answers where no GPU is there, or all are hidden."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +63,21 @@ class Room:
     """
 
     def __init__(
-        self, terminal: TextIO, scratch: Scratch, programs: Programs, tally: Tally, alone: bool
+        self,
+        terminal: TextIO,
+        scratch: Scratch,
+        programs: Programs,
+        tally: Tally,
+        *,
+        alone: bool,
+        accelerated: bool,
     ) -> None:
         self.terminal = terminal
         self.scratch = scratch
         self._programs = programs
         self._tally = tally
         self._alone = alone
+        self._accelerated = accelerated
 
     def closed(self, ways: Ways) -> AbstractContextManager[object]:
         """Confine this process to ``ways`` as Python can: see ``sandbox.network.confined_to``."""
@@ -83,6 +93,9 @@ class Room:
         """Have the kernel enforce it on native code too, for good, in a process of the run only.
 
         Threads start afterwards, so that it binds them too; older threads are counted.
+
+        Raises:
+            UsageError: The accelerator's driver does not start.
         """
         landlock, seccomp, older = 0, False, other_threads()
         if self._alone:
@@ -96,6 +109,8 @@ class Room:
                 names=names,
                 passing=self.scratch.folder,
             )
+            if self._accelerated:
+                _start_driver()
             seccomp = refuse_calls(datagrams=names)
         memory = "private" if self.scratch.private else "folder"
         return Held(
@@ -130,7 +145,7 @@ def enclosed(
             _wake_driver()
         shop = stack.enter_context(workshop(memory.folder)) if accelerated else None
         programs = Programs(answers=questions(), workshop=shop)
-        yield Room(terminal, memory, programs, tally, alone)
+        yield Room(terminal, memory, programs, tally, alone=alone, accelerated=accelerated)
 
 
 def saying(terminal: TextIO) -> Callable[[str], None]:
@@ -163,3 +178,23 @@ def _wake_driver() -> None:
         finally:
             os._exit(0)
     os.waitpid(child, 0)
+
+
+def _start_driver() -> None:
+    """Have the driver start in this process, between the files' rules and the calls' filter.
+
+    As it starts it listens at a unix socket of its own, for processes that share memory of a GPU,
+    and does not start where it may not. The filter lets nothing listen. Without the driver a
+    training would go on on the processor, and say nothing.
+    """
+    try:
+        answer = int(ctypes.CDLL(_CUDA).cuInit(0))
+    except OSError:  # no library of it: nothing here can use it
+        return
+    if answer not in (0, _NO_DEVICE):
+        raise UsageError(
+            "the accelerator's driver does not start",
+            check="accelerator",
+            got=f"cuInit {answer}",
+            hint="see nvidia-smi; CUDA_VISIBLE_DEVICES= trains on the processor",
+        )
