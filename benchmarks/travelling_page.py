@@ -59,7 +59,7 @@ def page(told: Told) -> str:
 
 def printed(told: Told) -> str:
     """The tables alone."""
-    parts = [[str(told["machine"])]]
+    parts = [[str(told.get("machine") or told[ON_GPU]["machine"])]]
     if "trained" in told:
         parts += [_trained(told["trained"]), _timers(told["trained"]["rows"])]
     if "trips" in told:
