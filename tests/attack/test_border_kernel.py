@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from border_world import answer_of, started
 from sealtrain.manifest.limits import BORDER_CLOSED, border_held
 
 pytestmark = pytest.mark.claim("C107")
+SUPPORT = Path(__file__).parents[1] / "support"
+GPU = Path("/dev/nvidia0")
 EXPECTED_LANDLOCK = os.environ.get("SEALTRAIN_EXPECTED_LANDLOCK")
 
 
@@ -251,3 +254,48 @@ def test_a_manifest_says_so_unless_the_kernel_held_every_process(
 ) -> None:
     log = [{"event": event, "fields": fields} for event, fields in entries]
     assert border_held(log) is held
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that starts as a GPU's driver does, in place of the driver."""
+    if shutil.which("cc") is None:
+        pytest.skip("no compiler here")
+    library = tmp_path / "libcuda.so.1"
+    words = ["cc", "-shared", "-fPIC", "-o", str(library), str(SUPPORT / "cuda_driver.c")]
+    subprocess.run(words, check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+
+
+@pytest.mark.claim("C283")
+@pytest.mark.skipif(GPU.exists(), reason="the real driver is here")
+@pytest.mark.usefixtures("driver")
+class TestDriver:
+    """A GPU's driver listens as it starts, and the filter lets nothing listen."""
+
+    def test_it_has_started_before_the_filter(self, tmp_path: Path) -> None:
+        assert filtered(tmp_path, "uses_the_driver", "compilers") == {"started": 0}
+
+    def test_where_nobody_started_it_it_does_not_start(self, tmp_path: Path) -> None:
+        assert filtered(tmp_path, "uses_the_driver") == {"started": 304}
+
+    def test_a_driver_that_does_not_start_ends_the_run(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CUDA_DRIVER_ANSWER", "999")
+        answer = answer_of(tmp_path, "uses_the_driver", "compilers")
+        assert answer["raised"].startswith("UsageError the accelerator's driver does not start")
+
+    def test_where_all_gpus_are_hidden_the_processor_trains(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CUDA_DRIVER_ANSWER", "100")
+        assert answer_of(tmp_path, "uses_the_driver", "compilers")["started"] == 100
+
+
+@pytest.mark.gpu
+@pytest.mark.claim("C283")
+@pytest.mark.skipif(not GPU.exists(), reason="needs a GPU")
+def test_a_gpu_computes_inside_the_border(tmp_path: Path) -> None:
+    answers = set(filtered(tmp_path, "uses_the_driver", "compilers").values())
+    assert answers == {0}

@@ -122,6 +122,18 @@ class TestKernels:
         assert {way: answer[way] for way in ways} == dict.fromkeys(ways, "ProgramRefused")
         assert answer["executed"] == 99  # not by the process that trains
 
+    def test_a_compiler_that_the_environment_names_starts(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        named = tmp_path / "their-compiler"
+        named.symlink_to(str(shutil.which("gcc")))
+        monkeypatch.setenv("CC", str(named))
+        answer = answer_of(tmp_path, "builds_with_the_named_compiler", "compilers")
+        if answer["seccomp"] and answer["landlock"] >= 3:
+            assert answer["version"], answer
+        answer = answer_of(tmp_path, "builds_with_the_named_compiler")
+        assert answer["raised"].startswith("ProgramRefused")
+
     def test_without_an_accelerator_no_compiler_starts(self, tmp_path: Path) -> None:
         answer = answer_of(tmp_path, "builds_a_kernel")
         assert answer["raised"].startswith("ProgramRefused")

@@ -14,7 +14,7 @@ PAGES = REPOSITORY / "docs" / "reference" / "benchmarks"
 _MADE_BY = re.compile(r"Made by `python (benchmarks/[a-z_]+\.py)((?: [^`]+)?)` in \d+ s")
 
 
-@pytest.mark.parametrize("name", ["scale", "gpu", "medical", "verifiers"])
+@pytest.mark.parametrize("name", ["scale", "gpu-twin", "medical", "verifiers"])
 def test_a_page_names_its_machine_and_a_command_that_exists(name: str) -> None:
     text = (PAGES / f"{name}.md").read_text("utf-8")
     assert re.search(r"\d+ processors; python 3\.", text)

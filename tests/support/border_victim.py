@@ -313,6 +313,26 @@ def builds_a_kernel() -> dict[str, Any]:
     }
 
 
+def builds_with_the_named_compiler() -> dict[str, Any]:
+    version = subprocess.run([os.environ["CC"], "--version"], capture_output=True, check=True)
+    return {"version": b"Free Software Foundation" in version.stdout}
+
+
+def uses_the_driver() -> dict[str, Any]:
+    """As PyTorch looks for a GPU; of a real driver also what a training asks for."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    found = {"started": driver.cuInit(0)}
+    if Path("/dev/nvidia0").exists():
+        device, context, memory = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
+        size = ctypes.c_size_t(1 << 24)
+        found["device"] = driver.cuDeviceGet(ctypes.byref(device), 0)
+        found["context"] = driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+        found["current"] = driver.cuCtxSetCurrent(context)
+        found["memory"] = driver.cuMemAlloc_v2(ctypes.byref(memory), size)
+        found["locked memory"] = driver.cuMemAllocHost_v2(ctypes.byref(memory), size)
+    return found
+
+
 HOSTILE = r"""
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -374,19 +394,20 @@ def main() -> None:
     if job is old_thread_acts:
         OLD.start()
     tally = Tally()
+    held: dict[str, Any] = {}
     host = "localhost" if "names" in sys.argv else "127.0.0.1"
     ways = Ways(urls=[f"http://{host}:1"], folders=[FOLDER], sockets=[FOLDER.parent / "guest.sock"])
     with (
         enclosed(tally, alone=True, accelerated="compilers" in sys.argv) as room,
         room.closed(ways),
     ):
-        held = room.lock(ways)
         try:
+            held = room.lock(ways).to_dict()
             answer = job()
         except BaseException as error:
             answer = {"raised": f"{type(error).__name__} {error}"}
     with contextlib.suppress(BrokenPipeError):
-        print(json.dumps({"counts": tally.counts, **held.to_dict(), **(answer or {})}))
+        print(json.dumps({"counts": tally.counts, **held, **(answer or {})}))
 
 
 if __name__ == "__main__":

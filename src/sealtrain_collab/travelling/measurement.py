@@ -130,10 +130,11 @@ class _Reader:
             yield memoryview(flat.cpu().numpy().data)
             return
         if not self._halves:
-            stream = torch.cuda.Stream(flat.device)
+            cuda: Any = torch.cuda
+            stream = cuda.Stream(flat.device)
             self._halves = [_Half(stream), _Half(stream)]
         filling = None
-        for part, half in zip(flat.split(_WINDOW_BYTES), itertools.cycle(self._halves)):
+        for part, half in zip(torch.split(flat, _WINDOW_BYTES), itertools.cycle(self._halves)):
             half.fill(part)
             if filling is not None:
                 yield filling.read()
@@ -152,9 +153,10 @@ class _Half:
     def __init__(self, stream: torch.cuda.Stream) -> None:
         import torch
 
+        cuda: Any = torch.cuda
         self._bytes = torch.empty(_WINDOW_BYTES, dtype=torch.uint8, pin_memory=True)
         self._stream = stream
-        self._there = torch.cuda.Event()
+        self._there = cuda.Event()
         self._size = 0
 
     def fill(self, part: torch.Tensor) -> None:

@@ -38,6 +38,8 @@ __all__ = ["TOOLS", "Workshop", "tools", "workshop"]
 
 TOOLS: Final = ("c++", "cc", "clang", "clang++", "g++", "gcc", "ptxas")
 """Compilers that libraries look for by these names on ``PATH``."""
+_NAMED_BY: Final = ("CC", "CXX", "TRITON_PTXAS_PATH")
+"""Variables that name another one, which libraries then take."""
 _SHIPPED: Final = "backends/nvidia/bin"
 """Where triton's package has tools of its own."""
 _MAX_COMMAND: Final = 1 << 17
@@ -94,7 +96,8 @@ class Workshop:
 
 def tools() -> frozenset[str]:
     """Paths of the compilers on this machine, as found and as links lead."""
-    paths = [path for name in TOOLS if (path := shutil.which(name)) is not None]
+    named = [os.environ[variable] for variable in _NAMED_BY if variable in os.environ]
+    paths = [path for name in (*TOOLS, *named) if (path := shutil.which(name)) is not None]
     triton = find_spec("triton")
     for folder in (triton.submodule_search_locations or ()) if triton is not None else ():
         paths += [str(path) for path in Path(folder, _SHIPPED).glob("ptxas*")]
