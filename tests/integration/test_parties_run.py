@@ -20,6 +20,7 @@ from sealtrain.attest.guest import open_guest
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
+from sealtrain.client.quorum import Quorum
 from sealtrain.errors import (
     AlreadyExists,
     ApprovalRevoked,
@@ -183,6 +184,60 @@ def test_a_partys_folder_is_its_own(at: JointSite) -> None:
 
 
 @pytest.mark.claim("C94")
+def ended_while_asking(at: JointSite, run_id: str, out: str, *, heard: bool) -> None:
+    """A party whose process ends, with nothing done for its end, around what brokers grant."""
+    child = os.fork()
+    if child == 0:
+
+        def asked(quorum: Quorum, *given: Any, **named: Any) -> Any:
+            if heard:
+                obtain(quorum, *given, **named)
+            os._exit(7)
+
+        obtain = Quorum.obtain
+        Quorum.obtain = asked  # type: ignore[method-assign]
+        try:
+            begun(at, B, run_id, out)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+@pytest.mark.parametrize("heard", [False, True])
+def test_a_party_that_ended_while_it_asked_for_keys_goes_on(heard: bool, at: JointSite) -> None:
+    run_id = os.urandom(16).hex()
+    out = f"ended-{heard}"
+    ended_while_asking(at, run_id, out, heard=heard)
+    settings = at.settings(out)
+    assert any(settings.out.iterdir()), "by which a ticket's guest knows that it is not the first"
+    with closing(begun(at, B, run_id, out, resume=True)) as party:
+        assert party.resumed == heard
+        assert texts(party) == {B}
+        assert len(party.report(system_clock()).releases) == 1
+    with closing(begun(at, B, run_id, out, resume=True)) as party:
+        assert party.resumed
+
+
+def test_a_party_that_is_refused_leaves_nothing(at: JointSite) -> None:
+    run_id = os.urandom(16).hex()
+    begun(at, B, run_id, "first").close()
+    for resume, out in ((False, "second"), (True, "third")):
+        with pytest.raises(RunMismatch):
+            begun(at, B, os.urandom(16).hex() if resume else run_id, out, resume=resume)
+        assert not at.settings(out).out.exists()
+
+
+def test_a_party_with_receipts_is_none_that_brokers_never_heard_of(at: JointSite) -> None:
+    run_id, other = (os.urandom(16).hex() for _ in range(2))
+    with closing(begun(at, B, run_id, "known")):
+        pass
+    file = at.settings("known").out / "party.json"
+    kept = file.read_bytes()
+    file.write_bytes(kept.replace(run_id.encode(), other.encode()))
+    with pytest.raises(RunMismatch, match="no such run"):
+        begun(at, B, other, "known", resume=True)
+
+
 def test_a_party_goes_on_with_the_data_that_it_began_with(at: JointSite) -> None:
     """Its share would else repeat beside other rows: the noise of one of two equal runs."""
     run_id = os.urandom(16).hex()

@@ -8,8 +8,9 @@ when its lease ends. At the end it reports to the lead which datasets it held un
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -35,7 +36,9 @@ from sealtrain.manifest.predicate import Release
 from sealtrain.signing.parties import party_run_id
 
 if TYPE_CHECKING:
+    from sealtrain.client.grants import Grants
     from sealtrain.client.quorum import OnBrokerFailure
+    from sealtrain.guest.model_before import ModelBefore
     from sealtrain.sealing.datakey import DataKey
 
 __all__ = ["MAX_REPORT_BYTES", "Part", "PartyReport", "PartyRun"]
@@ -77,22 +80,30 @@ class _PartyFile(StrictModel):
     version: Literal[2]
     run_id: Hex32
     party: OwnerName
-    begun: Timestamp
+    begun: Timestamp | None
     releases: tuple[dict[str, Any], ...]
 
 
 @dataclass(slots=True)
 class _Kept:
-    """Receipts so far, in the party's folder. All of it is public, and signed by brokers."""
+    """Receipts so far, in the party's folder. All of it is public, and signed by brokers.
+
+    The file is there before brokers are asked: who finds it knows that they may have heard of this
+    party, also where no receipt came back. ``begun`` is ``None`` until one did.
+    """
 
     path: Path
     run_id: str
     party: str
-    begun: str
-    releases: list[dict[str, Any]]
+    begun: str | None = None
+    releases: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, receipts: Sequence[dict[str, Any]]) -> None:
+    def add(self, receipts: Sequence[dict[str, Any]], now: int) -> None:
+        self.begun = self.begun or to_rfc3339(now)
         self.releases = needed_releases([*self.releases, *receipts])
+        self.write()
+
+    def write(self) -> None:
         document = {
             "version": 2,
             "run_id": self.run_id,
@@ -141,9 +152,11 @@ class PartyRun(DataGuest):
     ) -> None:
         """Steps 1 to 4. Arguments and errors as ``begin``."""
         self.name = part.party
-        self.resumed = part.resume
         self.run_id = part.run_id
-        kept = _kept(settings.out, part.party, part.run_id) if part.resume else None
+        self.resumed = part.resume
+        known = _kept(settings.out, part.party, part.run_id) if part.resume else None
+        self._found_marked = known is not None and known.begun is None
+        self._kept = known or _Kept(settings.out / _FILE, part.run_id, part.party)
         super().__init__(
             settings,
             Asking(
@@ -157,13 +170,7 @@ class PartyRun(DataGuest):
             clock=clock,
             random=random,
         )
-        settings.out.mkdir(exist_ok=True)
-        fresh = [one.to_dict() for one in self.grant.fresh]
-        if kept is None:
-            begun = to_rfc3339(clock())
-            kept = _Kept(settings.out / _FILE, part.run_id, part.party, begun, [])
-        self._kept = kept
-        self._kept.add(fresh)
+        self._keep([one.to_dict() for one in self.grant.fresh])
 
     @classmethod
     def begin(
@@ -247,8 +254,41 @@ class PartyRun(DataGuest):
             }
         )
 
+    def _obtained(self, before: ModelBefore | None, *, resuming: bool) -> Grants:
+        """As ``DataGuest``. A party that has no receipt may be one that no broker has heard of."""
+        with _marked(self._kept):
+            try:
+                return super()._obtained(before, resuming=resuming)
+            except RunMismatch as unknown:
+                if not self._found_marked:
+                    raise
+                try:
+                    grants = super()._obtained(before, resuming=False)
+                except RunMismatch:
+                    raise unknown from None
+                self.resumed = False
+                return grants
+
     def _keep(self, receipts: Sequence[dict[str, Any]]) -> None:
-        self._kept.add(receipts)
+        self._kept.add(receipts, self._clock())
+
+
+@contextmanager
+def _marked(kept: _Kept) -> Iterator[None]:
+    """Have the file there while brokers are asked; where they refuse, nothing new stays of it."""
+    folder = kept.path.parent
+    made, written = not folder.exists(), not kept.path.exists()
+    folder.mkdir(exist_ok=True)
+    if written:
+        kept.write()
+    try:
+        yield
+    except BaseException:
+        if written:
+            kept.path.unlink()
+        if made:
+            folder.rmdir()
+        raise
 
 
 def _kept(out: Path, party: str, run_id: str) -> _Kept | None:
@@ -265,5 +305,6 @@ def _kept(out: Path, party: str, run_id: str) -> _Kept | None:
             expected=f"{party} in run {run_id}",
             hint="name the folder that this party began in",
         )
-    from_rfc3339(found.begun)
+    if found.begun is not None:
+        from_rfc3339(found.begun)
     return _Kept(path, run_id, party, found.begun, list(found.releases))
