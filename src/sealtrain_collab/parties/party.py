@@ -279,13 +279,13 @@ def _marked(kept: _Kept) -> Iterator[None]:
     folder = kept.path.parent
     made, written = not folder.exists(), not kept.path.exists()
     folder.mkdir(exist_ok=True)
-    if written:
-        kept.write()
     try:
+        if written:
+            kept.write()
         yield
     except BaseException:
         if written:
-            kept.path.unlink()
+            kept.path.unlink(missing_ok=True)
         if made:
             folder.rmdir()
         raise
