@@ -251,6 +251,9 @@ def main() -> None:
         help="of part real or gpu, this row alone; may be repeated",
     )  # fmt: skip
     given = parser.parse_args()
+    most = len(GPU_ROWS if given.part == ON_GPU else REAL_ROWS)
+    if given.row and max(given.row) >= most:
+        parser.error(f"part {given.part} has rows 0 to {most - 1}")
     load = round(os.getloadavg()[0], 1)  # of others: on a busy machine no figure is worth much
     found = machine("torch", "transformers", "cryptography", load=load)
     if given.part == ON_GPU:

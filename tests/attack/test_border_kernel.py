@@ -279,19 +279,6 @@ class TestDriver:
     def test_where_nobody_started_it_it_does_not_start(self, tmp_path: Path) -> None:
         assert filtered(tmp_path, "uses_the_driver") == {"started": 304}
 
-    def test_a_driver_that_does_not_start_ends_the_run(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("CUDA_DRIVER_ANSWER", "999")
-        answer = answer_of(tmp_path, "uses_the_driver", "compilers")
-        assert answer["raised"].startswith("UsageError the accelerator's driver does not start")
-
-    def test_where_all_gpus_are_hidden_the_processor_trains(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("CUDA_DRIVER_ANSWER", "100")
-        assert answer_of(tmp_path, "uses_the_driver", "compilers")["started"] == 100
-
 
 @pytest.mark.gpu
 @pytest.mark.claim("C283")

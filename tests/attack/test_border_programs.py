@@ -134,6 +134,16 @@ class TestKernels:
         answer = answer_of(tmp_path, "builds_with_the_named_compiler")
         assert answer["raised"].startswith("ProgramRefused")
 
+    @pytest.mark.parametrize("program", ["sh", "python3", "env"])
+    def test_no_other_program_is_named_a_compiler(
+        self, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        named = tmp_path / "cc"
+        named.symlink_to(str(shutil.which(program)))
+        monkeypatch.setenv("CC", str(named))
+        answer = answer_of(tmp_path, "builds_with_the_named_compiler", "compilers")
+        assert answer["raised"].startswith("ProgramRefused")
+
     def test_without_an_accelerator_no_compiler_starts(self, tmp_path: Path) -> None:
         answer = answer_of(tmp_path, "builds_a_kernel")
         assert answer["raised"].startswith("ProgramRefused")

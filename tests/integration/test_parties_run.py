@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +18,10 @@ from world import OWNERS
 
 from sealtrain.attest.guest import open_guest
 from sealtrain.attest.report_data import Binding
+from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
+from sealtrain.base.files import TEMPORARY_SUFFIX
 from sealtrain.client.quorum import Quorum
 from sealtrain.errors import (
     AlreadyExists,
@@ -183,39 +185,62 @@ def test_a_partys_folder_is_its_own(at: JointSite) -> None:
     moved.close()
 
 
-@pytest.mark.claim("C94")
-def ended_while_asking(at: JointSite, run_id: str, out: str, *, heard: bool) -> None:
-    """A party whose process ends, with nothing done for its end, around what brokers grant."""
+def killed(_obtained: Any) -> Any:
+    os._exit(7)
+
+
+def cut_off(_obtained: Any) -> Any:
+    raise BrokerUnreachable("the answer did not arrive", got="a broker")
+
+
+def told_to_end(_obtained: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("end", [killed, cut_off, told_to_end])
+@pytest.mark.parametrize("heard", [False, True])
+def test_a_party_that_ended_while_it_asked_for_keys_goes_on(
+    end: Callable[[Any], Any], heard: bool, at: JointSite
+) -> None:
+    run_id, out = os.urandom(16).hex(), f"{end.__name__}-{heard}"
     child = os.fork()
     if child == 0:
+        obtain = Quorum.obtain
 
         def asked(quorum: Quorum, *given: Any, **named: Any) -> Any:
-            if heard:
-                obtain(quorum, *given, **named)
-            os._exit(7)
+            return end(obtain(quorum, *given, **named) if heard else None)
 
-        obtain = Quorum.obtain
         Quorum.obtain = asked  # type: ignore[method-assign]
         try:
             begun(at, B, run_id, out)
         finally:
-            os._exit(1)
+            os._exit(7)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    left = at.settings(out).out
+    assert any(left.iterdir()), "by which a ticket's guest knows that it is not the first"
+    for told in (heard, True):  # with or without being told that it took part before
+        with closing(begun(at, B, run_id, out, resume=told)) as party:
+            assert party.resumed == told
+            assert texts(party) == {B}
+            assert len(party.report(system_clock()).releases) >= 1
 
 
-@pytest.mark.parametrize("heard", [False, True])
-def test_a_party_that_ended_while_it_asked_for_keys_goes_on(heard: bool, at: JointSite) -> None:
-    run_id = os.urandom(16).hex()
-    out = f"ended-{heard}"
-    ended_while_asking(at, run_id, out, heard=heard)
-    settings = at.settings(out)
-    assert any(settings.out.iterdir()), "by which a ticket's guest knows that it is not the first"
-    with closing(begun(at, B, run_id, out, resume=True)) as party:
-        assert party.resumed == heard
-        assert texts(party) == {B}
-        assert len(party.report(system_clock()).releases) == 1
-    with closing(begun(at, B, run_id, out, resume=True)) as party:
-        assert party.resumed
+def test_a_party_that_ended_with_half_a_file_goes_on(at: JointSite) -> None:
+    out = at.settings("half").out
+    out.mkdir()
+    (out / f".party.json.0011{TEMPORARY_SUFFIX}").touch()
+    with closing(begun(at, B, os.urandom(16).hex(), "half", resume=True)) as party:
+        assert not party.resumed
+
+
+def test_a_mark_of_a_run_that_never_began_holds_nobody_up(at: JointSite) -> None:
+    first, second = (os.urandom(16).hex() for _ in range(2))
+    begun(at, B, first, "mark").close()
+    file = at.settings("mark").out / "party.json"
+    kept = json.loads(file.read_bytes())
+    file.write_bytes(canonical_json(kept | {"begun": None, "releases": []}))
+    with closing(begun(at, B, second, "mark", resume=True)) as party:
+        assert not party.resumed
 
 
 def test_a_party_that_is_refused_leaves_nothing(at: JointSite) -> None:
@@ -229,15 +254,16 @@ def test_a_party_that_is_refused_leaves_nothing(at: JointSite) -> None:
 
 def test_a_party_with_receipts_is_none_that_brokers_never_heard_of(at: JointSite) -> None:
     run_id, other = (os.urandom(16).hex() for _ in range(2))
-    with closing(begun(at, B, run_id, "known")):
-        pass
+    begun(at, B, run_id, "known").close()
     file = at.settings("known").out / "party.json"
     kept = file.read_bytes()
     file.write_bytes(kept.replace(run_id.encode(), other.encode()))
-    with pytest.raises(RunMismatch, match="no such run"):
+    unknown = carries(check="run", got=party_run_id(other, B))
+    with pytest.raises(RunMismatch, check=unknown):
         begun(at, B, other, "known", resume=True)
 
 
+@pytest.mark.claim("C94")
 def test_a_party_goes_on_with_the_data_that_it_began_with(at: JointSite) -> None:
     """Its share would else repeat beside other rows: the noise of one of two equal runs."""
     run_id = os.urandom(16).hex()

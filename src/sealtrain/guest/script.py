@@ -45,6 +45,7 @@ from sealtrain.training.data.hugging import (
     read_in_each_rank,
 )
 from sealtrain.training.data.stream import RecordStream
+from sealtrain.training.devices import compute_device
 from sealtrain.training.distributed.agreement import expect_one_model
 from sealtrain.training.distributed.ranks import place
 from sealtrain.training.saved import BaseFolder, saved_files, unwrapped
@@ -163,6 +164,7 @@ def run_script_as_rank(run: GuestRun, resume: CheckpointRef | None, memory: Path
 def _ran(script: ScriptRun) -> ScriptRun:
     global _current
     _current, run = script, script.run
+    compute_device()  # scripts take whatever PyTorch sees
     drop_reports()
     map_in_this_process()
     if place().world > 1:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sealtrain.training.devices import compute_device
+
 if TYPE_CHECKING:
     from sealtrain.recipe.trainers import TrainerArguments
 
@@ -42,8 +44,7 @@ def trainer_arguments(arguments: TrainerArguments, scratch: Path) -> dict[str, A
         arguments: The recipe's.
         scratch: Empty folder for the trainer; it stays empty.
     """
-    import torch
-
+    device = compute_device()
     chosen = {name: getattr(arguments, name) for name in _SAME_NAME}
     return {
         **chosen,
@@ -56,10 +57,10 @@ def trainer_arguments(arguments: TrainerArguments, scratch: Path) -> dict[str, A
         "push_to_hub": False,
         "disable_tqdm": True,
         "log_level": "critical",
-        "use_cpu": not torch.cuda.is_available(),
+        "use_cpu": device == "cpu",
         "accelerator_config": {"dispatch_batches": False},
         "dataloader_num_workers": 0,
-        "dataloader_pin_memory": torch.cuda.is_available(),
+        "dataloader_pin_memory": device == "cuda",
         "activation_checkpointing": arguments.activation_checkpointing,
         "include_num_input_tokens_seen": "non_padding",
         "remove_unused_columns": True,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid
+from sealtrain.training.devices import compute_device
 from sealtrain.training.models.base import build_tokenizer, check_vocabulary
 
 if TYPE_CHECKING:
@@ -63,12 +64,11 @@ class _Scorer:
     """Scores of the recipe's reward model."""
 
     def __init__(self, work: TrainingContext) -> None:
-        import torch
 
         reward = work.recipe.reward
         self._tokenizer: PreTrainedTokenizerBase = build_tokenizer(reward, work.base_dir)
         model: Any = _load(work, self._tokenizer)
-        self._model = model.to("cuda" if torch.cuda.is_available() else "cpu")
+        self._model = model.to(compute_device())
         self._length = reward.max_length
         self._batch = work.recipe.trainer.per_device_eval_batch_size
 

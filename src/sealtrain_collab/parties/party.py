@@ -8,8 +8,9 @@ when its lease ends. At the end it reports to the lead which datasets it held un
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,7 +19,7 @@ from pydantic import Field
 
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.clock import Clock, from_rfc3339, system_clock, to_rfc3339
-from sealtrain.base.files import atomic_write, read_bounded
+from sealtrain.base.files import TEMPORARY_SUFFIX, atomic_write, read_bounded, sync
 from sealtrain.base.models import (
     Document,
     Hex32,
@@ -28,7 +29,7 @@ from sealtrain.base.models import (
     load_model,
 )
 from sealtrain.base.secret import Random
-from sealtrain.errors import AlreadyExists, ClaimContradicted, RunMismatch, UsageError
+from sealtrain.errors import AlreadyExists, ClaimContradicted, Refused, RunMismatch, UsageError
 from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.guest.settings import RunSettings
 from sealtrain.manifest.condense import needed_releases
@@ -45,6 +46,7 @@ __all__ = ["MAX_REPORT_BYTES", "Part", "PartyReport", "PartyRun"]
 
 MAX_REPORT_BYTES = 4 << 20
 _FILE = "party.json"
+_MARK = re.compile(rf"{re.escape(_FILE)}|\.{re.escape(_FILE)}\..*{re.escape(TEMPORARY_SUFFIX)}")
 _MAX_FILE_BYTES = 64 << 20
 
 
@@ -154,9 +156,9 @@ class PartyRun(DataGuest):
         self.name = part.party
         self.run_id = part.run_id
         self.resumed = part.resume
-        known = _kept(settings.out, part.party, part.run_id) if part.resume else None
-        self._found_marked = known is not None and known.begun is None
-        self._kept = known or _Kept(settings.out / _FILE, part.run_id, part.party)
+        kept = _kept(settings.out, part.party, part.run_id)
+        self._found_marked = kept is None and _holds_a_mark_alone(settings.out)
+        self._kept = kept or _Kept(settings.out / _FILE, part.run_id, part.party)
         super().__init__(
             settings,
             Asking(
@@ -199,7 +201,7 @@ class PartyRun(DataGuest):
             RunMismatch: The folder is of another run or party.
             Refused, Unreachable: As ``DataGuest``.
         """
-        if not part.resume and settings.out.exists() and any(settings.out.iterdir()):
+        if not part.resume and not _holds_at_most_a_mark(settings.out):
             raise AlreadyExists(
                 f"{settings.out} is not empty", hint="choose another folder, or resume this party"
             )
@@ -255,48 +257,78 @@ class PartyRun(DataGuest):
         )
 
     def _obtained(self, before: ModelBefore | None, *, resuming: bool) -> Grants:
-        """As ``DataGuest``. A party that has no receipt may be one that no broker has heard of."""
-        with _marked(self._kept):
-            try:
+        """As ``DataGuest``; a party that found its mark alone does not know who has heard of it."""
+        with _marked(self._kept, alone=len(self.quorum.urls) == 1):
+            if not self._found_marked:
                 return super()._obtained(before, resuming=resuming)
+            try:
+                grants = super()._obtained(before, resuming=True)
+                self.resumed = True
             except RunMismatch as unknown:
-                if not self._found_marked:
-                    raise
                 try:
                     grants = super()._obtained(before, resuming=False)
                 except RunMismatch:
                     raise unknown from None
                 self.resumed = False
-                return grants
+            return grants
 
     def _keep(self, receipts: Sequence[dict[str, Any]]) -> None:
         self._kept.add(receipts, self._clock())
 
 
 @contextmanager
-def _marked(kept: _Kept) -> Iterator[None]:
-    """Have the file there while brokers are asked; where they refuse, nothing new stays of it."""
+def _marked(kept: _Kept, *, alone: bool) -> Iterator[None]:
+    """Have the file there while brokers are asked.
+
+    It stays where one of them may have granted something, whatever became of the answer.
+
+    Args:
+        kept: With the file.
+        alone: One broker is asked, whose refusal says that it granted nothing.
+    """
     folder = kept.path.parent
-    made, written = not folder.exists(), not kept.path.exists()
+    made, written, asked = not folder.exists(), not kept.path.exists(), False
     folder.mkdir(exist_ok=True)
     try:
         if written:
             kept.write()
+            sync(folder.parent)
+        asked = True
         yield
-    except BaseException:
-        if written:
-            kept.path.unlink(missing_ok=True)
-        if made:
-            folder.rmdir()
+    except BaseException as error:
+        if written and (not asked or (alone and isinstance(error, Refused))):
+            with suppress(OSError):
+                kept.path.unlink(missing_ok=True)
+                if made:
+                    folder.rmdir()
         raise
 
 
+def _holds_at_most_a_mark(out: Path) -> bool:
+    return not out.exists() or not any(out.iterdir()) or _holds_a_mark_alone(out)
+
+
+def _holds_a_mark_alone(out: Path) -> bool:
+    """Whether a party ended while it asked brokers: a file without receipts, or half of it."""
+    names = [one.name for one in out.iterdir()] if out.is_dir() else []
+    if not names or not all(_MARK.fullmatch(name) for name in names):
+        return False
+    return _FILE not in names or _read(out / _FILE).begun is None
+
+
+def _read(path: Path) -> _PartyFile:
+    document = parse_json(read_bounded(path, _MAX_FILE_BYTES), max_bytes=_MAX_FILE_BYTES)
+    return load_model(_PartyFile, document, UsageError, _FILE)
+
+
 def _kept(out: Path, party: str, run_id: str) -> _Kept | None:
+    """What an earlier guest of the party kept; ``None`` where it has no receipt."""
     path = out / _FILE
     if not path.is_file():
         return None
-    document = parse_json(read_bounded(path, _MAX_FILE_BYTES), max_bytes=_MAX_FILE_BYTES)
-    found = load_model(_PartyFile, document, UsageError, _FILE)
+    found = _read(path)
+    if found.begun is None:
+        return None
     if (found.run_id, found.party) != (run_id, party):
         raise RunMismatch(
             f"{out} is the folder of another party",
@@ -305,6 +337,5 @@ def _kept(out: Path, party: str, run_id: str) -> _Kept | None:
             expected=f"{party} in run {run_id}",
             hint="name the folder that this party began in",
         )
-    if found.begun is not None:
-        from_rfc3339(found.begun)
+    from_rfc3339(found.begun)
     return _Kept(path, run_id, party, found.begun, list(found.releases))

@@ -20,6 +20,7 @@ import contextlib
 import gc
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -40,6 +41,8 @@ TOOLS: Final = ("c++", "cc", "clang", "clang++", "g++", "gcc", "ptxas")
 """Compilers that libraries look for by these names on ``PATH``."""
 _NAMED_BY: Final = ("CC", "CXX", "TRITON_PTXAS_PATH")
 """Variables that name another one, which libraries then take."""
+_COMPILER: Final = re.compile(r"(.*-)?(cc|c\+\+|gcc|g\+\+|clang|clang\+\+|ptxas)[-.\d]*")
+"""Name of the file that a variable may lead to: no interpreter, no shell."""
 _SHIPPED: Final = "backends/nvidia/bin"
 """Where triton's package has tools of its own."""
 _MAX_COMMAND: Final = 1 << 17
@@ -96,8 +99,11 @@ class Workshop:
 
 def tools() -> frozenset[str]:
     """Paths of the compilers on this machine, as found and as links lead."""
-    named = [os.environ[variable] for variable in _NAMED_BY if variable in os.environ]
-    paths = [path for name in (*TOOLS, *named) if (path := shutil.which(name)) is not None]
+    paths = [path for name in TOOLS if (path := shutil.which(name)) is not None]
+    for variable in _NAMED_BY:
+        path = shutil.which(os.environ.get(variable, ""))
+        if path is not None and _COMPILER.fullmatch(Path(os.path.realpath(path)).name):
+            paths.append(path)
     triton = find_spec("triton")
     for folder in (triton.submodule_search_locations or ()) if triton is not None else ():
         paths += [str(path) for path in Path(folder, _SHIPPED).glob("ptxas*")]

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from sealtrain.training.devices import compute_device
 from sealtrain.training.distributed.outline import filled, outline_of
 from sealtrain.training.distributed.ranks import place
 from sealtrain.training.halfprecision import scaled
@@ -58,14 +59,12 @@ class Sharded:
 
     def share_out(self, model: Any) -> None:
         """Leave each rank its shard of every layer."""
-        import torch
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
         self._outline = outline_of(model)
-        device = "cuda" if torch.cuda.is_available() else "cpu"
         # Over all ranks the mesh uses the existing group: it opens no connection.
-        mesh = init_device_mesh(device, (place().world,))
+        mesh = init_device_mesh(compute_device(), (place().world,))
         # An encoder or an adapter holds the model that names its layers.
         layers = {
             name

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid, UsageError
+from sealtrain.training.devices import compute_device
 from sealtrain.training.models.adapters import prepare_base, quantization_config
 from sealtrain.training.models.sealed import sealed_model, sealed_tokenizer
 
@@ -147,7 +148,7 @@ def build_model(
             classifies=kind == "AutoModelForSequenceClassification",
             shared_out=recipe.backend.name in ("fsdp", "deepspeed"),
         )
-        settings["device_map"] = {"": "cuda" if torch.cuda.is_available() else "cpu"}
+        settings["device_map"] = {"": compute_device()}
     try:
         if model.kind == "folder":
             torch.manual_seed(recipe.trainer.seed)  # a head that the folder does not have is random

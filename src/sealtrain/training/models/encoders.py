@@ -11,10 +11,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
 from sentence_transformers.base.modules import InputModule
 
 from sealtrain.errors import ModelInvalid
+from sealtrain.training.devices import compute_device
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -103,8 +103,9 @@ def build_encoder(
     modules = [tokens, Pooling(tokens.get_embedding_dimension(), pooling_mode=pooling)]
     if normalize is not False:
         modules.append(Normalize())
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return SentenceTransformer(modules=modules, device=device, similarity_fn_name="cosine")
+    return SentenceTransformer(
+        modules=modules, device=compute_device(), similarity_fn_name="cosine"
+    )
 
 
 def encoder_files(encoder: SentenceTransformer) -> dict[str, bytes]:

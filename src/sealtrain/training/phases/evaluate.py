@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid, UsageError
+from sealtrain.training.devices import compute_device
 from sealtrain.training.distributed.ranks import place
 from sealtrain.training.inputs.classifier import tabular_encoder, text_encoder
 from sealtrain.training.measuring import classifier_answers
@@ -66,8 +67,6 @@ def train(work: TrainingContext) -> PhaseResult:
 
 def _answers(work: TrainingContext) -> tuple[list[int], list[Any]]:
     """Label of every record, and logits float32 (batch, labels) of every batch."""
-    import torch
-
     recipe = work.recipe
     tabular = recipe.columns.kind == "tabular"
     if tabular:
@@ -81,7 +80,7 @@ def _answers(work: TrainingContext) -> tuple[list[int], list[Any]]:
         tokenizer = build_tokenizer(recipe, work.base_dir, work.model)
         check_vocabulary(model, tokenizer)
         encode = text_encoder(recipe, tokenizer)
-    model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    model.to(compute_device()).eval()
     return classifier_answers(work, model, encode, together=True)
 
 

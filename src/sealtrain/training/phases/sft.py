@@ -19,6 +19,7 @@ from sealtrain.training.backends.unsloth import as_written, load_model
 from sealtrain.training.checkpoints.callback import SealedRun
 from sealtrain.training.data.conversations import check_template
 from sealtrain.training.data.hugging import as_iterable_dataset, once
+from sealtrain.training.devices import compute_device
 from sealtrain.training.measuring import (
     completion_metrics,
     mean_loss,
@@ -108,7 +109,6 @@ def _ready(
     work: TrainingContext, *callbacks: SealedRun
 ) -> tuple[Any, PreTrainedTokenizerBase, Callable[[Any], dict[str, float]]]:
     """Trainer, tokenizer, and the measurement of a model."""
-    import torch
     from transformers import Trainer
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
@@ -138,7 +138,7 @@ def _ready(
     tested = bool(work.test_sources) and recipe.columns.kind != "prompt-completion"
     faster = recipe.backend.name == "unsloth"  # has a loss of its own
     # TRL's fused head reads the weight of the head, which a layer that stands in does not show.
-    fused = faster or (torch.cuda.is_available() and work.standins is None)
+    fused = faster or (compute_device() == "cuda" and work.standins is None)
     plain_loss = not fused and recipe.trainer.loss_type == "nll"
     arguments = (
         trainer_arguments(recipe.trainer, work.scratch)
