@@ -259,7 +259,6 @@ def trained(
                     "datasets": datasets,
                     "sides": sides,
                     "warm": size.warm,
-                    "gpu": size.bf16,
                 }
             )
         )
