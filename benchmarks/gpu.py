@@ -46,6 +46,8 @@ INSIDE = Path(__file__).with_name("gpu_inside.py")
 OWNERS = ("owner-a", "owner-b")
 BUSY_BAR = 0.98
 RATIO_BAR = 0.98
+MOST_APART = 0.01
+"""Of losses that rounding alone keeps apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,10 +282,11 @@ def compared(
     Raises:
         SystemExit: The losses of both sides differ: they did not train the same.
     """
-    if len({tuple(turn["losses"]) for turn in turns}) != 1:
-        raise SystemExit("sealed and plaintext losses differ")
+    off = apart([turn["losses"] for turn in turns])
+    if off > MOST_APART:
+        raise SystemExit(f"sealed and plaintext losses differ, by {off:.1e}")
     tokens = size.tokens * size.rows * ranks
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"apart": off}
     for side in ("plain", "sealed"):
         mine = [turn for turn in turns if turn["side"] == side]
         spans = [turn["ended"] - turn["began"] for turn in mine]
@@ -306,6 +309,18 @@ def compared(
     if found["plain"]["busy"]:
         found["busy_ratio"] = found["sealed"]["busy"] / found["plain"]["busy"]
     return found
+
+
+def apart(losses: list[list[float]]) -> float:
+    """How far losses of the same steps lie apart at most, as a share of them.
+
+    Raises:
+        SystemExit: Those of the first step do, which no training came before.
+    """
+    steps = list(zip(*losses, strict=True))
+    if len(set(steps[0])) > 1:
+        raise SystemExit("sealed and plaintext losses differ from the first step on")
+    return max((max(step) - min(step)) / max(step) for step in steps)
 
 
 def _span(turn: dict[str, Any]) -> float:
@@ -388,8 +403,8 @@ def page(found: dict[str, Any]) -> str:
         "each side, in turn;",
         "sealed ÷ plain is the median over turns, each one run of both sides, in changing order.",
         "In the steps that are not counted the sealed side decrypts ahead, until 64 record batches",
-        "wait; a process of its own does that, on processors that the CPU twin also trains on. The "
-        "losses of all steps were equal on both sides, or the script fails. So the counted steps "
+        "wait; a process of its own does that, on processors that the CPU twin also trains on. "
+        f"{_equal(found)} So the counted steps "
         "read rows that were decrypted before: what decryption itself costs is in the table of "
         "`loader.py`.\n",
         "The process that trains is locked down as a guest's: Landlock "
@@ -428,6 +443,17 @@ def missing(found: dict[str, Any]) -> list[str]:
         if one.get("busy_ratio", 1.0) < BUSY_BAR
     ]
     return slow + idle
+
+
+def _equal(found: dict[str, Any]) -> str:
+    """What is true of the losses."""
+    off = max(one["apart"] for one in found["ways"].values())
+    if not off:
+        return "The losses of all steps were equal on both sides."
+    return (
+        f"The losses of the first step were equal on both sides, those of later steps within "
+        f"{100 * off:.1g} %: not every kernel gave the same bits twice."
+    )
 
 
 def _percent(value: float | None) -> str:

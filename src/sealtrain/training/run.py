@@ -132,7 +132,7 @@ def train(
     with _stages(reporting.progress)("loading the training libraries"):
         of_recipe = load_phase(recipe.phase)
     from sealtrain.training.checkpoints.callback import RunContext
-    from sealtrain.training.checkpoints.randomness import deterministic
+    from sealtrain.training.checkpoints.kernels import deterministic
     from sealtrain.training.context import TrainingContext
     from sealtrain.training.privacy.audit import audit_figures, canary_source
     from sealtrain.training.privacy.noise import NoiseSource

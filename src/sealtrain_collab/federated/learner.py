@@ -234,7 +234,7 @@ class Learner:
     @contextmanager
     def _work(self, recipe: Any) -> Iterator[TrainingContext]:
         from sealtrain.training.checkpoints.callback import RunContext
-        from sealtrain.training.checkpoints.randomness import deterministic
+        from sealtrain.training.checkpoints.kernels import deterministic
         from sealtrain.training.context import TrainingContext
         from sealtrain.training.distributed.chosen import machinery_of
 

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import PrivacyBroken, RecipeInvalid, RecordInvalid, UpdateRefused, UsageError
-from sealtrain.training.checkpoints.randomness import deterministic, seed_of, undisturbed
+from sealtrain.training.checkpoints.kernels import deterministic
+from sealtrain.training.checkpoints.randomness import seed_of, undisturbed
 from sealtrain.training.data.stream import read_all
 from sealtrain.training.inputs.classifier import text_encoder
 from sealtrain.training.privacy.accounting import epsilon_of, smallest_noise

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -18,6 +19,7 @@ from sealtrain.base.models import StrictModel, load_model
 from sealtrain.base.secret import Random
 from sealtrain.errors import DataInvalid, ModelInvalid, UsageError
 from sealtrain.recipe.privacy import SequencePrivacy
+from sealtrain.training.checkpoints.kernels import deterministic
 from sealtrain.training.trained import model_files
 from sealtrain_collab.travelling.bounds import PrivateSteps, bounded
 from sealtrain_collab.travelling.recipe import program_of, token_bytes
@@ -156,7 +158,7 @@ class Program:
             eps=settings.adam_epsilon,
             weight_decay=settings.weight_decay,
             fused=False,
-            foreach=False,
+            foreach=settings.device == "cuda",  # a kernel for each of 148 tensors waits for Python
         )
         self._steps = 0
         self._private = (
@@ -216,7 +218,8 @@ class Program:
             )
         rows = self._batches(tokens, sequences=len(tokens) // self.settings.sequence_bytes)[0]
         self.model.train()
-        loss = self._backward(rows)
+        with self._same_bits():
+            loss = float(self._backward(rows))
         flat = torch.cat([parameter.grad.flatten() for parameter in self.model.parameters()])
         self.optimizer.zero_grad(set_to_none=True)
         return flat.cpu().numpy().astype("<f4", copy=False).tobytes(), loss
@@ -264,23 +267,31 @@ class Program:
 
     def _learned(self, batches: torch.Tensor) -> float:
         """Take one step for each batch; the mean loss."""
-        total = 0.0
-        for batch in batches:
-            rows = batch.to(self.settings.device)
-            if self._private is None:
-                total += self._backward(rows)
-            else:
-                self._private.backward(rows)
-            self._update()
+        losses, total = [], 0.0
+        with self._same_bits():
+            for batch in batches:
+                rows = batch.to(self.settings.device)
+                if self._private is None:
+                    losses.append(self._backward(rows))
+                else:
+                    self._private.backward(rows)
+                self._update()
+        for loss in losses:  # read here: a GPU that is asked in between waits for the next step
+            total += float(loss)
         return total / len(batches)
 
-    def _backward(self, rows: torch.Tensor) -> float:
+    def _same_bits(self) -> AbstractContextManager[None]:
+        """On a processor every kernel gives the same bits, for as many threads as it has."""
+        return nullcontext() if self.settings.device == "cpu" else deterministic()
+
+    def _backward(self, rows: torch.Tensor) -> torch.Tensor:
         import torch
 
         logits = self.model(input_ids=rows).logits[:, :-1]
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
         torch.autograd.backward(loss)
-        return float(loss.detach())
+        detached: torch.Tensor = loss.detach()
+        return detached
 
     def _update(self) -> None:
         import torch

@@ -330,7 +330,7 @@ def training_context(recipe: Any, base_dir: Path, machinery: Any) -> Iterator[Tr
         machinery: Of its backend.
     """
     from sealtrain.training.checkpoints.callback import RunContext
-    from sealtrain.training.checkpoints.randomness import deterministic
+    from sealtrain.training.checkpoints.kernels import deterministic
     from sealtrain.training.context import TrainingContext
     from sealtrain.training.telemetry.released import MetricGate
 

@@ -1,7 +1,4 @@
-"""The random generators that training draws from: saved, restored, or left undisturbed.
-
-It also selects kernels that give the same bits each time.
-"""
+"""The random generators that training draws from: saved, restored, or left undisturbed."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 __all__ = [
-    "deterministic",
     "random_states",
     "restore_random_states",
     "seed_again",
@@ -105,21 +101,3 @@ def undisturbed(model: Any) -> Iterator[None]:
         for module, training in modes:
             module.training = training
         restore_random_states(states)
-
-
-@contextmanager
-def deterministic() -> Iterator[None]:
-    """Only kernels that give the same bits each time; on CUDA those that have one."""
-    import torch
-
-    before = torch.are_deterministic_algorithms_enabled()
-    settings: Any = torch.utils.deterministic
-    filling = settings.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
-    # Uninitialised memory is never read by these trainers; filling it costs time for nothing.
-    settings.fill_uninitialized_memory = False
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
-        settings.fill_uninitialized_memory = filling
