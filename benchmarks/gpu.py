@@ -22,7 +22,9 @@ first steps of each run are not counted, nor is its beginning.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
 import random
 import statistics
 import subprocess
@@ -46,8 +48,8 @@ INSIDE = Path(__file__).with_name("gpu_inside.py")
 OWNERS = ("owner-a", "owner-b")
 BUSY_BAR = 0.98
 RATIO_BAR = 0.98
-MOST_APART = 0.01
-"""Of losses that rounding alone keeps apart."""
+MOST_APART = 2e-4
+"""Of losses on a GPU, where not every kernel gives the same bits twice; a processor's are equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,10 +282,12 @@ def compared(
     """Both sides of one way: medians of their rounds, and ratios.
 
     Raises:
-        SystemExit: The losses of both sides differ: they did not train the same.
+        SystemExit: They did not train the same: rows differ, or losses do.
     """
+    if len({json.dumps(turn["rows"]) for turn in turns}) > 1:
+        raise SystemExit("the sides did not train on the same rows")
     off = apart([turn["losses"] for turn in turns])
-    if off > MOST_APART:
+    if off > (MOST_APART if size.bf16 else 0):
         raise SystemExit(f"sealed and plaintext losses differ, by {off:.1e}")
     tokens = size.tokens * size.rows * ranks
     found: dict[str, Any] = {"apart": off}
@@ -315,9 +319,11 @@ def apart(losses: list[list[float]]) -> float:
     """How far losses of the same steps lie apart at most, as a share of them.
 
     Raises:
-        SystemExit: Those of the first step do, which no training came before.
+        SystemExit: Those of the first step do, which no training came before; or one is no number.
     """
     steps = list(zip(*losses, strict=True))
+    if not all(map(math.isfinite, itertools.chain(*steps))):
+        raise SystemExit("a loss is no number")
     if len(set(steps[0])) > 1:
         raise SystemExit("sealed and plaintext losses differ from the first step on")
     return max((max(step) - min(step)) / max(step) for step in steps)
@@ -452,7 +458,7 @@ def _equal(found: dict[str, Any]) -> str:
         return "The losses of all steps were equal on both sides."
     return (
         f"The losses of the first step were equal on both sides, those of later steps within "
-        f"{100 * off:.1g} %: not every kernel gave the same bits twice."
+        f"{100 * off:.1g} %."
     )
 
 

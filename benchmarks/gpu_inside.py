@@ -10,6 +10,7 @@ in turn. It answers by a file beside its task.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 import traceback
@@ -36,6 +37,7 @@ class Turn:
         waited: Seconds in which the trainer waited for records.
         stalled: Seconds that each counted checkpoint kept the trainer from its next step.
         losses: Of all steps.
+        rows: What was trained on, row by row: the first 16 hex digits of SHA-256.
     """
 
     side: str
@@ -45,16 +47,19 @@ class Turn:
     waited: float
     stalled: list[float]
     losses: list[float]
+    rows: list[str]
 
 
 class Clocks:
     """Seconds that the trainer spends on what is measured: waiting for records, and checkpoints."""
 
     def __init__(self) -> None:
+        from sealtrain.base.digests import sha256_hex
         from sealtrain.training.checkpoints.saver import CheckpointSaver
         from sealtrain.training.data.stream import RecordStream
 
         self.waited = 0.0
+        self.rows: list[str] = []
         self.stalls: list[tuple[float, float]] = []
         give, save = RecordStream.rows, CheckpointSaver.save
         clocks = self
@@ -67,6 +72,7 @@ class Clocks:
                 clocks.waited += time.perf_counter() - began
                 if row is None:
                     return
+                clocks.rows.append(sha256_hex(repr(row).encode())[:16])
                 yield row
 
         def timed_save(*arguments: Any, **options: Any) -> None:
@@ -108,6 +114,7 @@ class Work:
         from twosided import SECRET, PlainStore
 
         self._clocks = clocks = self._clocks or Clocks()
+        clocks.rows.clear()
         place = self.folder / f"{side}-{number}"
         store: Any = PlainStore(place)
         if side == "sealed":
@@ -120,7 +127,7 @@ class Work:
             checkpoints=Checkpoints(store=store),
             reporting=Reporting(
                 on_metrics=lambda _step, values: marks.append(
-                    (time.monotonic(), clocks.waited, float(values["loss"] or 0.0))
+                    (time.monotonic(), clocks.waited, _number(values["loss"]))
                 )
             ),
         )
@@ -133,6 +140,7 @@ class Work:
             waited=last[1] - first[1],
             stalled=[taken for at, taken in clocks.stalls if first[0] < at <= last[0]],
             losses=[loss for _, _, loss in marks],
+            rows=clocks.rows[: len(marks) * self.recipe.trainer.per_device_train_batch_size],
         )
 
     def other_rank(self, side: str) -> None:
@@ -161,6 +169,11 @@ class Work:
             )
             for one in self.recipe.datasets
         ]
+
+
+def _number(loss: float | None) -> float:
+    """A loss; one that is not finite was not released."""
+    return math.nan if loss is None else float(loss)
 
 
 def locked(work: Work, train: Callable[[Any], list[Turn]]) -> tuple[list[Turn], dict[str, Any]]:

@@ -45,7 +45,7 @@ from sealtrain.training.data.hugging import (
     read_in_each_rank,
 )
 from sealtrain.training.data.stream import RecordStream
-from sealtrain.training.devices import compute_device
+from sealtrain.training.devices import compute_device, one_gpu_each
 from sealtrain.training.distributed.agreement import expect_one_model
 from sealtrain.training.distributed.ranks import place
 from sealtrain.training.saved import BaseFolder, saved_files, unwrapped
@@ -165,6 +165,7 @@ def _ran(script: ScriptRun) -> ScriptRun:
     global _current
     _current, run = script, script.run
     compute_device()  # scripts take whatever PyTorch sees
+    one_gpu_each()
     drop_reports()
     map_in_this_process()
     if place().world > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.training.devices import compute_device
+from sealtrain.training.devices import compute_device, one_gpu_each
 
 if TYPE_CHECKING:
     from sealtrain.recipe.trainers import TrainerArguments
@@ -45,6 +45,7 @@ def trainer_arguments(arguments: TrainerArguments, scratch: Path) -> dict[str, A
         scratch: Empty folder for the trainer; it stays empty.
     """
     device = compute_device()
+    one_gpu_each()
     chosen = {name: getattr(arguments, name) for name in _SAME_NAME}
     return {
         **chosen,

@@ -1,14 +1,14 @@
-"""Where a process trains: on the machine's GPU where PyTorch sees one, never beside it unseen."""
+"""Where a process trains: on one GPU where PyTorch sees any, never beside a GPU unseen."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from sealtrain.errors import UsageError
 
-__all__ = ["compute_device"]
+__all__ = ["compute_device", "one_gpu_each"]
 
 _DEVICES: Final = Path("/dev")
 _HIDES: Final = "CUDA_VISIBLE_DEVICES"
@@ -41,3 +41,20 @@ def compute_device(machine: Path = _DEVICES) -> Literal["cpu", "cuda"]:
             hint=f"see nvidia-smi, or set {_HIDES}= to train on the processor",
         )
     return "cpu"
+
+
+def one_gpu_each() -> None:
+    """Have trainers of transformers take one GPU in a process: several take as many ranks.
+
+    By itself a trainer copies its model to every GPU that it sees and multiplies the recipe's batch
+    by their number.
+    """
+    from transformers import TrainingArguments
+
+    kind: Any = TrainingArguments
+    kind.n_gpu = property(_one_at_most)
+
+
+def _one_at_most(arguments: Any) -> int:
+    found: int = arguments._n_gpu if arguments.device.type == "cuda" else 0
+    return min(1, found)

@@ -23,6 +23,8 @@ _SETTINGS = {
     "COMET_MODE": "DISABLED",
     "DISABLE_MLFLOW_INTEGRATION": "TRUE",
     "DO_NOT_TRACK": "1",
+    # The flash-attn package has kernels that give the same bits each time, too.
+    "FLASH_ATTENTION_DETERMINISTIC": "1",
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
     "HF_DATASETS_OFFLINE": "1",
     "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",

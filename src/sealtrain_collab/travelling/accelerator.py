@@ -24,6 +24,7 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.encoding import from_hex
 from sealtrain.base.models import Hex32, Hex64, StrictModel, load_model
 from sealtrain.errors import DataInvalid, TripBroken
+from sealtrain.training.checkpoints import kernels
 from sealtrain.training.telemetry.facts import accelerators
 from sealtrain_collab.channel.answers import Done, answer, operation
 from sealtrain_collab.channel.channel import AttestedChannel, accept
@@ -376,7 +377,7 @@ def _nonce_of(command: dict[str, Any]) -> bytes:
 
 
 _MODULES = (
-    bounds, capability, fingerprint, inbox, mapped_code, mappings, measurement, program_module,
-    programs, rows, scrub, states, trainer_program, sys.modules[__name__],
+    bounds, capability, fingerprint, inbox, kernels, mapped_code, mappings, measurement,
+    program_module, programs, rows, scrub, states, trainer_program, sys.modules[__name__],
 )  # fmt: skip
 """Modules of the device program."""

@@ -7,14 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from carrying import carries
 from training_world import checkpoint_store, run, seal_records, sft, sources_of, write_records
+from transformers import TrainingArguments
 
 from sealtrain.errors import UsageError
 from sealtrain.training import devices
+from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.devices import compute_device
 
 pytestmark = pytest.mark.claim("C283")
+GPUS = 4
 
 
 @pytest.fixture
@@ -72,3 +76,21 @@ def test_no_training_begins_beside_a_gpu_that_it_does_not_see(
     recipe = sft(trainer={"max_steps": 1})
     with pytest.raises(UsageError, check=carries(check="accelerator")):
         run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path / "store"))
+
+
+@pytest.mark.claim("C285")
+def test_a_machine_with_several_gpus_multiplies_no_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trainer of transformers asks how many there are, unless it was told that it has ranks."""
+    arguments = trainer_arguments(sft().trainer, tmp_path)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: GPUS)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    made = TrainingArguments(**arguments | {"use_cpu": False})
+    assert made.device.type == "cuda"
+    AcceleratorState._reset_state(reset_partial_state=True)
+    assert made._n_gpu == GPUS
+    assert made.n_gpu == 1
+    assert made.train_batch_size == arguments["per_device_train_batch_size"]
+    assert made.eval_batch_size == arguments["per_device_eval_batch_size"]

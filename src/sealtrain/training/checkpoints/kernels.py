@@ -1,59 +1,27 @@
 """Kernels that give the same bits each time, so that a resumed training is the one it goes on with.
 
 On a CUDA device PyTorch is only asked to warn, for models have operations of which no such kernel
-exists: sampling by probability mass, to name one. But asked so, its fused attention goes backwards
-by kernels that add in the order in which threads come, although it has others that do not: it
-takes cuDNN's, and of its own those that are not strict (``aten/src/ATen/native/transformers/cuda``,
-``sdp_utils.cpp`` and ``attention_backward.cu``). So while attention is computed, and at no other
-time, PyTorch is told to refuse.
+exists: sampling by probability mass, to name one. But asked so, its attention
+(``scaled_dot_product_attention``) goes backwards by kernels that add in the order in which threads
+come, although it has others that do not: it takes cuDNN's, and of its own those that are not strict
+(``aten/src/ATen/native/transformers/cuda``: ``sdp_utils.cpp``, ``attention_backward.cu``). So
+cuDNN's is switched off, and while a fused attention goes backwards, and at no other time, PyTorch
+is told to refuse. Attention that is compiled, or of another library, is not reached.
 """
 
 from __future__ import annotations
 
-import functools
-import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-__all__ = ["deterministic", "strict_attention"]
+__all__ = ["deterministic"]
 
-_WORKSPACE: Final = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-"""PyTorch refuses cuBLAS without a fixed workspace, and some attention is made of products."""
-_changing: Final = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Settings:
-    """PyTorch's, of all threads of the process."""
-
-    chosen: bool
-    warn_only: bool
-    filling: bool
-
-    @classmethod
-    def now(cls) -> _Settings:
-        import torch
-
-        settings: Any = torch.utils.deterministic
-        return cls(
-            chosen=torch.are_deterministic_algorithms_enabled(),
-            warn_only=torch.is_deterministic_algorithms_warn_only_enabled(),
-            filling=settings.fill_uninitialized_memory,
-        )
-
-    def set(self) -> None:
-        import torch
-
-        settings: Any = torch.utils.deterministic
-        torch.use_deterministic_algorithms(self.chosen, warn_only=self.warn_only)
-        settings.fill_uninitialized_memory = self.filling
-
-
-_found: Final[list[list[_Settings]]] = []
-"""What each training that goes on found set, and leaves behind: one value each."""
+_ATTENTION: Final = "scaled_dot_product_attention"
+_FUSED: Final = "ScaledDotProduct"
+_CUT: Final = "SliceBackward"
+"""What stands behind fused attention whose heads were padded."""
 
 
 @contextmanager
@@ -66,75 +34,102 @@ def deterministic(*, lenient: bool | None = None) -> Iterator[None]:
     import torch
 
     lenient = torch.cuda.is_available() if lenient is None else lenient
-    if lenient:
-        os.environ.setdefault(*_WORKSPACE)
-        _make_attention_strict()
-    with _changing:
-        mine = [_Settings.now()]
-        _found.append(mine)
-        # Uninitialised memory is never read by these trainers; filling it costs time for nothing.
-        _Settings(chosen=True, warn_only=lenient, filling=False).set()
+    _choice.enter(lenient)
     try:
         yield
     finally:
-        with _changing:
-            place = next(number for number, one in enumerate(_found) if one is mine)
-            del _found[place]
-            if place == len(_found):
-                mine[0].set()
-            else:  # a thread that began later goes on, and leaves things as this one found them
-                _found[place][:] = mine
+        _choice.leave(lenient)
 
 
-@functools.cache
-def _make_attention_strict() -> None:
+class _Choice:
+    """What kernels PyTorch may take: one choice for all trainings, and threads, of the process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: list[bool] = []
+        self._strict = 0
+        self._before = ExitStack()
+
+    def enter(self, lenient: bool) -> None:
+        with self._lock:
+            if not self._open:
+                self._before = _before()
+            self._open.append(lenient)
+            self._choose()
+
+    def leave(self, lenient: bool) -> None:
+        with self._lock:
+            self._open.remove(lenient)
+            if self._open:
+                self._choose()
+            else:
+                self._strict = 0  # a backward pass that failed has begun and not ended
+                self._before.close()
+
+    @property
+    def warns(self) -> bool:
+        return bool(self._open) and self._open[-1]
+
+    def begin_strictness(self) -> None:
+        with self._lock:
+            self._strict += 1
+            self._choose()
+
+    def end_strictness(self) -> None:
+        with self._lock:
+            self._strict = max(0, self._strict - 1)
+            self._choose()
+
+    def _choose(self) -> None:
+        import torch
+
+        if self._open:
+            warns = self.warns and not self._strict
+            torch.use_deterministic_algorithms(True, warn_only=warns)
+
+
+_choice: Final = _Choice()
+
+
+def _before() -> ExitStack:
+    """Change what stays changed while any training goes on; closed, all is as it was."""
     import torch
 
-    module: Any = torch.nn.functional
-    module.scaled_dot_product_attention = strict_attention(module.scaled_dot_product_attention)
+    stack = ExitStack()
+    functional: Any = torch.nn.functional
+    settings: Any = torch.utils.deterministic
+    fused: Any = torch.backends.cuda
+    stack.callback(
+        torch.use_deterministic_algorithms,
+        torch.are_deterministic_algorithms_enabled(),
+        warn_only=torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    for place, name, value in (
+        # Uninitialised memory is never read by these trainers; filling it costs time for nothing.
+        (settings, "fill_uninitialized_memory", False),
+        (functional, _ATTENTION, _strict(getattr(functional, _ATTENTION))),
+    ):
+        stack.callback(setattr, place, name, getattr(place, name))
+        setattr(place, name, value)
+    stack.callback(fused.enable_cudnn_sdp, fused.cudnn_sdp_enabled())
+    fused.enable_cudnn_sdp(False)
+    return stack
 
 
-def strict_attention(attention: Callable[..., Any]) -> Callable[..., Any]:
-    """This attention, strict in both passes wherever PyTorch is asked to warn alone.
-
-    It stands between two identities. Backwards the one behind it runs first and begins the
-    strictness, the one before it runs last and ends it: of what is ready, autograd takes what was
-    made last.
-
-    Args:
-        attention: As ``torch.nn.functional.scaled_dot_product_attention``.
-    """
+def _strict(attention: Callable[..., Any]) -> Callable[..., Any]:
+    """This attention; where PyTorch is asked to warn alone, its backward pass is strict."""
     import torch
 
-    class Identity(torch.autograd.Function):
-        generate_vmap_rule = True
-
-        @staticmethod
-        def forward(warn_only: bool, *tensors: Any) -> Any:
-            return tuple(one.view_as(one) for one in tensors)
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-            ctx.warn_only = inputs[0]
-
-        @staticmethod
-        def backward(ctx: Any, *gradients: Any) -> Any:
-            torch.use_deterministic_algorithms(True, warn_only=ctx.warn_only)
-            return None, *gradients
-
-    between: Any = Identity.apply
-
-    @functools.wraps(attention)
-    def strict(query: Any, key: Any, value: Any, *further: Any, **named: Any) -> Any:
-        warns = torch.is_deterministic_algorithms_warn_only_enabled()
-        if not warns or torch.compiler.is_compiling():
-            return attention(query, key, value, *further, **named)
-        query, key, value = between(True, query, key, value)
-        torch.use_deterministic_algorithms(True)
-        try:
-            attended = attention(query, key, value, *further, **named)
-        finally:
-            torch.use_deterministic_algorithms(True, warn_only=True)
-        return between(False, attended)[0]
+    def strict(*tensors: Any, **named: Any) -> Any:
+        attended = attention(*tensors, **named)
+        if torch.compiler.is_compiling() or not _choice.warns:
+            return attended
+        node = attended.grad_fn
+        if node is not None and node.name().startswith(_CUT):
+            node = node.next_functions[0][0]
+        if node is not None and node.name().startswith(_FUSED):
+            node.register_prehook(lambda _: _choice.begin_strictness())
+            node.register_hook(lambda *_: _choice.end_strictness())
+        return attended
 
     return strict

@@ -1,20 +1,23 @@
-"""Attention is computed strictly where all else is only warned of, and with the same bits."""
+"""Attention goes backwards strictly where all else is only warned of, and with the same bits."""
 
 from __future__ import annotations
 
-import inspect
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from sealtrain.training.checkpoints.kernels import deterministic, strict_attention
+from sealtrain.training.checkpoints.kernels import deterministic
 
 WARNS, REFUSES = 1, 2
+ORIGINAL = functional.scaled_dot_product_attention
 mode = torch.get_deterministic_debug_mode
 Attention = Callable[..., torch.Tensor]
+pytestmark = pytest.mark.claim("C284")
 
 
 @pytest.fixture(autouse=True)
@@ -24,28 +27,23 @@ def _as_before() -> Iterator[None]:
     assert mode() == before
 
 
-def plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    attention = inspect.unwrap(functional.scaled_dot_product_attention)
-    return attention(query, key, value, is_causal=True)  # type: ignore[no-any-return]
-
-
 @pytest.fixture
 def seen() -> list[int]:
-    """Modes in which attention was computed, forwards and then backwards."""
+    """Modes while attention went backwards: each time it took up a tensor that it had kept."""
     return []
 
 
 @pytest.fixture
 def attended(seen: list[int]) -> Attention:
-    def attention(*tensors: torch.Tensor) -> torch.Tensor:
+    def unpack(kept: torch.Tensor) -> torch.Tensor:
         seen.append(mode())
-        found = plain(*tensors)
-        if found.grad_fn is not None:
-            found.grad_fn.register_prehook(lambda _: seen.append(mode()))
-            found.grad_fn.register_hook(lambda *_: seen.append(mode()))
-        return found
+        return kept
 
-    return strict_attention(attention)
+    def attention(*tensors: torch.Tensor) -> torch.Tensor:
+        with saved_tensors_hooks(lambda one: one, unpack):
+            return functional.scaled_dot_product_attention(*tensors, is_causal=len(tensors) == 3)
+
+    return attention
 
 
 def given() -> list[torch.Tensor]:
@@ -59,8 +57,7 @@ def gradients(compute: Attention) -> list[torch.Tensor]:
     return [one.grad for one in tensors if one.grad is not None]
 
 
-@pytest.mark.claim("C284")
-def test_attention_refuses_in_both_passes_and_nothing_else_does(
+def test_attention_refuses_backwards_and_nothing_else_does(
     attended: Attention, seen: list[int]
 ) -> None:
     around: list[int] = []
@@ -68,86 +65,180 @@ def test_attention_refuses_in_both_passes_and_nothing_else_does(
         before = [2 * one for one in given()]
         found = attended(*before)
         around.append(mode())
-        found.register_hook(lambda _: around.append(mode()))
-        for one in before:
+        for one in (found, *before):
             one.register_hook(lambda _: around.append(mode()))
         found.sum().backward()
         around.append(mode())
-    assert seen == [REFUSES, REFUSES, REFUSES]
+    assert set(seen) == {REFUSES}
     assert around == [WARNS] * 6
 
 
-@pytest.mark.claim("C284")
-def test_a_training_on_a_gpu_computes_attention_so() -> None:
-    with deterministic(lenient=True):
-        strict = functional.scaled_dot_product_attention
-        assert inspect.unwrap(strict) is not strict
-    with deterministic(lenient=True):
-        assert functional.scaled_dot_product_attention is strict
+def vmapped(attention: Attention) -> Attention:
+    return torch.func.vmap(attention)
 
 
-def test_trainings_that_overlap_leave_things_as_the_first_found_them() -> None:
+def checkpointed(attention: Attention) -> Attention:
+    return lambda *tensors: checkpoint(attention, *tensors, use_reentrant=False)
+
+
+def again(attention: Attention) -> Attention:
+    return lambda *tensors: checkpoint(attention, *tensors, use_reentrant=True)
+
+
+@pytest.mark.parametrize("through", [checkpointed, again])
+def test_also_where_it_is_computed_again(
+    attended: Attention, seen: list[int], through: Callable[[Attention], Attention]
+) -> None:
+    with deterministic(lenient=True):
+        found = gradients(through(attended))
+        assert mode() == WARNS
+    assert set(seen) == {REFUSES}
+    assert all(map(torch.equal, found, gradients(causal)))
+
+
+def causal(*tensors: torch.Tensor) -> torch.Tensor:
+    return ORIGINAL(*tensors, is_causal=True)
+
+
+def test_bits_are_those_of_attention_alone_also_under_vmap(attended: Attention) -> None:
+    expected = gradients(vmapped(causal))
+    with deterministic(lenient=True):
+        assert all(map(torch.equal, gradients(vmapped(attended)), expected))
+        assert mode() == WARNS
+
+
+def test_heads_that_are_padded(
+    attended: Attention, seen: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU they are padded to a multiple of eight, and the result is cut."""
+
+    def padded(*tensors: torch.Tensor, **named: bool) -> torch.Tensor:
+        return ORIGINAL(*(functional.pad(one, (0, 3)) for one in tensors), **named)[..., :8]
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", padded)
+    with deterministic(lenient=True):
+        attended(*given()).sum().backward()
+        assert mode() == WARNS
+    assert REFUSES in seen
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_mask_that_learns(attended: Attention, alone: bool) -> None:
+    mask = torch.zeros(16, 16, requires_grad=True)
+    with deterministic(lenient=True):
+        tensors = [one.detach() if alone else one for one in given()]
+        (learned,) = torch.autograd.grad(attended(*tensors, mask).square().sum(), mask)
+        assert mode() == WARNS
+    assert learned.any()
+
+
+def test_a_backward_pass_that_fails(attended: Attention) -> None:
+    def fails(_: object) -> torch.Tensor:
+        raise MemoryError
+
+    with deterministic(lenient=True):
+        with saved_tensors_hooks(lambda one: one, fails):
+            found = functional.scaled_dot_product_attention(*given())
+        with pytest.raises(MemoryError):
+            found.sum().backward()
+    with deterministic(lenient=True):
+        assert mode() == WARNS
+
+
+def test_a_backward_pass_after_the_training_changes_nothing(attended: Attention) -> None:
     before = mode()
-    first, second, third = (deterministic(lenient=lenient) for lenient in (True, False, True))
-    for one in (first, second, third):
-        one.__enter__()
-    second.__exit__(None, None, None)
-    assert mode() == WARNS
-    third.__exit__(None, None, None)
-    assert mode() == WARNS
-    first.__exit__(None, None, None)
+    with deterministic(lenient=True):
+        found = attended(*given())
+    found.sum().backward()
     assert mode() == before
 
 
-def test_without_a_gradient_too(attended: Attention, seen: list[int]) -> None:
-    with deterministic(lenient=True), torch.no_grad():
-        attended(*given())
-        assert mode() == WARNS
-    assert seen == [REFUSES]
-
-
-def test_an_attention_that_fails_leaves_the_mode(attended: Attention) -> None:
+def test_what_needs_no_gradient_can_be_added_to(attended: Attention) -> None:
+    added = torch.ones(8, requires_grad=True)
     with deterministic(lenient=True):
-        query, key, value = given()
-        with pytest.raises(RuntimeError):
-            attended(query, key[..., :5], value)
+        found = attended(*(one.detach() for one in given()))
+        found += added
+        found.sum().backward()
+    assert added.grad is not None
+
+
+def test_compiled_attention_is_one_graph_still() -> None:
+    def attention(tensor: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(tensor, tensor, tensor) + 1
+
+    with deterministic(lenient=True):
+        first = torch.compile(attention, fullgraph=True, backend="eager")
+        first(given()[0]).sum().backward()
         assert mode() == WARNS
+    torch.compiler.reset()
+    torch.compile(attention, fullgraph=True, backend="eager")(given()[0])
 
 
-def test_outside_of_a_training_it_is_left_alone(attended: Attention, seen: list[int]) -> None:
+def test_two_threads_at_once(attended: Attention, seen: list[int]) -> None:
+    """One is inside attention while the other goes through its own, and leaves."""
+    inside, gone = threading.Event(), threading.Event()
+
+    def waits(kept: torch.Tensor) -> torch.Tensor:
+        seen.append(mode())
+        inside.set()
+        assert gone.wait(60)
+        seen.append(mode())
+        return kept
+
+    def first() -> None:
+        with deterministic(lenient=True):
+            with saved_tensors_hooks(lambda one: one, waits):
+                found = functional.scaled_dot_product_attention(*given())
+            found.sum().backward()
+
     before = mode()
-    gradients(attended)
-    assert seen == [before] * 3
-
-
-@pytest.mark.parametrize(
-    "through",
-    [
-        lambda attention: attention,
-        torch.func.vmap,
-        lambda attention: lambda *tensors: checkpoint(attention, *tensors, use_reentrant=False),
-    ],
-    ids=["alone", "vmap", "checkpoint"],
-)
-def test_bits_are_those_of_attention_alone(through: Callable[[Attention], Attention]) -> None:
-    expected = gradients(through(plain))
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert inside.wait(60)
     with deterministic(lenient=True):
-        assert all(map(torch.equal, gradients(through(strict_attention(plain))), expected))
+        gradients(attended)
+    assert mode() == REFUSES
+    gone.set()
+    thread.join(60)
+    assert set(seen) == {REFUSES}
+    assert mode() == before
+
+
+def test_trainings_that_overlap_leave_things_as_the_first_found_them() -> None:
+    before, attention = mode(), functional.scaled_dot_product_attention
+    first, second, third = (deterministic(lenient=lenient) for lenient in (True, False, True))
+    for one in (first, second, third):
+        one.__enter__()
+    first.__exit__(None, None, None)
+    assert mode() == WARNS
+    third.__exit__(None, None, None)
+    assert mode() == REFUSES
+    second.__exit__(None, None, None)
+    assert mode() == before
+    assert functional.scaled_dot_product_attention is attention
+
+
+def test_cudnn_computes_no_attention() -> None:
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    with deterministic(lenient=True):
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    assert torch.backends.cuda.cudnn_sdp_enabled() is before
 
 
 @pytest.mark.gpu
-@pytest.mark.claim("C284")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("size", [64, 60])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_a_gpu_gives_the_same_gradients_each_time(dtype: torch.dtype) -> None:
+def test_a_gpu_gives_the_same_gradients_each_time(
+    attended: Attention, seen: list[int], dtype: torch.dtype, size: int
+) -> None:
     torch.manual_seed(1)
-    tensors = [torch.randn(4, 16, 2048, 64, device="cuda", dtype=dtype) for _ in range(3)]
+    tensors = [torch.randn(4, 16, 2048, size, device="cuda", dtype=dtype) for _ in range(3)]
     told = []
     with deterministic():
         for _ in range(5):
             leaves = [one.clone().requires_grad_() for one in tensors]
-            functional.scaled_dot_product_attention(
-                *leaves, is_causal=True
-            ).square().sum().backward()
+            attended(*leaves).square().sum().backward()
             told.append([one.grad for one in leaves])
     assert all(torch.equal(a, b) for one in told[1:] for a, b in zip(one, told[0], strict=True))
+    assert set(seen) == {REFUSES}
