@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 from carrying import carries
 from training_world import checkpoint_store, run, seal_records, sft, sources_of, write_records
 from transformers import TrainingArguments
@@ -89,8 +88,9 @@ def test_a_machine_with_several_gpus_multiplies_no_batch(
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
     made = TrainingArguments(**arguments | {"use_cpu": False})
     assert made.device.type == "cuda"
-    AcceleratorState._reset_state(reset_partial_state=True)
-    assert made._n_gpu == GPUS
+    assert vars(made)["_n_gpu"] == GPUS
     assert made.n_gpu == 1
     assert made.train_batch_size == arguments["per_device_train_batch_size"]
     assert made.eval_batch_size == arguments["per_device_eval_batch_size"]
+    monkeypatch.undo()
+    assert TrainingArguments(**arguments).device.type == "cpu"  # what is kept of the device goes
