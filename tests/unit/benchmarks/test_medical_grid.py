@@ -11,7 +11,7 @@ from scipy.stats import ttest_rel
 
 import medical_task
 from medical import Grid, Wanted, choosing, chosen, keep, read_cells
-from medical_page import interval, paired, results_of
+from medical_page import interval, page, paired, results_of
 from medical_sets import Rows, found_in
 from medical_split import divided, shares
 from medical_task import FEWEST, RATES, SERVER_RATES, Settings
@@ -282,6 +282,27 @@ def test_a_table_of_dirichlet_parties_tests_only_what_was_dealt_out(tmp_path: Pa
     # A sealed way that equals its twin is not tested a second time.
     assert {line["way"] for line in dealt["compared"]} == {"fedavg", "ffa"}
     assert "fedavg-sealed" not in {line["way"] for line in even["compared"]}
+
+
+def test_the_page_names_every_sealed_way_that_stays_below_where_pooling_does_not(
+    tmp_path: Path,
+) -> None:
+    reads = collected(tmp_path)
+    reached = {"pooled": 0.8, "fedavg": 0.9, "fedavg-sealed": 0.7996, "ffa-sealed": 0.8, "ffa": 0.1}
+
+    def shown(pooled: float) -> str:
+        grid = Grid(collections=["notes"], partitions=["iid"], parties=[3], ways=list(reached),
+                    seeds=2)  # fmt: skip
+        cells: dict[str, Any] = {}
+        for one in grid.wanted(cells):
+            accuracy = (reached | {"pooled": pooled})[one.way]
+            cells.setdefault(one.key, told(one, accuracy=accuracy))
+        return page(results_of(grid, cells, reads))
+
+    found = shown(0.8)
+    assert "In 1 tables pooled LoRA reaches 80% after equal records; there 1 of\n2 rows" in found
+    assert "| `notes`, 3 parties, IID | FedAvg, LoRA, sealed 80.0 |" in found
+    assert "pooled LoRA reaches" not in shown(0.79)
 
 
 def test_a_place_with_central_ways_alone_is_no_table_of_dirichlet_parties(tmp_path: Path) -> None:
