@@ -395,7 +395,8 @@ def page(found: dict[str, Any]) -> str:
         f"{where}.\n\n**No GPU was at hand: this is the CPU twin**, the same code with a small "
         "model. It says what sealing costs\na processor that trains and decrypts; it says nothing "
         "of how busy a GPU is kept, nor of NCCL. On a machine\nwith a CUDA device the same command "
-        "trains 1.2 billion parameters and writes this page anew.\n"
+        "trains 1.2 billion parameters and writes `gpu.md`; what ran on one so far is in "
+        "[platforms](../platforms.md).\n"
     )
     shape = ", ".join(f"{name} {value}" for name, value in size["model"].items())
     lines = [
