@@ -21,6 +21,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ POLL_S = 0.1
 LEAD = "lead"
 LINK = "superlink"
 NODE = "supernode"
+MERGED = "round.merged"
 KINDS = ("federated", "travelling", "pads", "cut")
 ROUNDS = len(HOSPITALS) + 4
 
@@ -112,6 +114,27 @@ class Killed(Stage):
         raise Unreachable("the lead tells of no further round", hint=f"see {lead.log}")
 
 
+def saw(log: Sequence[Mapping[str, Any]], after: int, until: int) -> str:
+    """What the run log tells between two rounds, the first of which a role was killed after.
+
+    Args:
+        log: The run log.
+        after: The round that was merged last before the kill.
+        until: The round that the next kill came after, or the last one.
+    """
+    ends = {one["fields"]["round"]: at for at, one in enumerate(log) if one["event"] == MERGED}
+    told = []
+    for one in log[ends.get(after, 0) : ends[until]]:
+        fields = one["fields"]
+        if one["event"] == "party.left":
+            told.append(f"{fields['party']} left [{fields['code']}]")
+        elif one["event"] == "party.joined":
+            told.append(f"{fields['party']} came back")
+        elif one["event"] == "run.resumed":
+            told.append("the lead went on from its sealed state")
+    return ", ".join(told) or "nothing: the rounds went on"
+
+
 def played(kind: str, out: Path, drawn: random.Random, as_json: bool) -> bool:
     """Play another kind than ``federated``, and list it; whether it held."""
     sys.path.insert(0, str(Path(__file__).parent / "collaboration"))
@@ -151,7 +174,9 @@ def main() -> None:
         done = stage.play_recipe(recipe, records(stage.out / "records"))
         seen = stage.seen
     log = run_log(done)
-    merged = [one["fields"]["parties"] for one in log if one["event"] == "round.merged"]
+    merged = [one["fields"]["parties"] for one in log if one["event"] == MERGED]
+    for one, then in zip(seen, [*(one["after_round"] for one in seen[1:]), ROUNDS], strict=True):
+        one["saw"] = saw(log, one["after_round"], max(then, one["after_round"]))
     codes = sorted({one["fields"]["code"] for one in log if one["event"] == "party.left"})
     resumes = sum(one["event"] == "run.resumed" for one in log)
     checks = sum(one["outcome"] == "passed" for one in done["verified"]["checks"])
@@ -162,7 +187,7 @@ def main() -> None:
     else:
         for one in seen:
             print(f"{one['role']:12}killed after round {one['after_round']}, back in "
-                  f"{one['back_after_s']} s")  # fmt: skip
+                  f"{one['back_after_s']} s: {one['saw']}")  # fmt: skip
         for number, parties in enumerate(merged, 1):
             print(f"round {number}     merged of {', '.join(parties)}")
         print(f"lost as     {', '.join(codes)}; the lead was resumed {resumes} times")
