@@ -120,11 +120,11 @@ def saw(log: Sequence[Mapping[str, Any]], after: int, until: int) -> str:
     Args:
         log: The run log.
         after: The round that was merged last before the kill.
-        until: The round that the next kill came after, or the last one.
+        until: A later round, which another kill came after; the last one.
     """
     ends = {one["fields"]["round"]: at for at, one in enumerate(log) if one["event"] == MERGED}
     told = []
-    for one in log[ends.get(after, 0) : ends[until]]:
+    for one in log[ends.get(after, 0) : ends.get(until, len(log))]:
         fields = one["fields"]
         if one["event"] == "party.left":
             told.append(f"{fields['party']} left [{fields['code']}]")
@@ -175,8 +175,11 @@ def main() -> None:
         seen = stage.seen
     log = run_log(done)
     merged = [one["fields"]["parties"] for one in log if one["event"] == MERGED]
-    for one, then in zip(seen, [*(one["after_round"] for one in seen[1:]), ROUNDS], strict=True):
-        one["saw"] = saw(log, one["after_round"], max(then, one["after_round"]))
+    for one in seen:  # kills after one round share what was told until the next one's
+        later = [
+            other["after_round"] for other in seen if other["after_round"] > one["after_round"]
+        ]
+        one["saw"] = saw(log, one["after_round"], min([*later, ROUNDS]))
     codes = sorted({one["fields"]["code"] for one in log if one["event"] == "party.left"})
     resumes = sum(one["event"] == "run.resumed" for one in log)
     checks = sum(one["outcome"] == "passed" for one in done["verified"]["checks"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -52,9 +53,12 @@ def one_gpu_each() -> None:
     from transformers import TrainingArguments
 
     kind: Any = TrainingArguments
-    kind.n_gpu = property(_one_at_most)
+    if not isinstance(kind.n_gpu, _OneAtMost):
+        kind.n_gpu = _OneAtMost(kind.n_gpu.fget)
 
 
-def _one_at_most(arguments: Any) -> int:
-    found: int = arguments._n_gpu if arguments.device.type == "cuda" else 0
-    return min(1, found)
+class _OneAtMost(property):
+    """A number of GPUs, of which one is used."""
+
+    def __init__(self, found: Callable[[Any], int]) -> None:
+        super().__init__(lambda arguments: min(1, found(arguments)))

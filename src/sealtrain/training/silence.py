@@ -23,7 +23,7 @@ _SETTINGS = {
     "COMET_MODE": "DISABLED",
     "DISABLE_MLFLOW_INTEGRATION": "TRUE",
     "DO_NOT_TRACK": "1",
-    # The flash-attn package has kernels that give the same bits each time, too.
+    # Transformers then asks the flash-attn package for kernels that give the same bits each time.
     "FLASH_ATTENTION_DETERMINISTIC": "1",
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
     "HF_DATASETS_OFFLINE": "1",

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as distributed
 from carrying import carries
 from training_world import checkpoint_store, run, seal_records, sft, sources_of, write_records
 from transformers import TrainingArguments
@@ -94,3 +95,14 @@ def test_a_machine_with_several_gpus_multiplies_no_batch(
     assert made.eval_batch_size == arguments["per_device_eval_batch_size"]
     monkeypatch.undo()
     assert TrainingArguments(**arguments).device.type == "cpu"  # what is kept of the device goes
+
+
+@pytest.mark.claim("C285")
+def test_a_group_of_one_that_a_script_made_is_no_trouble(tmp_path: Path) -> None:
+    """Asked how many GPUs there are, transformers asks whether it trains in ranks, and back."""
+    arguments = trainer_arguments(sft().trainer, tmp_path)
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        assert TrainingArguments(**arguments).n_gpu == 0
+    finally:
+        distributed.destroy_process_group()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -141,6 +142,7 @@ def test_a_backward_pass_that_fails(attended: Attention) -> None:
             found = functional.scaled_dot_product_attention(*given())
         with pytest.raises(MemoryError):
             found.sum().backward()
+        assert mode() == REFUSES  # until the training ends, which it does
     with deterministic(lenient=True):
         assert mode() == WARNS
 
@@ -185,21 +187,21 @@ def test_two_threads_at_once(attended: Attention, seen: list[int]) -> None:
         seen.append(mode())
         return kept
 
-    def first() -> None:
+    def first() -> torch.Tensor:
         with deterministic(lenient=True):
             with saved_tensors_hooks(lambda one: one, waits):
                 found = functional.scaled_dot_product_attention(*given())
             found.sum().backward()
+        return found
 
     before = mode()
-    thread = threading.Thread(target=first)
-    thread.start()
-    assert inside.wait(60)
-    with deterministic(lenient=True):
-        gradients(attended)
-    assert mode() == REFUSES
-    gone.set()
-    thread.join(60)
+    with ThreadPoolExecutor(1) as threads:
+        ends = threads.submit(first)
+        assert inside.wait(60)
+        with deterministic(lenient=True):
+            gradients(attended)
+        gone.set()
+        assert ends.result(60).shape == given()[0].shape
     assert set(seen) == {REFUSES}
     assert mode() == before
 
@@ -209,6 +211,9 @@ def test_trainings_that_overlap_leave_things_as_the_first_found_them() -> None:
     first, second, third = (deterministic(lenient=lenient) for lenient in (True, False, True))
     for one in (first, second, third):
         one.__enter__()
+    with deterministic(lenient=False):
+        assert mode() == REFUSES
+    assert mode() == WARNS
     first.__exit__(None, None, None)
     assert mode() == WARNS
     third.__exit__(None, None, None)
