@@ -42,6 +42,11 @@ TRAINER = (
     + """
 from transformers import Trainer, TrainingArguments
 
+several = TrainingArguments("out", use_cpu=True, report_to="none")
+assert several.device.type == "cpu"
+several._n_gpu = 4
+assert several.n_gpu == 1  # C285: however many a machine has
+
 trainer = Trainer(
     model,
     TrainingArguments(
@@ -153,6 +158,7 @@ def apart(one: dict[str, Any], other: dict[str, Any]) -> float:
     return max(float(abs(one[name] - other[name]).max()) for name in one)
 
 
+@pytest.mark.claim("C285")
 def test_two_ranks_of_a_trainer_end_with_the_weights_of_one(world: Stage) -> None:
     script = TRAINER.replace("EXTRA", "")
     alone, run_alone = played(world, "one", script.replace("PARTS", "2"), ranks=1)
