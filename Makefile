@@ -73,7 +73,7 @@ service: $(STAMP) ## try a broker against its own OpenAPI document with schemath
 		install -q --disable-pip-version-check 'schemathesis==4.32.5' 'cryptography>=50'; }
 	$(BIN)/python tools/service/check.py --st $(VENV)-service/bin/st
 
-tables: $(STAMP) ## measure what docs/reference/benchmarks says; of medical.md what its cells lack (16 hours for all of it)
+tables: $(STAMP) ## measure what docs/reference/benchmarks says; of medical.md what its cells lack (13 hours for all of it)
 	$(BIN)/python benchmarks/travelling.py --write
 	$(BIN)/python benchmarks/verifiers.py --write
 	$(BIN)/python tests/support/second_counts.py
