@@ -118,7 +118,7 @@ def strangers(rank: int, wire: Wire) -> dict[str, str]:
             call()
         except UsageError as error:
             found[name] = str(error.check)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=5))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     try:
         dist.init_process_group("gloo")
     except ValueError:
