@@ -370,7 +370,7 @@ def _head(results: Told) -> str:
 def _goal(places: list[Told]) -> Iterator[str]:
     """Which sealed ways stay below the goal where pooling reaches it."""
     below: list[str] = []
-    tables, rows = 0, 0
+    tables, rows, reach = 0, 0, 0
     for place in places:
         reached = {row["way"]: row["at_records_accuracy"][0] for row in place["rows"]}
         if reached.get("pooled", 0.0) < _GOAL:
@@ -379,11 +379,11 @@ def _goal(places: list[Told]) -> Iterator[str]:
         sealed = {way: one for way, one in reached.items() if WAYS[way].sealed}
         rows += len(sealed)
         short = [f"{WAYS[way].title} {_points(one)}" for way, one in sealed.items() if one < _GOAL]
+        reach += len(sealed) - len(short)
         if short:
             below.append(f"| {_title(place)} | {'; '.join(short)} |")
     if not tables:
         return
-    reach = rows - sum(line.count(";") + 1 for line in below)
     yield (
         f"**How far a way gets is another matter.** In {tables} tables pooled LoRA reaches "
         f"{_GOAL:.0%} after equal records; there {reach} of\n{rows} rows of sealed ways "

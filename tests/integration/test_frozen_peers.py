@@ -99,12 +99,11 @@ def test_an_accelerator_that_is_stopped_before_it_is_reached(there: Served) -> N
         expect_in_time(AcceleratorUnreachable, "accelerator", lambda: accelerator.admit(MATRIX))
 
 
-def test_a_dealer_whose_answers_stop_coming() -> None:
+def test_a_dealer_whose_answers_stop_coming(there: Served) -> None:
     quiet = Swallowing()
     with (
         dealing() as address,
         carried(address, altering(), altering(quiet.passing)) as (through, _),
-        served() as there,
         closing(dealt(through, seconds=SECONDS)) as dealer,
         closing(RemoteAccelerator(there.host, there.port)) as accelerator,
     ):

@@ -158,7 +158,7 @@ class Program:
             eps=settings.adam_epsilon,
             weight_decay=settings.weight_decay,
             fused=False,
-            foreach=settings.device == "cuda",  # a kernel for each of 148 tensors waits for Python
+            foreach=settings.device == "cuda",  # a kernel for each tensor waits for Python
         )
         self._steps = 0
         self._private = (
