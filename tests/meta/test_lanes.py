@@ -1,0 +1,234 @@
+"""Lanes: a change replays what it can break and nothing else; nightly believes no record."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from lane_digests import ASIDE, digest_of, files_of, is_test, tracked_files
+from lane_record import RECORD, Passed, read_record, write_record
+from lane_table import CORE, LANES, Lane, lane_of
+from play_lanes import choose, play
+
+from sealtrain.recipe.kinds import KINDS
+
+OURS = re.compile(r"\bsealtrain_(collab\.[a-z]+|chain|simulator)\b")
+PAGES = re.compile(r"""(?:/ ["'](?=\w+["'])|["'](?=\w+/))(docs|spec|changes)\b""")
+QUIET = ("-q", "-p", "no:cacheprovider")
+
+
+@pytest.fixture(scope="module")
+def replayed(repository: Path) -> Callable[[str], set[str]]:
+    """Lanes whose digest is another one when a file has other bytes, or is new."""
+    files = tracked_files(repository)
+    before = {lane.name: digest_of(lane, repository, files) for lane in LANES}
+
+    def lanes_that_change(path: str) -> set[str]:
+        others = dict(sorted({**files, path: "00" * 32}.items()))
+        return {
+            lane.name for lane in LANES if digest_of(lane, repository, others) != before[lane.name]
+        }
+
+    return lanes_that_change
+
+
+# --- Which lanes a change replays -----------------------------------------------------------------
+
+
+def test_the_kinds_of_collaboration_are_lanes() -> None:
+    assert set(KINDS) <= {lane.name for lane in LANES}
+    assert {"chain", "simulator", "javascript", "examples"} <= {lane.name for lane in LANES}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_change_in_a_kind_replays_it_and_no_other_kind(
+    replayed: Callable[[str], set[str]], repository: Path, kind: str
+) -> None:
+    tests = [path for path in tracked_files(repository) if is_test(path)]
+    own = [path for path in tests if lane_of(path.split("/")[-1]).name == kind]
+    for path in (f"src/sealtrain_collab/{kind}/recipe.py", *own[:2]):
+        assert replayed(path) & set(KINDS) == {kind}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "src/sealtrain/sealing/hpke.py",
+        "pyproject.toml",
+        "constraints.txt",
+        "tests/conftest.py",
+        "recipes/sft-lora.yaml",
+        "tools/lanes/lane_table.py",
+        "a_new_folder/of_a_new_file.txt",
+    ],
+)
+def test_a_change_below_all_replays_all(replayed: Callable[[str], set[str]], path: str) -> None:
+    assert replayed(path) == {lane.name for lane in LANES}
+
+
+@pytest.mark.parametrize(
+    "path", ["README.md", "docs/concepts/glossary.md", "tests/unit/sealing/test_sealing_hpke.py"]
+)
+def test_a_page_or_a_test_of_the_core_replays_the_core_alone(
+    replayed: Callable[[str], set[str]], path: str
+) -> None:
+    assert replayed(path) == set()
+
+
+def test_what_lanes_share_replays_those_that_use_it(replayed: Callable[[str], set[str]]) -> None:
+    assert replayed("src/sealtrain_collab/channel/handshake.py") >= set(KINDS)
+    assert replayed("src/sealtrain_chain/proof.py") >= {"chain"}
+    assert replayed("vectors/one-time-pads/field.json") & set(KINDS) == {"pads"}
+    assert replayed("tests/support/pads_world.py") & set(KINDS) == {"pads"}
+    assert replayed("verify/checks.js") == {"javascript"}
+
+
+# --- The table covers what the tests use ----------------------------------------------------------
+
+
+def test_every_pattern_and_path_of_the_table_is_of_something(repository: Path) -> None:
+    files = tracked_files(repository)
+    names = {path.split("/")[-1] for path in files if is_test(path)}
+    for lane in LANES:
+        assert {lane_of(name).name for name in names} >= {lane.name}
+        for path in (*lane.owns, *lane.uses):
+            assert any(name.startswith(path) for name in files), f"{lane.name}: {path}"
+
+
+@pytest.mark.parametrize("lane", LANES, ids=lambda lane: lane.name)
+def test_a_lane_covers_the_packages_and_pages_that_its_files_name(
+    repository: Path, lane: Lane
+) -> None:
+    files = tracked_files(repository)
+    covered = files_of(lane, repository, files)
+    missing: dict[str, set[str]] = {}
+    for path in covered:
+        if not path.startswith(("tests/", "benchmarks/", *lane.owns)) or path.startswith(
+            "vectors/"
+        ):
+            continue
+        text = (repository / path).read_text("utf-8")
+        named = {f"src/sealtrain_{found.replace('.', '/')}/" for found in OURS.findall(text)}
+        named |= {f"{found}/" for found in PAGES.findall(text)}
+        for folder in named:
+            if not any(name.startswith(folder) for name in covered):
+                missing.setdefault(folder, set()).add(path)
+    assert missing == {}
+
+
+def test_what_lies_aside_is_there(repository: Path) -> None:
+    files = tracked_files(repository)
+    assert [folder for folder in ASIDE if not any(path.startswith(folder) for path in files)] == []
+
+
+# --- The record -----------------------------------------------------------------------------------
+
+SMALL = (
+    Lane(name="left", tests=("test_left.py",), owns=("src/left/",), uses=()),
+    Lane(name="right", tests=("test_right.py",), owns=("src/right/",), uses=()),
+)
+TEST = """\
+from pathlib import Path
+
+def test_it_says_yes() -> None:
+    assert Path("src/{side}/word.txt").read_text() == "yes"
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository of two lanes and a core, all of which pass."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    root = tmp_path / "small"
+    for side in ("left", "right", "sealtrain"):
+        (root / "src" / side).mkdir(parents=True)
+        (root / "src" / side / "word.txt").write_text("yes")
+        (root / "tests").mkdir(exist_ok=True)
+        (root / f"tests/test_{side}.py").write_text(TEST.format(side=side))
+    (root / ".ci").mkdir()
+    (root / ".gitignore").write_text("__pycache__/\n")
+    (root / "pyproject.toml").write_text("[tool.pytest.ini_options]\ntestpaths = ['tests']\n")
+    git(root, "init", "-q")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "begin")
+    return root
+
+
+def git(root: Path, *words: str) -> str:
+    names = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    done = subprocess.run(
+        ["git", *names, *words], cwd=root, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def played(root: Path, *, changed: bool, missing: tuple[str, ...] = ()) -> set[str]:
+    choices = choose(root, changed=changed, missing=missing, lanes=SMALL)
+    return {choice.lane.name for choice in choices if choice.played}
+
+
+def record(root: Path, *, missing: tuple[str, ...] = ()) -> int:
+    choices = choose(root, changed=True, missing=missing, lanes=SMALL)
+    return play(root, choices, options=QUIET, missing=missing, record=True, lanes=SMALL)
+
+
+def test_what_passed_is_recorded_and_not_played_until_it_changes(small: Path) -> None:
+    assert played(small, changed=True) == {"core", "left", "right"}
+    assert record(small) == 0
+    assert {passed.commit for passed in read_record(small).values()} == {
+        git(small, "rev-parse", "HEAD")
+    }
+    assert played(small, changed=True) == {"core"}
+    (small / "src/left/word.txt").write_text("yes ")
+    assert played(small, changed=True) == {"core", "left"}
+    assert played(small, changed=False) == {"core", "left", "right"}
+
+
+def test_a_lane_that_fails_is_not_recorded_and_the_other_is(small: Path) -> None:
+    (small / "src/left/word.txt").write_text("no")
+    assert record(small) == 1
+    assert set(read_record(small)) == {"right"}
+
+
+def test_a_lane_that_fails_loses_nothing_by_an_older_record(small: Path) -> None:
+    assert record(small) == 0
+    (small / "src/left/word.txt").write_text("no")
+    assert record(small) == 1
+    assert played(small, changed=True) == {"core", "left"}
+
+
+def test_a_record_edited_by_hand_is_found_by_nightly(
+    small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (small / "src/left/word.txt").write_text("no")
+    digest = digest_of(SMALL[0], small, tracked_files(small), SMALL)
+    write_record(small, {"left": Passed(digest=digest, commit="0" * 40)})
+    assert "left" not in played(small, changed=True)
+    nightly = choose(small, lanes=SMALL)
+    assert all(choice.played for choice in nightly)
+    assert play(small, nightly, options=QUIET, lanes=SMALL) == 1
+    assert "the record says that left passed" in capsys.readouterr().out
+
+
+def test_a_lane_played_without_a_program_is_played_again_where_the_program_is(small: Path) -> None:
+    assert record(small, missing=("node",)) == 0
+    assert played(small, changed=True, missing=("node", "chromium")) == {"core"}
+    assert played(small, changed=True) == {"core", "left", "right"}
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"left": {}}', '{"left": {"digest": 1}}', "{"])
+def test_what_is_no_record_is_refused(small: Path, text: str) -> None:
+    (small / RECORD).write_text(text)
+    with pytest.raises(SystemExit):
+        choose(small, changed=True, lanes=SMALL)
+
+
+def test_the_record_of_this_repository_is_one(repository: Path) -> None:
+    names = {lane.name for lane in LANES}
+    assert set(read_record(repository)) <= names - {CORE.name}
+    if (repository / RECORD).exists():
+        assert json.loads((repository / RECORD).read_text())

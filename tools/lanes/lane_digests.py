@@ -1,0 +1,156 @@
+"""What a lane's result depends on: its files, what they use, and one digest over all of it.
+
+A lane's digest covers
+
+1. its test files, and the files of ``tests`` and ``benchmarks`` that these name, directly or
+   through each other;
+2. what the lane owns and uses (``lane_table.Lane``);
+3. every other tracked file, unless it is in ``ASIDE``, belongs to another lane, is a test file of
+   another lane or the core, or is one of ``sealtrain``'s other packages.
+
+So a file that nobody thought of is covered by every lane.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from lane_table import CORE, LANES, Lane, lane_of
+
+__all__ = ["ASIDE", "digest_of", "files_of", "is_test", "support_of", "tracked_files"]
+
+ASIDE = (".ci/", ".github/", "benchmarks/", "changes/", "docs/", "spec/", "src/", "tests/")
+"""Folders whose files a lane covers only where it names them; pages at the top (``*.md``) too."""
+_STANDING = ("src/sealtrain/",)
+_SUPPORT = ("tests/support/", "benchmarks/")
+_FILE_NAME = re.compile(r"[\w-]+\.\w+")
+
+
+def tracked_files(root: Path) -> dict[str, str]:
+    """SHA-256 of every file that git tracks or would add, by its path with slashes."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],  # noqa: S607
+        cwd=root,
+        check=True,
+        capture_output=True,
+    ).stdout.decode()
+    names = sorted({name for name in listed.split("\0") if name})
+    return {
+        name: hashlib.sha256((root / name).read_bytes()).hexdigest()
+        for name in names
+        if (root / name).is_file()
+    }
+
+
+def is_test(path: str) -> bool:
+    """Whether pytest collects this file."""
+    name = path.rpartition("/")[2]
+    return path.startswith("tests/") and name.startswith("test_") and name.endswith(".py")
+
+
+def support_of(root: Path, tests: Iterable[str], files: Mapping[str, str]) -> set[str]:
+    """Files of ``tests`` and ``benchmarks`` that tests name, directly or through each other.
+
+    A Python file names the modules that it imports. Any file names another by its name with its
+    ending, and a module of ``tests/support`` by a string that is its name (``-p record_run``).
+
+    Args:
+        root: The repository.
+        tests: Paths of the test files.
+        files: ``tracked_files(root)``.
+    """
+    by_name: dict[str, set[str]] = {}
+    for path in files:
+        if is_test(path):
+            by_name.setdefault(_last(path), set()).add(path)
+        elif path.startswith(_SUPPORT):
+            inside = path.removeprefix("tests/support/").removeprefix("benchmarks/")
+            module = inside.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            by_name.setdefault(_last(path), set()).add(path)
+            by_name.setdefault(f"import {module}", set()).add(path)
+            if path.startswith("tests/support/"):
+                by_name.setdefault(module, set()).add(path)
+    found: set[str] = set()
+    pending = set(tests)
+    while pending:
+        path = pending.pop()
+        for name in _names_in(root / path, files[path]):
+            news = by_name.get(name, set()) - found
+            found |= news
+            pending |= news
+    return found
+
+
+def files_of(
+    lane: Lane, root: Path, files: Mapping[str, str], lanes: Sequence[Lane] = LANES
+) -> list[str]:
+    """Paths that the lane's digest covers, sorted.
+
+    Args:
+        lane: The lane, or ``CORE``, which covers everything.
+        root: The repository.
+        files: ``tracked_files(root)``.
+        lanes: The table that the lane is in.
+    """
+    if lane is CORE:
+        return sorted(files)
+    tests = {path for path in files if is_test(path) and lane_of(_last(path), lanes) is lane}
+    own = (*lane.owns, *lane.uses, *_STANDING)
+    others = tuple(path for other in lanes if other is not lane for path in other.owns)
+    covered = tests | support_of(root, tests, files)
+    for path in files:
+        aside = path.startswith((*ASIDE, *others)) or ("/" not in path and path.endswith(".md"))
+        conftest = _last(path) == "conftest.py" and any(
+            test.startswith(path.removesuffix("conftest.py")) for test in tests
+        )
+        if path.startswith(own) or conftest or not aside:
+            covered.add(path)
+    return sorted(covered)
+
+
+def digest_of(
+    lane: Lane, root: Path, files: Mapping[str, str], lanes: Sequence[Lane] = LANES
+) -> str:
+    """SHA-256 over the paths and contents of what the lane covers, in hexadecimal letters."""
+    whole = hashlib.sha256()
+    for path in files_of(lane, root, files, lanes):
+        whole.update(f"{path}\0{files[path]}\n".encode())
+    return whole.hexdigest()
+
+
+@cache
+def _names_in(path: Path, digest: str) -> frozenset[str]:
+    """Names in the file that had these bytes when its digest was taken, so read once."""
+    try:
+        text = path.read_text("utf-8")
+    except (FileNotFoundError, UnicodeDecodeError):
+        return frozenset()
+    names = set(_FILE_NAME.findall(text))
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    names.update(_imported(alias.name))
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                for alias in node.names:
+                    names.update(_imported(f"{node.module}.{alias.name}"))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                names.add(node.value)
+    return frozenset(names)
+
+
+def _imported(module: str) -> Iterator[str]:
+    """A module and the packages that it is in."""
+    while module:
+        yield f"import {module}"
+        module = module.rpartition(".")[0]
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]

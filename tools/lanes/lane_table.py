@@ -1,0 +1,171 @@
+"""The lanes: parts of the test suite that stand on their own, each with the code that it tests.
+
+A test file belongs to the first lane of ``LANES`` with a pattern that fits its name, otherwise to
+the core. Every lane stands on the core's code; what else its files use is in ``uses``. The core is
+played for each change, another lane when its digest (``lane_digests.py``) is not the recorded one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+__all__ = ["CORE", "LANES", "Lane", "lane_of"]
+
+_KINDS = "src/sealtrain_collab"
+_CHANNEL = f"{_KINDS}/channel/"
+_PARTIES = f"{_KINDS}/parties/"
+_CHAIN = "src/sealtrain_chain/"
+_SIMULATOR = "src/sealtrain_simulator/"
+_FIGURES = "docs/reference/benchmarks/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """A part of the tests that is played, or not, as one.
+
+    Attributes:
+        name: How the record, the command line and the table of results call it.
+        tests: Patterns of the names of its test files, as ``fnmatch`` reads them.
+        owns: Paths, or folders with a slash at the end, that only this lane and the core use.
+        uses: Folders under ``src/`` that it uses besides the core and what it owns.
+    """
+
+    name: str
+    tests: tuple[str, ...]
+    owns: tuple[str, ...] = ()
+    uses: tuple[str, ...] = (_SIMULATOR,)
+
+
+CORE = Lane(name="core", tests=("*",))
+"""What is in no other lane; it uses everything and is always played."""
+
+LANES: tuple[Lane, ...] = (
+    Lane(
+        name="together",  # several kinds at once, and what they share
+        tests=(
+            "test_channel_*",
+            "test_collab_channel.py",
+            "test_parties*.py",
+            "test_killed_together.py",
+            "test_tied_processes.py",
+            "test_frozen_peers.py",
+            "test_sharing.py",
+            "test_medical_*",
+        ),
+        uses=(f"{_KINDS}/", _CHAIN, _SIMULATOR, _FIGURES),
+    ),
+    Lane(
+        name="travelling",
+        tests=("test_travel*", "test_recipe_travelling.py"),
+        owns=(f"{_KINDS}/travelling/", "vectors/travelling/", "tools/vectorgen/travelling.py"),
+        uses=(_CHANNEL, _PARTIES, _SIMULATOR, _FIGURES),
+    ),
+    Lane(
+        name="federated",
+        tests=(
+            "test_federated*",
+            "test_flower_*",
+            "test_masked_*",
+            "test_patient_rounds.py",
+            "test_manifest_patients.py",
+            "test_manifest_rounds.py",
+            "test_recipe_patients.py",
+        ),
+        owns=(
+            f"{_KINDS}/federated/",
+            "vectors/federated/",
+            "vectors/masked-sums/",
+            "tools/vectorgen/federated.py",
+            "tools/vectorgen/masked_sums.py",
+        ),
+        uses=(_CHANNEL, _PARTIES, _CHAIN, _SIMULATOR, "docs/guides/federated.md"),
+    ),
+    Lane(
+        name="pads",
+        tests=(
+            "test_*pads*.py",
+            "test_dealt_*",
+            "test_split_runs.py",
+            "test_split_exact.py",
+            "test_insecure_float_mask.py",
+            "test_training_standins.py",
+        ),
+        owns=(f"{_KINDS}/pads/", "vectors/one-time-pads/", "tools/vectorgen/one_time_pads.py"),
+        uses=(_CHANNEL, _SIMULATOR),
+    ),
+    Lane(
+        name="cut",
+        tests=("test_cut_*", "test_split_cut*", "test_manifest_cut.py"),
+        owns=(
+            f"{_KINDS}/cut/",
+            "vectors/split-cut/",
+            "tools/vectorgen/split_cut.py",
+            "tools/vectorgen/cut_states.py",
+        ),
+        uses=(_CHANNEL, _PARTIES, _CHAIN, _SIMULATOR, "spec/split-cut.md"),
+    ),
+    Lane(
+        name="nodes",
+        tests=("test_node*", "test_wire_*", "test_resized_run.py", "test_whole_machines.py"),
+        owns=(
+            f"{_KINDS}/nodes/",
+            "vectors/nodes/",
+            "vectors/node-wire/",
+            "tools/vectorgen/nodes.py",
+            "tools/vectorgen/node_wire.py",
+        ),
+        uses=(_CHANNEL, _CHAIN, _SIMULATOR, _FIGURES, "spec/nodes.md"),
+    ),
+    Lane(
+        name="chain",
+        tests=("test_chain_*", "test_broker_chain.py"),
+        owns=(
+            _CHAIN,
+            "vectors/chain/",
+            "tools/vectorgen/chain.py",
+            "tools/vectorgen/chain_proofs.py",
+        ),
+        uses=(_SIMULATOR,),
+    ),
+    Lane(
+        name="simulator",
+        tests=("test_simulat*", "test_*_simulator.py"),
+        uses=(_SIMULATOR,),
+    ),
+    Lane(
+        name="javascript",
+        tests=("test_second_*", "test_*_in_chromium.py"),
+        owns=("verify/",),
+        uses=(f"{_KINDS}/", _CHAIN, _SIMULATOR, "spec/schema/", "docs/reference/"),
+    ),
+    Lane(
+        name="examples",
+        tests=(
+            "test_demo.py",
+            "test_examples.py",
+            "test_first_hour.py",
+            "test_notebook.py",
+            "test_scripts_in_ranks.py",
+            "test_scripts_people_bring.py",
+            "test_ten_days.py",
+        ),
+        owns=("examples/",),
+        uses=(f"{_KINDS}/", _CHAIN, _SIMULATOR, "docs/guides/", "docs/reference/"),
+    ),
+)
+"""Every lane but the core."""
+
+
+def lane_of(name: str, lanes: Sequence[Lane] = LANES) -> Lane:
+    """The lane of a test file.
+
+    Args:
+        name: The file's name, without its folders.
+        lanes: Where to look, in this order.
+    """
+    for lane in lanes:
+        if any(fnmatchcase(name, pattern) for pattern in lane.tests):
+            return lane
+    return CORE
