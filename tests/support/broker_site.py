@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import resource
+import os
 import shutil
 import socket
 import subprocess
@@ -15,6 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
+import warm
 import yaml
 from release_world import ROOT, ReleaseWorld, release_world
 from world import NOW, OWNERS, Agreement, founded, identity, lock_changed
@@ -181,7 +182,7 @@ def start(
     fields: Mapping[str, Any],
     folder: Path,
     *,
-    before: Callable[[], None] | None = None,
+    max_file: int | None = None,
     prelude: str = "",
 ) -> tuple[Part, str]:
     """A process with these settings, and its URL.
@@ -190,17 +191,24 @@ def start(
         fields: Of ``BrokerConfig``; ``limits`` and a clock that stands at ``now`` may be among
             them.
         folder: Where its log lies.
-        before: Runs in the new process first.
+        max_file: Bytes that no file of the process may exceed.
         prelude: Program text that runs next.
 
     Raises:
         Unreachable: It ended instead of serving.
     """
 
+    limit = ""
+    if max_file is not None:
+        limit = f"import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, {(max_file,) * 2})\n"
+
     def begin(_words: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> Process:
-        command = [sys.executable, "-c", prelude + PROGRAM, json.dumps(fields)]
-        # One thread starts it.
-        return subprocess.Popen(command, stdout=stdout, stderr=stderr, preexec_fn=before)
+        words = ["-c", limit + prelude + PROGRAM, json.dumps(fields)]
+        if warm.WARM:
+            return warm.light().start(
+                words, env=os.environ, cwd=Path.cwd(), stdout=stdout, stderr=stderr
+            )
+        return subprocess.Popen([sys.executable, *words], stdout=stdout, stderr=stderr)
 
     name = next(f"broker-{one}" for one in count() if not (folder / f"broker-{one}.log").exists())
     part = Part(name, folder, (), answers=False, start=begin)
@@ -229,12 +237,7 @@ class ProcessSite:
 
     def start(self, *, max_file: int | None = None, prelude: str = "") -> tuple[Part, str]:
         """A broker process and its URL, always the same."""
-
-        def starve() -> None:
-            if max_file is not None:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (max_file, max_file))
-
-        return start(self.fields, self.folder, before=starve, prelude=prelude)
+        return start(self.fields, self.folder, max_file=max_file, prelude=prelude)
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from warm import WARM, run_program
+
 SUPPORT = Path(__file__).resolve().parent
 PLACES = ("HOME", "TMPDIR", "HF_HOME", "XDG_CACHE_HOME", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR")
 
@@ -57,11 +59,22 @@ class Remains:
 def ended(
     victim: str, *words: str | Path, timeout: float, cwd: Path | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """The program, run to its end in this environment with further variables."""
+    """The program, run to its end in this environment with further variables.
+
+    It starts warm where tests do (``warm.py``), unless a variable is for its interpreter.
+    """
+    program = SUPPORT / f"{victim}.py"
+    path = os.pathsep.join([*sys.path, str(SUPPORT)])
+    environment = {**os.environ, "PYTHONPATH": path, **variables}
+    cold = {name for name in variables if name.startswith("PYTHON")} - {"PYTHONDONTWRITEBYTECODE"}
+    if WARM and not cold:
+        folder = cwd or Path.cwd()
+        words = tuple(str(word) for word in words)
+        return run_program(program, words, env=environment, cwd=folder, timeout=timeout)
     return subprocess.run(
-        [sys.executable, SUPPORT / f"{victim}.py", *words],
+        [sys.executable, program, *words],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(SUPPORT)]), **variables},
+        env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -33,6 +33,15 @@ WARM = "SEALTRAIN_COLD" not in os.environ
 """Whether tests use this."""
 CLOSED = ("evaluate", "federate", "join", "resume", "split", "train")
 """Commands that begin anew in an interpreter of their own, with the training libraries."""
+TRAINING = (
+    "sealtrain.training.run",
+    *(
+        f"sealtrain.training.phases.{phase}"
+        for phase in ("classify", "cpt", "dpo", "embed", "evaluate", "reward", "rlhf", "sft")
+    ),
+    "sealtrain.guest.run",
+)
+"""What a run imports."""
 _START_SECONDS = 120
 _POLL_SECONDS = 0.005
 
@@ -46,6 +55,13 @@ _HEAVY = f"""\
 {BEGIN.partition("sys.argv[0]")[0]}
 {_SERVER}
 begin(sys.argv[1:])
+"""
+_FILE = """\
+import os, runpy, sys
+sys.argv.pop(0)
+sys.dont_write_bytecode = "PYTHONDONTWRITEBYTECODE" in os.environ
+sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+runpy.run_path(sys.argv[0], run_name="__main__")
 """
 _ALONE = """\
 import sys
@@ -203,7 +219,7 @@ class Warm:
 @cache
 def light() -> Warm:
     """For every command: it has no training library."""
-    made = Warm(_LIGHT, alone=False, given={"recipe": None})
+    made = Warm(_LIGHT, alone=False, given={"recipe": None, "modules": []})
     atexit.register(made.close)
     return made
 
@@ -215,9 +231,33 @@ def heavy(recipe: str) -> Warm:
     Args:
         recipe: JSON of a recipe.
     """
-    made = Warm(_HEAVY, alone=True, given={"recipe": json.loads(recipe)})
+    made = Warm(_HEAVY, alone=True, given={"recipe": json.loads(recipe), "modules": []})
     atexit.register(made.close)
     return made
+
+
+@cache
+def trainer() -> Warm:
+    """For programs of tests that train: it has the training libraries, and no border around it."""
+    made = Warm(_LIGHT, alone=False, given={"recipe": None, "modules": TRAINING})
+    atexit.register(made.close)
+    return made
+
+
+def run_program(
+    program: Path, words: Sequence[str], *, env: Mapping[str, str], cwd: Path, timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """Run a Python file to its end, in a process that is forked from ``trainer``.
+
+    Args:
+        program: The file.
+        words: Its arguments.
+        env: Its environment. What an interpreter reads of it as it starts has no effect, except
+            ``PYTHONPATH`` and ``PYTHONDONTWRITEBYTECODE``.
+        cwd: Its folder.
+        timeout: How long it may take, in seconds.
+    """
+    return trainer().run(["-c", _FILE, str(program), *words], env=env, cwd=cwd, timeout=timeout)
 
 
 def starting(recipe: Mapping[str, Any]) -> Start:
