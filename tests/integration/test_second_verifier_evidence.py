@@ -1,33 +1,23 @@
-"""The JavaScript verifier says of evidence of every TEE what ours says, also of real evidence."""
+"""The JavaScript verifier says of evidence of every TEE what ours says, also of real evidence.
+
+``test_simulated_lies`` has every lie of a simulated machine.
+"""
 
 from __future__ import annotations
 
 import base64
 import copy
-import json
-import subprocess
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from exhibit_world import REFUSED, accepted, ders_of
-from second_verifier import node
+from machines_world import BARE, COMPOSE, MACHINES, NOW, MachinePark
+from second_evidence import IN_LEAF, EvidenceQuestion, compare_codes, own_code
 
-from sealtrain.attest.appraise import appraise
-from sealtrain.attest.evidence import Evidence
-from sealtrain.attest.guest import open_guest
-from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.presets import PRESETS, preset
-from sealtrain.attest.report_data import Binding
-from sealtrain.attest.verify import verify
-from sealtrain.base.canonical import canonical_json
-from sealtrain.errors import SealtrainError
-from sealtrain_simulator.machine import Machine, fault_meanings
-from sealtrain_simulator.server import running
-from sealtrain_simulator.state import ensure
 
 pytestmark = [
     pytest.mark.claim("C170"),
@@ -35,148 +25,37 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-DRIVER = Path(__file__).resolve().parents[1] / "support/second_evidence.mjs"
-NOW = 1_800_000_000
 DAY = 24 * 3600
-ASKED = Binding("manifest", {"statement_digest": "00" * 32})
-COMPOSE = '{"name": "judged by two"}\n'
-MACHINES = {
-    "dstack": Machine(),
-    "tdx": Machine(tee="tdx"),
-    "nitro": Machine(tee="nitro"),
-    "snp": Machine(tee="snp"),
-}
-LIES = [
-    (name, fault)
-    for name, machine in MACHINES.items()
-    for fault in fault_meanings(machine.tee, gpus=0, switches=0)
-]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A document under a policy at a moment."""
-
-    label: str
-    document: Any
-    policy: dict[str, Any]
-    now: int = NOW
-
-
-UNREAD_LEAF = {"collateral-mismatch", "quote-invalid", "quote-root-untrusted"}
-"""Which of these a PCK certificate of another encoding ends in hangs on what of it is read first.
-Both refuse it in check 4."""
-IN_LEAF = " of the leaf"
 PEM_BEGINS, PEM_ENDS = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 
 
-def same(label: str, ours: str, theirs: str) -> bool:
-    leaf = label.endswith(IN_LEAF) and {ours, theirs} <= UNREAD_LEAF
-    return ours == theirs or leaf
-
-
-def ours(asked: Asked) -> str:
-    try:
-        policy = policy_from_dict(asked.policy)
-    except SealtrainError as error:
-        return error.code
-    try:
-        evidence = Evidence.from_bytes(canonical_json(asked.document))
-        verified = verify(evidence, policy, asked.now, binding=ASKED)
-        appraise(verified, policy, binding=ASKED, compose_hash=None, app_id=None)
-    except SealtrainError as error:
-        return error.code
-    return "accepted"
-
-
-def theirs(asked: list[Asked]) -> list[str]:
-    lines = [
-        json.dumps(
-            {
-                "evidence": base64.b64encode(canonical_json(one.document)).decode(),
-                "policy": one.policy,
-                "now": one.now,
-                "purpose": ASKED.purpose,
-                "transcript": ASKED.transcript,
-            }
-        )
-        for one in asked
-    ]
-    done = subprocess.run(
-        [node(), "--no-warnings", str(DRIVER)],
-        input="\n".join(lines),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def agreed(asked: list[Asked], capsys: pytest.CaptureFixture[str]) -> Counter[str]:
-    """Refuses any disagreement; returns how many ended in what."""
-    pairs = [(one.label, ours(one), said) for one, said in zip(asked, theirs(asked), strict=True)]
-    counted = Counter(code for _, code, _ in pairs)
-    with capsys.disabled():
-        print(f"\n{len(pairs)} documents, {len(counted)} different answers: {dict(counted)}")
-    differ = [pair for pair in pairs if not same(*pair)]
-    assert differ == [], "\n".join(map(str, differ[:30]))
-    return counted
-
-
-class Park:
-    """One simulator, whose machines are started when asked for."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "app-compose.json").write_text(COMPOSE)
-
-    def evidence(self, machine: Machine) -> Any:
-        state, socket = self.folder / "state", self.folder / "guest.sock"
-        compose = self.folder / "app-compose.json"
-        with running(socket, compose, state, clock=lambda: NOW, machine=machine):
-            collateral = f"file:{state / 'collateral.json'}"
-            guest = open_guest(
-                "simulator", str(socket), collateral=collateral, gpu_collateral="none"
-            )
-            return guest.evidence(ASKED).to_dict()
-
-    def policy(self, machine: Machine) -> dict[str, Any]:
-        return ensure(self.folder / "state", NOW).policy(machine).to_dict()
-
-
 @pytest.fixture(scope="module")
-def park(tmp_path_factory: pytest.TempPathFactory) -> Park:
-    return Park(tmp_path_factory.mktemp("park"))
+def park(tmp_path_factory: pytest.TempPathFactory) -> MachinePark:
+    return MachinePark(tmp_path_factory.mktemp("park"))
 
 
-def test_every_lie_of_a_machine_ends_alike(park: Park, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = []
-    for name, fault in LIES:
-        machine = MACHINES[name]
-        try:
-            document = park.evidence(replace(machine, fault=fault))
-        except SealtrainError:
-            continue  # the guest itself refuses to show this
-        asked.append(Asked(label=f"{name} {fault}", document=document, policy=park.policy(machine)))
-    assert len(agreed(asked, capsys)) > 10
-
-
-@pytest.mark.parametrize("name", MACHINES)
-def test_the_truth_ends_alike_at_every_time_and_under_every_policy(
-    park: Park, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def shown(park: MachinePark, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What an honest machine shows, and a policy that accepts it."""
     machine = MACHINES[name]
-    document, own = park.evidence(machine), park.policy(machine)
-    policies = [own, *(park.policy(other) for other in MACHINES.values())]
+    document: Any = park.evidence(machine).to_dict()
+    policy: Any = park.trust(machine).to_dict()
+    return document, policy
+
+
+@pytest.mark.parametrize("name", BARE)
+def test_the_truth_ends_alike_at_every_time_and_under_every_policy(
+    park: MachinePark, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document, own = shown(park, name)
+    policies = [own, *(shown(park, other)[1] for other in BARE)]
     policies += [preset(other).to_dict() for other in PRESETS]
     times = (0, NOW - 400 * DAY, NOW - 1, NOW, NOW + 61, NOW + 2 * DAY, NOW + 20_000 * DAY)
     asked = [
-        Asked(label=f"policy {i} at {now}", document=document, policy=policy, now=now)
+        EvidenceQuestion(label=f"policy {i} at {now}", document=document, policy=policy, now=now)
         for i, policy in enumerate(policies)
         for now in times
     ]
-    assert agreed(asked, capsys)["accepted"] > 0
+    assert compare_codes(asked, capsys)["accepted"] > 0
 
 
 def changed(document: Any, step: int) -> Iterator[tuple[str, Any]]:
@@ -210,15 +89,16 @@ def changed(document: Any, step: int) -> Iterator[tuple[str, Any]]:
             yield f"{field} short", {**document, "cpu": {**document["cpu"], field: value[:-1]}}
 
 
-@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("name", BARE)
 def test_altered_evidence_ends_alike(
-    park: Park, name: str, capsys: pytest.CaptureFixture[str]
+    park: MachinePark, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    document, policy = park.evidence(MACHINES[name]), park.policy(MACHINES[name])
+    document, policy = shown(park, name)
     asked = [
-        Asked(label=label, document=other, policy=policy) for label, other in changed(document, 150)
+        EvidenceQuestion(label=label, document=other, policy=policy)
+        for label, other in changed(document, 150)
     ]
-    counted = agreed(asked, capsys)
+    counted = compare_codes(asked, capsys)
     assert len(counted) > 3
 
 
@@ -262,17 +142,17 @@ def resigned(document: Any, name: str) -> Iterator[tuple[str, Any]]:
         )
 
 
-@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("name", BARE)
 def test_signatures_of_other_numbers_end_alike(
-    park: Park, name: str, capsys: pytest.CaptureFixture[str]
+    park: MachinePark, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """ECDSA has two signatures for one: real documents have either, so both verifiers accept it."""
-    document, policy = park.evidence(MACHINES[name]), park.policy(MACHINES[name])
+    document, policy = shown(park, name)
     asked = [
-        Asked(label=label, document=other, policy=policy)
+        EvidenceQuestion(label=label, document=other, policy=policy)
         for label, other in resigned(document, name)
     ]
-    counted = agreed(asked, capsys)
+    counted = compare_codes(asked, capsys)
     assert counted.pop("accepted") == 1
     assert set(counted) <= {"quote-invalid", "evidence-malformed"}
 
@@ -303,15 +183,15 @@ def not_der(der: bytes) -> Iterator[tuple[str, bytes]]:
 
 @pytest.mark.parametrize("name", ["snp", "tdx"])
 def test_certificates_and_lists_that_are_not_der_end_alike(
-    park: Park, name: str, capsys: pytest.CaptureFixture[str]
+    park: MachinePark, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    document, policy = park.evidence(MACHINES[name]), park.policy(MACHINES[name])
+    document, policy = shown(park, name)
     asked = []
 
     def ask(label: str, change: Callable[[Any], None]) -> None:
         changed = copy.deepcopy(document)
         change(changed)
-        asked.append(Asked(label=label, document=changed, policy=policy))
+        asked.append(EvidenceQuestion(label=label, document=changed, policy=policy))
 
     def put(place: Any, key: Any, text: str) -> Callable[[Any], None]:
         def change(changed: Any) -> None:
@@ -331,7 +211,7 @@ def test_certificates_and_lists_that_are_not_der_end_alike(
         for field in ("root_ca_crl", "pck_crl"):
             for label, der in not_der(bytes.fromhex(document["collateral"][field])):
                 ask(f"{field} {label}", put(("collateral",), field, der.hex()))
-    assert "accepted" not in agreed(asked, capsys)
+    assert "accepted" not in compare_codes(asked, capsys)
 
 
 def policies_near(policy: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -348,19 +228,19 @@ def policies_near(policy: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
 
 @pytest.mark.parametrize("name", ["nitro", "snp"])
 def test_policies_of_another_form_are_read_alike(
-    park: Park, name: str, capsys: pytest.CaptureFixture[str]
+    park: MachinePark, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    document, policy = park.evidence(MACHINES[name]), park.policy(MACHINES[name])
+    document, policy = shown(park, name)
     asked = [
-        Asked(label=label, document=document, policy=other)
+        EvidenceQuestion(label=label, document=document, policy=other)
         for label, other in policies_near(policy)
     ]
-    counted = agreed(asked, capsys)
+    counted = compare_codes(asked, capsys)
     assert counted["trust-invalid"] > 20
 
 
 def evidence_of(platform: str, cpu: dict[str, Any]) -> dict[str, Any]:
-    part = {"tee": platform, **cpu, "app_compose": COMPOSE}
+    part = {"tee": platform, **cpu, "app_compose": COMPOSE.decode()}
     return {
         "version": 2,
         "platform": platform,
@@ -371,7 +251,7 @@ def evidence_of(platform: str, cpu: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def real(shared: Path) -> Iterator[Asked]:
+def real(shared: Path) -> Iterator[EvidenceQuestion]:
     """Real evidence and what is refused of it, at its time and just outside.
 
     No real machine measured our deployment document: what holds is refused for that alone.
@@ -395,11 +275,11 @@ def real(shared: Path) -> Iterator[Asked]:
         for now in {one.at, *one.outside, NOW}:
             for place, policy in enumerate(policies):
                 label = f"{one.file} policy {place} at {now}"
-                yield Asked(label=label, document=document, policy=policy, now=now)
+                yield EvidenceQuestion(label=label, document=document, policy=policy, now=now)
 
 
 def test_real_evidence_ends_alike(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    counted = agreed(list(real(shared)), capsys)
+    counted = compare_codes(list(real(shared)), capsys)
     assert counted["compose-hash-mismatch"] > 3
     assert counted["certificate-chain-invalid"] > 3
 
@@ -410,9 +290,9 @@ def test_real_evidence_with_a_changed_bit_ends_alike(
     """The chains of AWS and AMD, and signatures under them: no bit of them may be another."""
     asked = []
     for honest in real(shared):
-        if ours(honest) != "compose-hash-mismatch":
+        if own_code(honest) != "compose-hash-mismatch":
             continue
         for label, document in changed(honest.document, 60):
             asked.append(replace(honest, label=f"{honest.label} {label}", document=document))
-    counted = agreed(asked, capsys)
+    counted = compare_codes(asked, capsys)
     assert counted["certificate-chain-invalid"] + counted["quote-invalid"] > 100

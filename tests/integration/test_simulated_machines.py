@@ -1,28 +1,22 @@
-"""Every machine the simulator plays, from its socket to a verdict, and every lie it can tell.
+"""Every machine the simulator plays, from its socket to a verdict, and what is exchanged behind it.
 
-One moment for all: simulated enclaves' certificates begin when a document is made.
+``test_simulated_lies`` has every lie that a machine can tell by itself.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from machines_world import ASKED, BARE, ELSEWHERE, MACHINES, NOW, MachinePark, judge
 
-from sealtrain.attest.appraise import Verdict, appraise
 from sealtrain.attest.evidence import Evidence
-from sealtrain.attest.guest import Guest, open_guest
-from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
+from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.presets import PRESETS, preset
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.verify import Verified, verify
+from sealtrain.attest.verify import verify
 from sealtrain.errors import (
     GpuModeRefused,
     GpuNonceMismatch,
@@ -32,119 +26,23 @@ from sealtrain.errors import (
     SealtrainError,
     SimulatedEvidence,
 )
-from sealtrain_simulator.machine import Machine, fault_meanings
-from sealtrain_simulator.server import running
-from sealtrain_simulator.state import ensure
 
-NOW = 1_800_000_000
-ASKED = Binding("release", {"challenge": "first"})
-COMPOSE = b'{"name": "machines"}\n'
-COMPOSE_HASH = hashlib.sha256(COMPOSE).hexdigest()
-
-MACHINES = {
-    "dstack": Machine(),
-    "dstack-2-gpus": Machine(gpus=2),
-    "dstack-8-gpus-4-switches": Machine(gpus=8, switches=4),
-    "tdx": Machine(tee="tdx"),
-    "nitro": Machine(tee="nitro"),
-    "snp": Machine(tee="snp"),
-}
-_LARGE = MACHINES["dstack-8-gpus-4-switches"]
-_LEVELS = ("bootloader", "tee", "snp", "microcode", "fmc")
-_OF_SWITCHES = {"gpu-mixed-modes", "gpu-switch-missing", "gpu-other-switch", "gpu-other-gpu"}
-"""Lies that another way of passing data between GPUs makes another matter."""
-
-
-@dataclass(frozen=True)
-class Park:
-    """A folder with one simulator; its machines share the state and are started when asked for."""
-
-    folder: Path
-
-    @contextmanager
-    def guest(self, machine: Machine) -> Iterator[Guest]:
-        state, socket = self.folder / "state", self.folder / "guest.sock"
-        with running(
-            socket, self.folder / "app-compose.json", state, clock=lambda: NOW, machine=machine
-        ):
-            yield open_guest(
-                "simulator",
-                str(socket),
-                collateral=f"file:{state / 'collateral.json'}",
-                gpu_collateral=f"file:{state / 'gpu-collateral.json'}",
-            )
-
-    def evidence(self, machine: Machine, binding: Binding = ASKED) -> Evidence:
-        with self.guest(machine) as guest:
-            return guest.evidence(binding)
-
-    def trusting(self, machine: Machine) -> AppraisalPolicy:
-        return ensure(self.folder / "state", NOW).policy(machine)
+LARGE = MACHINES["dstack-8-gpus-4-switches"]
+TWO = MACHINES["dstack-2-gpus"]
 
 
 @pytest.fixture(scope="module")
-def park(tmp_path_factory: pytest.TempPathFactory) -> Park:
-    folder = tmp_path_factory.mktemp("park")
-    (folder / "app-compose.json").write_bytes(COMPOSE)
-    return Park(folder)
-
-
-@pytest.fixture(scope="module")
-def honest(park: Park) -> Callable[[str], Evidence]:
-    """Evidence of each machine, told truthfully, collected once."""
-    return cache(lambda name: park.evidence(MACHINES[name]))
-
-
-def judged(evidence: Evidence, policy: AppraisalPolicy, binding: Binding = ASKED) -> Verdict:
-    """As a broker does it: over the bytes that were sent."""
-    received = Evidence.from_bytes(evidence.to_bytes())
-    facts = verify(received, policy, NOW, binding=binding)
-    return appraise(
-        facts, policy, binding=binding, compose_hash=COMPOSE_HASH, app_id=COMPOSE_HASH[:40]
-    )
-
-
-def facts_of(evidence: Evidence, policy: AppraisalPolicy) -> Verified:
-    return verify(evidence, policy, NOW, binding=ASKED)
-
-
-def pinned(policy: AppraisalPolicy, facts: Verified) -> AppraisalPolicy:
-    """The same policy, looking at everything that tells one image and one machine from another."""
-    signed: Any = facts.signed
-    if policy.cpu.tee in ("dstack", "tdx"):
-        quote = signed.quote
-        registers = dict(zip(("rtmr0", "rtmr1", "rtmr2"), quote.rtmr[:3], strict=True))
-        looked: dict[str, Any] = {
-            "measurements": [{"mrtd": quote.mrtd, **registers}],
-            "platform_ids": [signed.ppid],
-        }
-    elif policy.cpu.tee == "nitro":
-        looked = {
-            "images": [{f"pcr{index}": signed.pcrs[index] for index in (0, 1, 2)}],
-            "parents": [signed.parent_id],
-        }
-    else:
-        report, tcb = signed.report, signed.reported_tcb
-        looked = {
-            "measurements": [report.measurement],
-            "revocation": "require",
-            "chip_ids": [report.chip_id],
-            "minimum_tcb": {"Genoa": {name: getattr(tcb, name) for name in _LEVELS}},
-        }
-    document: dict[str, Any] = policy.to_dict()  # type: ignore[assignment]  # a model's is an object
-    return policy_from_dict({**document, "cpu": {**document["cpu"], **looked}})
+def park(tmp_path_factory: pytest.TempPathFactory) -> MachinePark:
+    return MachinePark(tmp_path_factory.mktemp("park"))
 
 
 # --- Truth --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_an_honest_machine_is_accepted(
-    park: Park, honest: Callable[[str], Evidence], name: str
-) -> None:
+def test_an_honest_machine_is_accepted(park: MachinePark, name: str) -> None:
     machine = MACHINES[name]
-    policy = park.trusting(machine)
-    verdict = judged(honest(name), pinned(policy, facts_of(honest(name), policy)))
+    verdict = judge(park.evidence(machine), park.pin(machine))
     accelerators = ["gpus"] if machine.gpus else []
     accelerators += [f"gpu{number}" for number in range(machine.gpus)]
     accelerators += [f"switch{number}" for number in range(machine.switches)]
@@ -156,70 +54,30 @@ def test_an_honest_machine_is_accepted(
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_another_conversation_gets_nothing_from_it(
-    park: Park, honest: Callable[[str], Evidence], name: str
-) -> None:
-    policy = park.trusting(MACHINES[name])
-    refusal = GpuNonceMismatch if MACHINES[name].gpus else ReportDataMismatch
-    for other in (Binding("renewal", ASKED.transcript), Binding("release", {"challenge": "next"})):
+def test_another_conversation_gets_nothing_from_it(park: MachinePark, name: str) -> None:
+    machine = MACHINES[name]
+    policy = park.trust(machine)
+    refusal = GpuNonceMismatch if machine.gpus else ReportDataMismatch
+    for other in (Binding("renewal", ASKED.transcript), ELSEWHERE):
         with pytest.raises(refusal) as caught:
-            judged(honest(name), policy, other)
+            judge(park.evidence(machine), policy, other)
         assert type(caught.value) is refusal
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_no_policy_for_hardware_accepts_it(honest: Callable[[str], Evidence], name: str) -> None:
+def test_no_policy_for_hardware_accepts_it(park: MachinePark, name: str) -> None:
     for hardware in PRESETS:
         with pytest.raises(SimulatedEvidence):
-            judged(honest(name), preset(hardware))
+            judge(park.evidence(MACHINES[name]), preset(hardware))
 
 
-def test_a_policy_for_one_simulated_tee_refuses_the_others(
-    park: Park, honest: Callable[[str], Evidence]
-) -> None:
-    bare = ("dstack", "tdx", "nitro", "snp")
-    for trusted in bare:
-        policy = park.trusting(MACHINES[trusted])
-        for shown in bare:
+def test_a_policy_for_one_simulated_tee_refuses_the_others(park: MachinePark) -> None:
+    for trusted in BARE:
+        policy = park.trust(MACHINES[trusted])
+        for shown in BARE:
             if shown != trusted:
                 with pytest.raises(PlatformMismatch):
-                    judged(honest(shown), policy)
-
-
-# --- Lies ---------------------------------------------------------------------------------------
-
-
-def lies() -> Iterator[tuple[str, str, str]]:
-    """Machine, fault, code: each lie once, on the smallest machine that can tell it."""
-    for name, machine in MACHINES.items():
-        told = fault_meanings(machine.tee, gpus=machine.gpus, switches=machine.switches)
-        for fault, meaning in told.items():
-            if fault.startswith("gpu-") == bool(machine.gpus) and (
-                not machine.switches or fault in _OF_SWITCHES
-            ):
-                found = re.search(r"\(([a-z-]+)\)$", meaning)
-                assert found, f"{fault} does not say what it must end in"
-                yield name, fault, found[1]
-
-
-@pytest.mark.parametrize(("name", "fault", "code"), list(lies()))
-def test_a_lie_ends_in_the_refusal_it_names(
-    park: Park, honest: Callable[[str], Evidence], name: str, fault: str, code: str
-) -> None:
-    machine = MACHINES[name]
-    policy = park.trusting(machine)
-    policy = pinned(policy, facts_of(honest(name), policy))
-    evidence = park.evidence(replace(machine, fault=fault))
-    with pytest.raises(SealtrainError) as caught:
-        judged(evidence, policy)
-    assert caught.value.code == code
-
-
-def test_every_lie_of_a_machine_is_played_somewhere() -> None:
-    played = {(MACHINES[name].tee, fault) for name, fault, _ in lies()}
-    for machine in MACHINES.values():
-        known = fault_meanings(machine.tee, gpus=machine.gpus, switches=machine.switches)
-        assert {(machine.tee, fault) for fault in known} <= played
+                    judge(park.evidence(MACHINES[shown]), policy)
 
 
 # --- Accelerators exchanged behind the quote ------------------------------------------------------
@@ -233,57 +91,54 @@ def with_gpus(evidence: Evidence, change: Callable[[dict[str, Any]], None]) -> E
 
 
 @pytest.mark.negative(45)
-def test_every_device_left_out_is_missed(park: Park, honest: Callable[[str], Evidence]) -> None:
-    policy, whole = park.trusting(_LARGE), honest("dstack-8-gpus-4-switches")
+def test_every_device_left_out_is_missed(park: MachinePark) -> None:
+    policy, whole = park.trust(LARGE), park.evidence(LARGE)
     for left_out in range(12):
         shown = with_gpus(whole, lambda gpu, at=left_out: gpu["devices"].pop(at))  # type: ignore[misc]
         with pytest.raises(GpuSetRefused):
-            judged(shown, policy)
+            judge(shown, policy)
 
 
 @pytest.mark.negative(6)
 @pytest.mark.negative(45)
 def test_a_gpu_left_out_with_a_count_and_policy_to_match_is_missed_by_the_quote(
-    park: Park, honest: Callable[[str], Evidence]
+    park: MachinePark,
 ) -> None:
     def leave_out(gpu: dict[str, Any]) -> None:
         gpu["devices"].pop()
         gpu["claims"]["gpu_count"] = 1
 
-    document: Any = park.trusting(MACHINES["dstack-2-gpus"]).to_dict()
+    document: Any = park.trust(TWO).to_dict()
     document["gpu"]["gpu_count"] = 1
     with pytest.raises(ReportDataMismatch):
-        judged(with_gpus(honest("dstack-2-gpus"), leave_out), policy_from_dict(document))
+        judge(with_gpus(park.evidence(TWO), leave_out), policy_from_dict(document))
 
 
 @pytest.mark.negative(44)
-def test_accelerators_of_another_conversation_are_refused(
-    park: Park, honest: Callable[[str], Evidence]
-) -> None:
-    machine = MACHINES["dstack-2-gpus"]
-    other = park.evidence(machine, Binding("release", {"challenge": "next"}))
-    spliced = honest("dstack-2-gpus").model_copy(update={"gpu": other.gpu})
+def test_accelerators_of_another_conversation_are_refused(park: MachinePark) -> None:
+    other = park.evidence(TWO, ELSEWHERE)
+    spliced = park.evidence(TWO).model_copy(update={"gpu": other.gpu})
     with pytest.raises(GpuNonceMismatch):
-        judged(spliced, park.trusting(machine))
+        judge(spliced, park.trust(TWO))
 
 
 @pytest.mark.negative(44)
 def test_accelerators_of_another_machine_are_refused_in_the_same_conversation(
-    park: Park, honest: Callable[[str], Evidence], tmp_path: Path
+    park: MachinePark, tmp_path: Path
 ) -> None:
-    (tmp_path / "app-compose.json").write_bytes(COMPOSE)
-    elsewhere, machine = Park(tmp_path), MACHINES["dstack-2-gpus"]
-    other = elsewhere.evidence(machine)
-    mine: Any = park.trusting(machine).to_dict()
-    theirs: Any = elsewhere.trusting(machine).to_dict()
+    elsewhere = MachinePark(tmp_path)
+    other = elsewhere.evidence(TWO)
+    mine: Any = park.trust(TWO).to_dict()
+    theirs: Any = elsewhere.trust(TWO).to_dict()
     both = policy_from_dict({**mine, "gpu": theirs["gpu"]})
-    spliced = honest("dstack-2-gpus").model_copy(
+    spliced = park.evidence(TWO).model_copy(
         update={"gpu": other.gpu, "gpu_collateral": other.gpu_collateral}
     )
-    facts = facts_of(spliced, both)  # each half is genuine, and made for this conversation
+    # Each half is genuine, and made for this conversation.
+    facts = verify(spliced, both, NOW, binding=ASKED)
     assert facts.gpus is not None
     with pytest.raises(ReportDataMismatch):
-        judged(spliced, both)
+        judge(spliced, both)
 
 
 @pytest.mark.negative(6)
@@ -301,25 +156,23 @@ def test_accelerators_of_another_machine_are_refused_in_the_same_conversation(
     ],
 )
 def test_a_claim_of_the_driver_changed_after_the_quote_is_refused(
-    park: Park,
-    honest: Callable[[str], Evidence],
+    park: MachinePark,
     name: str,
     claim: str,
     value: Any,
     refusal: type[SealtrainError],
 ) -> None:
-    shown = with_gpus(honest(name), lambda gpu: gpu["claims"].update({claim: value}))
-    assert shown != honest(name)
+    whole = park.evidence(MACHINES[name])
+    shown = with_gpus(whole, lambda gpu: gpu["claims"].update({claim: value}))
+    assert shown != whole
     with pytest.raises(refusal) as caught:
-        judged(shown, park.trusting(MACHINES[name]))
+        judge(shown, park.trust(MACHINES[name]))
     assert type(caught.value) is refusal
 
 
-def test_accelerators_taken_away_after_the_quote_are_missed(
-    park: Park, honest: Callable[[str], Evidence]
-) -> None:
-    bare = honest("dstack-2-gpus").model_copy(update={"gpu": None, "gpu_collateral": None})
+def test_accelerators_taken_away_after_the_quote_are_missed(park: MachinePark) -> None:
+    bare = park.evidence(TWO).model_copy(update={"gpu": None, "gpu_collateral": None})
     with pytest.raises(GpuSetRefused):
-        judged(bare, park.trusting(MACHINES["dstack-2-gpus"]))
+        judge(bare, park.trust(TWO))
     with pytest.raises(ReportDataMismatch):
-        judged(bare, park.trusting(MACHINES["dstack"]))
+        judge(bare, park.trust(MACHINES["dstack"]))

@@ -20,6 +20,7 @@ from exhibit_world import Real, accepted, exhibit_of
 from fuzzing import JSON, mutated, put_somewhere
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from machines_world import BARE, LIES
 from manifest_world import FINISHED, NOW, World, make_world
 
 from sealtrain.attest.appraise import appraise
@@ -47,11 +48,10 @@ from sealtrain.errors import FormatUnknown, Refused, TrustInvalid
 from sealtrain.manifest import form
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.signing import dsse
-from sealtrain_simulator.faults import FAULT_MEANINGS
 from sealtrain_simulator.gpu import SimulatedGpus
 from sealtrain_simulator.gpu_collateral import simulated_collateral
 from sealtrain_simulator.guest import SimulatedGuest
-from sealtrain_simulator.machine import SimulatedTee, fault_meanings
+from sealtrain_simulator.machine import SimulatedTee
 from sealtrain_simulator.nitro import SimulatedNitroPki, SimulatedNsm
 from sealtrain_simulator.pki import SimulatedPki
 from sealtrain_simulator.snp import SimulatedSnp
@@ -215,10 +215,11 @@ def signed_by(one: Told, tee: SimulatedTee) -> tuple[bytes, Beside]:
 
 def lies() -> Iterator[tuple[SimulatedTee, str, bool]]:
     """Every lie of every machine, each signed as if it were true."""
-    for tee in TEES:
-        yield from ((tee, fault, False) for fault in fault_meanings(tee, gpus=0, switches=0))
-    board = fault_meanings("dstack", gpus=2, switches=1)
-    yield from (("dstack", fault, True) for fault in board if fault not in FAULT_MEANINGS)
+    for lie in LIES:
+        if lie.name in BARE:
+            yield lie.machine.tee, lie.fault, False
+        elif lie.name == "dstack-2-gpus-1-switch" and lie.machine.gpu_fault is not None:
+            yield lie.machine.tee, lie.fault, True
 
 
 def test_both_accept_what_is_honest() -> None:

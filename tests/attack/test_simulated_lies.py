@@ -1,0 +1,73 @@
+"""Every lie of every simulated machine ends alike in three judges, in the refusal that it names.
+
+The table of lies is ``machines_world.LIES``. Each lying machine is booted once; then the broker's
+driver, ``explain`` and, where Node is installed, the JavaScript verifier judge the same evidence.
+"""
+
+from __future__ import annotations
+
+import pytest
+from machines_world import ASKED, BARE, LIES, MACHINES, NOW, Lie, MachinePark, judge
+from second_evidence import EvidenceQuestion, compare_codes, own_code
+from second_verifier import node
+from two_drivers import both_judge
+
+from sealtrain.attest.bundle import Beside
+from sealtrain.errors import SealtrainError
+from sealtrain_simulator.machine import fault_meanings
+
+
+@pytest.fixture(scope="module")
+def park(tmp_path_factory: pytest.TempPathFactory) -> MachinePark:
+    return MachinePark(tmp_path_factory.mktemp("park"))
+
+
+def test_the_table_has_every_lie_of_every_machine() -> None:
+    """Each row has the refusal that the simulator's own list promises."""
+    promised = {
+        (name, fault, meaning.rpartition("(")[2].removesuffix(")"))
+        for name, machine in MACHINES.items()
+        for fault, meaning in fault_meanings(
+            machine.tee, gpus=machine.gpus, switches=machine.switches
+        ).items()
+    }
+    assert {(lie.name, lie.fault, lie.code) for lie in LIES} == promised
+    assert len(LIES) == len(promised)
+
+
+@pytest.mark.claim("C14")
+@pytest.mark.parametrize("lie", LIES, ids=str)
+def test_a_lie_ends_in_the_refusal_it_names(park: MachinePark, lie: Lie) -> None:
+    evidence, policy = park.evidence(lie.machine), park.pin(MACHINES[lie.name])
+    with pytest.raises(SealtrainError) as caught:
+        judge(evidence, policy)
+    assert caught.value.code == lie.code
+
+
+@pytest.mark.claim("C14")
+@pytest.mark.parametrize("lie", LIES, ids=str)
+def test_both_drivers_end_a_lie_alike(park: MachinePark, lie: Lie) -> None:
+    evidence, honest = park.evidence(lie.machine), MACHINES[lie.name]
+    beside = Beside(binding=ASKED)
+    assert both_judge(evidence, park.pin(honest), NOW, beside) == lie.code
+    # Not every lie is one under a policy that accepts any image: what matters is one ending.
+    both_judge(evidence, park.trust(honest), NOW, beside)
+
+
+@pytest.mark.claim("C170")
+@pytest.mark.timeout(600)
+def test_the_second_verifier_ends_every_lie_of_a_bare_machine_alike(
+    park: MachinePark, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node()  # on a machine without Node nothing is booted for this test
+    pinned, trusting = [], []
+    for lie in (lie for lie in LIES if lie.name in BARE):
+        document, honest = park.evidence(lie.machine).to_dict(), MACHINES[lie.name]
+        for questions, policy in ((pinned, park.pin(honest)), (trusting, park.trust(honest))):
+            questions.append(
+                EvidenceQuestion(label=str(lie), document=document, policy=policy.to_dict())
+            )
+    assert len(compare_codes([*pinned, *trusting], capsys)) > 10
+    assert [own_code(question) for question in pinned] == [
+        lie.code for lie in LIES if lie.name in BARE
+    ]
