@@ -26,7 +26,7 @@ NOW = 1_800_000_000
 ASKED = Binding("manifest", {"statement_digest": "00" * 32})
 ELSEWHERE = Binding(ASKED.purpose, {"statement_digest": "11" * 32})
 """Another conversation for the same purpose."""
-COMPOSE = b'{"name": "machines"}\n'
+COMPOSE = b'{"name": "every machine"}\n'
 COMPOSE_HASH = hashlib.sha256(COMPOSE).hexdigest()
 
 MACHINES = {
@@ -154,6 +154,7 @@ class MachinePark:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._kept: dict[tuple[Machine, bytes], Evidence] = {}
+        self._trusting: dict[Machine, AppraisalPolicy] = {}
         self._pinned: dict[Machine, AppraisalPolicy] = {}
         (folder / "app-compose.json").write_bytes(COMPOSE)
 
@@ -178,7 +179,9 @@ class MachinePark:
 
     def trust(self, machine: Machine) -> AppraisalPolicy:
         """The policy that accepts every image on such a machine of this simulator."""
-        return ensure(self._folder / "state", NOW).policy(machine)
+        if machine not in self._trusting:
+            self._trusting[machine] = ensure(self._folder / "state", NOW).policy(machine)
+        return self._trusting[machine]
 
     def pin(self, machine: Machine) -> AppraisalPolicy:
         """The same policy, looking at everything that tells one image or machine from another.
