@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import programs
 import pytest
 
 if TYPE_CHECKING:
@@ -29,6 +30,11 @@ _frozen = 0
 _RECURSION_LIMIT = sys.getrecursionlimit()
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Skip what needs a program that this machine lacks, and say so at the end."""
+    config.pluginmanager.register(programs)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 from border_world import answer_of, started
+from programs import need
 
 from sealtrain.manifest.limits import BORDER_CLOSED, border_held
 
@@ -259,10 +259,9 @@ def test_a_manifest_says_so_unless_the_kernel_held_every_process(
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that starts as a GPU's driver does, in place of the driver."""
-    if shutil.which("cc") is None:
-        pytest.skip("no compiler here")
+    compiler = str(need("compiler")["cc"])
     library = tmp_path / "libcuda.so.1"
-    words = ["cc", "-shared", "-fPIC", "-o", str(library), str(SUPPORT / "cuda_driver.c")]
+    words = [compiler, "-shared", "-fPIC", "-o", str(library), str(SUPPORT / "cuda_driver.c")]
     subprocess.run(words, check=True)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
 

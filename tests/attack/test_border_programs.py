@@ -34,7 +34,7 @@ def test_another_interpreter_is_never_spawned(tmp_path: Path) -> None:
 
 
 @pytest.mark.claim("C109")
-@pytest.mark.skipif(not LDCONFIG.exists(), reason="no ldconfig here")
+@pytest.mark.needs("ldconfig")
 def test_what_libraries_ask_programs_is_answered_inside(tmp_path: Path) -> None:
     """torch's build for CUDA asks this on being loaded; ranks and scripts load it inside."""
     answer = answer_of(tmp_path, "asks_for_libraries")
@@ -105,7 +105,7 @@ def test_a_program_that_the_run_made_up_is_not_named(name: str, tmp_path: Path) 
     assert "/a/record" not in str(left.value.to_dict())
 
 
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="no compiler here")
+@pytest.mark.needs("compiler")
 class TestKernels:
     """On a machine with an accelerator libraries build code while they train."""
 

@@ -40,7 +40,8 @@ from sealtrain_simulator.state import ensure
 
 pytestmark = [
     pytest.mark.claim("C128"),
-    pytest.mark.skipif(not containers_start(), reason="no bubblewrap, or no namespaces"),
+    pytest.mark.needs("bubblewrap"),
+    pytest.mark.skipif(not containers_start(), reason="bubblewrap makes no namespaces here"),
 ]
 CANARY = "canary-3f9a"
 SECONDS = 60

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import found
 
 from every_phase import program
 from sealtrain.recipe.schema import PHASES
@@ -115,7 +115,7 @@ def traced(
 
 
 def works(strace: list[str]) -> bool:
-    if not shutil.which("strace"):
+    if found("strace") is None:
         return False
     return subprocess.run([*strace, "true"], capture_output=True).returncode == 0
 
@@ -152,11 +152,12 @@ def test_only_sealed_checkpoints_are_opened_for_writing(
     assert len(seen.answer["checkpoints"]) == (2 if trains else 0)
 
 
+@pytest.mark.needs("strace")
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_nothing_else_reaches_the_kernel(recipe: str, traced: dict[str, Traced]) -> None:
     seen = of(traced, recipe)
     if seen.calls is None:
-        pytest.skip("no strace here")
+        pytest.skip("this system lets no process trace another")
     assert seen.calls, "the trace is empty"
     run = f"{seen.folder}/played/{recipe}/run/"
     strange = []

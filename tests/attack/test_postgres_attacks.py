@@ -17,7 +17,8 @@ import psycopg
 import pytest
 from carrying import carries
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from postgres_server import PROGRAMS, Server
+from postgres_server import Server
+from programs import need
 from release_world import release_world
 from typer.testing import CliRunner
 from world import NOW
@@ -435,8 +436,9 @@ def dump_and_restore(postgres: Server, source: str, folder: Path) -> str:
     environment = {**os.environ, "PGPASSWORD": postgres.password}
     at = ["-h", "127.0.0.1", "-p", str(postgres.port), "-U", "broker"]
     backup = str(folder / "broker.dump")
-    dump = [PROGRAMS / "pg_dump", *at, "-Fc", "-f", backup, source]
-    back = [PROGRAMS / "pg_restore", *at, "--single-transaction", "-d", target, backup]
+    programs = need("postgresql")
+    dump = [programs["pg_dump"], *at, "-Fc", "-f", backup, source]
+    back = [programs["pg_restore"], *at, "--single-transaction", "-d", target, backup]
     for command in (dump, back):
         subprocess.run(command, env=environment, check=True, capture_output=True)
     return target

@@ -19,6 +19,7 @@ import httpx
 import pytest
 from carrying import carries
 from filelock import FileLock
+from programs import need
 from second_verifier import node
 from typer.testing import CliRunner
 
@@ -285,9 +286,7 @@ def test_the_command_serves_the_page_on_loopback_until_it_is_told_to_end(
 
 
 def walked(page: str, width: int, hand: str, scheme: str = "light") -> dict[str, Any]:
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("there is no chromium on this machine: apt-get install chromium")
+    chromium = need("chromium")["chromium"]
     done = subprocess.run(
         [node(), str(DRIVER), chromium, f"{page}/walk", str(width), hand],
         capture_output=True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -11,24 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import need_namespaces
 
-pytestmark = [pytest.mark.claim("C157"), pytest.mark.slow, pytest.mark.timeout(150)]
+pytestmark = [
+    pytest.mark.claim("C157"),
+    pytest.mark.slow,
+    pytest.mark.timeout(150),
+    pytest.mark.needs("iproute2", "util-linux"),
+]
 
 PLAYER = Path(__file__).parents[1] / "support" / "lossy_player.py"
 ALONE = ["unshare", "--map-root-user", "--net"]
 RIGHT = [float(2 * number + 1) for number in range(6) for _ in range(2)]
 
 
-def needs(*programs: str) -> None:
-    missing = [name for name in programs if shutil.which(name) is None]
-    if missing:
-        pytest.skip(f"needs the programs {', '.join(missing)} (iproute2, util-linux)")
-    if subprocess.run([*ALONE, "true"], check=False, capture_output=True).returncode:
-        pytest.skip("this system lets its users make no namespaces")
+@pytest.fixture(autouse=True)
+def namespaces() -> None:
+    need_namespaces()
 
 
 def needs_netem() -> None:
-    needs("unshare", "nsenter", "ip", "tc")
     words = ["sh", "-c", "ip link set lo up && tc qdisc add dev lo root netem delay 1ms"]
     if subprocess.run([*ALONE, *words], check=False, capture_output=True).returncode:
         pytest.skip("this kernel has no netem (module sch_netem)")
@@ -47,7 +48,6 @@ def played(*words: str) -> Any:
 
 
 def test_packets_that_are_lost_late_doubled_and_reordered_change_no_sum() -> None:
-    needs("unshare", "nsenter", "ip")
     said = played("bridge")
     carried, lost, late = said["counted"]
     assert said["found"] == [RIGHT, RIGHT]
@@ -62,7 +62,6 @@ def test_the_kernels_own_bad_network_changes_no_sum() -> None:
 
 
 def test_a_network_that_goes_dead_ends_both_ranks_in_their_time() -> None:
-    needs("unshare", "nsenter", "ip")
     begin = time.monotonic()
     said = played("bridge", "dies")
     assert set(said["found"]) <= {"peer-unreachable", "channel-cut"}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from programs import need
 
 from sealtrain.consortium.members import Consortium
 from sealtrain.keys.identity import Identity
@@ -60,8 +60,8 @@ def unwritable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]
     """A file system of its own that takes no byte more."""
     place = tmp_path / "disk"
     place.mkdir()
-    mount = shutil.which("mount")
-    if mount is None or os.geteuid() != 0:
+    mount = need("mount")["mount"]
+    if os.geteuid() != 0:
         pytest.skip("only root mounts a file system")
     how = f"size={64 * KB}" + (",ro" if request.param == "read-only" else "")
     if subprocess.run([mount, "-t", "tmpfs", "-o", how, "tmpfs", place], check=False).returncode:

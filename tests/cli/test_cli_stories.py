@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from programs import need
 
 DEMOS = ("federate", "split", "travel")
 _WITHIN_S = 120
@@ -75,9 +75,9 @@ def test_ctrl_c_ends_every_part_and_says_what_stays(name: str, tmp_path: Path) -
 @pytest.fixture(params=[0, 200], ids=["full", "200 KB left"])
 def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A file system that is full at once, or before the broker runs."""
-    place, mount = tmp_path / "disk", shutil.which("mount")
+    place, mount = tmp_path / "disk", need("mount")["mount"]
     place.mkdir()
-    if mount is None or os.geteuid() != 0:
+    if os.geteuid() != 0:
         pytest.skip("only root mounts a file system")
     if subprocess.run([mount, "-t", "tmpfs", "-o", "size=1m", "tmpfs", place]).returncode:
         pytest.skip("this machine mounts nothing")

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from postgres_server import DATABASE, PROGRAMS, Server
+from postgres_server import DATABASE, Server
+from programs import need
 from release_world import ROOT, ReleaseWorld, release_world, renewed
 from typer.testing import CliRunner
 from world import NOW
@@ -83,7 +84,9 @@ def test_a_role_that_owns_its_database_and_nothing_else_is_enough(postgres: Serv
 def test_no_key_is_in_the_database(world: ReleaseWorld, postgres: Server) -> None:
     world.obtain()
     address = postgres.url(DATABASE).replace("+psycopg", "")
-    dump = subprocess.run([PROGRAMS / "pg_dump", address], check=True, capture_output=True).stdout
+    dump = subprocess.run(
+        [need("postgresql")["pg_dump"], address], check=True, capture_output=True
+    ).stdout
     assert world.consortium.consortium_id.encode() in dump
     assert world.sealed["hospital-a"].pin.dataset_id.encode() in dump
     for key in [one.key.reveal() for one in world.sealed.values()] + [ROOT]:

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from programs import need_namespaces
 
 PLAYER = Path(__file__).parents[1] / "support" / "flower_hosts_player.py"
 ALONE = ["unshare", "--map-root-user", "--net"]
 
 
 @pytest.mark.slow
+@pytest.mark.needs("iproute2", "util-linux")
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.claim("C265")
 def test_the_guides_words_start_flower_on_three_hosts(tmp_path: Path) -> None:
     """Over TLS between namespaces: nothing on a line says what Flower carries."""
     pytest.importorskip("flwr", reason="needs sealtrain[federated]")
-    if missing := [name for name in ("unshare", "nsenter", "ip") if shutil.which(name) is None]:
-        pytest.skip(f"needs the programs {', '.join(missing)} (iproute2, util-linux)")
-    if subprocess.run([*ALONE, "true"], check=False, capture_output=True).returncode:
-        pytest.skip("this system lets its users make no namespaces")
+    need_namespaces()
     done = subprocess.run(
         [*ALONE, sys.executable, str(PLAYER), str(tmp_path)],
         check=False,

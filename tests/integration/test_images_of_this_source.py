@@ -69,6 +69,7 @@ def sealtrain(*words: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.needs("git")
 def test_another_copy_of_the_source_gives_the_same_digest(
     repository: Path, layout: Path, tmp_path: Path
 ) -> None:
@@ -122,7 +123,8 @@ def test_the_image_of_a_federations_guests_merges_by_flowers_strategies(
 
 
 @pytest.mark.claim("C128")
-@pytest.mark.skipif(not containers_start(), reason="no bubblewrap, or no namespaces")
+@pytest.mark.needs("bubblewrap")
+@pytest.mark.skipif(not containers_start(), reason="bubblewrap makes no namespaces here")
 def test_a_broker_and_a_guest_run_in_their_containers(
     repository: Path, layout: Path, tmp_path: Path
 ) -> None:

@@ -6,13 +6,13 @@ import base64
 import json
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from manifest_world import World, make_world
+from programs import need
 from second_verifier import node
 
 from sealtrain.manifest.report import render
@@ -36,9 +36,7 @@ def page(world: World) -> str:
 
 
 def shown(page: str, folder: Path, **settings: str) -> dict[str, Any]:
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("there is no chromium on this machine: apt-get install chromium")
+    chromium = need("chromium")["chromium"]
     file = folder / "report.html"
     file.write_text(page, encoding="utf-8")
     done = subprocess.run(

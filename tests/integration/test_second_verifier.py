@@ -27,6 +27,7 @@ from manifest_world import (
 )
 from meeting_world import nodes_world, receipt_of
 from mutants import DataUses, Mutants
+from programs import need
 from record_examinations import recorded
 from second_verifier import (
     Comparison,
@@ -461,9 +462,7 @@ def test_no_yaml_means_another_thing_to_the_second_reader(tmp_path: Path) -> Non
 def test_chromium_verifies_from_disk_offline_in_half_a_second(
     world: World, honest: bytes, tmp_path: Path
 ) -> None:
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("there is no chromium on this machine: apt-get install chromium")
+    chromium = need("chromium")["chromium"]
     manifest, forged = tmp_path / "manifest.json", tmp_path / "forged.json"
     manifest.write_bytes(honest)
     forged.write_bytes(honest.replace(b"A", b"B", 1))

@@ -133,7 +133,7 @@ def test_each_run_reads_what_the_series_hold_and_says_so(
 
 
 @pytest.mark.claim("C189")
-@pytest.mark.skipif(node() is None, reason="needs node")
+@pytest.mark.needs("node")
 def test_the_second_verifier_says_the_same(world: Stage, grown: Path, trust: Path) -> None:
     program = ROOT / "verify" / "node.js"
     done = subprocess.run(

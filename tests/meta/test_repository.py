@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from programs import need
 
 import sealtrain
 
@@ -46,7 +47,7 @@ def tracked() -> list[Path]:
     """Files of the repository: those git knows or would add, else all that is not hidden."""
     if (REPOSITORY / ".git").exists():
         listed = subprocess.run(
-            ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+            [need("git")["git"], "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
             cwd=REPOSITORY,
             check=True,
             capture_output=True,

@@ -19,6 +19,7 @@ import yaml
 from bad_inputs import FOREIGN
 from pccs import Pccs, serving
 from ports import free_port
+from programs import found
 from stage import OWNERS, RECIPE, Stage, records, stage
 from storage_world import serving as stored
 
@@ -423,9 +424,9 @@ def _servers(folder: Path) -> Iterator[dict[str, str]]:
 def _full_disk(place: Path) -> Iterator[bool]:
     """A small file system that takes no byte more, where this process may mount one."""
     place.mkdir()
-    mount = shutil.which("mount")
-    words = [str(mount), "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(place)]
-    if mount is None or os.geteuid() != 0 or subprocess.run(words, check=False).returncode:
+    words = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(place)]
+    mounts = found("mount") is not None and os.geteuid() == 0
+    if not mounts or subprocess.run(words, check=False).returncode:
         yield False
         return
     try:

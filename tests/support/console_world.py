@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 from broker_site import BrokerSite, broker_site
 from manifest_world import RUN_ID, START, World, make_world, run_log
 from npm_world import AXE, node_modules
+from programs import need
 from second_verifier import node
 from storage_world import Server
 from storage_world import serving as storing
@@ -71,9 +71,7 @@ def visited(
     visits: Sequence[Mapping[str, Any]], *, judged: bool = False, authenticator: bool = False
 ) -> list[dict[str, Any]]:
     """What Chromium found on each visit; skips the test where there is no Chromium."""
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("there is no chromium on this machine: apt-get install chromium")
+    chromium = need("chromium")["chromium"]
     axe = str(node_modules(AXE) / "axe-core/axe.min.js") if judged else None
     job = {"axe": axe, "authenticator": authenticator, "visits": list(visits)}
     done = subprocess.run(

@@ -10,7 +10,6 @@ import fcntl
 import hashlib
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 import time
@@ -19,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from programs import need
 
 AXE = ("axe-core@4.14.1",)
 PACKAGES = ("@foundry-rs/anvil@1.7.1", "@safe-global/safe-contracts@1.4.1", "solc@0.8.24")
@@ -29,8 +29,7 @@ _failed: list[str] = []
 
 def node_modules(packages: tuple[str, ...] = PACKAGES) -> Path:
     """The folder with some packages; skips the test where it cannot be had."""
-    if missing := [name for name in ("node", "npm") if shutil.which(name) is None]:
-        pytest.skip(f"no {' and '.join(missing)} on this machine")
+    need("node", "npm")
     if _failed:
         pytest.skip(_failed[0])
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
+from programs import need
 
 from sealtrain_simulator.gpu import SimulatedGpus
 
@@ -32,9 +31,7 @@ class FakeNscq:
     """
 
     def __init__(self, folder: Path, gpus: SimulatedGpus) -> None:
-        compiler = shutil.which("cc")
-        if compiler is None:
-            pytest.skip("needs a C compiler")
+        compiler = need("compiler")["cc"]
         self.path = folder / "libnvidia-nscq.so.2"
         source = Path(__file__).with_name("nscq.c")
         subprocess.run(

@@ -17,11 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
-import pytest
+from programs import need
 
 from sealtrain.ledger.postgres import Postgres
 
-PROGRAMS = Path("/usr/lib/postgresql/15/bin")
 DATABASE = "broker_1"
 _WAIT = 60.0
 
@@ -82,7 +81,7 @@ class Server:
         options = [f"-p{self.port}", *(f"-c{setting}" for setting in self.settings)]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [PROGRAMS / "postgres", "-D", self.data, *options],
+                [need("postgresql")["postgres"], "-D", self.data, *options],
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
@@ -140,8 +139,7 @@ def _unprivileged() -> dict[str, object]:
 @contextmanager
 def postgres_server(settings: list[str] | None = None) -> Iterator[Server]:
     """A running server, gone afterwards with its data; skips the test where there is none."""
-    if not (PROGRAMS / "initdb").exists():
-        pytest.skip(f"no PostgreSQL 15 in {PROGRAMS}: apt-get install postgresql-15")
+    initdb = need("postgresql")["initdb"]
     # Not under tmp_path: only root may look into that.
     folder = Path(tempfile.mkdtemp(prefix="sealtrain-postgres-"))
     try:
@@ -154,7 +152,7 @@ def postgres_server(settings: list[str] | None = None) -> Iterator[Server]:
             os.chown(folder / "password", nobody.pw_uid, nobody.pw_gid)
         made = subprocess.run(
             [
-                PROGRAMS / "initdb", "-D", folder / "data", "-U", "broker", "-E", "UTF8",
+                initdb, "-D", folder / "data", "-U", "broker", "-E", "UTF8",
                 "--locale=C.UTF-8", "-A", "scram-sha-256", f"--pwfile={folder / 'password'}",
                 "--no-sync", "--no-instructions",
             ],

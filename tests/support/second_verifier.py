@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
+from programs import need
 
 from sealtrain.base.encoding import to_base64
 from sealtrain.manifest.trust import Trust
 from sealtrain.manifest.verify import Report, examine
 
 DRIVER = Path(__file__).with_suffix(".mjs")
-OLDEST_NODE = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,15 +85,7 @@ def counted(what: str, asked: int, disagreements: int) -> None:
 
 def node() -> str:
     """The path of Node; skips the test on a machine without one that is new enough."""
-    found = shutil.which("node")
-    if found is None:
-        pytest.skip("the second verifier needs Node: there is no node on this machine")
-    version = subprocess.run(
-        [found, "--version"], capture_output=True, text=True, check=True, timeout=60
-    ).stdout
-    if int(version.removeprefix("v").partition(".")[0]) < OLDEST_NODE:
-        pytest.skip(f"the second verifier needs Node {OLDEST_NODE} or newer, here is {version}")
-    return found
+    return str(need("node")["node"])
 
 
 def second_answers(questions: Iterable[Question]) -> list[dict[str, Any]]:

@@ -6,13 +6,14 @@ import hashlib
 import io
 import json
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO
+
+from programs import found
 
 from sealtrain.image.layer import Entry, write_layer
 from sealtrain.image.layout import CONFIG_TYPE, INDEX_TYPE, LAYER_TYPE, MANIFEST_TYPE, TITLE
@@ -133,11 +134,12 @@ def make_toy(layout: Path) -> str:
 @cache
 def containers_start() -> bool:
     """Whether bubblewrap is there, and this system lets its users make namespaces."""
-    program = shutil.which("bwrap")
-    if program is None:
+    programs = found("bubblewrap")
+    if programs is None:
         return False
-    words = [program, "--unshare-user", "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc"]
-    return subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0
+    words = ["--unshare-user", "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    done = subprocess.run([programs["bwrap"], *words], capture_output=True, check=False)
+    return done.returncode == 0
 
 
 def _blob(blobs: Path, kind: str, value: dict[str, object]) -> dict[str, object]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from carrying import carries
+from programs import PROGRAMS
 
 from sealtrain.base.secret import Secret
 from sealtrain.errors import (
@@ -25,14 +25,9 @@ from sealtrain.errors import (
 from sealtrain.keys.pkcs11 import LABEL, parse_address
 from sealtrain.keys.uris import root_secret
 
-LIBRARY = Path("/usr/lib/softhsm/libsofthsm2.so")
+LIBRARY = PROGRAMS["softhsm"].files[0]
 PIN = "a pin: 12345678"
 VALUE = hashlib.sha256(b"the value of a key that only a test knows").digest()
-
-module_installed = pytest.mark.skipif(
-    not LIBRARY.exists() or shutil.which("softhsm2-util") is None,
-    reason="no SoftHSM here: apt-get install softhsm2",
-)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +83,7 @@ def address(folder: Path, **changed: str) -> str:
     )
 
 
-@module_installed
+@pytest.mark.needs("softhsm")
 def test_the_secret_is_the_hmac_of_the_label_by_the_key(token: Path) -> None:
     expected = hmac.new(VALUE, LABEL, hashlib.sha256).digest()
     assert root_secret(address(token)) == Secret(expected)
@@ -96,7 +91,7 @@ def test_the_secret_is_the_hmac_of_the_label_by_the_key(token: Path) -> None:
     assert root_secret(address(token, pin=f"//{token / 'pin'}")) == Secret(expected)
 
 
-@module_installed
+@pytest.mark.needs("softhsm")
 def test_another_process_gets_the_same(token: Path) -> None:
     code = (
         "import sys; from sealtrain.keys.uris import root_secret; "
@@ -108,21 +103,21 @@ def test_another_process_gets_the_same(token: Path) -> None:
     assert told.stdout.strip() == root_secret(address(token)).reveal().hex()
 
 
-@module_installed
+@pytest.mark.needs("softhsm")
 @pytest.mark.parametrize("key", ["extractable", "not sensitive"])
 def test_a_key_that_could_leave_the_token_is_refused(token: Path, key: str) -> None:
     with pytest.raises(KmsAnswerInvalid, check=carries(check="root secret")):
         root_secret(address(token, object=key.replace(" ", "%20")))
 
 
-@module_installed
+@pytest.mark.needs("softhsm")
 @pytest.mark.parametrize("key", ["absent", "twice"])
 def test_none_and_two_keys_of_a_label_are_refused(token: Path, key: str) -> None:
     with pytest.raises(KmsAnswerInvalid, check=carries(check="root secret")):
         root_secret(address(token, object=key))
 
 
-@module_installed
+@pytest.mark.needs("softhsm")
 def test_a_wrong_pin_is_not_shown(token: Path, tmp_path: Path) -> None:
     wrong = tmp_path / "pin"
     wrong.write_text("wrong 4711")
@@ -133,7 +128,7 @@ def test_a_wrong_pin_is_not_shown(token: Path, tmp_path: Path) -> None:
     assert caught.value.__cause__ is None
 
 
-@module_installed
+@pytest.mark.needs("softhsm")
 def test_a_pin_that_others_can_read_is_refused(token: Path, tmp_path: Path) -> None:
     loose = tmp_path / "pin"
     loose.write_text(PIN)
@@ -142,7 +137,7 @@ def test_a_pin_that_others_can_read_is_refused(token: Path, tmp_path: Path) -> N
         root_secret(address(token, pin=str(loose)))
 
 
-@module_installed
+@pytest.mark.needs("softhsm")
 def test_a_token_that_is_not_there_is_unreachable(token: Path) -> None:
     with pytest.raises(KmsUnreachable) as caught:
         root_secret(address(token, token="south"))

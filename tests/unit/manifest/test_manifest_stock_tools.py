@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from manifest_world import World
+from programs import need
 
 from sealtrain.base.encoding import from_base64
 
@@ -52,9 +52,7 @@ def test_securesystemslib_verifies_the_envelope_and_refuses_a_changed_one(
 def test_openssl_verifies_the_signature_over_the_pre_authentication_encoding(
     world: World, honest: bytes, tmp_path: Path
 ) -> None:
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("openssl is not installed")
+    openssl = need("openssl")["openssl"]
     document = bundle(honest)["dsseEnvelope"]
     payload, kind = payload_of(document), document["payloadType"].encode()
     key = Ed25519PublicKey.from_public_bytes(world.guest_key.public)

@@ -77,6 +77,7 @@ def test_we_verify_another_implementations_envelope() -> None:
     assert dsse.verify(envelope, [ALICE.public], payload_type=TYPE) == b"hello world"
 
 
+@pytest.mark.needs("openssl")
 def test_openssl_verifies_an_exported_signature(tmp_path: Path) -> None:
     envelope = dsse.sign(b"hello world", TYPE, ALICE)
     pem = Ed25519PublicKey.from_public_bytes(ALICE.public).public_bytes(

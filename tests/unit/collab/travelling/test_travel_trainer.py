@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from language_world import ADAPTERS, LORA, cpt, write_base
+from programs import need
 from training_world import OWNERS, checkpoint_store, run, seal_records, sources_of, write_records
 from training_world import sft as sft_recipe
 from travel_world import RUN_ID, TravelWorld, travel_world
@@ -258,8 +258,7 @@ def _trainers() -> int:
 
 def check_in_the_browsers_code(recipe: Any, entries: list[dict[str, Any]]) -> None:
     """The second verifier takes the log for this recipe, and for no other one."""
-    if shutil.which("node") is None:
-        return
+    node = need("node")["node"]
     other = recipe.model_copy(update={"name": "another"})
     asked = [
         {
@@ -275,7 +274,7 @@ def check_in_the_browsers_code(recipe: Any, entries: list[dict[str, Any]]) -> No
     ]
     script = Path(__file__).parents[3] / "support" / "second_rules.mjs"
     done = subprocess.run(
-        ["node", "--no-warnings", str(script)],
+        [node, "--no-warnings", str(script)],
         input="\n".join(map(json.dumps, asked)),
         capture_output=True,
         text=True,
