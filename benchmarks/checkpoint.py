@@ -160,7 +160,7 @@ def writers(
     fresh, kept, behind = (
         SealedStore(folder / name, key, label=name) for name in ("fresh", "kept", "behind")
     )
-    saver = CheckpointSaver(behind, RUN_ID, told=lambda ref: None, keep=1)
+    saver = CheckpointSaver(behind, RUN_ID, on_sealed=lambda ref: None, keep=1)
 
     def safetensors() -> None:
         save_file(tensors, folder / "a.safetensors")
@@ -255,7 +255,7 @@ def behind_training(folder: Path) -> dict[str, float]:
     store = SealedStore(folder, DataKey.generate(), label="training")
     complete: list[float] = []
     saver = CheckpointSaver(
-        store, RUN_ID, told=lambda ref: complete.append(time.perf_counter()), keep=1
+        store, RUN_ID, on_sealed=lambda ref: complete.append(time.perf_counter()), keep=1
     )
     alone, beside, sealed, stalls = [], [], [], []
     for number in range(6):

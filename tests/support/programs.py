@@ -166,13 +166,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport() -> Any:
+    """Give these skips one place, wherever a test asked: pytest lists those of one place once."""
+    report = yield
+    if report.skipped and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2]
+        if _REASON.search(reason):
+            report.longrepr = (__file__, 1, reason)
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: Any) -> Any:
     """Say in one line, after everything else, what was skipped for want of which programs."""
     result = yield
     names: set[str] = set()
     tests = 0
     for report in terminalreporter.stats.get("skipped", []):
-        if matched := _REASON.search(str(report.longrepr)):
+        if matched := _REASON.search(report.longrepr[2]):
             names |= set(matched[1].split(", "))
             tests += 1
     if tests:
