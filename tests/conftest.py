@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import keeping
 import programs
 import pytest
 
@@ -33,8 +34,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Skip what needs a program that this machine lacks, and say so at the end."""
+    """Skip what needs a missing program; keep what a failing test printed."""
     config.pluginmanager.register(programs)
+    keeping.keep_output(config)
 
 
 @pytest.hookimpl(tryfirst=True)

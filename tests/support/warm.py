@@ -26,6 +26,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
+from keeping import note_command
+
 from sealtrain.cli.alone import BEGIN
 from sealtrain.cli.programs import Process, Start
 
@@ -199,13 +201,12 @@ class Warm:
             process = self.start(words, env=env, cwd=cwd, stdout=said, stderr=talked)
             try:
                 code = process.wait(timeout)
-            except subprocess.TimeoutExpired:
+            except subprocess.TimeoutExpired as error:
                 process.kill()
+                note_command(words, type(error).__name__, *map(_read_again, (said, talked)))
                 raise
-            texts = []
-            for file in (said, talked):
-                file.seek(0)
-                texts.append(file.read().decode())
+            texts = [_read_again(file).decode() for file in (said, talked)]
+        note_command(words, code, *texts)
         return subprocess.CompletedProcess(list(words), code, *texts)
 
     def close(self) -> None:
@@ -214,6 +215,11 @@ class Warm:
             self._process.stdin.close()
         self._process.wait(timeout=20)
         self._folder.cleanup()
+
+
+def _read_again(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read()
 
 
 @cache
