@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from federated_world import (
     values,
 )
 
+from sealtrain.base.secret import Random
 from sealtrain.errors import CheckpointRefused, SealtrainError, TooFewParties
 from sealtrain.signing.runlog import RunLog, verify
 from sealtrain_collab.federated.federation import Merged
@@ -53,8 +56,14 @@ class Leads:
     resumed: list[int] = field(default_factory=list)
     merging: Callable[[], Merging] = Mean
 
-    def lead(self, *, dies_after: int | None = None, **changed: Any) -> Merged:
-        """Lead to the end, or until the state of a round was sealed."""
+    def lead(
+        self,
+        *,
+        dies_at: Callable[[str, dict[str, Any]], bool] = lambda event, fields: False,
+        random: Random = os.urandom,
+        **changed: Any,
+    ) -> Merged:
+        """Lead to the end, or until an event would be recorded."""
         world = self.world
         world.log = RunLog(RUN_ID)
 
@@ -65,7 +74,7 @@ class Leads:
                 world.log.append("party.left", {"party": party, "code": "peer-unreachable"}, 7)
 
         def record(event: str, fields: dict[str, Any]) -> None:
-            if event == "round.begun" and fields["round"] - 1 == dies_after:
+            if dies_at(event, fields):
                 raise Died("killed")
             world.log.append(event, fields, 7)
 
@@ -75,14 +84,20 @@ class Leads:
             min_parties=2,
             journal=lambda: {"log": list(world.log.entries)},
             take_up=take_up,
+            random=random,
         )
         plan = rounds(**{"rounds": 4, "round_seconds": 30} | changed)
         federation = world.federation(plan, record=record, states=states, merging=self.merging())
         return federation.run(START)
 
     def dies(self, after: int) -> None:
+        """Lead until the state of a round was sealed."""
         with pytest.raises(Died):
-            self.lead(dies_after=after)
+            self.lead(
+                dies_at=lambda event, fields: (
+                    event == "round.begun" and fields["round"] == after + 1
+                )
+            )
 
 
 def again(world: FederatedWorld, name: str, work: Adds, **changed: Any) -> None:
@@ -107,6 +122,12 @@ def dying_in_round_two(world: FederatedWorld) -> threading.Event:
     for name in PARTIES[1:]:
         world.works[name].before = dies
     return gone
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -314,6 +335,107 @@ def test_the_parties_that_a_strategy_chooses_are_the_same_for_a_resumed_lead(
     assert {len(one) for one in merges} == {2}
     assert len({tuple(one) for one in merges}) > 1
     assert merges == [list(ByStrategy(settings).choose(n, PARTIES, START)) for n in range(1, 7)]
+
+
+@pytest.mark.claim("C242")
+@pytest.mark.parametrize("share", [1.0, 0.7], ids=["all", "two of three"])
+def test_neither_the_moment_of_a_kill_nor_the_order_of_updates_changes_a_bit(
+    leads: Leads, tmp_path: Path, share: float
+) -> None:
+    """A lead that is killed at another point of each round, and updates in another order in each.
+
+    What it gave to a round that was not sealed a party learns again, as it did before.
+    """
+    pytest.importorskip("flwr", reason="needs sealtrain[federated]")
+    settings = FedAdam(name="FedAdam", eta=0.3, fraction_train=share)
+    world = leads.world
+    orders = list(permutations(PARTIES))
+
+    def takes_turns(name: str) -> Callable[[int], None]:
+        """Answers after those that are before it in the round's order."""
+
+        def before(number: int) -> None:
+            rank = orders[number % len(orders)].index(name)
+            time.sleep(0.1 * rank)
+
+        return before
+
+    def begin(taking_turns: bool) -> None:  # anew: its parties know no state of another run
+        for name in PARTIES:
+            again(world, name, Adds(number=0.1 * (1 + PARTIES.index(name)), records=7))
+            if taking_turns:
+                world.works[name].before = takes_turns(name)
+
+    begin(taking_turns=False)
+    whole = Leads(world=world, folder=tmp_path / "whole", merging=lambda: ByStrategy(settings))
+    uninterrupted = whole.lead(rounds=7).state
+    begin(taking_turns=True)
+    leads.merging = lambda: ByStrategy(settings)
+    taken: list[int] = []
+
+    def at_update(count: int, number: int) -> Callable[[str, dict[str, Any]], bool]:
+        def dies_at(event: str, fields: dict[str, Any]) -> bool:
+            if event == "update.taken" and fields["round"] == number:
+                taken.append(number)
+            return taken.count(number) == count
+
+        return dies_at
+
+    def in_sealing(size: int) -> bytes:
+        """Its second share of state 4 is not written any more, nor the state."""
+        if any(leads.folder.glob("share-00000004-*")):
+            raise Died("killed")
+        return os.urandom(size)
+
+    for changed in (
+        {"dies_at": at_update(1, number=1)},
+        {"dies_at": at_update(2, number=2)},
+        {"dies_at": lambda event, fields: (event, fields.get("round")) == ("round.merged", 3)},
+        {"random": in_sealing},
+        {"dies_at": lambda event, fields: (event, fields.get("round")) == ("round.begun", 6)},
+    ):
+        with pytest.raises(Died):
+            leads.lead(rounds=7, **changed)
+    assert leads.lead(rounds=7).state == uninterrupted
+    assert leads.resumed == [1, 2, 3, 5]
+    asked = [number for name in PARTIES for number in world.works[name].asked]
+    # Those that had answered, or were about to, learned these rounds again.
+    assert all(asked.count(number) > asked.count(7) for number in (1, 2, 3, 4))
+
+
+@pytest.mark.claim("C242")
+@pytest.mark.parametrize("late", PARTIES)
+def test_a_resumed_lead_chooses_from_the_parties_that_were_there_in_whatever_order_they_come(
+    leads: Leads, late: str
+) -> None:
+    """Two parties open the state; the third is held back, one that no round chose yet included."""
+    pytest.importorskip("flwr", reason="needs sealtrain[federated]")
+    settings = FedAvg(name="FedAvg", fraction_train=0.7, min_train_nodes=2)
+    leads.merging = lambda: ByStrategy(settings)
+    leads.dies(after=1)
+    (first,) = [one["parties"] for one in leads.world.events("round.merged")]
+    assert set(PARTIES) - set(first) == {"clinic-b"}
+
+    def hold(node: int, data: bytes) -> bytes:
+        if PARTIES[node - 1] == late:
+            wait_until(lambda: leads.resumed == [1])
+            wait_until(lambda: len(leads.world.events("round.begun")) == 2, seconds=1.0)
+        return data
+
+    leads.world.relay.there = hold
+    leads.lead()
+    begun = max(
+        at for at, one in enumerate(leads.world.log.entries)
+        if (one["event"], one["fields"].get("round")) == ("round.begun", 2)
+    )  # fmt: skip
+    joined = [
+        one["fields"]["party"]
+        for one in leads.world.log.entries[:begun]
+        if one["event"] == "party.joined"
+    ]
+    assert joined[-1] == late
+    merges = [one["parties"] for one in leads.world.events("round.merged")]
+    assert merges == [list(ByStrategy(settings).choose(n, PARTIES, START)) for n in range(1, 5)]
 
 
 @pytest.mark.claim("C242")

@@ -24,7 +24,7 @@ from sealtrain.manifest.verify import verify_manifest
 pytestmark = [pytest.mark.slow, pytest.mark.claim("C224", "C225"), pytest.mark.timeout(280)]
 
 HOW = FEDERATED | {"rounds": 6, "local_steps": 2, "aggregation": "exact", "min_parties": 2}
-
+LATE_S = 4.0
 
 ADAM = HOW | {
     "aggregation": "flower",
@@ -47,8 +47,16 @@ def resumed(made: Stage, name: str, at: Path) -> None:
     made.said(name, "federation ready")
 
 
-def relay_to(made: Stage, lead: Path) -> Relay:
-    relay = Relay(lead, [made.sockets / f"{owner}.sock" for owner in OWNERS])
+def relay_to(made: Stage, lead: Path, *, late: int = 0) -> Relay:
+    """Carry messages; those to node ``late`` only once the others had time to begin a round."""
+    first = time.monotonic()
+
+    def there(node: int, data: bytes) -> bytes:
+        if node == late:
+            time.sleep(max(0.0, first + LATE_S - time.monotonic()))
+        return data
+
+    relay = Relay(lead, [made.sockets / f"{owner}.sock" for owner in OWNERS], there=there)
     made.stack.callback(relay.close)
     return relay
 
@@ -93,7 +101,8 @@ def test_a_killed_lead_is_resumed_at_another_address_and_ends_in_the_same_bits(
                 made.parts[lead].kill()
                 at, lead = made.sockets / f"lead-{number}.sock", f"lead-{number}"
                 resumed(made, lead, at)
-            relay_to(made, at)
+            # The party that no round before the kill chose is the last that a resumed lead hears.
+            relay_to(made, at, late=3 if killed else 0)
             outcome = made.ended(lead)
             assert outcome["run_id"] == run_id
             entries = verified(made, outcome)

@@ -179,9 +179,11 @@ class Adds:
 class Relay:
     """What Flower does, in one thread a message: sockets in, sockets out; nothing is understood."""
 
-    def __init__(self, lead: Path, parties: Sequence[Path]) -> None:
+    def __init__(
+        self, lead: Path, parties: Sequence[Path], *, there: Altered = lambda node, data: data
+    ) -> None:
         self.parties = list(parties)
-        self.there: Altered = lambda node, data: data
+        self.there = there
         self.back: Altered = lambda node, data: data
         self.seen: list[bytes] = []
         self._sending = threading.Lock()

@@ -246,10 +246,10 @@ class Federation:
         unsaid, self._unsaid = self._unsaid, None
         for event, fields in unsaid:
             self._record(event, fields)
-        # Most of them open the state; a merge without those who are on their way is another one.
-        self._hear_until(
-            lambda: standing.reports.keys() <= set(self._present), self._rounds.round_seconds
-        )
+        # Most of them open the state; a merge without those that are on their way is another one,
+        # and so is a choice among fewer: a party counts that no round has chosen yet, too.
+        expected = {*standing.reports, *states.present}
+        self._hear_until(lambda: expected <= self._present.keys(), self._rounds.round_seconds)
         return standing.round, standing.state
 
     def _gather(self) -> None:

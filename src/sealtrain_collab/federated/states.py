@@ -77,6 +77,7 @@ class LeadStates:
     Attributes:
         newest: The newest state that this lead sealed or opened; ``None`` before the first.
         waiting: Whether there is a state that has to be opened first.
+        present: Parties that were present when the opened state was sealed.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class LeadStates:
         self._found = self._newest_whole()
         self.waiting = self._found is not None
         self.newest: SealedState | None = None
+        self.present: tuple[str, ...] = ()
 
     def admit(self, joined: Joined) -> None:
         """Take the share of a party that proved itself, and see what it knows.
@@ -158,6 +160,7 @@ class LeadStates:
             memory=memory,
         )
         self._take_up(words.journal, found, standing)
+        self.present = present_after(words.journal["log"])
         return standing
 
     def seal(self, standing: Standing) -> None:
