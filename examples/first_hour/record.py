@@ -40,7 +40,8 @@ _FLEETING: Final = re.compile(r"^(still |guest of |its runs verify )|^step (?!(\
 _VARIES: Final = (
     (re.compile(r"\b[0-9a-f]{16,}"), "DIGEST"),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"), "TIME"),
-    (re.compile(r"\b[0-9A-Za-z+/]{43,}="), "DIGEST"),
+    # No \b: base64 may begin with + or /, which are no letters of a word.
+    (re.compile(r"(?<![0-9A-Za-z+/])[0-9A-Za-z+/]{43,}="), "DIGEST"),
     (re.compile(r"\b\d+ bytes|\b\d+,\d{3}\b"), "N bytes"),
     (re.compile(r"127\.0\.0\.1:\d+"), "ADDRESS"),
     (re.compile(r"sealtrain \d\S*, \d+ packages, Python [\d.]+"), "CODE"),

@@ -8,6 +8,7 @@ import shlex
 import stat
 import subprocess
 import sys
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,16 @@ def test_sealing_signs_nothing_for_an_owner_who_does_not_say_so(tmp_path: Path) 
         assert json.loads(counted.stdout)["approved_by"] == []
         asked = typed("status", "--json")
         assert json.loads(asked.stdout)["code"] == "approvals-missing"
+
+
+@pytest.mark.parametrize("begins", ["Q", "7", "+", "/", "++", "+a/"])
+@pytest.mark.parametrize("size", [32, 68], ids=["root", "signature"])
+def test_a_digest_is_hidden_whatever_character_it_begins_with(begins: str, size: int) -> None:
+    said = b64encode(bytes(size)).decode()
+    other = begins + said[len(begins) :]
+    for line in ("{}", "root {}", "ledger  2 entries, root {}", "— sealtrain/ledger/log {}"):
+        assert WALK.likeness(line.format(said)) == WALK.likeness(line.format(other))
+        assert WALK.likeness(line.format(said)) == [line.format("DIGEST")]
 
 
 def test_a_page_that_says_something_else_is_told_apart() -> None:
