@@ -6,15 +6,14 @@ import json
 import os
 import shutil
 import signal
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_port
 from stage import CANARY, DEADLINE_SECONDS, OWNERS, RECIPE, Stage, stage, wait_for
 from storage_world import Server, serving
 
@@ -78,13 +77,6 @@ def run_process(guest: int) -> int:
     return max(map(int, children))
 
 
-@contextmanager
-def free_port() -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    yield f"127.0.0.1:{port}"
-
-
 def told(health: str) -> tuple[int, Any]:
     try:
         with urllib.request.urlopen(f"http://{health}/healthz", timeout=5) as answer:
@@ -100,27 +92,27 @@ def test_a_run_waits_for_its_owners_outlives_a_kill_and_ends_on_another_guest(
 ) -> None:
     store = server.root / "runs" / "one"
     url = f"{server.url}/runs/one"
-    with free_port() as health:
-        lasting = ("--store", url, "--wait", "120", "--restarts", "2", "--health", health)
-        with world.part(*words(world, proposed, "first", *lasting)) as guest:
-            wait_for(lambda: index_of(store).get("code") == "approvals-missing")
-            assert told(health)[1]["state"] == "waiting"
-            world.approve(proposed, *OWNERS)
-            wait_for(lambda: len(checkpoints(store)) > 0)
-            older = world.folder / "older"
-            shutil.copytree(store, older)
-            before = index_of(store)
-            os.kill(run_process(guest.pid), signal.SIGKILL)
-            wait_for(
-                lambda: (
-                    index_of(store)["attempts"] > before["attempts"]
-                    and index_of(store)["state"] == "checkpointed"
-                    and min(checkpoints(store), default=0) > max(checkpoints(older))
-                )
+    health = f"127.0.0.1:{free_port()}"
+    lasting = ("--store", url, "--wait", "120", "--restarts", "2", "--health", health)
+    with world.part(*words(world, proposed, "first", *lasting)) as guest:
+        wait_for(lambda: index_of(store).get("code") == "approvals-missing")
+        assert told(health)[1]["state"] == "waiting"
+        world.approve(proposed, *OWNERS)
+        wait_for(lambda: len(checkpoints(store)) > 0)
+        older = world.folder / "older"
+        shutil.copytree(store, older)
+        before = index_of(store)
+        os.kill(run_process(guest.pid), signal.SIGKILL)
+        wait_for(
+            lambda: (
+                index_of(store)["attempts"] > before["attempts"]
+                and index_of(store)["state"] == "checkpointed"
+                and min(checkpoints(store), default=0) > max(checkpoints(older))
             )
-            run_id = index_of(store)["run_id"]
-            assert run_id == before["run_id"]
-            guest.kill()
+        )
+        run_id = index_of(store)["run_id"]
+        assert run_id == before["run_id"]
+        guest.kill()
     assert index_of(store)["state"] == "checkpointed"
     shutil.rmtree(world.folder / "first")
     everything = b"".join(one.read_bytes() for one in store.rglob("*") if one.is_file())

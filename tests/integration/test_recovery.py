@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from typing import Any
 
 import pytest
 from broker_site import BrokerSite, broker_site
+from ports import free_port
 from typer.testing import CliRunner
 from world import OWNERS, identity, lock_changed
 
@@ -150,10 +150,8 @@ class People:
 def people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[People]:
     """Three hospitals with the guide's consortium, a broker, and data that one of them sealed."""
     monkeypatch.chdir(tmp_path)
-    with broker_site(tmp_path) as site, socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        made = People(site, port=free.getsockname()[1])
-        free.close()
+    with broker_site(tmp_path) as site:
+        made = People(site, port=free_port())
         (tmp_path / "consortium.json").unlink()
         for name in OWNERS:
             Path(f"{name}.public.json").write_bytes(identity(name).public.to_bytes())

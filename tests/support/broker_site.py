@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import IO, Any
 
 import warm
 import yaml
+from ports import free_port
 from release_world import ROOT, ReleaseWorld, release_world
 from world import NOW, OWNERS, Agreement, founded, identity, lock_changed
 
@@ -255,8 +255,6 @@ def process_site(folder: Path, database: str | None = None) -> Iterator[ProcessS
     (folder / "policy.yaml").write_text(json.dumps(world.policy.to_dict()))
     collateral = json.dumps(world.pki.collateral(NOW).to_dict())
     (folder / "collateral.json").write_text(collateral)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     fields = {
         "consortium": str(folder / "consortium.json"),
         "policy": str(folder / "policy.yaml"),
@@ -266,7 +264,7 @@ def process_site(folder: Path, database: str | None = None) -> Iterator[ProcessS
         "collateral": f"file:{folder / 'collateral.json'}",
         "platform": "simulator",
         "database": None if database is None else f"file:{folder / 'database'}",
-        "port": port,
+        "port": free_port(),
         "now": NOW,
         "limits": {"posts_per_minute": 1_000_000},
     }

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import socket
+from sealtrain.cli.rehearsal import free_ports
 
 
 def free_port() -> int:
-    """A port that no program listens on at this moment."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
+    """A port that no program listens on at this moment, nor takes unless it asks for it."""
+    return free_ports(1)

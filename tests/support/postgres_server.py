@@ -7,7 +7,6 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
+from ports import free_port
 from programs import need
 
 from sealtrain.ledger.postgres import Postgres
@@ -163,11 +163,9 @@ def postgres_server(settings: list[str] | None = None) -> Iterator[Server]:
             **_unprivileged(),
         )  # fmt: skip
         assert made.returncode == 0, made.stderr
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
         server = Server(
             folder=folder,
-            port=port,
+            port=free_port(),
             password=password,
             settings=[
                 "listen_addresses=127.0.0.1",

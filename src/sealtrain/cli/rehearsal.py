@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -43,6 +44,10 @@ __all__ = [
 _STARTS_WITHIN_S: Final = 180
 _JOINS_WITHIN: Final = "10m"
 _TRIES: Final = 64
+_LOWEST_PORT: Final = 10_000
+_NO_PORT: Final = 1 << 16
+_CHOSEN_BY_KERNEL: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LINUX_CHOOSES_FROM: Final = 32_768
 
 ON_SIMULATOR: Final[dict[str, Any]] = {
     "version": 1,
@@ -409,19 +414,29 @@ def _holds_something(folder: Path) -> bool:
 
 
 def free_ports(count: int) -> int:
-    """The first of so many free ports of loopback in a row."""
+    """The first of so many free ports of loopback in a row.
+
+    They lie below those that the kernel takes for outgoing connections and for servers that leave
+    the choice to it: none of these has such a port by the time its server listens.
+    """
+    above = _first_for_connections()
+    if above < 2 * _LOWEST_PORT:  # too few are left below
+        above = _NO_PORT
     for _ in range(_TRIES):
-        with ExitStack() as taken:
-            first: int = taken.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[
-                1
-            ]
-            try:
-                for port in range(first + 1, first + count):
-                    taken.enter_context(socket.create_server(("127.0.0.1", port)))
-            except (OSError, OverflowError):
-                continue
+        first = _LOWEST_PORT + secrets.randbelow(above - _LOWEST_PORT - count)
+        with ExitStack() as taken, suppress(OSError):
+            for port in range(first, first + count):
+                taken.enter_context(socket.create_server(("127.0.0.1", port)))
             return first
     raise UsageError("no free ports in a row", check="ports", expected=count)
+
+
+def _first_for_connections() -> int:
+    """The first port that the kernel chooses by itself."""
+    try:
+        return int(_CHOSEN_BY_KERNEL.read_text("ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return _LINUX_CHOOSES_FROM
 
 
 def result_lines(done: Mapping[str, Any]) -> list[str]:
