@@ -30,11 +30,12 @@ def below(demo: int) -> dict[psutil.Process, str]:
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
 def test_no_server_outlives_its_demo(ending: signal.Signals, tmp_path: Path) -> None:
-    demo = subprocess.Popen(
-        [sys.executable, "-m", "sealtrain", "demo", "--out", str(tmp_path / "out")],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with (tmp_path / "demo.log").open("wb") as log:
+        demo = subprocess.Popen(
+            [sys.executable, "-m", "sealtrain", "demo", "--out", str(tmp_path / "out")],
+            stdout=log,
+            stderr=log,
+        )
     until = time.monotonic() + _WITHIN_S
     while True:
         assert demo.poll() is None

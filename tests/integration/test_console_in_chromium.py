@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 from agent_world import agent_of, answering
 from console_world import LIVE_ID, PAGES, ConsoleWorld, console_world, live_run, measured, visited
+from keeping import note_command
 from world import lock_changed, signed_dataset
 
 from sealtrain.web.app import console_app
@@ -240,10 +241,11 @@ def started(stack: ExitStack, words: list[Any], name: str) -> subprocess.Popen[s
     def end() -> None:
         program.send_signal(signal.SIGINT)
         try:
-            program.communicate(timeout=20)
+            _, last = program.communicate(timeout=20)
         except subprocess.TimeoutExpired:
             program.kill()
-            program.communicate()
+            _, last = program.communicate()
+        note_command(program.args, program.returncode, last)
 
     stack.callback(end)
     return program

@@ -712,9 +712,12 @@ def test_a_rehearsal_leaves_no_process_however_it_ends(
     words = [
         sys.executable, "-c", program, world.folder / "consortium.json", tmp_path / "rehearsal"
     ]  # fmt: skip
-    with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as playing:
+    with (
+        (tmp_path / "playing.log").open("wb") as log,
+        subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        ) as playing,
+    ):
         assert playing.stdout is not None
         assert playing.stdin is not None
         assert playing.stdout.readline() == "up\n"

@@ -180,13 +180,14 @@ def test_a_rehearsal_that_a_signal_ends_leaves_no_server(
     command = [sys.executable, "-m", "sealtrain", "rehearse", *map(str, given), "--out", "played"]
     scratch, played = tmp_path / "scratch", tmp_path / "played"
     scratch.mkdir()
-    rehearsal = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        env=os.environ | {"TMPDIR": str(scratch)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with (tmp_path / "rehearsal.log").open("wb") as log:
+        rehearsal = subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env=os.environ | {"TMPDIR": str(scratch)},
+            stdout=log,
+            stderr=log,
+        )
     wait_for((played / until).exists)
     wait_for(lambda: len([line for line in command_lines() if str(tmp_path) in line]) > 1)
     rehearsal.send_signal(ending)
