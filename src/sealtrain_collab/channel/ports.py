@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -68,7 +69,11 @@ def listening(
         UsageError: The address cannot be bound.
     """
     listener = where if isinstance(where, socket.socket) else bind(where, what=what)
-    listener.settimeout(_POLL_S)
+    listener.settimeout(_POLL_S)  # a caller may be gone before it is accepted
+    woken, wake = os.pipe()  # so that the end of the block waits for no time to pass
+    waiting = select.poll()
+    waiting.register(listener, select.POLLIN)
+    waiting.register(woken, select.POLLIN)
     over = threading.Event()
     slots = threading.BoundedSemaphore(connections)
     open_ones: set[socket.socket] = set()
@@ -88,7 +93,10 @@ def listening(
 
     def accept() -> None:
         full = False
-        while not over.is_set():
+        while True:
+            waiting.poll()
+            if over.is_set():
+                return
             try:
                 sock, _caller = listener.accept()
             except TimeoutError:
@@ -112,7 +120,10 @@ def listening(
         yield host, port
     finally:
         over.set()
+        os.write(wake, b"\0")
         thread.join()
+        for end in (woken, wake):
+            os.close(end)
         listener.close()
         for sock in tuple(open_ones):
             with contextlib.suppress(OSError):
