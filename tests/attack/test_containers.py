@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from polling import wait_until
 from toy_container import ENDS_WITH, containers_start, make_toy
 from world import founded
 
@@ -333,10 +333,7 @@ def test_signals_reach_the_program_and_it_ends_with_its_executor(
         held = f"{site}/guest/image/root".encode()
         assert _running(held)
         part.kill()
-        until = time.monotonic() + 20
-        while _running(held) and time.monotonic() < until:
-            time.sleep(0.05)
-        assert not _running(held)
+        wait_until(lambda: not _running(held), 20)
 
 
 def _running(word: bytes) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from carrying import carries
 from channel_world import COMPOSE, NOW, guest, talking
 from cut_world import PARTIES, RUN_ID, cut_recipe, one_thread, own_dataset, site
+from polling import wait_until
 from world import digest, identity
 
 from sealtrain.consortium.consents import Consent, ConsentedDataset, verify_consent
@@ -247,9 +247,7 @@ def test_an_owner_that_dies_is_named_with_its_dataset_and_message(
         own = [own_dataset(one).envelope for one in recipe.datasets if one.owner == A]
         envelope = consent(at, A)
         send_message(channel, joined(A, envelope, own))
-        until = time.monotonic() + 10
-        while A not in at.clients.present and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(lambda: A in at.clients.present, 10)
         channel.close()
         dataset = next(own_dataset(one) for one in recipe.datasets if one.owner == A)
         with pytest.raises(PeerUnreachable) as gone:

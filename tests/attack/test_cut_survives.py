@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from channel_world import talking
 from cut_world import PARTIES, RUN_ID, TARGET, Site, cut_recipe, one_thread, site
+from polling import wait_until
 from world import digest
 
 from sealtrain.consortium.consents import SignedConsent
@@ -358,9 +358,7 @@ def test_an_owner_that_stays_away_from_a_state_is_named(tmp_path: Path) -> None:
         with at.channel(A) as channel:
             thread = threading.Thread(target=_until_lost, args=(at.client(A), channel), daemon=True)
             thread.start()
-            until = time.monotonic() + 30
-            while A not in at.clients.present and time.monotonic() < until:
-                time.sleep(0.01)
+            wait_until(lambda: A in at.clients.present, 30)
         with pytest.raises(PeerUnreachable) as gone:
             at.clients.tell(SealedState(counter=1, step=2, digest=digest("one")))
     assert gone.value.owner == A

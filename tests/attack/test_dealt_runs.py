@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from pads_world import recording
+from polling import wait_until
 from relays import answered, expect_only_a_handshake
-from stage import COLLATERAL, MACHINE, OWNERS, RECIPE, Stage, stage, wait_for
+from stage import COLLATERAL, MACHINE, OWNERS, RECIPE, Stage, stage
 
 from sealtrain.base.hostport import host_and_port, written
 
@@ -94,7 +95,7 @@ def test_what_was_recorded_of_a_run_gets_nothing_out_of_its_dealer(played: Playe
         expect_only_a_handshake(answered(played.dealer, said))
         expect_only_a_handshake(answered(played.dealer, with_a_zero_matrix(said)))
     # And its operator sees that it happened: a line is written after the connection is closed.
-    wait_for(lambda: any("guests: ended [" in log.read_text() for log in played.logs()))
+    wait_until(lambda: any("guests: ended [" in log.read_text() for log in played.logs()))
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ from federated_world import (
     rounds,
     values,
 )
+from polling import wait_until
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import TooFewParties
@@ -271,9 +271,7 @@ def test_a_party_that_joins_twice_counts_once() -> None:
         world.works["impostor"] = Adds(number=1000)
 
         def both_have_come(_round: int) -> None:
-            until = time.monotonic() + 15
-            while not world.events("party.refused") and time.monotonic() < until:
-                time.sleep(0.01)
+            wait_until(lambda: world.events("party.refused"), 15)
 
         world.works[PARTIES[1]] = Adds(number=2, before=both_have_come)
         began(world, *PARTIES[:2])

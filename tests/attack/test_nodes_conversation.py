@@ -15,7 +15,7 @@ from carrying import carries
 from channel_world import acceptance, guest
 from manifest_world import World
 from meeting_world import NOW, RUN_ID, Lead, Node, Run, nodes_world, receipt_of
-from stage import wait_for
+from polling import wait_until
 from world import digest
 
 from sealtrain.base.encoding import to_base64
@@ -83,7 +83,7 @@ class Training:
 
     def end(self) -> SealtrainError:
         """What the keeper of the lead's lease is told to end training with."""
-        found = wait_for(lambda: self.run.keeper.told, 10)[0]
+        found = wait_until(lambda: self.run.keeper.told, 10)[0]
         assert isinstance(found, SealtrainError)
         return found
 

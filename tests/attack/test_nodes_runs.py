@@ -12,9 +12,10 @@ import torch
 import yaml
 from carrying import carries
 from nodes_world import Nodes, recipe_of, weights
+from polling import wait_until
 from ports import free_port
 from relays import altering, carried
-from stage import OWNERS, Stage, stage, wait_for
+from stage import OWNERS, Stage, stage
 
 from sealtrain.cli.programs import Part
 from sealtrain.errors import (
@@ -45,7 +46,7 @@ def test_owners_who_revoke_stop_every_node_with_a_sealed_checkpoint(tmp_path: Pa
     with stage(tmp_path) as world:
         both = Nodes(world, "both", recipe_of(2, steps=4000))
         with both.lead("run") as (lead, place), both.join(1, place) as other:
-            wait_for(lambda: sealed(tmp_path / "run") or lead.gone or other.gone)
+            wait_until(lambda: sealed(tmp_path / "run") or lead.gone or other.gone)
             revoke(world, both)
             for part in (lead, other):
                 with pytest.raises(ApprovalRevoked):
@@ -74,7 +75,7 @@ def test_a_node_whose_lease_lapses_unheard_ends_the_run_at_its_last_checkpoint(
             yaml.safe_dump(pin | {"url": f"http://{between[0]}:{between[1]}"}, sort_keys=False)
         )
         with both.lead("run") as (lead, place), both.join(1, place, broker=other_pin) as other:
-            wait_for(lambda: "step " in "\n".join(lead.said()) or lead.gone or other.gone)
+            wait_until(lambda: "step " in "\n".join(lead.said()) or lead.gone or other.gone)
             assert seen.there
             assert not sealed(tmp_path / "run")
             wire.close()
@@ -88,7 +89,7 @@ def test_a_node_whose_lease_lapses_unheard_ends_the_run_at_its_last_checkpoint(
 
 def met_anew(both: Nodes, lead: Part, place: str) -> str:
     """The place at which the lead waits for its nodes again."""
-    return str(wait_for(lambda: (found := both.place(lead)) != place and found))
+    return str(wait_until(lambda: (found := both.place(lead)) != place and found))
 
 
 @pytest.mark.nightly
@@ -101,7 +102,7 @@ def test_nodes_stop_stall_and_die_and_the_model_is_that_of_one_guest(tmp_path: P
         out = tmp_path / "run"
         with both.lead("run", "--wait-for-lease", "4m") as (lead, place):
             with both.join(1, place, out="n1") as other:
-                wait_for(lambda: sealed(out) or other.gone)
+                wait_until(lambda: sealed(out) or other.gone)
                 other.send(signal.SIGSTOP)
                 time.sleep(2)
                 other.send(signal.SIGCONT)
@@ -110,7 +111,7 @@ def test_nodes_stop_stall_and_die_and_the_model_is_that_of_one_guest(tmp_path: P
             place = met_anew(both, lead, place)
             assert sealed(out) >= before - {min(before)}
             with both.join(1, place, out="n2") as other:
-                wait_for(lambda: sealed(out) - before or other.gone)
+                wait_until(lambda: sealed(out) - before or other.gone)
                 assert (lead.kill(), other.kill()) == (-signal.SIGKILL, -signal.SIGKILL)
         with world.part("resume", out) as lead, both.join(1, both.place(lead), out="n3") as other:
             assert lead.ended(within=200)["steps"] == 80
@@ -143,7 +144,7 @@ def test_two_of_three_nodes_that_die_at_one_moment_are_replaced(tmp_path: Path) 
         out = tmp_path / "run"
         with three.lead("run", "--wait-for-lease", "4m") as (lead, place):
             others = joined("n", place)
-            wait_for(lambda: sealed(out) or any(other.gone for other in others))
+            wait_until(lambda: sealed(out) or any(other.gone for other in others))
             for other in others:
                 other.send(signal.SIGKILL)
             for other in others:
@@ -175,7 +176,7 @@ def test_nodes_of_two_ranks_go_on_from_the_checkpoint_that_they_pass_on(
             other.ended(within=60)
         out = tmp_path / "run"
         with both.lead("run") as (lead, place), both.join(1, place, out="n1") as other:
-            wait_for(lambda: sealed(out) or lead.gone or other.gone)
+            wait_until(lambda: sealed(out) or lead.gone or other.gone)
             assert (lead.kill(), other.kill()) == (-signal.SIGKILL, -signal.SIGKILL)
         with world.part("resume", out) as lead, both.join(1, both.place(lead), out="n2") as other:
             assert lead.ended(within=200)["steps"] == 24
@@ -205,12 +206,12 @@ def test_a_node_outlives_its_lead_twice_and_knows_that_the_run_has_got_further(
         begun_from: list[set[str]] = []
         for _ in range(2):
             before = newest()
-            wait_for(lambda: newest() > before or lead.gone or other.gone)  # noqa: B023
+            wait_until(lambda: newest() > before or lead.gone or other.gone)  # noqa: B023
             before = newest()  # the journal of the one before lies beside it by now
-            wait_for(lambda: newest() > before or lead.gone or other.gone)  # noqa: B023
+            wait_until(lambda: newest() > before or lead.gone or other.gone)  # noqa: B023
             lost = "\n".join(other.said()).count("[node-lost]")
             assert lead.kill() == -signal.SIGKILL
-            wait_for(lambda: "\n".join(other.said()).count("[node-lost]") > lost)  # noqa: B023
+            wait_until(lambda: "\n".join(other.said()).count("[node-lost]") > lost)  # noqa: B023
             begun_from.append({path.name for path in kept.iterdir()})
             lead = stack.enter_context(world.part("resume", out))
         assert lead.ended(within=250)["steps"] == 400
@@ -226,7 +227,7 @@ def test_a_lead_that_is_stopped_seals_a_checkpoint_and_ends_its_nodes(tmp_path: 
         both = Nodes(world, "both", recipe_of(2, steps=4000))
         out = tmp_path / "run"
         with both.lead("run") as (lead, place), both.join(1, place) as other:
-            wait_for(lambda: sealed(out) or lead.gone or other.gone)
+            wait_until(lambda: sealed(out) or lead.gone or other.gone)
             assert lead.end(signal.SIGTERM) == 143
             with pytest.raises(SealtrainError) as caught:
                 other.ended(within=60)
@@ -239,7 +240,7 @@ def test_owners_who_revoke_while_nodes_are_awaited_end_the_wait(tmp_path: Path) 
     with stage(tmp_path, lease_seconds=60) as world:
         three = Nodes(world, "three", recipe_of(3, steps=4000))
         with three.lead("run") as (lead, place), three.join(1, place) as other:
-            wait_for(lambda: "waiting for the other nodes" in "\n".join(other.said()))
+            wait_until(lambda: "waiting for the other nodes" in "\n".join(other.said()))
             revoke(world, three)
             for part in (lead, other):
                 with pytest.raises(ApprovalRevoked):
@@ -264,7 +265,7 @@ def test_a_node_that_is_withheld_for_longer_than_a_lease_costs_nothing(tmp_path:
         one = joined(1, place, "n1")
         time.sleep(75)
         two = joined(2, place, "n2")
-        wait_for(lambda: sealed(out) or lead.gone or one.gone or two.gone)
+        wait_until(lambda: sealed(out) or lead.gone or one.gone or two.gone)
         assert two.kill() == -signal.SIGKILL
         place = met_anew(three, lead, place)
         assert one.kill() == -signal.SIGKILL

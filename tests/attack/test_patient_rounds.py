@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from federated_world import (
     rounds,
 )
 from learner_world import NORM, norm, party, rows_of
+from polling import wait_until
 
 from sealtrain.errors import ClaimContradicted, PrivacyBroken, TooFewParties
 from sealtrain.sealing.datakey import DataKey
@@ -226,9 +226,7 @@ def test_who_comes_after_the_plan_changes_neither_rate_nor_noise() -> None:
             if number == 1 and not came:
                 came.append(number)
                 world.party(PARTIES[2])
-                until = time.monotonic() + 20
-                while not world.works[PARTIES[2]].asked and time.monotonic() < until:
-                    time.sleep(0.05)
+                wait_until(lambda: world.works[PARTIES[2]].asked, 20)
 
         world.works[PARTIES[0]].before = comes
         world.federation(rounds(rule="ffa", round_seconds=6), merging=Lead()).run(

@@ -13,6 +13,7 @@ import pytest
 import torch
 from carrying import carries
 from pads_world import Watched, masks_seen, random_entries, random_matrix, tiny_model, trained
+from polling import wait_until
 
 from sealtrain.errors import ChannelBroken, PadsRefused, ProductAltered, WrongKey
 from sealtrain_collab.pads.engine import Inside, UnderPads
@@ -51,13 +52,6 @@ class Noted(InGuest):
         return super().product(matrix, direction, first, mask)
 
 
-def soon(condition: Callable[[], Any]) -> None:
-    until = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.005)
-
-
 def products(engine: UnderPads, matrix: PublicMatrix, rows: int, count: int) -> None:
     entries = random_entries(matrix, "forward", rows)
     for _ in range(count):
@@ -71,7 +65,7 @@ def test_rows_are_there_before_they_are_asked_for_and_none_comes_twice() -> None
     engine = UnderPads(accelerator, supplier=supplier)
     products(engine, matrix, 6, 2)
     for step in range(2, 6):
-        soon(lambda step=step: sum(rows for _, _, rows in supplier.asked) == 6 * (step + 1))
+        wait_until(lambda step=step: sum(rows for _, _, rows in supplier.asked) == 6 * (step + 1))
         products(engine, matrix, 6, 1)
     engine.close()
     assert "pads" in supplier.threads
@@ -131,7 +125,7 @@ def test_a_forked_process_gets_none_of_the_rows_that_wait() -> None:
     ahead = Prefetch(Masks(drawn_secret()), supplier)
     ahead.take(matrix, "forward", 3)
     ahead.take(matrix, "forward", 3)
-    soon(lambda: len(supplier.asked) == 3)
+    wait_until(lambda: len(supplier.asked) == 3)
     child = os.fork()
     if child == 0:
         try:
@@ -198,7 +192,7 @@ def test_wrong_pads_that_waited_are_caught_when_they_are_used() -> None:
     matrix, supplier = random_matrix(), Crooked()
     engine = UnderPads(Watched(), supplier=supplier)
     products(engine, matrix, 6, 2)
-    soon(lambda: len(supplier.asked) == 3)
+    wait_until(lambda: len(supplier.asked) == 3)
     with pytest.raises(ProductAltered):
         products(engine, matrix, 6, 1)
 

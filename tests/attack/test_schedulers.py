@@ -13,8 +13,9 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+from polling import wait_until
 from processes import runs
-from stage import OWNERS, RECIPE, Stage, records, stage, wait_for
+from stage import OWNERS, RECIPE, Stage, records, stage
 
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.client.api import BrokerClient
@@ -196,12 +197,14 @@ def test_a_scheduler_at_rest_is_small_and_wakes_for_the_next_day(world: World) -
     process = world.popen()
     try:
         assert process.stderr is not None
-        wait_for(lambda: "scheduler ready" in (process.stderr.readline() if process.stderr else ""))
+        wait_until(
+            lambda: "scheduler ready" in (process.stderr.readline() if process.stderr else "")
+        )
         resting = psutil.Process(process.pid)
         assert resting.children() == []
         assert resting.memory_info().rss < 60 << 20
         world.at(5)
-        wait_for(lambda: world.of(5) == [("skipped", "still-running")])
+        wait_until(lambda: world.of(5) == [("skipped", "still-running")])
         process.kill()  # -9: it has no state to lose
         process.wait()
         world.at(6)
@@ -281,12 +284,12 @@ def test_what_a_scheduler_decides_by_ends_with_it(world: World) -> None:
         return bool(found)
 
     try:
-        wait_for(decides)
+        wait_until(decides)
         [deciding] = found
         deciding.suspend()
         process.kill()
         process.wait()
-        wait_for(lambda: not runs(deciding), 20)
+        wait_until(lambda: not runs(deciding), 20)
     finally:
         for one in found:
             if runs(one):
@@ -369,10 +372,10 @@ def test_new_data_is_tried_soon_and_each_refusal_is_a_skip_with_its_reason(fresh
             assert line
         resting = psutil.Process(process.pid)
         before = len(fresh.ends())
-        wait_for(lambda: resting.children() == [])
+        wait_until(lambda: resting.children() == [])
         fresh.seal(OWNERS[2])
-        wait_for(lambda: len(fresh.ends()) > before)
-        wait_for(lambda: fresh.ends()[-1] == ("skipped", "still-running"))
+        wait_until(lambda: len(fresh.ends()) > before)
+        wait_until(lambda: fresh.ends()[-1] == ("skipped", "still-running"))
     finally:
         process.kill()
         process.communicate()

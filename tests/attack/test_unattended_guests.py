@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from polling import wait_until
 from ports import free_port
-from stage import CANARY, DEADLINE_SECONDS, OWNERS, RECIPE, Stage, stage, wait_for
+from stage import CANARY, DEADLINE_SECONDS, OWNERS, RECIPE, Stage, stage
 from storage_world import Server, serving
 
 from sealtrain.base.digests import sha256_hex
@@ -95,15 +96,15 @@ def test_a_run_waits_for_its_owners_outlives_a_kill_and_ends_on_another_guest(
     health = f"127.0.0.1:{free_port()}"
     lasting = ("--store", url, "--wait", "120", "--restarts", "2", "--health", health)
     with world.part(*words(world, proposed, "first", *lasting)) as guest:
-        wait_for(lambda: index_of(store).get("code") == "approvals-missing")
+        wait_until(lambda: index_of(store).get("code") == "approvals-missing")
         assert told(health)[1]["state"] == "waiting"
         world.approve(proposed, *OWNERS)
-        wait_for(lambda: len(checkpoints(store)) > 0)
+        wait_until(lambda: len(checkpoints(store)) > 0)
         older = world.folder / "older"
         shutil.copytree(store, older)
         before = index_of(store)
         os.kill(run_process(guest.pid), signal.SIGKILL)
-        wait_for(
+        wait_until(
             lambda: (
                 index_of(store)["attempts"] > before["attempts"]
                 and index_of(store)["state"] == "checkpointed"
@@ -153,7 +154,7 @@ def test_a_run_of_two_ranks_outlives_a_kill_unattended(world: Stage) -> None:
     out = world.folder / "in-ranks" / "out"
     with world.part(*words(world, proposed, "in-ranks", *lasting)) as guest:
         # A checkpoint counts once its journal is there.
-        wait_for(lambda: any((out / "journal").glob("*.sealed")) or guest.gone)
+        wait_until(lambda: any((out / "journal").glob("*.sealed")) or guest.gone)
         assert not guest.gone, guest.said()
         os.kill(run_process(guest.pid), signal.SIGKILL)
         done = guest.ended(within=DEADLINE_SECONDS)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from polling import wait_until
 
 _WITHIN_S = 60
 _GONE_S = 10
@@ -36,14 +36,14 @@ def test_no_server_outlives_its_demo(ending: signal.Signals, tmp_path: Path) -> 
             stdout=log,
             stderr=log,
         )
-    until = time.monotonic() + _WITHIN_S
-    while True:
+
+    def serving() -> dict[psutil.Process, str] | None:
         assert demo.poll() is None
-        assert time.monotonic() < until, "no server was started"
         started = below(demo.pid)
-        if all(any(name in words for words in started.values()) for name in _SERVERS):
-            break
-        time.sleep(0.05)
+        are_there = all(any(name in words for words in started.values()) for name in _SERVERS)
+        return started if are_there else None
+
+    started = wait_until(serving, _WITHIN_S)
     demo.send_signal(ending)
     demo.wait(_WITHIN_S)
     _, left = psutil.wait_procs(list(started), timeout=_GONE_S)

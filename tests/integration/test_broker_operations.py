@@ -22,6 +22,7 @@ import httpx
 import pytest
 from broker_site import BrokerSite, ProcessSite, broker_site, process_site
 from carrying import carries
+from polling import wait_until
 from release_world import served_world
 from typer.testing import CliRunner
 from world import NOW, OWNERS, identity
@@ -238,7 +239,7 @@ def load(site: ProcessSite, url: str, told: Acknowledged, stop: threading.Event)
                         told.tried += 1
                         act(client)
             except BrokerUnreachable:
-                time.sleep(0.02)  # it was killed, or cannot write
+                stop.wait(0.02)  # it was killed, or cannot write
             except BaseException as error:
                 told.odd.append(error)
                 return
@@ -307,9 +308,7 @@ def test_killed_at_any_moment_it_lost_nothing_and_released_nothing_unrecorded(
                 process, again = site.start()  # audits its ledger, or does not start
                 assert again == url
             before = len(told.grants)
-            patience = time.monotonic() + 10
-            while len(told.grants) <= before and time.monotonic() < patience:
-                time.sleep(0.02)
+            wait_until(lambda: len(told.grants) > before, 10)
         finally:
             stop.set()
             for thread in threads:

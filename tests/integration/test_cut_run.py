@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import psutil
 import pytest
 from cut_world import DECODER_CONFIG, one_thread
 from joint_site import JointSite, joint_site
+from polling import wait_until
 from warm import starting
 from world import OWNERS, RECIPE
 
@@ -137,10 +137,9 @@ def test_a_server_under_its_supervisor_outlives_a_kill(tmp_path: Path) -> None:
             (run,) = (one for one in inside if port in listening(one))
             run.kill()
             server.line("paused [rank-lost]", within=WITHIN_S)
-            until = time.monotonic() + WITHIN_S
-            while sum("cut server ready" in line for line in server.said()) < 2:
-                assert time.monotonic() < until, server.said()
-                time.sleep(0.2)
+            wait_until(
+                lambda: sum("cut server ready" in line for line in server.said()) >= 2, WITHIN_S
+            )
             status = json.loads((tmp_path / "status.json").read_bytes())
             assert (status["state"], status["attempts"]) == ("started", 2)
 

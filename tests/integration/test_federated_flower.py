@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from federated_world import START, FederatedWorld, rounds, values
+from polling import wait_until
 
 from sealtrain.signing.runlog import RunLog
 from sealtrain_collab.federated.app import FLWR_VERSION
@@ -47,9 +48,7 @@ def test_a_killed_supernode_ends_no_run(tmp_path: Path) -> None:
     with carried(tmp_path) as (world, flower):
 
         def merged(number: int) -> None:
-            until = time.monotonic() + 600
-            while len(world.events("round.merged")) < number and time.monotonic() < until:
-                time.sleep(0.1)
+            wait_until(lambda: len(world.events("round.merged")) >= number, 600)
 
         def kills() -> None:
             merged(1)
@@ -82,9 +81,7 @@ def test_a_killed_superlink_ends_no_run(tmp_path: Path, moves: bool) -> None:
 
         def kills() -> None:
             for number in (1, 2):
-                until = time.monotonic() + 600
-                while len(world.events("round.merged")) < number and time.monotonic() < until:
-                    time.sleep(0.05)
+                wait_until(lambda n=number: len(world.events("round.merged")) >= n, 600)
                 time.sleep(drawn.uniform(0.0, 2.0))
                 flower.kill_link(moves=moves)
                 killed.append(number)

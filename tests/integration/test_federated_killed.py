@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from federated_stage import RECIPE, WITHIN_S, Stage, stage
 from federated_world import Relay
 from manifest_world import FEDERATED
+from polling import wait_until
 from world import OWNERS
 
 from sealtrain.base.clock import system_clock
@@ -124,9 +124,7 @@ def test_states_that_an_operator_put_back_are_refused_by_parties_that_began_agai
         relay = relay_to(made, made.sockets / "lead.sock")
         made.said("lead", "round 1 of 6")
         states = made.at.settings("lead").out / "states"
-        until = time.monotonic() + WITHIN_S
-        while not any(states.glob("state-*")) and time.monotonic() < until:
-            time.sleep(0.05)  # it is sealed after the round is told
+        wait_until(lambda: any(states.glob("state-*")), WITHIN_S)  # sealed after the round is told
         shutil.copytree(states, tmp_path / "kept", ignore=shutil.ignore_patterns(".*"))
         made.said("lead", "round 4 of 6")
         for part in made.parts.values():
@@ -182,9 +180,7 @@ def test_a_lead_killed_in_the_middle_of_sealing_goes_on_from_the_state_before(
         relay = relay_to(made, at)
         states = made.at.settings("lead").out / "states"
         made.said("lead", "round 2 of 6")
-        until = time.monotonic() + WITHIN_S
-        while not (states / "state-00000002.sealed").exists() and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until((states / "state-00000002.sealed").exists, WITHIN_S)
         made.parts["lead"].kill()
         relay.close()
         newest = max(states.glob("state-*.sealed"))

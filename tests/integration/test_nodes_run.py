@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 from nodes_world import Nodes, recipe_of, weights
-from stage import stage, wait_for
+from polling import wait_until
+from stage import stage
 
 from sealtrain.manifest import form
 
@@ -77,10 +78,10 @@ def test_a_killed_node_is_replaced_and_the_run_ends_as_if_nothing_had_happened(
             other.ended(within=60)
         with both.lead("run", "--wait-for-lease", "3m") as (lead, place):
             with both.join(1, place, out="n1") as other:
-                wait_for(lambda: any((tmp_path / "run" / "checkpoints").glob("*")) or other.gone)
+                wait_until(lambda: any((tmp_path / "run" / "checkpoints").glob("*")) or other.gone)
                 assert other.kill() == -signal.SIGKILL
-            wait_for(lambda: "node-lost" in "\n".join(lead.said()))
-            wait_for(lambda: both.place(lead) != place)
+            wait_until(lambda: "node-lost" in "\n".join(lead.said()))
+            wait_until(lambda: both.place(lead) != place)
             with both.join(1, both.place(lead), out="n2") as other:
                 assert lead.ended(within=200)["steps"] == 40
                 other.ended(within=60)

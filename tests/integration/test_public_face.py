@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import typing
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from typing import Any
 import pytest
 import yaml
 from carrying import carries
+from polling import wait_until
 from ports import free_port
 from stage import CANARY, OWNERS, RECIPE, records
 
@@ -153,14 +153,12 @@ def trust(world: World, trained: sealtrain.Run) -> sealtrain.Trust:
 
 def remain(folder: Path, within: float = 20) -> None:
     """Assert that every process whose words name a folder is gone, soon."""
-    until = time.monotonic() + within
-    while left := [
-        command
-        for path in Path("/proc").glob("[0-9]*/cmdline")
-        if str(folder).encode() in (command := _words_of(path))
-    ]:
-        assert time.monotonic() < until, left
-        time.sleep(0.1)
+
+    def is_gone() -> bool:
+        commands = Path("/proc").glob("[0-9]*/cmdline")
+        return not any(str(folder).encode() in _words_of(path) for path in commands)
+
+    wait_until(is_gone, within)
 
 
 def _words_of(cmdline: Path) -> bytes:
@@ -658,11 +656,13 @@ def test_a_run_that_was_killed_goes_on_from_its_sealed_checkpoint(
 
     beside = threading.Thread(target=training)
     beside.start()
-    until = time.monotonic() + 300
-    while len(world.simulation.runs) == begun or not _anchored(world.simulation.runs[-1]):
+
+    def is_anchored() -> bool:
         assert beside.is_alive(), ended
-        assert time.monotonic() < until
-        time.sleep(0.05)
+        runs = world.simulation.runs
+        return len(runs) > begun and _anchored(runs[-1])
+
+    wait_until(is_anchored, 300)
     run = world.simulation.runs[-1]
     for process in _inside(run.folder.parent):
         os.kill(process, signal.SIGKILL)

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from polling import wait_until
 from safetensors.torch import load_file
-from stage import MACHINE, OWNERS, RECIPE, Stage, stage, wait_for
+from stage import MACHINE, OWNERS, RECIPE, Stage, stage
 
 pytestmark = [
     pytest.mark.slow,
@@ -84,7 +85,7 @@ def killed(world: Stage, run: Path, *words: str | Path) -> None:
     """Start a command, and end it with SIGKILL once it has sealed a further checkpoint."""
     before = sealed(run)
     with world.part(*words) as part:
-        wait_for(lambda: sealed(run) - before or part.gone)
+        wait_until(lambda: sealed(run) - before or part.gone)
         assert part.kill() == -signal.SIGKILL
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from polling import wait_until
 from stage import (
     CANARY,
     DEADLINE_SECONDS,
@@ -19,7 +20,6 @@ from stage import (
     RECIPE,
     Stage,
     stage,
-    wait_for,
 )
 
 pytestmark = pytest.mark.slow
@@ -327,10 +327,10 @@ def test_a_loop_pauses_where_approvals_end_and_goes_on_when_they_are_back(
     out = world.folder / "loop-run"
     words = [*world.train_words(folder, "loop-run"), "--wait-for-lease", "120"]
     with world.part(*words) as guest:
-        wait_for(lambda: list((out / "checkpoints").glob("*.sealed")) or guest.gone)
+        wait_until(lambda: list((out / "checkpoints").glob("*.sealed")) or guest.gone)
         # An owner's latest approval counts, and this one is over in two seconds.
         world.approve_until(folder, "clinic-c", seconds=2)
-        wait_for(lambda: "no key is held" in "\n".join(guest.said()) or guest.gone)
+        wait_until(lambda: "no key is held" in "\n".join(guest.said()) or guest.gone)
         assert not guest.gone, guest.said()
         assert children(guest.pid) == [], guest.said()
         newest = max(path.name for path in (out / "checkpoints").glob("*.sealed"))

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from stage import DEADLINE_SECONDS, OWNERS, RECIPE, stage, wait_for
+from polling import wait_until
+from stage import DEADLINE_SECONDS, OWNERS, RECIPE, stage
 
 from sealtrain.cli.programs import Part, Process
 
@@ -41,7 +42,7 @@ def test_it_is_told_to_end_and_goes_on(tmp_path: Path) -> None:
 
         out = tmp_path / "run"
         with world.part(*world.train_words(folder, "run")) as training:
-            wait_for(lambda: any((out / "checkpoints").glob("*")) or training.gone)
+            wait_until(lambda: any((out / "checkpoints").glob("*")) or training.gone)
             assert training.end(signal.SIGTERM) == 143
             said = "\n".join(training.said())
         assert "run-stopped" in said
@@ -80,7 +81,7 @@ def test_a_signal_to_the_whole_group_reaches_a_run_with_ranks_and_supervisor_onc
 
         words = [*world.train_words(folder, "run"), "--wait-for-lease", "60s"]
         with Part("group", world.folder, words, start=start) as training:
-            wait_for(lambda: any((out / "checkpoints").glob("checkpoint-*")) or training.gone)
+            wait_until(lambda: any((out / "checkpoints").glob("checkpoint-*")) or training.gone)
             assert len(group(training.pid)) >= 3  # supervisor, rank 0, rank 1
             before = newest(out)
             os.killpg(training.pid, signal.SIGTERM)

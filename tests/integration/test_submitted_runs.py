@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stage import OWNERS, RECIPE, Stage, stage, wait_for
+from polling import wait_until
+from stage import OWNERS, RECIPE, Stage, stage
 from storage_world import Server, serving
 
 import sealtrain
@@ -205,12 +206,12 @@ def test_a_run_outlives_its_runner_and_stops_when_told(world: Stage, server: Ser
         return index.exists() and b"checkpointed" in index.read_bytes()
 
     with runner(world, folder, server, "mortal") as first:
-        wait_for(stored)
-        wait_for(lambda: (shown(world, "long")["runner"] or {}).get("run_id"))
+        wait_until(stored)
+        wait_until(lambda: (shown(world, "long")["runner"] or {}).get("run_id"))
         run_id = shown(world, "long")["runner"]["run_id"]
         first.kill()
     with runner(world, folder, server, "mortal"):
-        wait_for(lambda: shown(world, "long")["runner"]["event"] == "started")
+        wait_until(lambda: shown(world, "long")["runner"]["event"] == "started")
         world.run("run", "stop", "long", "--identity", world.identity("clinic-a"))
         ended = world.try_run("run", "wait", "long", "--timeout", "60")
     assert ended.code == 1

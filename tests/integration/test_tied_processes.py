@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import psutil
 import pytest
+from polling import wait_until
 from processes import below, runs
-from stage import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.claim("C273")]
 
@@ -63,7 +63,7 @@ def test_an_accelerator_ends_with_what_started_it() -> None:
         beside += below(process)
         assert len(beside) == 1
         process.kill()
-        wait_for(lambda: not any(runs(one) for one in beside), 20)
+        wait_until(lambda: not any(runs(one) for one in beside), 20)
 
 
 def test_flowers_processes_and_theirs_end_with_what_started_them() -> None:
@@ -74,7 +74,7 @@ def test_flowers_processes_and_theirs_end_with_what_started_them() -> None:
     ):
         assert len(process.children()) == 2
         # SuperLink and SuperNode start a process each, besides short ones as they begin.
-        wait_for(lambda: len(below(process)) >= 4)
+        wait_until(lambda: len(below(process)) >= 4)
         beside += below(process)
         process.kill()
-        wait_for(lambda: not any(runs(one) for one in beside), 20)
+        wait_until(lambda: not any(runs(one) for one in beside), 20)

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from polling import wait_until
 from ports import free_port
-from stage import DEADLINE_SECONDS, wait_for
+from stage import DEADLINE_SECONDS
 
 from sealtrain.base.files import TEMPORARY_SUFFIX
 from sealtrain.cli.programs import Part
@@ -106,7 +107,7 @@ def test_sigterm_while_it_starts_leaves_nothing_behind_and_the_next_continues(
     out = tmp_path / "up"
     words = words_of_up(consortium, out)
     with Part("first", logs, words) as part:
-        wait_for((out / until).exists)
+        wait_until((out / until).exists)
         assert part.end(signal.SIGTERM) == 0
     assert wait_for_none(tmp_path) == []
     halves = [path for path in out.rglob("*") if TEMPORARY_SUFFIX in path.name]

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from polling import wait_until
 from safetensors.torch import load_file
-from stage import OWNERS, RECIPE, Stage, wait_for
+from stage import OWNERS, RECIPE, Stage
 
 from sealtrain.cli.programs import Part
 
@@ -85,7 +86,7 @@ class Nodes:
                 raise AssertionError("\n".join(part.said()))
             return lines[-1].partition(" at ")[2].split()[0] if lines else None
 
-        return str(wait_for(said))
+        return str(wait_until(said))
 
     def join(
         self,

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psycopg
 from ports import free_port
+from polling import wait_until
 from programs import need
 
 from sealtrain.ledger.postgres import Postgres
@@ -113,10 +114,7 @@ class Server:
 
     def _orphans_gone(self) -> None:
         """Wait for the children of a crashed server: they notice on their own."""
-        deadline = time.monotonic() + _WAIT
-        while _working_in(self.data):
-            assert time.monotonic() < deadline, "children of the killed server are still there"
-            time.sleep(0.05)
+        wait_until(lambda: not _working_in(self.data), _WAIT)
 
 
 def _working_in(folder: Path) -> list[str]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import yaml
+from polling import wait_until
 from warm import CLOSED, WARM, Warm, heavy, light
 from world import RECIPE as BIOPSIES
 
@@ -362,7 +363,7 @@ class Stage:
     def train_and_kill(self, folder: Path, out: str, when: Callable[[], bool]) -> None:
         """Start training and end it with SIGKILL as soon as ``when`` holds."""
         with self.part(*self.train_words(folder, out)) as training:
-            wait_for(lambda: when() or training.gone)
+            wait_until(lambda: when() or training.gone)
             status = training.kill()
         assert status == -signal.SIGKILL, "training ended before it could be killed"
 
@@ -397,13 +398,3 @@ def records(owner: str) -> str:
         for number in range(40)
     )
     return "".join(json.dumps(row) + "\n" for row in rows)
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = DEADLINE_SECONDS) -> Any:
-    """The first true value of ``condition``."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if value := condition():
-            return value
-        time.sleep(0.01)
-    raise AssertionError("waited in vain")

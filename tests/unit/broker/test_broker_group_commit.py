@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from polling import wait_until
 from sqlalchemy.engine import Connection, Engine
 
 from sealtrain.base.clock import to_rfc3339
@@ -77,9 +77,7 @@ class Site:
         assert inside.wait(20)
         for place, block in enumerate(blocks, start=1):
             told.append(self.threads.submit(block))
-            deadline = time.monotonic() + 20
-            while self.store.group_commit.waiting < place and time.monotonic() < deadline:
-                time.sleep(0.001)
+            wait_until(lambda: self.store.group_commit.waiting >= place, 20)  # noqa: B023
         go.set()
         for one in told:
             one.exception(20)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from polling import wait_until
 
 from sealtrain.errors import (
     AcceleratorUnreachable,
@@ -423,11 +424,11 @@ def test_however_it_ends_no_process_with_keys_stays(
         text=True,
         start_new_session=True,
     )
-    child = int(wait_for(lambda: (tmp_path / "child").is_file() and text_of(tmp_path / "child")))
+    child = int(wait_until(lambda: (tmp_path / "child").is_file() and text_of(tmp_path / "child")))
     (os.killpg if group else os.kill)(process.pid, number)
     _, said = process.communicate(timeout=20)
     assert (process.returncode, said) == (code, "")
-    wait_for(lambda: not Path(f"/proc/{child}/stat").exists() or "Z" in stat_of(child))
+    wait_until(lambda: not Path(f"/proc/{child}/stat").exists() or "Z" in stat_of(child))
 
 
 def text_of(path: Path) -> str:
@@ -439,12 +440,3 @@ def stat_of(process: int) -> str:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return "Z"
-
-
-def wait_for(condition: Callable[[], Any]) -> Any:
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
-        if value := condition():
-            return value
-        time.sleep(0.01)
-    raise AssertionError("waited in vain")

@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from polling import wait_until
 from sealing_world import sealed_folder
 from training_world import source_of
 
@@ -311,13 +312,10 @@ def test_the_process_ends_when_its_parent_is_killed(folder: Any, tmp_path: Path)
         child = int(parent.stdout.readline())
         parent.kill()
         parent.wait()
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        status = Path(f"/proc/{child}/stat")
-        if not status.exists() or status.read_text().split(")")[1].split()[0] == "Z":
-            return
-        time.sleep(0.05)
-    pytest.fail("the process outlived its parent")
+    status = Path(f"/proc/{child}/stat")
+    wait_until(
+        lambda: not status.exists() or status.read_text().split(")")[1].split()[0] == "Z", 20
+    )
 
 
 def test_the_shared_memory_has_no_name(dataset: SealedDataset) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from carrying import carries
+from polling import wait_until
 from sealing_world import sealed_folder
 from training_world import PlainDataset, numbered, records, seal_records, source_of, write_records
 
@@ -129,10 +130,7 @@ def test_reading_ahead_stops_with_its_reader() -> None:
     rows.close()
     del rows
     gc.collect()
-    deadline = time.monotonic() + 5
-    while set(threading.enumerate()) - before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not set(threading.enumerate()) - before
+    wait_until(lambda: not set(threading.enumerate()) - before, 5)
 
 
 def test_an_error_ahead_reaches_the_reader() -> None:
