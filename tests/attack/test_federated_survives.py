@@ -28,13 +28,14 @@ from federated_world import (
     share_of,
     values,
 )
+from polling import wait_until
 
 from sealtrain.base.secret import Random
-from sealtrain.errors import CheckpointRefused, SealtrainError, TooFewParties
+from sealtrain.errors import CheckpointRefused, SealtrainError, TooFewParties, UpdateRefused
 from sealtrain.signing.runlog import RunLog, verify
 from sealtrain_collab.federated.federation import Merged
 from sealtrain_collab.federated.mathematics import Merging
-from sealtrain_collab.federated.messages import SealedState
+from sealtrain_collab.federated.messages import Joined, SealedState
 from sealtrain_collab.federated.states import LeadStates, Standing, present_after
 from sealtrain_collab.federated.strategies import FedAdam, FedAvg
 
@@ -54,6 +55,9 @@ class Leads:
     world: FederatedWorld
     folder: Path
     resumed: list[int] = field(default_factory=list)
+    on_event: Callable[[str], None] = lambda event: None
+    on_admitted: Callable[[int], None] = lambda count: None
+    on_refused: Callable[[], None] = lambda: None
     merging: Callable[[], Merging] = Mean
 
     def lead(
@@ -77,8 +81,21 @@ class Leads:
             if dies_at(event, fields):
                 raise Died("killed")
             world.log.append(event, fields, 7)
+            self.on_event(event)
 
-        states = LeadStates(
+        leads, admitted = self, set[str]()
+
+        class Watched(LeadStates):
+            def admit(self, joined: Joined) -> None:
+                try:
+                    super().admit(joined)
+                except UpdateRefused:
+                    leads.on_refused()
+                    raise
+                admitted.add(joined.party)
+                leads.on_admitted(len(admitted))
+
+        states = Watched(
             self.folder,
             RUN_ID,
             min_parties=2,
@@ -117,7 +134,8 @@ def dying_in_round_two(world: FederatedWorld) -> threading.Event:
             gone.set()
             for name in PARTIES[1:]:
                 world.stops[name].set()
-            time.sleep(2)  # its conversation ends meanwhile
+            for name in PARTIES[1:]:  # and its conversation
+                world.ended[name].join(10)
 
     for name in PARTIES[1:]:
         world.works[name].before = dies
@@ -160,11 +178,13 @@ def test_most_of_the_parties_open_the_state_and_one_alone_does_not(leads: Leads)
     for name in PARTIES[1:]:
         world.stops[name].set()
         world.ended[name].join(10)
+    leads.on_admitted = lambda _count: world.skip(20)  # no other one comes
     with pytest.raises(TooFewParties, check=carries(check="parties", got="1")):
-        leads.lead(round_seconds=4)
+        leads.lead(round_seconds=20)
     assert leads.resumed == []
+    leads.on_admitted = lambda _count: None
     world.party(PARTIES[2])
-    merged = leads.lead(round_seconds=8)
+    merged = leads.lead(round_seconds=3, joining_seconds=30)
     assert leads.resumed == [2]
     assert values(merged.state) == [4.0 + 2 * 2.0] * 4
 
@@ -206,8 +226,17 @@ def test_a_state_of_another_run_or_with_altered_bytes_does_not_open(
     # Under another counter, which its parties would take for newer.
     for path in list(leads.folder.glob("*00000002*")):
         shutil.copy(path, path.with_name(path.name.replace("00000002", "00000009")))
+    heard: list[object] = []
+
+    def hear(*told: object) -> None:
+        heard.append(told)
+        if len(heard) == len(PARTIES):
+            leads.world.skip(20)
+
+    leads.on_admitted = leads.on_refused = hear
     with pytest.raises((CheckpointRefused, TooFewParties)):
-        leads.lead(round_seconds=4)
+        leads.lead(round_seconds=20)
+    leads.on_admitted = leads.on_refused = lambda *_told: None
     for path in list(leads.folder.glob("*00000009*")):
         path.unlink()
     # Altered: torn for all that the lead can see, so an older one; the parties know better.
@@ -227,10 +256,13 @@ def test_a_party_with_anothers_share_opens_nothing_and_waits_for_those_who_do(
     world.stops["clinic-a"].set()
     world.ended["clinic-a"].join(10)
     again(world, "clinic-c", Adds(number=1000), share=share_of("clinic-b"))
-    comes_later = threading.Timer(5, world.party, ["clinic-a"])  # by then the other was refused
-    comes_later.start()
+
+    def comes_later() -> None:
+        leads.on_refused = lambda: None
+        world.party("clinic-a")
+
+    leads.on_refused = comes_later
     leads.lead()
-    comes_later.join()
     assert leads.resumed == [2]
     refused = {one["code"] for one in world.events("party.refused")}
     assert refused == {"update-refused"}
@@ -269,14 +301,15 @@ def test_a_round_without_enough_parties_waits_for_those_who_come_back(leads: Lea
 
     def comes_again() -> None:
         gone.wait(20)
-        time.sleep(3.0)  # beyond the time of a round
+        wait_until(lambda: len(world.events("party.left")) == 2, 20)
+        world.skip(20)  # the time of a round
         again(world, "clinic-b", Adds(number=2))
 
     with ExitStack() as stack:
         thread = threading.Thread(target=comes_again, daemon=True)
         thread.start()
         stack.callback(thread.join, 10)
-        merged = leads.lead(round_seconds=2, joining_seconds=30)
+        merged = leads.lead(round_seconds=20, joining_seconds=30)
     assert [len(one["parties"]) for one in world.events("round.merged")] == [3, 2, 2, 2]
     assert values(merged.state) == [2.0 + 3 * 1.5] * 4
 
@@ -285,12 +318,18 @@ def test_a_hung_party_is_left_behind_after_its_rounds_time(leads: Leads) -> None
     world = leads.world
     hangs = threading.Event()
     world.works["clinic-c"].before = lambda number: number == 2 and hangs.wait(60)
+
+    def others_answered(event: str) -> None:
+        if event == "update.taken" and len(world.events("update.taken")) == 5:
+            world.skip(30)
+
+    leads.on_event = others_answered
     began = time.monotonic()
     try:
-        merged = leads.lead(round_seconds=3)
+        merged = leads.lead(round_seconds=30)
     finally:
         hangs.set()
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - began < 25
     assert [len(one["parties"]) for one in world.events("round.merged")] == [3, 2, 2, 2]
     assert values(merged.state) == [2.0 + 3 * 1.5] * 4
 
@@ -299,8 +338,14 @@ def test_too_few_parties_are_named_with_code_and_round(leads: Leads) -> None:
     gone = dying_in_round_two(leads.world)
     # a process that ended says nothing any more, not even why
     leads.world.relay.back = lambda node, data: None if gone.is_set() and node > 1 else data
+
+    def both_left(event: str) -> None:
+        if event == "party.left" and len(leads.world.events("party.left")) == 2:
+            leads.world.each_look = 10.0
+
+    leads.on_event = both_left
     with pytest.raises(TooFewParties) as raised:
-        leads.lead(round_seconds=6)
+        leads.lead(round_seconds=20)
     assert raised.value.owner == "clinic-b"
     assert "clinic-b: peer-unreachable in round 2" in str(raised.value.got)
     assert "clinic-c: peer-unreachable in round 2" in str(raised.value.got)
@@ -448,11 +493,12 @@ def test_others_take_the_place_of_a_chosen_party_that_died(leads: Leads) -> None
     def dies(number: int) -> None:
         dead.add(1 + PARTIES.index(first))
         leads.world.stops[first].set()
-        time.sleep(2)
+        leads.world.ended[first].join(10)
 
     leads.world.works[first].before = dies
     leads.world.relay.back = lambda node, data: None if node in dead else data
     leads.merging = lambda: ByStrategy(settings)
-    leads.lead(rounds=1, round_seconds=12)
+    leads.on_event = lambda event: leads.world.skip(20) if event == "party.left" else None
+    leads.lead(rounds=1, round_seconds=20)
     (merged,) = leads.world.events("round.merged")
     assert merged["parties"] == sorted(set(PARTIES) - {first})

@@ -6,6 +6,7 @@ import socket
 import struct
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -256,6 +257,17 @@ class FederatedWorld:
     refused: dict[str, list[str]] = field(default_factory=dict)
     stops: dict[str, threading.Event] = field(default_factory=dict)
     ended: dict[str, threading.Thread] = field(default_factory=dict)
+    skipped: float = 0.0
+    each_look: float = 0.0
+
+    def monotonic(self) -> float:
+        """The lead's clock: the machine's, and what ``skip`` and each look at it added."""
+        self.skipped += self.each_look
+        return time.monotonic() + self.skipped
+
+    def skip(self, seconds: float) -> None:
+        """Let so many seconds pass for the lead, which looks at its clock twice a second."""
+        self.skipped += seconds
 
     def party(self, name: str, at: str | None = None, **changed: Any) -> None:
         """A party that serves until the end; ``at`` another one's place."""
@@ -315,6 +327,7 @@ class FederatedWorld:
             "conversation": conversation("lead", *PARTIES),
             "merging": Mean(),
             "record": lambda event, fields: self.log.append(event, fields, NOW),
+            "monotonic": self.monotonic,
         }
         fields |= changed
         return Federation(replace(plan or rounds(), again_after=0.2), self.carrier, **fields)

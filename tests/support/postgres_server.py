@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
-from ports import free_port
 from polling import wait_until
+from ports import free_port
 from programs import need
 
 from sealtrain.ledger.postgres import Postgres

@@ -130,6 +130,7 @@ class Federation:
         states: Where it seals its state after each round, and finds one to go on from; without,
             a lead that ends cannot be resumed.
         random: Names of conversations and of attempts.
+        monotonic: Clock that counts seconds: when the time of a round, or to join, is over.
     """
 
     def __init__(
@@ -143,6 +144,7 @@ class Federation:
         on_merged: Callable[[int, float | None], None] | None = None,
         states: LeadStates | None = None,
         random: Random = os.urandom,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rounds = rounds
         self._carrier = carrier
@@ -164,6 +166,7 @@ class Federation:
         self._frozen: dict[str, _Gave] = {}
         self._countable: dict[str, bool] = {}
         self._random = random
+        self._monotonic = monotonic
         self._unsaid: list[tuple[str, dict[str, JsonValue]]] | None = None
         self._lost: dict[str, str] = {}
         self._documents: dict[str, dict[str, Any]] = {}
@@ -408,8 +411,8 @@ class Federation:
 
     def _hear_until(self, enough: Callable[[], bool], seconds: float) -> None:
         """Take news until it is enough, at most for so many seconds."""
-        until = time.monotonic() + seconds
-        while not enough() and (left := until - time.monotonic()) > 0:
+        until = self._monotonic() + seconds
+        while not enough() and (left := until - self._monotonic()) > 0:
             self._seat_nodes()
             try:
                 news = self._news.get(timeout=min(left, _TICK_S))
