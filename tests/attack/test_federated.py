@@ -6,6 +6,7 @@ import os
 import struct
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -231,10 +232,11 @@ def test_a_lead_of_other_code_is_told_nothing() -> None:
         for name in PARTIES[:2]:
             world.party(name, conversation=of_guests())
         lead = of_guests(OTHER)
+        refused = world.refused.values()
+        world.skip_once(lambda: any("compose-hash-mismatch" in codes for codes in refused), 20)
+        plan = rounds(round_seconds=20, parties=PARTIES[:2])
         with pytest.raises(TooFewParties, check=carries(check="parties", got="0")):
-            world.federation(rounds(round_seconds=4, parties=PARTIES[:2]), conversation=lead).run(
-                START
-            )
+            world.federation(plan, conversation=lead).run(START)
         assert all(not work.asked for work in world.works.values())
         assert {code for codes in world.refused.values() for code in codes} <= {
             "compose-hash-mismatch",
@@ -249,8 +251,10 @@ def test_a_lead_of_another_run_is_told_nothing() -> None:
     with federated_world(PARTIES[:2]) as world:
         began(world, *PARTIES[:2])
         other = conversation("lead", *PARTIES, run_id="00" * 16)
+        refused = world.refused.values()
+        world.skip_once(lambda: all("channel-refused" in codes for codes in refused), 20)
         with pytest.raises(TooFewParties):
-            world.federation(rounds(round_seconds=4), conversation=other).run(START)
+            world.federation(rounds(round_seconds=20), conversation=other).run(START)
         assert all("channel-refused" in codes for codes in world.refused.values())
 
 
@@ -259,7 +263,12 @@ def test_a_client_of_another_recipe_is_not_let_in() -> None:
         for name in PARTIES[:2]:
             world.party(name, conversation=of_guests())
         world.party("clinic-c", conversation=of_guests(OTHER))
-        merged = world.federation(rounds(round_seconds=6), conversation=of_guests()).run(START)
+        joined, refused = (
+            partial(world.events, "party.joined"),
+            partial(world.events, "party.refused"),
+        )
+        world.skip_once(lambda: len(joined()) == 2 and refused(), 20)
+        merged = world.federation(rounds(round_seconds=20), conversation=of_guests()).run(START)
         assert values(merged.state) == HONEST
         assert not world.works["clinic-c"].asked
         assert {one["code"] for one in world.events("party.refused")} == {"compose-hash-mismatch"}

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,6 @@ class Leads:
     world: FederatedWorld
     folder: Path
     resumed: list[int] = field(default_factory=list)
-    on_event: Callable[[str], None] = lambda event: None
     on_admitted: Callable[[int], None] = lambda count: None
     on_refused: Callable[[], None] = lambda: None
     merging: Callable[[], Merging] = Mean
@@ -81,7 +81,6 @@ class Leads:
             if dies_at(event, fields):
                 raise Died("killed")
             world.log.append(event, fields, 7)
-            self.on_event(event)
 
         leads, admitted = self, set[str]()
 
@@ -119,8 +118,7 @@ class Leads:
 
 def again(world: FederatedWorld, name: str, work: Adds, **changed: Any) -> None:
     """A party whose process ended begins again."""
-    world.stops[name].set()
-    world.ended[name].join(10)
+    world.die(name)
     world.works[name] = work
     world.party(name, **changed)
 
@@ -133,9 +131,9 @@ def dying_in_round_two(world: FederatedWorld) -> threading.Event:
         if number == 2:
             gone.set()
             for name in PARTIES[1:]:
-                world.stops[name].set()
-            for name in PARTIES[1:]:  # and its conversation
-                world.ended[name].join(10)
+                world.end(name)
+            for name in PARTIES[1:]:
+                world.die(name)
 
     for name in PARTIES[1:]:
         world.works[name].before = dies
@@ -176,8 +174,7 @@ def test_most_of_the_parties_open_the_state_and_one_alone_does_not(leads: Leads)
     leads.dies(after=2)
     world = leads.world
     for name in PARTIES[1:]:
-        world.stops[name].set()
-        world.ended[name].join(10)
+        world.die(name)
     leads.on_admitted = lambda _count: world.skip(20)  # no other one comes
     with pytest.raises(TooFewParties, check=carries(check="parties", got="1")):
         leads.lead(round_seconds=20)
@@ -253,8 +250,7 @@ def test_a_party_with_anothers_share_opens_nothing_and_waits_for_those_who_do(
 ) -> None:
     leads.dies(after=2)
     world = leads.world
-    world.stops["clinic-a"].set()
-    world.ended["clinic-a"].join(10)
+    world.die("clinic-a")
     again(world, "clinic-c", Adds(number=1000), share=share_of("clinic-b"))
 
     def comes_later() -> None:
@@ -318,12 +314,7 @@ def test_a_hung_party_is_left_behind_after_its_rounds_time(leads: Leads) -> None
     world = leads.world
     hangs = threading.Event()
     world.works["clinic-c"].before = lambda number: number == 2 and hangs.wait(60)
-
-    def others_answered(event: str) -> None:
-        if event == "update.taken" and len(world.events("update.taken")) == 5:
-            world.skip(30)
-
-    leads.on_event = others_answered
+    world.skip_once(lambda: len(world.events("update.taken")) == 5, 30)
     began = time.monotonic()
     try:
         merged = leads.lead(round_seconds=30)
@@ -338,12 +329,8 @@ def test_too_few_parties_are_named_with_code_and_round(leads: Leads) -> None:
     gone = dying_in_round_two(leads.world)
     # a process that ended says nothing any more, not even why
     leads.world.relay.back = lambda node, data: None if gone.is_set() and node > 1 else data
-
-    def both_left(event: str) -> None:
-        if event == "party.left" and len(leads.world.events("party.left")) == 2:
-            leads.world.each_look = 10.0
-
-    leads.on_event = both_left
+    left = partial(leads.world.events, "party.left")
+    leads.world.skip_once(lambda: len(left()) == 2, 0, each_look=10)  # the others are waited for
     with pytest.raises(TooFewParties) as raised:
         leads.lead(round_seconds=20)
     assert raised.value.owner == "clinic-b"
@@ -492,13 +479,12 @@ def test_others_take_the_place_of_a_chosen_party_that_died(leads: Leads) -> None
 
     def dies(number: int) -> None:
         dead.add(1 + PARTIES.index(first))
-        leads.world.stops[first].set()
-        leads.world.ended[first].join(10)
+        leads.world.die(first)
 
     leads.world.works[first].before = dies
     leads.world.relay.back = lambda node, data: None if node in dead else data
     leads.merging = lambda: ByStrategy(settings)
-    leads.on_event = lambda event: leads.world.skip(20) if event == "party.left" else None
+    leads.world.skip_once(lambda: leads.world.events("party.left"), 20)
     leads.lead(rounds=1, round_seconds=20)
     (merged,) = leads.world.events("round.merged")
     assert merged["parties"] == sorted(set(PARTIES) - {first})

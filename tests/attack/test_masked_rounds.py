@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -25,12 +26,6 @@ pytestmark = pytest.mark.claim("C255")
 
 def run(world: FederatedWorld, **plan: object) -> Merged:
     return world.federation(rounds(masking=MASKING, **plan)).run(START)
-
-
-def die(world: FederatedWorld, name: str) -> None:
-    """As a killed process: it answers nothing any more."""
-    world.stops[name].set()
-    threading.Event().wait(4)
 
 
 def near(merged: Merged, wanted: float) -> bool:
@@ -65,7 +60,7 @@ def test_a_party_that_dies_in_a_step_ends_no_round(step: str) -> None:
 
         def dies(at: str) -> None:
             if at == step and len(dying.asked) == 1:
-                die(world, "clinic-c")
+                world.die("clinic-c")
 
         dying.at_step = dies
         merged = run(world, round_seconds=6)
@@ -85,7 +80,7 @@ def test_a_party_that_comes_again_learns_again_and_takes_part() -> None:
         def dies(at: str) -> None:
             if at == "introduce" and not gone.is_set():
                 gone.set()
-                die(world, "clinic-b")
+                world.die("clinic-b")
 
         first.at_step = dies
 
@@ -108,9 +103,10 @@ def test_too_few_that_stay_open_nothing() -> None:
 
         def dies(at: str) -> None:
             if at == "upload":
-                die(world, "clinic-b")
+                world.die("clinic-b")
 
         world.works["clinic-b"].at_step = dies
+        world.skip_once(lambda: len(world.events("party.joined")) == 2, 3)  # no third one comes
         with pytest.raises(TooFewParties, check=carries(check="parties")):
             run(world, round_seconds=3)
         assert not world.events("round.merged")
@@ -143,7 +139,12 @@ def test_a_party_without_an_introduction_is_not_let_in() -> None:
         for name in PARTIES[:2]:
             world.masked(name)
         world.party("clinic-c")
-        assert near(run(world, round_seconds=4), 3.0)
+        joined, refused = (
+            partial(world.events, "party.joined"),
+            partial(world.events, "party.refused"),
+        )
+        world.skip_once(lambda: len(joined()) == 2 and refused(), 20)
+        assert near(run(world, round_seconds=20), 3.0)
         assert world.events("party.refused") == [{"code": "update-refused"}]
 
 
@@ -154,7 +155,7 @@ def test_what_parties_refuse_their_lead_is_what_its_operator_sees() -> None:
         for name in PARTIES:
             world.masked(name, least=3)
         dying = world.works["clinic-c"]
-        dying.at_step = lambda at: die(world, "clinic-c") if at == "upload" else None
+        dying.at_step = lambda at: world.die("clinic-c") if at == "upload" else None
         with pytest.raises(MasksRefused, check=carries(check="members")):
             run(world, round_seconds=4)
         assert not world.events("round.merged")
@@ -198,6 +199,7 @@ def test_the_lead_that_follows_opens_no_sum_of_others_though_guests_began_again(
         for name in PARTIES[:2]:
             world.works[name] = type(world.works[name])(number=1)
             world.masked(name)
+        world.skip_once(lambda: len(world.events("party.joined")) == 2, 20)
         with pytest.raises(MasksRefused, check=carries(check="second sum")):
-            run(world, round_seconds=4)
+            run(world, round_seconds=20)
         assert not world.events("round.merged")

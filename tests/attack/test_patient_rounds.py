@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -198,7 +199,13 @@ def test_a_party_that_tells_no_patients_or_others_than_before_is_not_let_in() ->
         world.works["clinic-c"] = Sums(number=3, before=again)
         for name in PARTIES:
             world.party(name)
-        plan = rounds(rule="ffa", round_seconds=4, parties=PARTIES)
+        joined, refused = (
+            partial(world.events, "party.joined"),
+            partial(world.events, "party.refused"),
+        )
+        world.skip_once(lambda: len(joined()) == 2 and refused(), 20)  # nobody else joins
+        world.skip_once(lambda: len(refused()) == 2, 0, each_look=10)
+        plan = rounds(rule="ffa", round_seconds=20, parties=PARTIES)
         lead = Lead()
         federation = world.federation(plan, merging=lead)
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from channel_world import keyed
 from masks_world import party_masks
+from polling import wait_until
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import DataInvalid, SealtrainError
@@ -269,6 +270,30 @@ class FederatedWorld:
         """Let so many seconds pass for the lead, which looks at its clock twice a second."""
         self.skipped += seconds
 
+    def skip_once(
+        self, condition: Callable[[], object], seconds: float, *, each_look: float = 0.0
+    ) -> None:
+        """Let seconds pass for the lead once a condition holds, such as of its log.
+
+        Args:
+            condition: Asked again and again until it holds.
+            seconds: How many pass then.
+            each_look: How many pass from then on whenever the lead looks at its clock.
+        """
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(0.01):
+                if condition():
+                    self.skip(seconds)
+                    self.each_look += each_look
+                    return
+
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        self.stack.callback(thread.join, 10)
+        self.stack.callback(over.set)
+
     def party(self, name: str, at: str | None = None, **changed: Any) -> None:
         """A party that serves until the end; ``at`` another one's place."""
         place = at or name
@@ -308,11 +333,22 @@ class FederatedWorld:
         self.ended[place] = thread = threading.Thread(target=serve, daemon=True)
         thread.start()
 
-        def ended() -> None:
-            stop.set()
-            thread.join(10)
+        self.stack.callback(thread.join, 10)
+        self.stack.callback(self.end, place)
 
-        self.stack.callback(ended)
+    def end(self, place: str) -> None:
+        """Have a party end, which it does with its next caller at the latest."""
+        self.stops[place].set()
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(str(self.folder / f"{place}.sock"))
+
+    def die(self, place: str) -> None:
+        """End a party, and its conversation, before it goes on with its work; called by the work.
+
+        As a killed process it answers nothing any more.
+        """
+        self.end(place)
+        self.ended[place].join(10)
 
     def masked(self, name: str, *, threshold: int = 2, least: int = 2, **changed: Any) -> None:
         """A party whose update the lead must not read; the same name again: another guest of it."""
@@ -344,6 +380,7 @@ def federated_world(places: Sequence[str] = PARTIES) -> Iterator[FederatedWorld]
         carrier.serve()
         relay = Relay(folder / "lead.sock", [folder / f"{place}.sock" for place in places])
         stack.callback(relay.close)
+        wait_until(lambda: len(carrier.nodes) == len(places))
         yield FederatedWorld(
             folder=folder, stack=stack, log=RunLog(RUN_ID), carrier=carrier, relay=relay
         )

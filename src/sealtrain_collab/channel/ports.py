@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from sealtrain.base.hostport import written
 from sealtrain.errors import SealtrainError, UsageError
 
-__all__ = ["bind", "listening"]
+__all__ = ["Callers", "bind", "listening"]
 
 _log = logging.getLogger(__name__)
 _MAX_CONNECTIONS = 16
@@ -43,6 +43,46 @@ def bind(address: tuple[str, int], *, what: str) -> socket.socket:
         ) from error
 
 
+class Callers:
+    """The callers of a port, until ``end``.
+
+    Args:
+        listener: Where they call; its timeout is set. It stays open.
+    """
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._listener.settimeout(_POLL_S)  # a caller may be gone before it is accepted
+        self._woken, self._wake = os.pipe()
+        self._waiting = select.poll()
+        self._waiting.register(listener, select.POLLIN)
+        self._waiting.register(self._woken, select.POLLIN)
+        self._over = threading.Event()
+
+    def next(self) -> socket.socket | None:
+        """Wait for the next caller; ``None`` once the wait is over, or the port is closed."""
+        while True:
+            self._waiting.poll()
+            if self._over.is_set():
+                return None
+            try:
+                return self._listener.accept()[0]
+            except TimeoutError:
+                continue
+            except OSError:
+                return None
+
+    def end(self) -> None:
+        """End the wait for callers, at once."""
+        self._over.set()
+        os.write(self._wake, b"\0")
+
+    def close(self) -> None:
+        """Give back what waiting takes, once no thread waits."""
+        for end in (self._woken, self._wake):
+            os.close(end)
+
+
 @contextmanager
 def listening(
     where: tuple[str, int] | socket.socket,
@@ -69,12 +109,7 @@ def listening(
         UsageError: The address cannot be bound.
     """
     listener = where if isinstance(where, socket.socket) else bind(where, what=what)
-    listener.settimeout(_POLL_S)  # a caller may be gone before it is accepted
-    woken, wake = os.pipe()  # so that the end of the block waits for no time to pass
-    waiting = select.poll()
-    waiting.register(listener, select.POLLIN)
-    waiting.register(woken, select.POLLIN)
-    over = threading.Event()
+    callers = Callers(listener)
     slots = threading.BoundedSemaphore(connections)
     open_ones: set[socket.socket] = set()
 
@@ -93,16 +128,7 @@ def listening(
 
     def accept() -> None:
         full = False
-        while True:
-            waiting.poll()
-            if over.is_set():
-                return
-            try:
-                sock, _caller = listener.accept()
-            except TimeoutError:
-                continue
-            except OSError:
-                return
+        while (sock := callers.next()) is not None:
             if not slots.acquire(blocking=False):
                 sock.close()
                 if not full:  # once, however many call
@@ -119,11 +145,9 @@ def listening(
         host, port = listener.getsockname()[:2]
         yield host, port
     finally:
-        over.set()
-        os.write(wake, b"\0")
+        callers.end()
         thread.join()
-        for end in (woken, wake):
-            os.close(end)
+        callers.close()
         listener.close()
         for sock in tuple(open_ones):
             with contextlib.suppress(OSError):

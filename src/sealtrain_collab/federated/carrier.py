@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from sealtrain.errors import ChannelBroken, LimitExceeded, PeerUnreachable
+from sealtrain_collab.channel.ports import Callers
 from sealtrain_collab.federated.frames import (
     FROM_RELAY,
     LOST,
@@ -29,7 +30,6 @@ from sealtrain_collab.federated.frames import (
 
 __all__ = ["Carrier"]
 
-_POLL_S = 0.2
 _MAX_NODES = 4096
 _SILENT_S = 120.0  # a relay says each second which nodes there are
 _SPARE_S = 30.0
@@ -54,7 +54,7 @@ class Carrier:
 
     def __enter__(self) -> Self:
         self._listener = bound_socket(self.path)
-        self._listener.settimeout(_POLL_S)
+        self._callers = Callers(self._listener)
         return self
 
     def serve(self) -> None:
@@ -74,8 +74,10 @@ class Carrier:
         if self._relay is not None:
             with suppress(OSError):
                 self._relay.shutdown(socket.SHUT_RDWR)
+        self._callers.end()
         if self._thread is not None:
             self._thread.join()
+        self._callers.close()
         with suppress(OSError):  # before it is free for another one; a confined process leaves it
             self.path.unlink()
         self._listener.close()
@@ -112,11 +114,7 @@ class Carrier:
             self._waiting.pop(number, None)
 
     def _serve(self) -> None:
-        while not self._over.is_set():
-            try:
-                relay, _address = self._listener.accept()
-            except TimeoutError:
-                continue
+        while (relay := self._callers.next()) is not None:
             relay.settimeout(_SILENT_S)
             self._relay = relay
             try:

@@ -133,7 +133,7 @@ class Federation:
         monotonic: Clock that counts seconds: when the time of a round, or to join, is over.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what a run consists of
         self,
         rounds: Rounds,
         carrier: Carrier,
