@@ -260,14 +260,17 @@ def test_frames_that_come_late_are_added_as_they_are() -> None:
 
 
 def test_frames_that_come_after_their_time_come_to_nobody() -> None:
+    all_ended = threading.Event()
+
     def held(number: int, way: int, count: int, frame: bytes) -> list[tuple[int, bytes]]:
         if count == 2 and (number, way) == (0, 0):
-            time.sleep(4.0)
+            all_ended.wait(20)
         return [(number, frame)]
 
     world = World.of(3)
     with Crossing(world.membership.peer(0).address, held) as crossing:
         found = trained(world, crossing, seconds=1.0)
+        all_ended.set()
     assert all(isinstance(each, ENDS) for each in found), found
 
 

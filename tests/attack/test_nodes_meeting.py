@@ -26,6 +26,7 @@ from meeting_world import (
     nodes_world,
     other_compose,
 )
+from polling import wait_until
 from relays import altering, answered, carried, expect_only_a_handshake
 from world import signer
 
@@ -535,7 +536,7 @@ def test_a_wait_that_outlasts_every_lease_loses_none(world: World, tmp_path: Pat
 
         waiting = threading.Thread(target=wait, daemon=True)
         waiting.start()
-        time.sleep(5)
+        wait_until(lambda: min(len(at_lead), len(at_node)) >= 4, 20)  # each lasts for two of them
         with joining(world, 2, lead) as other:
             other.ready()
             waiting.join(20)
@@ -597,13 +598,14 @@ def test_a_join_of_one_meeting_seats_nobody_in_another_of_this_run_or_the_next(
         with all_joining(world, first):
             pass
     for run_id in (RUN_ID, "77" * 16):
-        run = Run(world, tmp_path, join_seconds=4)
+        run = Run(world, tmp_path)
         run.run_id = run_id
         with Lead(run) as again:
             expect_only_a_handshake(answered(again.address, bytes(recorded)))
             with Node(world, 1, again.address) as node:
                 welcome = node.welcomed()
             assert (welcome.run_id, welcome.session == session) == (run_id, False)
+            run.keeper.refusal = LeaseStale("the others are not awaited")
 
 
 def test_a_node_is_known_by_the_address_that_it_listens_at(world: World, lead: Lead) -> None:

@@ -45,13 +45,19 @@ class Requests:
 
 
 @contextmanager
-def softly(end: Callable[[], None]) -> Iterator[None]:
+def softly(
+    end: Callable[[], None], *, monotonic: Callable[[], float] = time.monotonic
+) -> Iterator[None]:
     """While inside, SIGTERM calls ``end``, and a later one ends the process.
 
     In the main thread of a process that serves only the run. Where a signal came, it stays so
     afterwards: the process is about to end.
+
+    Args:
+        end: Asks for the end.
+        monotonic: Clock that counts seconds: which signals are one request.
     """
-    requests = Requests()
+    requests = Requests(monotonic)
 
     def act(number: int, _frame: object) -> None:
         match requests.repeated():

@@ -153,7 +153,7 @@ def supervised(
         RankLost: The run's process was lost more often than ``endures.restarts``.
         KeyboardInterrupt: SIGTERM came while no process ran, or one had not begun to train.
     """
-    with _Ending().heeded() as ending:
+    with _Ending(monotonic).heeded() as ending:
         work, until, reached, pause = begin, 0.0, "", endures.first_pause
         attempt = lost = 0
         while True:
@@ -188,9 +188,11 @@ def supervised(
 class _Ending:
     """What SIGTERM to the supervisor does."""
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic: Callable[[], float]) -> None:
         self.process: BaseProcess | None = None
-        self.asked = Requests()
+        self.asked = Requests(monotonic)
+        self._starting = False
+        self._due: list[bool] = []
 
     @contextlib.contextmanager
     def heeded(self) -> Iterator[_Ending]:
@@ -206,23 +208,34 @@ class _Ending:
 
     def start(self, process: BaseProcess) -> None:
         """Start a process that the signal is passed on to, once it can heed it."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # also for the new process
+        self._starting = True  # a library's thread may take the signal nevertheless
         try:
             process.start()
             self.process = process
         finally:
+            self._starting = False
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        while self._due:
+            _end(process, now=self._due.pop(0))
 
     def _pass_on(self, _number: int, _frame: object) -> None:
         repeated = self.asked.repeated()
         if repeated is None:
             return
-        if self.process is None:
+        if self._starting and self.process is None:
+            self._due.append(repeated)
+        elif self.process is None:
             raise KeyboardInterrupt
-        if repeated:
-            self.process.kill()
         else:
-            self.process.terminate()
+            _end(self.process, now=repeated)
+
+
+def _end(process: BaseProcess, *, now: bool) -> None:
+    if now:
+        process.kill()
+    else:
+        process.terminate()
 
 
 def _newest(out: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import pickle
 import signal
@@ -10,12 +11,14 @@ import struct
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from carrying import carries
 from polling import wait_until
 
 from sealtrain.errors import (
@@ -74,14 +77,20 @@ class Story(Beside):
     def processes(self) -> list[int]:
         return [int(path.name.split("-")[2]) for path in sorted(self.out.glob("try-*"))]
 
-    def told(self, seconds: float = 5.0, **more: Any) -> Any:
+    def told(
+        self,
+        seconds: float = 5.0,
+        *,
+        monotonic: Callable[[], float] | None = None,
+        **more: Any,
+    ) -> Any:
         return supervised(
             self.attempt,
             self.attempt,
             out=self.out,
             endures=Endurance(seconds=seconds, first_pause=0.01, **more),
             beside=self,
-            monotonic=lambda: self.now,
+            monotonic=monotonic or (lambda: self.now),
             sleep=self.sleep,
         )
 
@@ -152,6 +161,23 @@ def test_it_passes_on_that_it_is_told_to_end_and_starts_no_other_process(tmp_pat
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_signal_while_the_process_starts_is_passed_on_to_it(tmp_path: Path) -> None:
+    """A thread of a library takes it, although the main one blocks it then."""
+    rest, starts_slowly = threading.Event(), [True]
+    thread = threading.Thread(target=rest.wait)
+    thread.start()
+    os.register_at_fork(after_in_parent=lambda: starts_slowly and time.sleep(0.3))
+    try:
+        story = Story(tmp_path, told_to_end, done(1))
+        with pytest.raises(RunStopped, check=carries(check="signal")):
+            story.told(restarts=3)
+        assert len(story.processes) == 1
+    finally:
+        starts_slowly.clear()
+        rest.set()
+        thread.join()
+
+
 def test_a_process_that_does_not_heed_the_signal_is_not_started_again(tmp_path: Path) -> None:
     def dies() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -173,7 +199,7 @@ def test_one_signal_to_the_whole_group_is_one_request_to_end(tmp_path: Path) -> 
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getppid(), signal.SIGTERM)
             os.kill(os.getppid(), signal.SIGTERM)
-            time.sleep(0.5)
+            time.sleep(0.5)  # until the supervisor has passed on what it would
             os.kill(os.getpid(), signal.SIGTERM)
             if asked == ["end"]:
                 raise RunStopped("told to end", check="signal")
@@ -186,16 +212,20 @@ def test_one_signal_to_the_whole_group_is_one_request_to_end(tmp_path: Path) -> 
 
 
 def test_a_later_signal_kills_a_process_that_goes_on(tmp_path: Path) -> None:
+    now = mmap.mmap(-1, 8)  # seconds, shared with the process
+
     def works() -> None:
-        with softly(lambda: None):
+        asked: list[int] = []
+        with softly(lambda: asked.append(now[0]), monotonic=lambda: 0.0):
             os.kill(os.getppid(), signal.SIGTERM)
-            time.sleep(SAME_SECONDS + 0.3)
+            wait_until(lambda: asked, 20)
+            now[0] = int(SAME_SECONDS)
             os.kill(os.getppid(), signal.SIGTERM)
             time.sleep(20)
 
     story = Story(tmp_path, works, done(1))
     with pytest.raises(RankLost):
-        story.told(restarts=3)
+        story.told(restarts=3, monotonic=lambda: float(now[0]))
     assert len(story.processes) == 1
 
 
@@ -203,14 +233,14 @@ def test_a_later_signal_kills_a_process_that_goes_on(tmp_path: Path) -> None:
 def test_a_run_without_a_supervisor_counts_requests_too(later: bool) -> None:
     program = textwrap.dedent(
         f"""
-        import os, signal, time
+        import os, signal
         from sealtrain.guest.ending import SAME_SECONDS, softly
-        asked = []
-        with softly(lambda: asked.append("end")):
+        asked, now = [], [0.0]
+        with softly(lambda: asked.append("end"), monotonic=lambda: now[0]):
             for _ in range(3):
                 os.kill(os.getpid(), signal.SIGTERM)
             if {later}:
-                time.sleep(SAME_SECONDS + 0.1)
+                now[0] += SAME_SECONDS
                 os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)  # late, while the process leaves
         print(asked)

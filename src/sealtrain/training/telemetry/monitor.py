@@ -159,6 +159,7 @@ class Monitor:
         port: int | None = None,
         lease_left: Callable[[], float] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        every: float = _TICK_SECONDS,
     ) -> None:
         """Start nothing yet.
 
@@ -171,12 +172,14 @@ class Monitor:
                 ``None``.
             lease_left: Seconds until the keys must not be used any longer.
             clock: Seconds, never going back.
+            every: Seconds between two looks of the watch.
         """
         self._wanted = Monitoring() if monitoring is None else monitoring
         self._rows_per_step = rows_per_step
         self._port = port
         self._lease_left = lease_left
         self._clock = clock
+        self._every = every
         self._folder = folder
         self._stack = ExitStack()
         self._over = threading.Event()
@@ -285,7 +288,7 @@ class Monitor:
             return self._gauges.read()
 
     def _watch(self) -> None:
-        while not self._over.wait(_TICK_SECONDS):
+        while not self._over.wait(self._every):
             try:
                 self.look()
             except OSError:  # the next tick reads again

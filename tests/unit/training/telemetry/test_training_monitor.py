@@ -10,6 +10,7 @@ from typing import IO, Any
 
 import httpx
 import pytest
+from polling import wait_until
 from training_world import (
     CANARY,
     checkpoint_store,
@@ -258,7 +259,7 @@ def test_a_loss_that_is_no_number_is_shown_as_such() -> None:
 def alerting(folder: Path, *, lease_left: Any) -> Monitor:
     alert = Alert(when="lease-seconds-left", threshold=60.0)
     wanted = Monitoring(alerts=(alert,), alert_to="file")
-    return Monitor(wanted, folder=folder, lease_left=lease_left)
+    return Monitor(wanted, folder=folder, lease_left=lease_left, every=0.01)
 
 
 def test_an_alert_that_a_full_disk_did_not_take_is_written_later(tmp_path: Path) -> None:
@@ -266,14 +267,11 @@ def test_an_alert_that_a_full_disk_did_not_take_is_written_later(tmp_path: Path)
     folder.write_text("no folder: every write below it fails")
     with alerting(folder, lease_left=lambda: 5.0) as monitor:
         monitor.watch()
-        deadline = time.monotonic() + 10
-        while not monitor.shown.alerts and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: monitor.shown.alerts, 10)
         assert monitor.shown.alerts == {"lease-seconds-left": 1}
         folder.unlink()
         folder.mkdir()
-        while not (folder / ALERTS_FILE).exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until((folder / ALERTS_FILE).exists, 10)
     lines = (folder / ALERTS_FILE).read_text().splitlines()
     assert [json.loads(line)["alert"] for line in lines] == ["lease-seconds-left"]
 
@@ -289,9 +287,7 @@ def test_the_watch_goes_on_after_a_tick_that_could_not_read(tmp_path: Path) -> N
 
     with alerting(tmp_path, lease_left=left) as monitor:
         monitor.watch()
-        deadline = time.monotonic() + 10
-        while not monitor.shown.alerts and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: monitor.shown.alerts, 10)
         monitor.step(1, {})
     assert monitor.shown.alerts == {"lease-seconds-left": 1}
 
@@ -302,10 +298,7 @@ def test_a_fault_of_the_watch_ends_the_training_and_not_silently(tmp_path: Path)
 
     def training(monitor: Monitor) -> None:
         monitor.watch()
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            monitor.step(1, {})
-            time.sleep(0.05)
+        wait_until(lambda: monitor.step(1, {}), 10)
 
     with alerting(tmp_path, lease_left=left) as monitor, pytest.raises(ZeroDivisionError):
         training(monitor)
