@@ -140,12 +140,6 @@ def dying_in_round_two(world: FederatedWorld) -> threading.Event:
     return gone
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.01)
-
-
 @pytest.fixture
 def leads(tmp_path: Path) -> Iterator[Leads]:
     with federated_world() as world:
