@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import collecting
 import keeping
 import programs
 import pytest
@@ -32,21 +33,45 @@ _RECURSION_LIMIT = sys.getrecursionlimit()
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
+collecting.COLLECTING = True
+
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Skip what needs a missing program; keep what a failing test printed."""
+    """Skip what needs a missing program, keep what a failing test printed, and watch collection.
+
+    A plugin may have loaded some of the training stack before.
+    """
     config.pluginmanager.register(programs)
     keeping.keep_output(config)
+    config.stash[collecting.LOADED] = dict.fromkeys(collecting.stack_loaded(), "before collection")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Note which file loaded a package that collection should not load."""
+    report = yield
+    for package in collecting.stack_loaded():
+        collector.config.stash[collecting.LOADED].setdefault(package, collector.nodeid)
+    return report
+
+
+def pytest_collection_finish() -> None:
+    """Have what is imported from now on run whole."""
+    collecting.COLLECTING = False
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
-    """Give every test the interpreter's recursion limit, as a process of sealtrain has it.
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Load what the test's file deferred, and give the test the interpreter's recursion limit.
 
-    py-evm's libraries raise it to 100,000 where they are imported, that is in every worker that
-    collects the chain's tests. Nested JSON overflows the stack there before the limit is reached,
-    and the worker dies instead of seeing ``RecursionError``.
+    py-evm's libraries raise the limit to 100,000 where they are imported. Nested JSON overflows the
+    stack there before the limit is reached, and the worker dies instead of seeing
+    ``RecursionError``. A process of sealtrain has the interpreter's.
     """
+    if isinstance(item, pytest.Function):
+        collecting.load_deferred(item.module)
     sys.setrecursionlimit(_RECURSION_LIMIT)
 
 
@@ -93,6 +118,26 @@ def postgres() -> Iterator[Server]:
 
     with postgres_server() as server:
         yield server
+
+
+@pytest.fixture
+def cuda() -> None:
+    """Skip the test where no CUDA device is."""
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Compute in one thread: models that are too small to share out."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -18,17 +18,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from console_world import (
-    FORGED_ID,
-    HOSTILE,
-    LIVE_ID,
-    PAGES,
-    ConsoleWorld,
-    completed_run,
-    console_world,
-    forged,
-    live_run,
-)
+from collecting import COLLECTING
+from hostile import HOSTILE
 from manifest_world import RUN_ID
 
 from sealtrain.base.canonical import canonical_json
@@ -38,11 +29,24 @@ from sealtrain.manifest import form
 from sealtrain.manifest.files import examine_file
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.verify import Report, examine
-from sealtrain.web.app import console_app
 from sealtrain.web.curves import Curves
 from sealtrain.web.examined import Examinations
 from sealtrain.web.serving import serving
 from sealtrain.web.sources import Sources
+
+if not COLLECTING:
+    from console_world import (
+        FORGED_ID,
+        LIVE_ID,
+        PAGES,
+        ConsoleWorld,
+        completed_run,
+        console_world,
+        forged,
+        live_run,
+    )
+
+    from sealtrain.web.app import console_app
 
 CHECKS = f"/runs/{RUN_ID}/checks"
 STORE = f"/runs/{RUN_ID}/store"

@@ -15,15 +15,20 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from console_world import HOSTILE, LIVE_ID, PAGES, ConsoleWorld, console_world, live_run, visited
+from collecting import COLLECTING
+from hostile import HOSTILE
 from http_server import Handler, http_served
 from manifest_world import RUN_ID
 
-from sealtrain.web.app import console_app
 from sealtrain.web.curves import Curves
 from sealtrain.web.policy import MAX_BODY_BYTES
 from sealtrain.web.serving import serving
 from sealtrain.web.sources import Sources
+
+if not COLLECTING:
+    from console_world import LIVE_ID, PAGES, ConsoleWorld, console_world, live_run, visited
+
+    from sealtrain.web.app import console_app
 
 
 @pytest.fixture(scope="module")

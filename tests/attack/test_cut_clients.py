@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 from carrying import carries
 from channel_world import COMPOSE, NOW, guest, talking
-from cut_world import PARTIES, RUN_ID, cut_recipe, one_thread, own_dataset, site
+from collecting import COLLECTING
 from polling import wait_until
 from world import digest, identity
 
@@ -29,17 +28,22 @@ from sealtrain.errors import (
 )
 from sealtrain.signing.dsse import Envelope
 from sealtrain_collab.channel.proofs import ProveKey
-from sealtrain_collab.cut.activations import Row
 from sealtrain_collab.cut.messages import Ask, Begin, Joined, Known, receive_message, send_message
 from sealtrain_collab.cut.states import Note
+
+if not COLLECTING:
+    import torch
+    from cut_world import RUN_ID, cut_recipe, own_dataset, site
+
+    from sealtrain_collab.cut.activations import Row
 
 pytestmark = [
     pytest.mark.claim("C83"),
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
-    pytest.mark.usefixtures(one_thread.__name__),
+    pytest.mark.usefixtures("one_thread"),
 ]
 
-A, B = PARTIES
+A, B = "hospital-a", "hospital-b"
 
 
 @pytest.fixture(scope="module")

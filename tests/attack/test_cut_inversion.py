@@ -8,15 +8,19 @@ nearest. With no layer in front this is a look-up; with one it is a search over 
 from __future__ import annotations
 
 import pytest
-import torch
-from cut_world import SHAPE, batch_of, model_of, one_thread
+from collecting import COLLECTING
 
-from sealtrain_collab.cut.activations import Form, restored, rows_of
-from sealtrain_collab.cut.cut import Front
+if not COLLECTING:
+    import torch
+    from cut_world import SHAPE, batch_of, model_of
 
-pytestmark = pytest.mark.usefixtures(one_thread.__name__)
+    from sealtrain_collab.cut.activations import Form, restored, rows_of
+    from sealtrain_collab.cut.cut import Front
 
-WORDS = SHAPE["vocab_size"]
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+if not COLLECTING:
+    WORDS = SHAPE["vocab_size"]
 
 
 def seen(front: Front, ids: torch.Tensor, form: Form) -> torch.Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from channel_world import talking
-from cut_world import PARTIES, RUN_ID, TARGET, Site, cut_recipe, one_thread, site
+from collecting import COLLECTING
 from polling import wait_until
 from world import digest
 
@@ -22,7 +22,6 @@ from sealtrain.keys.derive import joint_key
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.signing.runlog import RunLog
 from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
-from sealtrain_collab.cut.learning import Learning
 from sealtrain_collab.cut.messages import Ask, Begin, Joined, Known, receive_message, send_message
 from sealtrain_collab.cut.states import (
     STATE_PURPOSE,
@@ -33,11 +32,17 @@ from sealtrain_collab.cut.states import (
     require_agreement,
 )
 
+if not COLLECTING:
+    from cut_world import PARTIES, RUN_ID, TARGET, Site, cut_recipe, site
+
+    from sealtrain_collab.cut.learning import Learning
+
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
-    pytest.mark.usefixtures(one_thread.__name__),
+    pytest.mark.usefixtures("one_thread"),
 ]
-A, B = PARTIES
+if not COLLECTING:
+    A, B = PARTIES
 STEPS = 12
 EVERY = 2
 

@@ -5,25 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
-import torch
 from channel_world import COMPOSE, guest
-from pads_world import (
-    RUN_ID,
-    Address,
-    Watched,
-    dealing,
-    dealt,
-    masks_seen,
-    random_entries,
-    random_matrix,
-    talk,
-)
+from collecting import COLLECTING
 from relays import Meddle, Relay, answered, expect_only_a_handshake, honest, relayed
 from world import signer
 
@@ -40,18 +29,34 @@ from sealtrain.errors import (
 from sealtrain_collab.channel.answers import receive_answer
 from sealtrain_collab.channel.channel import AttestedChannel, connect
 from sealtrain_collab.channel.proofs import ProveKey
-from sealtrain_collab.pads.dealer import RemoteDealer
-from sealtrain_collab.pads.engine import Inside, UnderPads
-from sealtrain_collab.pads.matrix import PublicMatrix
-from sealtrain_collab.pads.tensors import octets
+
+if not COLLECTING:
+    import torch
+    from pads_world import (
+        RUN_ID,
+        Address,
+        Watched,
+        dealing,
+        dealt,
+        masks_seen,
+        random_entries,
+        random_matrix,
+        talk,
+    )
+
+    from sealtrain_collab.pads.dealer import RemoteDealer
+    from sealtrain_collab.pads.engine import Inside, UnderPads
+    from sealtrain_collab.pads.matrix import PublicMatrix
+    from sealtrain_collab.pads.tensors import octets
 
 once = pytest.mark.claim("C85")
 proven = pytest.mark.claim("C73")
 OTHER = canonical_json({"name": "another-deployment", "manifest_version": 2})
 OTHER_RUN = "cd" * 16
-MATRIX = random_matrix()
-ENTRIES = random_entries(MATRIX, "forward")
-ZERO = PublicMatrix(torch.zeros(64, 64, dtype=torch.int8))
+if not COLLECTING:
+    MATRIX = random_matrix()
+    ENTRIES = random_entries(MATRIX, "forward")
+    ZERO = PublicMatrix(torch.zeros(64, 64, dtype=torch.int8))
 
 
 class Guest:
@@ -72,10 +77,12 @@ class Guest:
         return masks_seen(self.accelerator, ENTRIES)
 
 
-@contextmanager
-def at(address: Address, run_id: str = RUN_ID) -> Iterator[Guest]:
-    with closing(dealt(address, talk(run_id))) as dealer:
-        yield Guest(dealer)
+if not COLLECTING:
+
+    @contextmanager
+    def at(address: Address, run_id: str = RUN_ID) -> Iterator[Guest]:
+        with closing(dealt(address, talk(run_id))) as dealer:
+            yield Guest(dealer)
 
 
 def recorded(address: Address) -> Relay:
@@ -304,12 +311,12 @@ def framed(kind: int, body: bytes) -> bytes:
     return struct.pack(">BI", kind, len(body)) + body
 
 
-STRANGERS = {
-    "a matrix in a frame": framed(1, struct.pack(">II", 64, 64) + bytes(64 * 64)),
-    "a beginning in a frame": framed(3, bytes(16 + 1168)),
-    "rows in a frame": framed(4, ZERO.digest + struct.pack(">IQI", 0, 0, 9)),
-    "nothing": b"",
-    "a hello of another kind": struct.pack(">I", 2) + b"{}",
+STRANGERS: dict[str, Callable[[], bytes]] = {
+    "a matrix in a frame": lambda: framed(1, struct.pack(">II", 64, 64) + bytes(64 * 64)),
+    "a beginning in a frame": lambda: framed(3, bytes(16 + 1168)),
+    "rows in a frame": lambda: framed(4, ZERO.digest + struct.pack(">IQI", 0, 0, 9)),
+    "nothing": lambda: b"",
+    "a hello of another kind": lambda: struct.pack(">I", 2) + b"{}",
 }
 
 
@@ -318,7 +325,7 @@ STRANGERS = {
 def test_a_caller_without_a_proof_is_told_nothing_and_changes_nothing(stranger: str) -> None:
     with dealing(frame_seconds=0.5) as address, at(address) as one:
         one.multiply()
-        assert answered(address, STRANGERS[stranger]) == b""
+        assert answered(address, STRANGERS[stranger]()) == b""
         one.multiply()
 
 
@@ -363,12 +370,13 @@ def test_rows_are_dealt_in_order_and_each_once(first: int) -> None:
 
 # --- Limits -------------------------------------------------------------------------------------
 
+if not COLLECTING:
 
-@contextmanager
-def speaking(address: Address, run_id: str = RUN_ID) -> Iterator[AttestedChannel]:
-    """A proven guest that says what it likes."""
-    with connect(address, talk(run_id), timeout=10.0) as channel:
-        yield channel
+    @contextmanager
+    def speaking(address: Address, run_id: str = RUN_ID) -> Iterator[AttestedChannel]:
+        """A proven guest that says what it likes."""
+        with connect(address, talk(run_id), timeout=10.0) as channel:
+            yield channel
 
 
 def said_to(channel: AttestedChannel, **fields: Any) -> dict[str, Any]:
@@ -451,10 +459,12 @@ def test_a_dealer_deals_for_no_guest_of_another_deployment(proof: Any) -> None:
 
 
 @proven
-@pytest.mark.parametrize("context", [{}, {"run_id": "ab"}, {"run_id": RUN_ID, "more": 1}])
-def test_a_session_is_of_a_run(context: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("run_id", "more"), [(None, {}), ("ab", {}), (True, {"more": 1})])
+def test_a_session_is_of_a_run(run_id: str | bool | None, more: dict[str, Any]) -> None:
     from dataclasses import replace
 
+    named = RUN_ID if run_id is True else run_id
+    context = more if named is None else {"run_id": named, **more}
     with dealing() as address:
         supplier = RemoteDealer(*address, replace(talk(), context=context), seconds=10.0)
         supplier.begin()

@@ -15,15 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from console_world import (
-    LIVE_ID,
-    PAGES,
-    ConsoleWorld,
-    completed_run,
-    console_world,
-    live_run,
-    visited,
-)
+from collecting import COLLECTING
 from hostile import HARMLESS, HOSTILE_TEXTS, LOOK, admitting, places_of_text, put
 from http_server import Handler, Server, running
 from lock_mutants import locks
@@ -42,10 +34,22 @@ from sealtrain.recipe.compose import build_compose
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.lockfile import parse_lock
 from sealtrain.walk.prepared import Prepared
-from sealtrain.web.app import console_app
 from sealtrain.web.curves import Curves
 from sealtrain.web.serving import serving
-from sealtrain.web.walk import WALK
+
+if not COLLECTING:
+    from console_world import (
+        LIVE_ID,
+        PAGES,
+        ConsoleWorld,
+        completed_run,
+        console_world,
+        live_run,
+        visited,
+    )
+
+    from sealtrain.web.app import console_app
+    from sealtrain.web.walk import WALK
 
 PHONE = 390
 AT_ONCE = 60

@@ -13,54 +13,55 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
-from pads_world import Watched
-from torch import nn
+from collecting import COLLECTING
 
-from sealtrain_collab.pads.engine import UnderPads
-from sealtrain_collab.pads.linear import PadsLinear, Stack
+if not COLLECTING:
+    import torch
+    from pads_world import Watched
+    from torch import nn
 
-Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""The other side: given what is masked and the weights on the right, their product."""
+    from sealtrain_collab.pads.engine import UnderPads
+    from sealtrain_collab.pads.linear import PadsLinear, Stack
 
+    Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    """The other side: given what is masked and the weights on the right, their product."""
 
-class _InsecureProduct(torch.autograd.Function):
-    """X W^T and dY W, each under a Gaussian mask."""
+    class _InsecureProduct(torch.autograd.Function):
+        """X W^T and dY W, each under a Gaussian mask."""
 
-    @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor, layer: InsecureFloatMaskLinear) -> torch.Tensor:
-        ctx.layer = layer
-        return layer.masked(inputs, layer.weight.T)
+        @staticmethod
+        def forward(ctx: Any, inputs: torch.Tensor, layer: InsecureFloatMaskLinear) -> torch.Tensor:
+            ctx.layer = layer
+            return layer.masked(inputs, layer.weight.T)
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return ctx.layer.masked(gradients[0], ctx.layer.weight), None
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+            return ctx.layer.masked(gradients[0], ctx.layer.weight), None
 
+    class InsecureFloatMaskLinear(nn.Module):
+        """Stands where a frozen ``nn.Linear`` stood; inputs and gradients leave under float masks.
 
-class InsecureFloatMaskLinear(nn.Module):
-    """Stands where a frozen ``nn.Linear`` stood; its inputs and gradients leave under float masks.
+        Args:
+            layer: The layer.
+            sigma: Standard deviation of masks, as a multiple of that of what they mask.
+            multiply: The other side.
+        """
 
-    Args:
-        layer: The layer.
-        sigma: Standard deviation of masks, as a multiple of that of what they mask.
-        multiply: The other side.
-    """
+        def __init__(self, layer: nn.Linear, sigma: float, multiply: Multiply) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(layer.weight.detach(), requires_grad=False)
+            self.bias = layer.bias
+            self._sigma, self._multiply = sigma, multiply
 
-    def __init__(self, layer: nn.Linear, sigma: float, multiply: Multiply) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(layer.weight.detach(), requires_grad=False)
-        self.bias = layer.bias
-        self._sigma, self._multiply = sigma, multiply
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            """As ``nn.Linear``, but for rounding."""
+            outputs: torch.Tensor = _InsecureProduct.apply(inputs, self)  # type: ignore[no-untyped-call]
+            return outputs if self.bias is None else outputs + self.bias
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """As ``nn.Linear``, but for rounding."""
-        outputs: torch.Tensor = _InsecureProduct.apply(inputs, self)  # type: ignore[no-untyped-call]
-        return outputs if self.bias is None else outputs + self.bias
-
-    def masked(self, secret: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-        """``secret @ factor``, made by the other side under a mask that is taken off again."""
-        mask = torch.randn_like(secret) * (self._sigma * secret.std())
-        return self._multiply(secret + mask, factor) - mask @ factor
+        def masked(self, secret: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+            """``secret @ factor``, made by the other side under a mask that is taken off again."""
+            mask = torch.randn_like(secret) * (self._sigma * secret.std())
+            return self._multiply(secret + mask, factor) - mask @ factor
 
 
 WORDS, WIDTH = 256, 48

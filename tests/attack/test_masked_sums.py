@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from carrying import carries
+from collecting import COLLECTING
 from masks_world import (
     BROKER,
     RUN_ID,
@@ -21,7 +22,6 @@ from masks_world import (
     masks_world,
     owner_id,
 )
-from scipy.stats import chisquare, pearsonr
 from world import signer
 
 from sealtrain.base.canonical import parse_json
@@ -38,6 +38,9 @@ from sealtrain_collab.federated.masks.lead import Summing
 from sealtrain_collab.federated.masks.messages import Introduction, Task
 from sealtrain_collab.federated.masks.party import Revealed
 from sealtrain_collab.federated.masks.ring import encode
+
+if not COLLECTING:
+    from scipy.stats import chisquare, pearsonr
 
 BOUND = 2.0**-25 + 2.0**-40
 """Of the mean: half a step of the fixed point, and rounding in float64."""

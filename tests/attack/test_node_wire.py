@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import torch.distributed as dist
 from carrying import carries
+from collecting import COLLECTING
 from polling import wait_until
-from wire_world import Relay, World, in_threads, ranks
 
 from sealtrain.errors import (
     ChannelBroken,
@@ -33,6 +31,11 @@ from sealtrain.errors import (
 from sealtrain.training.distributed.wire.identity import NodeKey
 from sealtrain.training.distributed.wire.meeting import Wire
 from sealtrain.training.distributed.wire.membership import Listener, Membership, Peer
+
+if not COLLECTING:
+    import torch
+    import torch.distributed as dist
+    from wire_world import Relay, World, in_threads, ranks
 
 SHORT = 3.0
 CANARY = b"canary-of-a-gradient-0123456789!"
@@ -412,16 +415,18 @@ def test_a_wire_that_is_cut_in_the_middle_of_a_tensor_ends_the_group() -> None:
         assert found.check in ("wire", "peer")
 
 
-class Crumbled(Relay):
-    """A network that delivers a few bytes at a time, and pauses."""
+if not COLLECTING:
 
-    def _pass(self, target: socket.socket, data: bytes) -> None:
-        view, step = memoryview(data), 1
-        while view:
-            target.sendall(view[:step])
-            view = view[step:]
-            step = min(step * 3, 40_000)
-        time.sleep(0.001)
+    class Crumbled(Relay):
+        """A network that delivers a few bytes at a time, and pauses."""
+
+        def _pass(self, target: socket.socket, data: bytes) -> None:
+            view, step = memoryview(data), 1
+            while view:
+                target.sendall(view[:step])
+                view = view[step:]
+                step = min(step * 3, 40_000)
+            time.sleep(0.001)
 
 
 @pytest.mark.claim("C156")

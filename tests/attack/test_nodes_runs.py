@@ -8,10 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from carrying import carries
-from nodes_world import Nodes, recipe_of, weights
+from collecting import COLLECTING
 from polling import wait_until
 from ports import free_port
 from relays import altering, carried
@@ -25,6 +24,10 @@ from sealtrain.errors import (
     SealtrainError,
 )
 from sealtrain.manifest import form
+
+if not COLLECTING:
+    import torch
+    from nodes_world import Nodes, recipe_of, weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
 

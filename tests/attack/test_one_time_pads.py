@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from carrying import carries
-from pads_world import Watched, masks_seen, random_entries, random_matrix, tiny_model, trained
+from collecting import COLLECTING
 
 from sealtrain.base.secret import Secret
 from sealtrain.errors import (
@@ -24,15 +23,20 @@ from sealtrain.errors import (
     UsageError,
     WrongKey,
 )
-from sealtrain_collab.pads.engine import Inside, UnderPads
-from sealtrain_collab.pads.exact import Float64
-from sealtrain_collab.pads.field import HALF, PRIME
-from sealtrain_collab.pads.freivalds import Freivalds
-from sealtrain_collab.pads.masks import Masks, MaskStream, drawn_secret
-from sealtrain_collab.pads.matrix import DIRECTIONS, Direction, PublicMatrix
-from sealtrain_collab.pads.pads import InGuest, Pads
-from sealtrain_collab.pads.pool import OwnPool, Pool, write_pool
-from sealtrain_collab.pads.protect import protect
+
+if not COLLECTING:
+    import torch
+    from pads_world import Watched, masks_seen, random_entries, random_matrix, tiny_model, trained
+
+    from sealtrain_collab.pads.engine import Inside, UnderPads
+    from sealtrain_collab.pads.exact import Float64
+    from sealtrain_collab.pads.field import HALF, PRIME
+    from sealtrain_collab.pads.freivalds import Freivalds
+    from sealtrain_collab.pads.masks import Masks, MaskStream, drawn_secret
+    from sealtrain_collab.pads.matrix import DIRECTIONS, Direction, PublicMatrix
+    from sealtrain_collab.pads.pads import InGuest, Pads
+    from sealtrain_collab.pads.pool import OwnPool, Pool, write_pool
+    from sealtrain_collab.pads.protect import protect
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 seen_by = pytest.mark.claim("C60")
@@ -65,7 +69,7 @@ def correlation(left: torch.Tensor, right: torch.Tensor) -> float:
 
 
 @seen_by
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("content", ["zeros", "largest", "one row again", "random"])
 def test_whatever_is_multiplied_the_accelerator_sees_even_chance(
     content: str, direction: Direction
@@ -403,8 +407,8 @@ def changed(row: int, column: int, by: int) -> Callable[[torch.Tensor], torch.Te
 
 @altered
 @pytest.mark.parametrize("checks", [1, 2])
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("by", [1, -1, 1 << 16, HALF, -(1 << 30), 1 << 31])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("by", [1, -1, 1 << 16, (1 << 30) - 1, -(1 << 30), 1 << 31])
 def test_a_single_altered_entry_is_caught_wherever_it_is(
     direction: Direction, by: int, checks: int
 ) -> None:
@@ -444,8 +448,8 @@ def test_another_form_of_the_right_number_opens_to_the_same_or_not_at_all(place:
     assert torch.equal(opened, Inside().product(matrix, "forward", entries))
 
 
-LIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "zeros": torch.zeros_like,
+LIES: dict[str, Callable[[Any], torch.Tensor]] = {
+    "zeros": lambda answer: torch.zeros_like(answer),
     "rows swapped": lambda answer: answer.roll(1, dims=0),
     "columns swapped": lambda answer: answer.roll(1, dims=1),
     "negated": lambda answer: -answer,
@@ -458,7 +462,7 @@ LIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @altered
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("lie", LIES)
 def test_no_other_answer_passes(lie: str, direction: Direction) -> None:
     matrix = random_matrix()
@@ -510,29 +514,30 @@ def test_training_stops_at_an_altered_product_and_no_weight_has_moved(way: str) 
 MANY_ROWS = 30_000
 """Rows of the small matrix that leave in more than three requests."""
 
+if not COLLECTING:
 
-class InTurn(Watched):
-    """Keeps the answers of one product, and may give them out in another order."""
+    class InTurn(Watched):
+        """Keeps the answers of one product, and may give them out in another order."""
 
-    def __init__(self, order: Callable[[int], int] = lambda place: place) -> None:
-        super().__init__()
-        self.answers: list[torch.Tensor] = []
-        self.order = order
-        self.altered: int | None = None
-        self.out = self.most_out = 0
+        def __init__(self, order: Callable[[int], int] = lambda place: place) -> None:
+            super().__init__()
+            self.answers: list[torch.Tensor] = []
+            self.order = order
+            self.altered: int | None = None
+            self.out = self.most_out = 0
 
-    def product(self, *asked: Any) -> Callable[[], torch.Tensor]:
-        place = len(self.answers)
-        self.answers.append(super().product(*asked)())
-        self.out += 1
-        self.most_out = max(self.most_out, self.out)
+        def product(self, *asked: Any) -> Callable[[], torch.Tensor]:
+            place = len(self.answers)
+            self.answers.append(super().product(*asked)())
+            self.out += 1
+            self.most_out = max(self.most_out, self.out)
 
-        def answer() -> torch.Tensor:
-            self.out -= 1
-            found = self.answers[self.order(place)]
-            return changed(0, 0, 1)(found) if place == self.altered else found
+            def answer() -> torch.Tensor:
+                self.out -= 1
+                found = self.answers[self.order(place)]
+                return changed(0, 0, 1)(found) if place == self.altered else found
 
-        return answer
+            return answer
 
 
 @in_parts
@@ -576,16 +581,18 @@ def test_an_entry_that_is_altered_in_the_last_request_is_caught() -> None:
     assert engine.spent.products == 1
 
 
-class Crooked(InGuest):
-    """A dealer that adds something to what it deals: it would come out in the product."""
+if not COLLECTING:
 
-    def product(self, *asked: Any) -> Callable[[], torch.Tensor]:
-        honest = super().product(*asked)
-        return lambda: changed(2, 3, 5)(honest())
+    class Crooked(InGuest):
+        """A dealer that adds something to what it deals: it would come out in the product."""
+
+        def product(self, *asked: Any) -> Callable[[], torch.Tensor]:
+            honest = super().product(*asked)
+            return lambda: changed(2, 3, 5)(honest())
 
 
 @altered
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_a_dealer_that_deals_falsely_is_caught_too(direction: Direction) -> None:
     matrix = random_matrix()
     engine = UnderPads(Watched(), supplier=Crooked(Float64()))

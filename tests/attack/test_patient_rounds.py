@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from carrying import carries
+from collecting import COLLECTING
 from federated_world import (
     NOW,
     PARTIES,
@@ -22,7 +22,6 @@ from federated_world import (
     federated_world,
     rounds,
 )
-from learner_world import NORM, norm, party, rows_of
 from polling import wait_until
 
 from sealtrain.errors import ClaimContradicted, PrivacyBroken, TooFewParties
@@ -36,6 +35,10 @@ from sealtrain_collab.federated.messages import Asked, Joined
 from sealtrain_collab.federated.patients import PatientPrivacy
 from sealtrain_collab.federated.recipe import Federated
 from sealtrain_collab.federated.update import decode_state, encode_state
+
+if not COLLECTING:
+    import torch
+    from learner_world import NORM, norm, party, rows_of
 
 pytestmark = [pytest.mark.claim("C78"), pytest.mark.slow]
 
@@ -56,7 +59,8 @@ TERMS = Federated(
     aggregation="ffa",
     patient_privacy=PROMISED,
 )
-FORM = {"a": torch.zeros(2, 2)}
+if not COLLECTING:
+    FORM = {"a": torch.zeros(2, 2)}
 RUN: Any = SimpleNamespace(recipe=SimpleNamespace(trainer=SimpleNamespace(learning_rate=0.1)))
 
 

@@ -10,46 +10,51 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from carrying import carries
-from pads_world import Watched, masks_seen, random_entries, random_matrix, tiny_model, trained
+from collecting import COLLECTING
 from polling import wait_until
 
 from sealtrain.errors import ChannelBroken, PadsRefused, ProductAltered, WrongKey
-from sealtrain_collab.pads.engine import Inside, UnderPads
-from sealtrain_collab.pads.exact import ExactProduct, Float64
-from sealtrain_collab.pads.masks import Masks, drawn_secret
-from sealtrain_collab.pads.matrix import Direction, PublicMatrix
-from sealtrain_collab.pads.pads import InGuest
-from sealtrain_collab.pads.pool import OwnPool
-from sealtrain_collab.pads.prefetch import PREFETCH_BYTES, Prefetch
-from sealtrain_collab.pads.protect import protect
+
+if not COLLECTING:
+    import torch
+    from pads_world import Watched, masks_seen, random_entries, random_matrix, tiny_model, trained
+
+    from sealtrain_collab.pads.engine import Inside, UnderPads
+    from sealtrain_collab.pads.exact import ExactProduct, Float64
+    from sealtrain_collab.pads.masks import Masks, drawn_secret
+    from sealtrain_collab.pads.matrix import Direction, PublicMatrix
+    from sealtrain_collab.pads.pads import InGuest
+    from sealtrain_collab.pads.pool import OwnPool
+    from sealtrain_collab.pads.prefetch import PREFETCH_BYTES, Prefetch
+    from sealtrain_collab.pads.protect import protect
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 seen_by = pytest.mark.claim("C60")
 altered = pytest.mark.claim("C61")
 
+if not COLLECTING:
 
-class Noted(InGuest):
-    """A supplier that keeps what it was asked for, and may fail.
+    class Noted(InGuest):
+        """A supplier that keeps what it was asked for, and may fail.
 
-    Args:
-        fails: Given the first row and the number of rows, raises or does not.
-    """
+        Args:
+            fails: Given the first row and the number of rows, raises or does not.
+        """
 
-    def __init__(self, fails: Callable[[int, int], None] = lambda first, rows: None) -> None:
-        super().__init__(Float64())
-        self.asked: list[tuple[Direction, int, int]] = []
-        self.threads: set[str] = set()
-        self._fails = fails
+        def __init__(self, fails: Callable[[int, int], None] = lambda first, rows: None) -> None:
+            super().__init__(Float64())
+            self.asked: list[tuple[Direction, int, int]] = []
+            self.threads: set[str] = set()
+            self._fails = fails
 
-    def product(
-        self, matrix: PublicMatrix, direction: Direction, first: int, mask: torch.Tensor
-    ) -> Callable[[], torch.Tensor]:
-        self._fails(first, len(mask))
-        self.asked.append((direction, first, len(mask)))
-        self.threads.add(threading.current_thread().name)
-        return super().product(matrix, direction, first, mask)
+        def product(
+            self, matrix: PublicMatrix, direction: Direction, first: int, mask: torch.Tensor
+        ) -> Callable[[], torch.Tensor]:
+            self._fails(first, len(mask))
+            self.asked.append((direction, first, len(mask)))
+            self.threads.add(threading.current_thread().name)
+            return super().product(matrix, direction, first, mask)
 
 
 def products(engine: UnderPads, matrix: PublicMatrix, rows: int, count: int) -> None:
@@ -172,19 +177,21 @@ def test_what_broke_while_pads_were_made_ahead_ends_the_next_product_by_name() -
     assert len(accelerator.seen) == 2
 
 
-class Crooked(Noted):
-    """A dealer whose rows are wrong from the second request on."""
+if not COLLECTING:
 
-    def product(self, *asked: Any) -> Callable[[], torch.Tensor]:
-        honest = super().product(*asked)
-        wrong = len(self.asked) > 2
+    class Crooked(Noted):
+        """A dealer whose rows are wrong from the second request on."""
 
-        def answer() -> torch.Tensor:
-            dealt = honest().clone()
-            dealt[1, 2] += int(wrong)
-            return dealt
+        def product(self, *asked: Any) -> Callable[[], torch.Tensor]:
+            honest = super().product(*asked)
+            wrong = len(self.asked) > 2
 
-        return answer
+            def answer() -> torch.Tensor:
+                dealt = honest().clone()
+                dealt[1, 2] += int(wrong)
+                return dealt
+
+            return answer
 
 
 @altered
@@ -199,16 +206,17 @@ def test_wrong_pads_that_waited_are_caught_when_they_are_used() -> None:
 
 # --- A pool that is filled again ----------------------------------------------------------------
 
+if not COLLECTING:
 
-class Counted(Float64):
-    """Counts the rows that it multiplies."""
+    class Counted(Float64):
+        """Counts the rows that it multiplies."""
 
-    def __init__(self) -> None:
-        self.rows = 0
+        def __init__(self) -> None:
+            self.rows = 0
 
-    def product(self, elements: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-        self.rows += len(elements)
-        return super().product(elements, matrix)
+        def product(self, elements: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+            self.rows += len(elements)
+            return super().product(elements, matrix)
 
 
 @seen_by

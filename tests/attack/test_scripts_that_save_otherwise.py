@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from carrying import carries
-from torch import nn
+from collecting import COLLECTING
 from training_world import LLAMA
 
 from sealtrain.errors import ModelNotReloaded
 from sealtrain.training.saved import BaseFolder, saved_files
+
+if not COLLECTING:
+    import torch
+    from torch import nn
 
 pytestmark = [
     pytest.mark.claim("C143"),
@@ -26,25 +29,26 @@ pytestmark = [
 ]
 NONE = BaseFolder(path=None)
 
+if not COLLECTING:
 
-class Own(nn.Linear):
-    """A class of a script's own with the two methods of Transformers' models."""
+    class Own(nn.Linear):
+        """A class of a script's own with the two methods of Transformers' models."""
 
-    def __init__(self) -> None:
-        super().__init__(2, 2)
+        def __init__(self) -> None:
+            super().__init__(2, 2)
 
-    def save_pretrained(self, folder: str) -> None:
-        from safetensors.torch import save_file
+        def save_pretrained(self, folder: str) -> None:
+            from safetensors.torch import save_file
 
-        save_file(self.state_dict(), f"{folder}/model.safetensors")
+            save_file(self.state_dict(), f"{folder}/model.safetensors")
 
-    @classmethod
-    def from_pretrained(cls, folder: str) -> Own:
-        from safetensors.torch import load_file
+        @classmethod
+        def from_pretrained(cls, folder: str) -> Own:
+            from safetensors.torch import load_file
 
-        made = cls()
-        made.load_state_dict(load_file(f"{folder}/model.safetensors"))
-        return made
+            made = cls()
+            made.load_state_dict(load_file(f"{folder}/model.safetensors"))
+            return made
 
 
 def writes_nothing(_model: Own, _folder: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from carrying import carries
-from pads_world import accelerating, recording
+from collecting import COLLECTING
 from stage import CANARY, OWNERS, RECIPE, Stage, stage
 
 from sealtrain.base.hostport import host_and_port
@@ -24,9 +24,13 @@ from sealtrain.guest.helper_machines import addresses, expect_helpers
 from sealtrain.guest.sandbox.network import confined_to
 from sealtrain.guest.settings import RunSettings
 from sealtrain_collab.pads.check import read_pad_use
-from sealtrain_collab.pads.field import HALF, PRIME
 from sealtrain_collab.pads.recipe import Pads
-from sealtrain_collab.pads.wire import MATRIX, PRODUCT
+
+if not COLLECTING:
+    from pads_world import accelerating, recording
+
+    from sealtrain_collab.pads.field import HALF, PRIME
+    from sealtrain_collab.pads.wire import MATRIX, PRODUCT
 
 altered = pytest.mark.claim("C74")
 seen_by = pytest.mark.claim("C60")

@@ -17,20 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from carrying import carries
-from travel_driver import driven, filling, lane_to
-from travel_world import (
-    HOLDERS,
-    KEYS,
-    PATIENCE,
-    PROGRAM,
-    RUN_ID,
-    TERMS,
-    Tokens,
-    TravelWorld,
-    travel_world,
-)
+from collecting import COLLECTING
 from world import signer
 
 from sealtrain.base.canonical import canonical_json, parse_canonical
@@ -71,6 +59,21 @@ from sealtrain_collab.travelling.parties import joined
 from sealtrain_collab.travelling.program import Program
 from sealtrain_collab.travelling.scrub import fingerprint_of, overwrite, proof_of
 from sealtrain_collab.travelling.standby import Standby
+
+if not COLLECTING:
+    import torch
+    from travel_driver import driven, filling, lane_to
+    from travel_world import (
+        HOLDERS,
+        KEYS,
+        PATIENCE,
+        PROGRAM,
+        RUN_ID,
+        TERMS,
+        Tokens,
+        TravelWorld,
+        travel_world,
+    )
 
 pytestmark = pytest.mark.claim("C71", "C72")
 

@@ -13,18 +13,7 @@ from typing import Any
 
 import pytest
 from channel_world import keyed
-from travel_driver import Driver, driven, filling, lane_to
-from travel_world import (
-    HOLDERS,
-    KEYS,
-    PATIENCE,
-    PROGRAM,
-    RUN_ID,
-    TERMS,
-    Tokens,
-    TravelWorld,
-    travel_world,
-)
+from collecting import COLLECTING
 
 from sealtrain.errors import (
     ChannelBroken,
@@ -50,6 +39,20 @@ from sealtrain_collab.travelling.given import GivenTrips, GivingBounds
 from sealtrain_collab.travelling.holder import Holder, Provision
 from sealtrain_collab.travelling.inbox import Inbox
 from sealtrain_collab.travelling.measurement import StateMeter
+
+if not COLLECTING:
+    from travel_driver import Driver, driven, filling, lane_to
+    from travel_world import (
+        HOLDERS,
+        KEYS,
+        PATIENCE,
+        PROGRAM,
+        RUN_ID,
+        TERMS,
+        Tokens,
+        TravelWorld,
+        travel_world,
+    )
 
 
 def run(world: TravelWorld) -> Travelled:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from carrying import carries
+from collecting import COLLECTING
 from filelock import FileLock
 from programs import need
 from second_verifier import node
@@ -30,9 +31,11 @@ from sealtrain.errors import AlreadyExists, DataInvalid, ProtectionMissing, Refu
 from sealtrain.walk.prepared import MARKER, Prepared, is_fresh, is_walk
 from sealtrain.walk.switch import Outcome, Switch
 from sealtrain.walk.table import SWITCHES, play, switch_named
-from sealtrain.web.app import console_app
 from sealtrain.web.serving import serving
-from sealtrain.web.walk import WALK
+
+if not COLLECTING:
+    from sealtrain.web.app import console_app
+    from sealtrain.web.walk import WALK
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = ROOT / "tests/support/walk_in_chromium.mjs"

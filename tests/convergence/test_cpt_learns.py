@@ -6,9 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
+from collecting import COLLECTING
 from language_world import cpt, write_base
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_linnerud, load_wine
 from training_world import LLAMA, checkpoint_store, run, seal_records, sources_of
+
+if not COLLECTING:
+    from sklearn.datasets import (
+        load_breast_cancer,
+        load_diabetes,
+        load_iris,
+        load_linnerud,
+        load_wine,
+    )
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 

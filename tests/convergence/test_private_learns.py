@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sklearn.datasets import load_breast_cancer
+from collecting import COLLECTING
 from training_world import SECRET, checkpoint_store, run, seal_records, sources_of
 
 from sealtrain.recipe.schema import load_recipe, parse_recipe
+
+if not COLLECTING:
+    from sklearn.datasets import load_breast_cancer
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from carrying import carries
-from safetensors.torch import load as load_weights
+from collecting import COLLECTING
 from training_world import (
     LORA,
     RUN_ID,
@@ -31,6 +30,10 @@ from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.schema import Recipe
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import newest
+
+if not COLLECTING:
+    import torch
+    from safetensors.torch import load as load_weights
 
 JUDGED = {"eval_steps": 2, "metric_for_best_model": "eval_loss"}
 # Steps this large make the model worse soon, so that patience ends and the best is not the last.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from collecting import COLLECTING
 from training_world import (
     RUN_ID,
     Interrupted,
@@ -20,11 +21,13 @@ from training_world import (
 )
 
 from sealtrain.errors import CheckpointRefused
-from sealtrain.training.checkpoints.callback import RunContext
 from sealtrain.training.checkpoints.checkpoint import newest
-from sealtrain.training.checkpoints.loop import SealedLoop
 from sealtrain.training.data.stream import RecordStream
 from sealtrain.training.telemetry.released import MetricGate
+
+if not COLLECTING:
+    from sealtrain.training.checkpoints.callback import RunContext
+    from sealtrain.training.checkpoints.loop import SealedLoop
 
 RECIPE = classify(trainer={"max_steps": 9})
 

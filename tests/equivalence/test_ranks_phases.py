@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from collecting import COLLECTING
 from ranks_matrix import BACKENDS, NEAR, agreement, refusal
 from ranks_world import PLAYS, recipe_of, reopened, seal_all, summary
 from remains import ended
-from safetensors.torch import load, load_file
 from training_world import Ran, checkpoint_store, run, sources_of
+
+if not COLLECTING:
+    from safetensors.torch import load, load_file
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.claim("C150")]
 DDP = BACKENDS["DDP"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from collecting import COLLECTING
 from training_world import (
     RUN_ID,
     Interrupted,
@@ -21,12 +22,14 @@ from training_world import (
 )
 
 from sealtrain.errors import UsageError
-from sealtrain.training.checkpoints.callback import RunContext
 from sealtrain.training.checkpoints.checkpoint import newest
-from sealtrain.training.checkpoints.loop import SealedLoop
-from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
 from sealtrain.training.data.stream import RecordStream
 from sealtrain.training.telemetry.released import MetricGate
+
+if not COLLECTING:
+    from sealtrain.training.checkpoints.callback import RunContext
+    from sealtrain.training.checkpoints.loop import SealedLoop
+    from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
 
 RECIPE = classify(trainer={"max_steps": 9})
 STEPS = 9
@@ -165,7 +168,8 @@ def lightened(context: RunContext, stream: Positioned, loader: Any, model: Any) 
     return callback
 
 
-Way = Callable[[RunContext, Positioned, Any, Any], Any]
+if not COLLECTING:
+    Way = Callable[[RunContext, Positioned, Any, Any], Any]
 WAYS = pytest.mark.parametrize("way", [accelerated, plainly, lightened])
 
 

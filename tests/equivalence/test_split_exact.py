@@ -7,23 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from collecting import COLLECTING
 from language_world import minilm
-from pads_world import (
-    Watched,
-    accelerating,
-    batches,
-    dealing,
-    dealt,
-    tiny_model,
-    trained,
-)
 
-from sealtrain_collab.pads.accelerator import RemoteAccelerator
-from sealtrain_collab.pads.exact import Float64
-from sealtrain_collab.pads.pool import OwnPool
-from sealtrain_collab.pads.protect import protect, protected_layers, quantise, restore
-from sealtrain_collab.pads.serving import Served, served
+if not COLLECTING:
+    import torch
+    from pads_world import (
+        Watched,
+        accelerating,
+        batches,
+        dealing,
+        dealt,
+        tiny_model,
+        trained,
+    )
+
+    from sealtrain_collab.pads.accelerator import RemoteAccelerator
+    from sealtrain_collab.pads.exact import Float64
+    from sealtrain_collab.pads.pool import OwnPool
+    from sealtrain_collab.pads.protect import protect, protected_layers, quantise, restore
+    from sealtrain_collab.pads.serving import Served, served
 
 STEPS = 3
 ROWS = 2 * 12  # tokens of a batch

@@ -8,16 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from chain_world import (
-    DEVICE,
-    OWNERS,
-    TestChain,
-    command,
-    key_file,
-    new_chain,
-    owner_account,
-    served_by,
-)
+from collecting import COLLECTING
 from release_world import ReleaseWorld, served_world
 from world import lock_changed, target_of
 
@@ -35,7 +26,19 @@ from sealtrain.errors import (
 from sealtrain.recipe.needs import needs_of
 from sealtrain_chain.account import address
 
-OWNERS_GIVEN = [f"--owner={name}={address(owner_account(name))}" for name in OWNERS]
+if not COLLECTING:
+    from chain_world import (
+        DEVICE,
+        OWNERS,
+        TestChain,
+        command,
+        key_file,
+        new_chain,
+        owner_account,
+        served_by,
+    )
+
+    OWNERS_GIVEN = [f"--owner={name}={address(owner_account(name))}" for name in OWNERS]
 
 
 @pytest.fixture(scope="module")

@@ -13,19 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chain_world import (
-    DEVICE,
-    OS_IMAGE,
-    OWNERS,
-    command,
-    deployed,
-    key_file,
-    owner_account,
-)
+from collecting import COLLECTING
 from npm_world import anvil, node_modules
 from release_world import release_world
-from web3 import HTTPProvider, Web3
-from web3.logs import DISCARD
 
 from sealtrain.base.clock import system_clock
 from sealtrain.consortium.decisions import Decision, Target
@@ -36,6 +26,19 @@ from sealtrain_chain.chainfile import load_chain_file
 from sealtrain_chain.contracts import kms_allows
 from sealtrain_chain.decision import decide
 from sealtrain_chain.gate import opened_gate
+
+if not COLLECTING:
+    from chain_world import (
+        DEVICE,
+        OS_IMAGE,
+        OWNERS,
+        command,
+        deployed,
+        key_file,
+        owner_account,
+    )
+    from web3 import HTTPProvider, Web3
+    from web3.logs import DISCARD
 
 pytestmark = pytest.mark.slow
 

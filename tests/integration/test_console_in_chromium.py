@@ -17,14 +17,26 @@ from urllib.parse import urlsplit
 
 import pytest
 from agent_world import agent_of, answering
-from console_world import LIVE_ID, PAGES, ConsoleWorld, console_world, live_run, measured, visited
+from collecting import COLLECTING
 from keeping import note_command
 from world import lock_changed, signed_dataset
 
-from sealtrain.web.app import console_app
 from sealtrain.web.curves import Curves
 from sealtrain.web.serving import serving
 from sealtrain.web.sources import Sources
+
+if not COLLECTING:
+    from console_world import (
+        LIVE_ID,
+        PAGES,
+        ConsoleWorld,
+        console_world,
+        live_run,
+        measured,
+        visited,
+    )
+
+    from sealtrain.web.app import console_app
 
 OWNER = "hospital-a"
 pytestmark = [pytest.mark.claim("C212"), pytest.mark.timeout(400), pytest.mark.nightly]
@@ -74,9 +86,9 @@ def test_the_judge_of_pages_finds_what_is_wrong(world: ConsoleWorld) -> None:
     assert answer["violations"] != []
 
 
-@pytest.mark.parametrize("path", ["/consortium", "/consortium/{hash}", "/runs", f"/runs/{LIVE_ID}"])
+@pytest.mark.parametrize("path", ["/consortium", "/consortium/{hash}", "/runs", "/runs/{live}"])
 def test_every_control_is_reached_by_keyboard_and_shows_it(path: str, world: ConsoleWorld) -> None:
-    url = world.url + path.format(hash=world.compose_hash)
+    url = world.url + path.format(hash=world.compose_hash, live=LIVE_ID)
     [answer] = visited([{"url": url, "width": 1280, "dark": False, "tabs": 60}])
     controls = {"A", "BUTTON", "SELECT", "INPUT", "SUMMARY"}
     reached = [one for one in answer["focus"] if one["tag"] in controls]
@@ -198,7 +210,6 @@ def test_what_is_open_in_a_live_part_stays_open_and_the_part_goes_on_afterwards(
 
 
 # A decision
-
 
 PRESS = [
     {"until": "document.getElementById('enroll')"},

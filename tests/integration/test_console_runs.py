@@ -10,16 +10,20 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from console_world import LIVE_ID, PAGES, ConsoleWorld, console_world, live_run, measured
+from collecting import COLLECTING
 from manifest_world import RUN_ID
 from world import identity
 
 from sealtrain.client.ticket import RunTicket
 from sealtrain.consortium.submissions import Submission, sign_control
-from sealtrain.web.app import console_app
 from sealtrain.web.curves import Curve, Curves
 from sealtrain.web.serving import serving
 from sealtrain.web.sources import Sources
+
+if not COLLECTING:
+    from console_world import LIVE_ID, PAGES, ConsoleWorld, console_world, live_run, measured
+
+    from sealtrain.web.app import console_app
 
 OWNER = "hospital-a"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
-from cut_world import DECODER_CONFIG, one_thread
+from collecting import COLLECTING
 from joint_site import JointSite, joint_site
 from polling import wait_until
 from warm import starting
@@ -28,11 +28,14 @@ from sealtrain.manifest import form
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain_collab.cut.guest.send import Sending, Sent, send
 
+if not COLLECTING:
+    from cut_world import DECODER_CONFIG
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(280),
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
-    pytest.mark.usefixtures(one_thread.__name__),
+    pytest.mark.usefixtures("one_thread"),
 ]
 WITHIN_S = 240.0
 CUT = {"kind": "cut", "policy": "policy.yaml", "layers": 2, "spf_share": 0.05, "wire": "int8"}

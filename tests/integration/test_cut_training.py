@@ -7,21 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from carrying import carries
-from cut_world import PARTIES, PATIENCE, RUN_ID, Site, cut_recipe, one_thread, site
-from safetensors.torch import load
+from collecting import COLLECTING
 
 from sealtrain.errors import PeerUnreachable
 from sealtrain.training.run import Inputs, Reporting, Trained, train
 from sealtrain.training.trained import SPARSE_FILE
 from sealtrain_collab.channel.channel import open_over
 from sealtrain_collab.channel.streams import dialled
-from sealtrain_collab.cut.learning import Learning
+
+if not COLLECTING:
+    import torch
+    from cut_world import PARTIES, PATIENCE, RUN_ID, Site, cut_recipe, site
+    from safetensors.torch import load
+
+    from sealtrain_collab.cut.learning import Learning
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
-    pytest.mark.usefixtures(one_thread.__name__),
+    pytest.mark.usefixtures("one_thread"),
 ]
 
 

@@ -10,29 +10,34 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 import pytest
-import torch
-from pads_world import dealing, dealt, random_entries, random_matrix
+from collecting import COLLECTING
 from relays import altering, carried
-from travel_world import TERMS, travel_world
 
 from sealtrain.errors import (
     AcceleratorUnreachable,
     DealerUnreachable,
     SealtrainError,
 )
-from sealtrain_collab.pads.accelerator import RemoteAccelerator
-from sealtrain_collab.pads.engine import Inside, UnderPads
-from sealtrain_collab.pads.matrix import PublicMatrix
-from sealtrain_collab.pads.serving import Served, served
 from sealtrain_collab.travelling.check import travelled
+
+if not COLLECTING:
+    import torch
+    from pads_world import dealing, dealt, random_entries, random_matrix
+    from travel_world import TERMS, travel_world
+
+    from sealtrain_collab.pads.accelerator import RemoteAccelerator
+    from sealtrain_collab.pads.engine import Inside, UnderPads
+    from sealtrain_collab.pads.matrix import PublicMatrix
+    from sealtrain_collab.pads.serving import Served, served
 
 pytestmark = pytest.mark.claim("C286")
 SECONDS = 1.0
-MATRIX = random_matrix()
-ENTRIES = random_entries(MATRIX, "forward")
-EXPECTED = Inside().product(MATRIX, "forward", ENTRIES)
-LONG = PublicMatrix(torch.zeros(8192, 8192, dtype=torch.int8))
-"""Longer than what the sockets on its way hold."""
+if not COLLECTING:
+    MATRIX = random_matrix()
+    ENTRIES = random_entries(MATRIX, "forward")
+    EXPECTED = Inside().product(MATRIX, "forward", ENTRIES)
+    LONG = PublicMatrix(torch.zeros(8192, 8192, dtype=torch.int8))
+    """Longer than what the sockets on its way hold."""
 
 
 class Swallowing:

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from nodes_world import Nodes, recipe_of, weights
+from collecting import COLLECTING
 from polling import wait_until
 from stage import stage
 
 from sealtrain.manifest import form
+
+if not COLLECTING:
+    import torch
+    from nodes_world import Nodes, recipe_of, weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
 

@@ -6,8 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
+from collecting import COLLECTING
+
+if not COLLECTING:
+    import nbformat
 
 CODES = (
     "approvals-missing",

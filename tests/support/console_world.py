@@ -36,7 +36,6 @@ from sealtrain.web.sources import Sources
 DRIVER = Path(__file__).with_name("pages_in_chromium.mjs")
 LIVE_ID = "7e" * 16
 FORGED_ID = "bd" * 16
-HOSTILE = "<img src=//evil.example/x onerror=alert(1)>'\"{{7*7}}\u202egnp.exe\u200b"
 PAGES: tuple[Page, ...] = (CONSORTIUM, RUNS)
 
 

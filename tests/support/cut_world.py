@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from channel_world import COMPOSE, NOW, acceptance, guest
 from world import digest, founded, identity, signed_dataset
@@ -41,15 +40,6 @@ SHAPE = {
 DECODER = SHAPE | {"num_key_value_heads": 2}
 ENCODERS = ("bert", "roberta", "modernbert")
 DECODERS = ("llama", "qwen3", "gemma3_text")
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """These models are too small to share out."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def model_of(kind: str, **changed: Any) -> Any:

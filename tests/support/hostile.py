@@ -6,10 +6,12 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["HARMLESS", "HOSTILE_TEXTS", "LOOK", "admitting", "places_of_text", "put"]
+__all__ = ["HARMLESS", "HOSTILE", "HOSTILE_TEXTS", "LOOK", "admitting", "places_of_text", "put"]
 
 Place = tuple[Any, ...]
 
+HOSTILE = "<img src=//evil.example/x onerror=alert(1)>'\"{{7*7}}\u202egnp.exe\u200b"
+"""A name on a page."""
 _MARKUP = (
     "<i></textarea></style></title></pre></script>"
     "<script>window.ran=1</script><img src=//evil.example/x onerror=window.ran=1>"

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 from sealing_world import sealed_folder
-from sklearn.datasets import load_digits
 from training_world import LLAMA, OWNERS, TRAINER, document, releasing
 
 from sealtrain.recipe.schema import Recipe, parse_recipe
@@ -100,6 +99,8 @@ LORA = {"method": "lora", "r": 4, "lora_dropout": 0.1, "target_modules": ["q_pro
 
 def write_digits(folder: Path, first: int, count: int) -> Path:
     """A folder of images with metadata: label, prompt, completion and a caption."""
+    from sklearn.datasets import load_digits
+
     digits = load_digits()
     folder.mkdir(parents=True)
     rows = []

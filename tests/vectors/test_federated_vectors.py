@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from collecting import COLLECTING
 from pydantic import TypeAdapter
 from safetensors.numpy import load
 
@@ -16,6 +16,9 @@ from sealtrain_collab.federated.engine import FlowerStrategy, Given
 from sealtrain_collab.federated.merging import RULES, merge
 from sealtrain_collab.federated.strategies import Strategy
 from sealtrain_collab.federated.update import Update
+
+if not COLLECTING:
+    import torch
 
 FOLDER = Path(__file__).parents[2] / "vectors" / "federated"
 DOCUMENT: dict[str, Any] = json.loads((FOLDER / "merging.json").read_text("utf-8"))

@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from collecting import COLLECTING
 
 from sealtrain.errors import DataInvalid
-from sealtrain_collab.cut.activations import Expected, decode, restored, rows_of
+
+if not COLLECTING:
+    import torch
+
+    from sealtrain_collab.cut.activations import Expected, decode, restored, rows_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "split-cut"
 MESSAGES = json.loads((FOLDER / "messages.json").read_text())["cases"]

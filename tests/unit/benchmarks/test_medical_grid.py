@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scipy.stats import ttest_rel
+from collecting import COLLECTING
 
-import medical_task
 from medical import Grid, Wanted, choosing, chosen, keep, read_cells
-from medical_page import interval, page, paired, results_of
 from medical_sets import Rows, found_in
 from medical_split import divided, shares
-from medical_task import FEWEST, RATES, SERVER_RATES, Settings
-from medical_ways import WAYS, chooser_of
+
+if not COLLECTING:
+    from scipy.stats import ttest_rel
+
+    import medical_task
+    from medical_page import interval, page, paired, results_of
+    from medical_task import FEWEST, RATES, SERVER_RATES, Settings
+    from medical_ways import WAYS, chooser_of
 
 
 def rows(count: int, first: int = 0, kinds: int = 4) -> Rows:

@@ -7,14 +7,17 @@ from pathlib import Path
 
 import httpx
 import pytest
+from collecting import COLLECTING
 from prometheus_client.parser import text_string_to_metric_families
 from release_world import boot_info, config_of, release_world
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.broker.http.app import broker_app
 from sealtrain.broker.http.metrics import Metrics, metrics_page
-from sealtrain.broker.http.server import serving
 from sealtrain.errors import Unreachable, UsageError
+
+if not COLLECTING:
+    from sealtrain.broker.http.app import broker_app
+    from sealtrain.broker.http.server import serving
 
 
 def page(port: int) -> dict[tuple[str, ...], float]:

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 from carrying import carries
-from eth_account import Account
+from collecting import COLLECTING
 
 from sealtrain.errors import ExtraMissing, KeyFileInvalid, UsageError
 from sealtrain_chain.account import address, load_account
 from sealtrain_chain.chainfile import address_of
+
+if not COLLECTING:
+    from eth_account import Account
 
 KEY = "4c0883a69102937d6231471b5dbb6204fe5129617082792ae468d01a3f362318"
 ADDRESS = "0x2c7536e3605d9c16a7a3d7b1898e529396a65c23"

@@ -13,16 +13,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 import numpy as np
 import pytest
 from carrying import carries
-from sharing_world import (
-    HOLDERS,
-    TIMEOUT,
-    Held,
-    calling,
-    conversation,
-    held,
-    pooled,
-)
-from travel_world import PROGRAM, plan_of
+from collecting import COLLECTING
 
 from sealtrain.errors import ChannelBroken, ChannelRefused, DataInvalid, PeerUnreachable
 from sealtrain_collab.channel.channel import accept
@@ -38,6 +29,18 @@ from sharing.gradient import (
 from sharing.model import LEAD, MODEL_PURPOSE, Baton, ModelHolder, Routes
 from sharing.tls import Identity, client_context, server_context
 from sharing.training import train_fed, turns
+
+if not COLLECTING:
+    from sharing_world import (
+        HOLDERS,
+        TIMEOUT,
+        Held,
+        calling,
+        conversation,
+        held,
+        pooled,
+    )
+    from travel_world import PROGRAM, plan_of
 
 BUS = "share-bus"
 LOOPBACK = ("127.0.0.1", 0)

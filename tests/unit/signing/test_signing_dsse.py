@@ -9,16 +9,19 @@ from typing import Any
 
 import pytest
 from carrying import carries
+from collecting import COLLECTING
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from securesystemslib import dsse as other_dsse
-from securesystemslib.exceptions import VerificationError
-from securesystemslib.signer import CryptoSigner, SSlibKey
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import SignatureInvalid
 from sealtrain.signing import dsse
 from sealtrain.signing.dsse import Ed25519Signer, Envelope
+
+if not COLLECTING:
+    from securesystemslib import dsse as other_dsse
+    from securesystemslib.exceptions import VerificationError
+    from securesystemslib.signer import CryptoSigner, SSlibKey
 
 TYPE = "http://example.com/HelloWorld"
 

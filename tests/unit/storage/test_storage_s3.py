@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from carrying import carries
+from collecting import COLLECTING
 from raw_server import says, server
 from sealing_world import SealedFolder, all_rows, json_lines, sealed_folder, signed
 from storage_world import HASTY
@@ -17,7 +18,9 @@ from sealtrain.errors import DataInvalid, FileTruncated, StorageUnreachable, Usa
 from sealtrain.sealing.opened import SealedDataset
 from sealtrain.storage.connect import open_folder
 from sealtrain.storage.publish import publish
-from sealtrain.storage.s3 import S3FileSystem
+
+if not COLLECTING:
+    from sealtrain.storage.s3 import S3FileSystem
 
 ROWS = [{"text": f"{n} " + "word " * 150, "n": n} for n in range(3000)]
 

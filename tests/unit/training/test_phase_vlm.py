@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from carrying import carries
+from collecting import COLLECTING
 from image_world import encoded, png
 from PIL import Image
 from sealing_world import CANARY
@@ -30,12 +31,14 @@ from vision_world import (
 from sealtrain.errors import ModelInvalid, RecipeInvalid, RecordInvalid
 from sealtrain.training.models.base import build_model, build_tokenizer
 from sealtrain.training.models.imageforms import image_layout
-from sealtrain.training.models.imagetext import (
-    IGNORED,
-    ImageTextEncoder,
-    name_image_token,
-    train_parts,
-)
+
+if not COLLECTING:
+    from sealtrain.training.models.imagetext import (
+        IGNORED,
+        ImageTextEncoder,
+        name_image_token,
+        train_parts,
+    )
 
 SHORT = {"max_steps": 2, "save_steps": 2}
 IDEFICS_MODEL = {"config": IDEFICS, "init_seed": 1, "tokenizer": {"kind": "bytes"}}

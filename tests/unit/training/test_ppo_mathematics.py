@@ -6,13 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from collecting import COLLECTING
 
-from sealtrain.training.ppo.mathematics import DivergenceWeight
-from sealtrain.training.telemetry.averages import Averages
-
-torch = pytest.importorskip("torch")
-
-from sealtrain.training.ppo.mathematics import (  # noqa: E402  # noqa: E402
+from sealtrain.training.ppo.mathematics import (
+    DivergenceWeight,
     estimate_advantages,
     masked_mean,
     moved,
@@ -21,6 +18,10 @@ from sealtrain.training.ppo.mathematics import (  # noqa: E402  # noqa: E402
     value_losses,
     whiten,
 )
+from sealtrain.training.telemetry.averages import Averages
+
+if not COLLECTING:
+    import torch
 
 
 def by_definition(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from collecting import COLLECTING
 from training_world import (
     SECRET,
     Ran,
@@ -24,8 +25,10 @@ from sealtrain.errors import RecipeInvalid, UsageError
 from sealtrain.recipe.schema import Recipe
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.checkpoints.checkpoint import newest
-from sealtrain.training.privacy.audit import CODES, canary_source
 from sealtrain.training.privacy.noise import NoiseSource
+
+if not COLLECTING:
+    from sealtrain.training.privacy.audit import CODES, canary_source
 
 NAMES = ["canary_exposure", "canary_exposure_max", "membership_auc"]
 POLICY = {"metrics": NAMES, "round_to": 6, "model": {"recipients": ["hospital-a"]}}

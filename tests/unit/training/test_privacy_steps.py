@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from carrying import carries
+from collecting import COLLECTING
 from training_world import (
     SECRET,
     checkpoint_store,
@@ -28,38 +28,42 @@ from sealtrain.recipe.privacy import PrivateSgd
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.privacy.accounting import Plan, epsilon_of, make_plan
 from sealtrain.training.privacy.noise import NoiseSource
-from sealtrain.training.privacy.steps import RecordGradients, record_losses
+
+if not COLLECTING:
+    import torch
+
+    from sealtrain.training.privacy.steps import RecordGradients, record_losses
 
 pytestmark = [
     pytest.mark.claim("C37"),
     pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"),
 ]
 
+if not COLLECTING:
 
-class Net(torch.nn.Module):
-    """Layers of kinds that Opacus knows and does not know."""
+    class Net(torch.nn.Module):
+        """Layers of kinds that Opacus knows and does not know."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = torch.nn.Linear(3, 5)
-        self.norm = torch.nn.LayerNorm(5)
-        self.scale = Scale(5)
-        self.last = torch.nn.Linear(5, 2)
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = torch.nn.Linear(3, 5)
+            self.norm = torch.nn.LayerNorm(5)
+            self.scale = Scale(5)
+            self.last = torch.nn.Linear(5, 2)
 
-    def forward(self, features: torch.Tensor) -> Any:
-        hidden = self.scale(self.norm(torch.tanh(self.first(features))))
-        return SimpleNamespace(logits=self.last(hidden))
+        def forward(self, features: torch.Tensor) -> Any:
+            hidden = self.scale(self.norm(torch.tanh(self.first(features))))
+            return SimpleNamespace(logits=self.last(hidden))
 
+    class Scale(torch.nn.Module):
+        """As RMS norms of language models: a parameter of a class of its own."""
 
-class Scale(torch.nn.Module):
-    """As RMS norms of language models: a parameter of a class of its own."""
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.linspace(0.5, 2, width))
 
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.linspace(0.5, 2, width))
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.weight * hidden
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return self.weight * hidden
 
 
 def settings(**changed: Any) -> PrivateSgd:

@@ -6,16 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import torch.distributed as distributed
 from carrying import carries
+from collecting import COLLECTING
 from training_world import checkpoint_store, run, seal_records, sft, sources_of, write_records
-from transformers import TrainingArguments
 
 from sealtrain.errors import UsageError
 from sealtrain.training import devices
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.devices import compute_device
+
+if not COLLECTING:
+    import torch
+    import torch.distributed as distributed
+    from transformers import TrainingArguments
 
 pytestmark = pytest.mark.claim("C283")
 GPUS = 4

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from carrying import carries
+from collecting import COLLECTING
 from preference_world import SCORER, rlhf, write_scorer
 from training_world import (
     LLAMA,
@@ -21,11 +22,13 @@ from training_world import (
 
 from sealtrain.errors import ModelInvalid, RecordInvalid, SchemaMismatch
 from sealtrain.training.models.base import adopt_tokens, build_model, byte_tokenizer
-from sealtrain.training.ppo.rollout import Critic
 from sealtrain.training.rewards import rewards_of
 from sealtrain.training.sampling import Sampler, likelihood
 
-torch = pytest.importorskip("torch")
+if not COLLECTING:
+    import torch
+
+    from sealtrain.training.ppo.rollout import Critic
 
 TEMPLATE = "{% for turn in messages %}<{{ turn['role'] }}>{{ turn['content'] }}{% endfor %}"
 

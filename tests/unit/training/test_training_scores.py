@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.metrics import log_loss, roc_auc_score
+from collecting import COLLECTING
 
 from sealtrain.training.scores import fitted_temperature, measure, softmax
+
+if not COLLECTING:
+    from sklearn.metrics import log_loss, roc_auc_score
 
 
 def drawn(labels: int, count: int = 400, sharpness: float = 1.0) -> tuple[np.ndarray, np.ndarray]:

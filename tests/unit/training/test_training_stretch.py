@@ -7,12 +7,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
+from collecting import COLLECTING
 from training_world import numbered, source_of
-from transformers import Trainer, TrainingArguments
 
-from sealtrain.training.context import TrainingContext
 from sealtrain.training.schedule_slice import ScheduleSlice, in_stretch
+
+if not COLLECTING:
+    import torch
+    from transformers import Trainer, TrainingArguments
+
+    from sealtrain.training.context import TrainingContext
 
 STEPS, PART, BATCH = 12, 4, 3
 

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 from carrying import carries
-from cut_world import SHAPE, batch_of, lora, model_of, one_thread
-from peft import get_peft_model
-from safetensors.torch import load, save
-from torch import nn
+from collecting import COLLECTING
 
 from sealtrain.errors import DataInvalid, ModelInvalid, UsageError
-from sealtrain.training.models.sparse import SparseLinear, fold, put_on, sparse_files
 from sealtrain.training.trained import SPARSE_FILE
-from sealtrain_collab.cut.activations import (
-    Expected,
-    Form,
-    collate,
-    decode,
-    encode,
-    restored,
-    rows_of,
-)
-from sealtrain_collab.cut.cut import Back, CutModel, Front
-from sealtrain_collab.cut.spf import back_linears, sparsify
+
+if not COLLECTING:
+    import torch
+    from cut_world import SHAPE, batch_of, lora, model_of
+    from peft import get_peft_model
+    from safetensors.torch import load, save
+    from torch import nn
+
+    from sealtrain.training.models.sparse import SparseLinear, fold, put_on, sparse_files
+    from sealtrain_collab.cut.activations import (
+        Expected,
+        Form,
+        collate,
+        decode,
+        encode,
+        restored,
+        rows_of,
+    )
+    from sealtrain_collab.cut.cut import Back, CutModel, Front
+    from sealtrain_collab.cut.spf import back_linears, sparsify
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
-    pytest.mark.usefixtures(one_thread.__name__),
+    pytest.mark.usefixtures("one_thread"),
 ]
 
 
@@ -92,11 +97,12 @@ def test_a_whole_model_comes_back() -> None:
         assert torch.equal(whole(**batch).logits, expected)
 
 
-@pytest.mark.parametrize("half", [Front, Back])
-def test_an_architecture_whose_halves_are_not_the_whole_is_refused(half: Any) -> None:
+@pytest.mark.parametrize("name", ["front", "back"])
+def test_an_architecture_whose_halves_are_not_the_whole_is_refused(name: str) -> None:
     """DeBERTa's layers give more than hidden states; ALBERT has one layer, many times."""
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
+    half: Any = {"front": Front, "back": Back}[name]
     for kind, problem in (("deberta-v2", "ValueError"), ("albert", "0 lists")):
         auto: Any = AutoModelForSequenceClassification
         model = auto.from_config(AutoConfig.for_model(kind, **SHAPE))
@@ -205,29 +211,28 @@ def test_entries_go_into_a_file_and_out_of_it() -> None:
     assert sparse_files(model) == {}
 
 
-@pytest.mark.parametrize(
-    ("changed", "kind"),
-    [
-        ({"0.index": torch.tensor([1, 1])}, DataInvalid),
-        ({"0.index": torch.tensor([-1, 2])}, ModelInvalid),
-        ({"0.index": torch.tensor([1, 9])}, ModelInvalid),
-        ({"0.index": torch.tensor([1])}, DataInvalid),
-        ({"0.index": torch.tensor([1, 2], dtype=torch.int32)}, DataInvalid),
-        ({"0.entries": torch.tensor([1.0, float("nan")])}, DataInvalid),
-        ({"1.index": torch.tensor([1])}, DataInvalid),
-        ({"other": torch.tensor([1])}, DataInvalid),
-        (
-            {"9.index": torch.tensor([1]), "9.entries": torch.tensor([1.0])},
-            ModelInvalid,
-        ),
-    ],
-)
-def test_a_file_of_entries_for_something_else_is_refused(
-    changed: dict[str, torch.Tensor], kind: type[Exception]
-) -> None:
+OTHER_ENTRIES: dict[str, tuple[Callable[[], dict[str, torch.Tensor]], type[Exception]]] = {
+    "one entry twice": (lambda: {"0.index": torch.tensor([1, 1])}, DataInvalid),
+    "before the first": (lambda: {"0.index": torch.tensor([-1, 2])}, ModelInvalid),
+    "behind the last": (lambda: {"0.index": torch.tensor([1, 9])}, ModelInvalid),
+    "too few places": (lambda: {"0.index": torch.tensor([1])}, DataInvalid),
+    "places of 32 bits": (lambda: {"0.index": torch.tensor([1, 2]).int()}, DataInvalid),
+    "not a number": (lambda: {"0.entries": torch.tensor([1.0, float("nan")])}, DataInvalid),
+    "places without entries": (lambda: {"1.index": torch.tensor([1])}, DataInvalid),
+    "another name": (lambda: {"other": torch.tensor([1])}, DataInvalid),
+    "a layer more": (
+        lambda: {"9.index": torch.tensor([1]), "9.entries": torch.tensor([1.0])},
+        ModelInvalid,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_ENTRIES)
+def test_a_file_of_entries_for_something_else_is_refused(name: str) -> None:
+    changed, kind = OTHER_ENTRIES[name]
     tensors = {"0.index": torch.tensor([1, 2]), "0.entries": torch.tensor([1.0, 2.0])}
     with pytest.raises(kind):
-        put_on(nn.Sequential(nn.Linear(3, 3)), tensors | changed)
+        put_on(nn.Sequential(nn.Linear(3, 3)), tensors | changed())
 
 
 # -- messages ---------------------------------------------------------------------------------
@@ -259,29 +264,27 @@ def test_int8_is_within_half_a_step_of_each_token() -> None:
         assert ((restored(other, torch.float32) - one.values).abs() <= step / 2 * 1.001).all()
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"lengths": torch.tensor([8, 0, 6], dtype=torch.int32)},
-        {"lengths": torch.tensor([9, 1, 4], dtype=torch.int32)},
-        {"lengths": torch.tensor([8, 1], dtype=torch.int32)},
-        {"lengths": torch.tensor([8, 1, 5])},
-        {"values": torch.zeros(14, 7)},
-        {"values": torch.zeros(15, 6)},
-        {"values": torch.zeros(14, 6, dtype=torch.float16)},
-        {"values": torch.full((14, 6), float("inf"))},
-        {"labels": torch.tensor([0, 5, 2], dtype=torch.int32)},
-        {"labels": torch.tensor([0, -1, 2], dtype=torch.int32)},
-        {"labels": torch.tensor([-100, 1, 2], dtype=torch.int32)},
-        {"scales": torch.ones(14)},
-    ],
-)
-def test_a_message_that_is_not_as_the_recipe_says_is_refused(
-    changed: dict[str, torch.Tensor],
-) -> None:
+OTHER_MESSAGES: dict[str, Callable[[], dict[str, torch.Tensor]]] = {
+    "a row of no tokens": lambda: {"lengths": torch.tensor([8, 0, 6], dtype=torch.int32)},
+    "a row too long": lambda: {"lengths": torch.tensor([9, 1, 4], dtype=torch.int32)},
+    "too few rows": lambda: {"lengths": torch.tensor([8, 1], dtype=torch.int32)},
+    "lengths of 64 bits": lambda: {"lengths": torch.tensor([8, 1, 5])},
+    "values too wide": lambda: {"values": torch.zeros(14, 7)},
+    "a token too many": lambda: {"values": torch.zeros(15, 6)},
+    "values of 16 bits": lambda: {"values": torch.zeros(14, 6, dtype=torch.float16)},
+    "infinite values": lambda: {"values": torch.full((14, 6), float("inf"))},
+    "a label too high": lambda: {"labels": torch.tensor([0, 5, 2], dtype=torch.int32)},
+    "a label below zero": lambda: {"labels": torch.tensor([0, -1, 2], dtype=torch.int32)},
+    "a label left out": lambda: {"labels": torch.tensor([-100, 1, 2], dtype=torch.int32)},
+    "scales": lambda: {"scales": torch.ones(14)},
+}
+
+
+@pytest.mark.parametrize("name", OTHER_MESSAGES)
+def test_a_message_that_is_not_as_the_recipe_says_is_refused(name: str) -> None:
     tensors = load(encode(some_rows("float32")))
     with pytest.raises(DataInvalid, check=carries(check="activations")):
-        decode(save(tensors | changed), expected_rows(), rows=3)
+        decode(save(tensors | OTHER_MESSAGES[name]()), expected_rows(), rows=3)
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])

@@ -11,6 +11,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from carrying import carries
+from collecting import COLLECTING
 from pydantic import TypeAdapter, ValidationError
 
 from sealtrain.errors import CheckpointRefused, TooFewParties, UpdateRefused
@@ -22,7 +23,8 @@ from sealtrain_collab.federated.strategies import (
     arguments_of,
 )
 
-flower = pytest.importorskip("flwr.serverapp.strategy", reason="needs sealtrain[federated]")
+if not COLLECTING:
+    flower = pytest.importorskip("flwr.serverapp.strategy", reason="needs sealtrain[federated]")
 
 PARTIES = ("clinic-a", "clinic-b", "clinic-c", "clinic-d", "clinic-e")
 RECORDS = {party: 10 + 7 * number for number, party in enumerate(PARTIES)}

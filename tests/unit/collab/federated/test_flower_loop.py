@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from collecting import COLLECTING
 from federated_world import (
     PARTIES,
     START,
@@ -31,87 +32,86 @@ from sealtrain_collab.federated.messages import Asked
 from sealtrain_collab.federated.seats import Answered, Came, Left, News, Seat
 from sealtrain_collab.federated.strategies import FedAdam, FedAvg, StrategySettings
 
-pytest.importorskip("flwr", reason="needs sealtrain[federated]")
+if not COLLECTING:
+    pytest.importorskip("flwr", reason="needs sealtrain[federated]")
+    from flwr.app import (  # type: ignore[import-untyped, unused-ignore]
+        Array,
+        ArrayRecord,
+        Message,
+        MetricRecord,
+        RecordDict,
+    )
+    from flwr.serverapp import Grid  # type: ignore[import-untyped, unused-ignore]
+    from flwr.serverapp import strategy as flower
 
-from flwr.app import (  # type: ignore[import-untyped, unused-ignore]
-    Array,
-    ArrayRecord,
-    Message,
-    MetricRecord,
-    RecordDict,
-)
-from flwr.serverapp import Grid  # type: ignore[import-untyped, unused-ignore]
-from flwr.serverapp import strategy as flower
+    class SealedGrid(Grid):  # type: ignore[misc, unused-ignore]
+        """Flower's grid over the lead's seats."""
 
+        def __init__(self, world: FederatedWorld, parties: int) -> None:
+            self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
+            self._here: dict[int, Seat] = {}
+            self.looked = 0
+            for node in range(1, parties + 1):
+                seat = Seat(
+                    lambda data, seconds, node=node: world.carrier.exchange(  # type: ignore[misc]
+                        node, data, seconds=seconds
+                    ),
+                    conversation("lead", *PARTIES),
+                    self._news,
+                    patience=10,
+                    again_after=0.2,
+                )
+                world.stack.callback(seat.end)
+                seat.start()
+            until = time.monotonic() + 20
+            while len(self._here) < parties and time.monotonic() < until:
+                news = self._news.get(timeout=20)
+                if isinstance(news, Came):
+                    self._here[1 + PARTIES.index(news.joined.party)] = news.seat
 
-class SealedGrid(Grid):  # type: ignore[misc, unused-ignore]
-    """Flower's grid over the lead's seats."""
+        def set_run(self, run: Any) -> None: ...
+        @property
+        def run(self) -> Any: ...
+        def create_message(self, *_: Any, **__: Any) -> Any: ...
+        def push_messages(self, messages: Any) -> Any: ...
+        def pull_messages(self, message_ids: Any) -> Any: ...
 
-    def __init__(self, world: FederatedWorld, parties: int) -> None:
-        self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
-        self._here: dict[int, Seat] = {}
-        self.looked = 0
-        for node in range(1, parties + 1):
-            seat = Seat(
-                lambda data, seconds, node=node: world.carrier.exchange(  # type: ignore[misc]
-                    node, data, seconds=seconds
-                ),
-                conversation("lead", *PARTIES),
-                self._news,
-                patience=10,
-                again_after=0.2,
-            )
-            world.stack.callback(seat.end)
-            seat.start()
-        until = time.monotonic() + 20
-        while len(self._here) < parties and time.monotonic() < until:
-            news = self._news.get(timeout=20)
-            if isinstance(news, Came):
-                self._here[1 + PARTIES.index(news.joined.party)] = news.seat
+        def get_node_ids(self) -> Iterable[int]:
+            self.looked += 1
+            if self.looked > 20:
+                raise TimeoutError("Flower looks again and again")
+            return list(self._here)
 
-    def set_run(self, run: Any) -> None: ...
-    @property
-    def run(self) -> Any: ...
-    def create_message(self, *_: Any, **__: Any) -> Any: ...
-    def push_messages(self, messages: Any) -> Any: ...
-    def pull_messages(self, message_ids: Any) -> Any: ...
+        def send_and_receive(
+            self, messages: Iterable[Any], *, timeout: float | None = None
+        ) -> list[Any]:
+            asked = {}
+            for message in messages:
+                number = message.content["config"]["server-round"]
+                state = message.content["arrays"]["x"].numpy().astype("<f4").tobytes()
+                seat = self._here[message.metadata.dst_node_id]
+                seat.ask(Asked(do="learn", round=number, payload=len(state)), state)
+                asked[seat] = message
+            replies = []
+            until = time.monotonic() + 10
+            while asked and time.monotonic() < until:
+                try:
+                    news = self._news.get(timeout=1)
+                except queue.Empty:
+                    continue
+                if isinstance(news, Answered):
+                    replies.append(self._reply(asked.pop(news.seat), news))
+                elif isinstance(news, Left):
+                    asked.pop(news.seat, None)  # as Flower: an error reply, or none in time
+            return sorted(replies, key=lambda one: one.metadata.src_node_id)
 
-    def get_node_ids(self) -> Iterable[int]:
-        self.looked += 1
-        if self.looked > 20:
-            raise TimeoutError("Flower looks again and again")
-        return list(self._here)
-
-    def send_and_receive(
-        self, messages: Iterable[Any], *, timeout: float | None = None
-    ) -> list[Any]:
-        asked = {}
-        for message in messages:
-            number = message.content["config"]["server-round"]
-            state = message.content["arrays"]["x"].numpy().astype("<f4").tobytes()
-            seat = self._here[message.metadata.dst_node_id]
-            seat.ask(Asked(do="learn", round=number, payload=len(state)), state)
-            asked[seat] = message
-        replies = []
-        until = time.monotonic() + 10
-        while asked and time.monotonic() < until:
-            try:
-                news = self._news.get(timeout=1)
-            except queue.Empty:
-                continue
-            if isinstance(news, Answered):
-                replies.append(self._reply(asked.pop(news.seat), news))
-            elif isinstance(news, Left):
-                asked.pop(news.seat, None)  # as Flower: an error reply, or none in time
-        return sorted(replies, key=lambda one: one.metadata.src_node_id)
-
-    @staticmethod
-    def _reply(message: Any, news: Answered) -> Any:
-        content = RecordDict({
-            "arrays": ArrayRecord({"x": Array(np.frombuffer(news.data, "<f4"))}),
-            "metrics": MetricRecord({"num-examples": news.words["records"]}),
-        })  # fmt: skip
-        return Message(content, reply_to=message)
+        @staticmethod
+        def _reply(message: Any, news: Answered) -> Any:
+            content = RecordDict({
+                "arrays": ArrayRecord({"x": Array(np.frombuffer(news.data, "<f4"))}),
+                "metrics": MetricRecord({"num-examples": news.words["records"]}),
+            })  # fmt: skip
+            return Message(content, reply_to=message)
 
 
 def first() -> Any:

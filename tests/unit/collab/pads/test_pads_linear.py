@@ -6,50 +6,56 @@ import copy
 from typing import Any
 
 import pytest
-import torch
 from carrying import carries
-from pads_world import Watched, tiny_model
-from torch import nn
-from torch.utils.checkpoint import checkpoint
+from collecting import COLLECTING
 
 from sealtrain.errors import ModelInvalid, UsageError
-from sealtrain_collab.pads.engine import Inside, UnderPads
-from sealtrain_collab.pads.linear import PadsLinear, Stack
-from sealtrain_collab.pads.matrix import PublicMatrix, rounded, stochastically_rounded
-from sealtrain_collab.pads.protect import protect, protected_layers, quantise, restore
+
+if not COLLECTING:
+    import torch
+    from pads_world import Watched, tiny_model
+    from torch import nn
+    from torch.utils.checkpoint import checkpoint
+
+    from sealtrain_collab.pads.engine import Inside, UnderPads
+    from sealtrain_collab.pads.linear import PadsLinear, Stack
+    from sealtrain_collab.pads.matrix import PublicMatrix, rounded, stochastically_rounded
+    from sealtrain_collab.pads.protect import protect, protected_layers, quantise, restore
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
+if not COLLECTING:
 
-class Counting(Inside):
-    """Multiplies in the guest and counts."""
+    class Counting(Inside):
+        """Multiplies in the guest and counts."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[tuple[str, int]] = []
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked: list[tuple[str, int]] = []
 
-    def product(self, matrix: PublicMatrix, direction: Any, entries: torch.Tensor) -> torch.Tensor:
-        self.asked.append((direction, len(entries)))
-        return super().product(matrix, direction, entries)
+        def product(
+            self, matrix: PublicMatrix, direction: Any, entries: torch.Tensor
+        ) -> torch.Tensor:
+            self.asked.append((direction, len(entries)))
+            return super().product(matrix, direction, entries)
 
+    class Siblings(nn.Module):
+        """Three layers with one input, and one behind them."""
 
-class Siblings(nn.Module):
-    """Three layers with one input, and one behind them."""
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(2)
+            self.q_proj, self.k_proj, self.v_proj = (
+                nn.Linear(12, 16),
+                nn.Linear(12, 8),
+                nn.Linear(12, 8),
+            )
+            self.o_proj = nn.Linear(8, 12, bias=False)
+            self.requires_grad_(False)
 
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(2)
-        self.q_proj, self.k_proj, self.v_proj = (
-            nn.Linear(12, 16),
-            nn.Linear(12, 8),
-            nn.Linear(12, 8),
-        )
-        self.o_proj = nn.Linear(8, 12, bias=False)
-        self.requires_grad_(False)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        mixed = self.q_proj(inputs)[..., :8] * self.k_proj(inputs) + self.v_proj(inputs)
-        return inputs + self.o_proj(mixed)
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            mixed = self.q_proj(inputs)[..., :8] * self.k_proj(inputs) + self.v_proj(inputs)
+            return inputs + self.o_proj(mixed)
 
 
 def gradient(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
@@ -190,8 +196,9 @@ def test_no_gradient_is_made_where_none_is_wanted(inputs: torch.Tensor) -> None:
     assert engine.asked == [("forward", 10)]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_the_models_precision_is_kept(dtype: torch.dtype, inputs: torch.Tensor) -> None:
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "float64"])
+def test_the_models_precision_is_kept(name: str, inputs: torch.Tensor) -> None:
+    dtype = getattr(torch, name)
     model = Siblings().to(dtype)
     right = model(inputs.to(dtype))
     quantise(model)

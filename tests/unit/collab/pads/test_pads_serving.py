@@ -14,17 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-import torch
-from pads_world import (
-    DEVICE,
-    Address,
-    Watched,
-    accelerating,
-    dealing,
-    dealt,
-    random_entries,
-    random_matrix,
-)
+from collecting import COLLECTING
 from polling import wait_until
 
 from sealtrain.errors import (
@@ -35,15 +25,29 @@ from sealtrain.errors import (
     UsageError,
 )
 from sealtrain_collab.channel.ports import bind, listening
-from sealtrain_collab.pads import tensors, wire
-from sealtrain_collab.pads.accelerator import RemoteAccelerator
-from sealtrain_collab.pads.engine import Inside, UnderPads
-from sealtrain_collab.pads.matrix import PublicMatrix
-from sealtrain_collab.pads.multiplying import Limits
-from sealtrain_collab.pads.serving import Multiplier, run, served
-from sealtrain_collab.pads.tensors import MAX_ROWS
 
-MATRIX = random_matrix()
+if not COLLECTING:
+    import torch
+    from pads_world import (
+        DEVICE,
+        Address,
+        Watched,
+        accelerating,
+        dealing,
+        dealt,
+        random_entries,
+        random_matrix,
+    )
+
+    from sealtrain_collab.pads import tensors, wire
+    from sealtrain_collab.pads.accelerator import RemoteAccelerator
+    from sealtrain_collab.pads.engine import Inside, UnderPads
+    from sealtrain_collab.pads.matrix import PublicMatrix
+    from sealtrain_collab.pads.multiplying import Limits
+    from sealtrain_collab.pads.serving import Multiplier, run, served
+    from sealtrain_collab.pads.tensors import MAX_ROWS
+
+    MATRIX = random_matrix()
 
 
 def asked(address: Address, kind: int, body: bytes) -> tuple[int, bytes]:
@@ -60,28 +64,32 @@ def asked(address: Address, kind: int, body: bytes) -> tuple[int, bytes]:
     return 0, b""
 
 
-PRODUCT = wire.asked_product(MATRIX.digest, "forward", 1)
-REFUSED: dict[str, tuple[int, bytes]] = {
-    "an unknown kind": (0x55, b""),
-    "what a dealer was asked once": (0x03, bytes(1168)),
-    "an unknown matrix": (wire.PRODUCT, wire.asked_product(bytes(32), "forward", 1) + bytes(160)),
-    "a matrix of another connection": (wire.PRODUCT, PRODUCT + bytes(160)),
-    "a cut product": (wire.PRODUCT, PRODUCT[:-1]),
-    "a third direction": (
+if not COLLECTING:
+    PRODUCT = wire.asked_product(MATRIX.digest, "forward", 1)
+REFUSED: dict[str, Callable[[], tuple[int, bytes]]] = {
+    "an unknown kind": lambda: (0x55, b""),
+    "what a dealer was asked once": lambda: (0x03, bytes(1168)),
+    "an unknown matrix": lambda: (
+        wire.PRODUCT,
+        wire.asked_product(bytes(32), "forward", 1) + bytes(160),
+    ),
+    "a matrix of another connection": lambda: (wire.PRODUCT, PRODUCT + bytes(160)),
+    "a cut product": lambda: (wire.PRODUCT, PRODUCT[:-1]),
+    "a third direction": lambda: (
         wire.PRODUCT,
         struct.pack(">32sII", MATRIX.digest, 2, 1) + bytes(160),
     ),
-    "a matrix without sides": (wire.MATRIX, struct.pack(">II", 0, 0)),
-    "a matrix too wide": (wire.MATRIX, struct.pack(">II", 1, 1 << 20)),
-    "a matrix cut short": (wire.MATRIX, struct.pack(">II", 8, 8) + bytes(63)),
-    "a matrix too much": (wire.MATRIX, struct.pack(">II", 100, 100) + bytes(10_000)),
-    "a matrix of nothing": (wire.MATRIX, b""),
+    "a matrix without sides": lambda: (wire.MATRIX, struct.pack(">II", 0, 0)),
+    "a matrix too wide": lambda: (wire.MATRIX, struct.pack(">II", 1, 1 << 20)),
+    "a matrix cut short": lambda: (wire.MATRIX, struct.pack(">II", 8, 8) + bytes(63)),
+    "a matrix too much": lambda: (wire.MATRIX, struct.pack(">II", 100, 100) + bytes(10_000)),
+    "a matrix of nothing": lambda: (wire.MATRIX, b""),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_an_accelerator_refuses_says_so_and_serves_the_next(case: str) -> None:
-    kind, body = REFUSED[case]
+    kind, body = REFUSED[case]()
     with accelerating(matrix_bytes=4000) as address, brought(address):
         answered, said = asked(address, kind, body)
         assert answered == wire.REFUSED
@@ -89,28 +97,30 @@ def test_an_accelerator_refuses_says_so_and_serves_the_next(case: str) -> None:
         assert asked(address, wire.MATRIX, small_matrix())[0] == 0x81
 
 
-BAD_ROWS = {
-    "too few elements": PRODUCT + bytes(156),
-    "no rows": wire.asked_product(MATRIX.digest, "forward", 0),
-    "too many rows": wire.asked_product(MATRIX.digest, "forward", MAX_ROWS + 1),
+BAD_ROWS: dict[str, Callable[[], bytes]] = {
+    "too few elements": lambda: PRODUCT + bytes(156),
+    "no rows": lambda: wire.asked_product(MATRIX.digest, "forward", 0),
+    "too many rows": lambda: wire.asked_product(MATRIX.digest, "forward", MAX_ROWS + 1),
 }
 
 
 @pytest.mark.parametrize("case", BAD_ROWS)
 def test_rows_that_are_none_are_refused(case: str) -> None:
     with accelerating() as address, brought(address) as frames:
-        frames.send(wire.PRODUCT, BAD_ROWS[case])
+        frames.send(wire.PRODUCT, BAD_ROWS[case]())
         answered = frames.receive()
         assert answered is not None
         assert answered[0] == wire.REFUSED
 
 
 @contextmanager
-def brought(address: Address, values: torch.Tensor = MATRIX.values) -> Iterator[wire.Frames]:
+def brought(address: Address, values: torch.Tensor | None = None) -> Iterator[wire.Frames]:
     """A connection that brought a matrix."""
     with socket.create_connection(address, timeout=10) as connection:
         frames = wire.Frames(connection, seconds=10)
-        frames.send(wire.MATRIX, *wire.described_matrix(values))
+        frames.send(
+            wire.MATRIX, *wire.described_matrix(MATRIX.values if values is None else values)
+        )
         answered = frames.receive()
         assert answered is not None
         assert answered[0] == wire.MATRIX | wire.ANSWER
@@ -281,20 +291,26 @@ def frame(kind: int, body: bytes = b"", length: int | None = None) -> bytes:
     return struct.pack(">BI", kind, len(body) if length is None else length) + body
 
 
-BROKEN: dict[str, tuple[bytes, type[SealtrainError]]] = {
-    "it goes": (b"", AcceleratorUnreachable),
-    "it goes in the middle": (frame(0x82, b"abc", length=9 * 24 * 4), AcceleratorUnreachable),
-    "too few rows": (frame(0x82, bytes(8 * 24 * 4)), AcceleratorUnreachable),
-    "another kind": (frame(0x81, bytes(32)), AcceleratorUnreachable),
-    "a frame without end": (frame(0x82, length=wire.MAX_FRAME + 1), AcceleratorUnreachable),
-    "a refusal": (frame(wire.REFUSED, b"no \x1b[31mroom\xff" + b"x" * 900), AcceleratorUnreachable),
+BROKEN: dict[str, tuple[Callable[[], bytes], type[SealtrainError]]] = {
+    "it goes": (lambda: b"", AcceleratorUnreachable),
+    "it goes in the middle": (
+        lambda: frame(0x82, b"abc", length=9 * 24 * 4),
+        AcceleratorUnreachable,
+    ),
+    "too few rows": (lambda: frame(0x82, bytes(8 * 24 * 4)), AcceleratorUnreachable),
+    "another kind": (lambda: frame(0x81, bytes(32)), AcceleratorUnreachable),
+    "a frame without end": (lambda: frame(0x82, length=wire.MAX_FRAME + 1), AcceleratorUnreachable),
+    "a refusal": (
+        lambda: frame(wire.REFUSED, b"no \x1b[31mroom\xff" + b"x" * 900),
+        AcceleratorUnreachable,
+    ),
 }
 
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_broken_answer_is_no_answer(case: str) -> None:
     raw, error = BROKEN[case]
-    with answering(lambda connection: connection.sendall(raw)) as client:
+    with answering(lambda connection: connection.sendall(raw())) as client:
         with pytest.raises(error) as refused:
             client.product(MATRIX, "forward", random_entries(MATRIX, "forward"))()
         if case == "a refusal":

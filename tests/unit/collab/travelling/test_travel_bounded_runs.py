@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 from carrying import carries
-from travel_world import HOLDERS, PROGRAM, travel_world
+from collecting import COLLECTING
 
 from sealtrain.errors import TranscriptInvalid
 from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain_collab.channel.channel import AttestedChannel
 from sealtrain_collab.travelling.check import Terms, travelled
 from sealtrain_collab.travelling.orchestrator import Orchestrator
+
+if not COLLECTING:
+    from travel_world import HOLDERS, PROGRAM, travel_world
 
 
 def finished(run: Orchestrator) -> dict[str, Any]:

@@ -8,17 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from carrying import carries
-from safetensors.torch import load
-from sharing_world import Held, held
-from travel_world import PROGRAM, plan_of
+from collecting import COLLECTING
 
 from sealtrain.errors import UsageError
 from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain_collab.travelling.bounds import PrivateSteps, bounded, epsilon_spent
 from sealtrain_collab.travelling.program import Program, ProgramSettings
 from sharing.training import turns
+
+if not COLLECTING:
+    import torch
+    from safetensors.torch import load
+    from sharing_world import Held, held
+    from travel_world import PROGRAM, plan_of
 
 pytestmark = pytest.mark.claim("C81")
 

@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from travel_world import HOLDERS, PROGRAM, Tokens, TravelWorld, travel_world
+from collecting import COLLECTING
 
 from sealtrain.errors import DataInvalid, ModelInvalid
 from sealtrain_collab.travelling.program import Program, ProgramSettings
 from sealtrain_collab.travelling.schedule import HolderPlan, Plan, Rotation
+
+if not COLLECTING:
+    from travel_world import HOLDERS, PROGRAM, Tokens, TravelWorld, travel_world
 
 WIDE = {"vocab_size": 70_000, "n_embd": 8}
 CHANGES: dict[str, dict[str, Any]] = {

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from collecting import COLLECTING
 from language_world import ADAPTERS, LORA, cpt, write_base
 from programs import need
 from training_world import OWNERS, checkpoint_store, run, seal_records, sources_of, write_records
 from training_world import sft as sft_recipe
-from travel_world import RUN_ID, TravelWorld, travel_world
 
 from sealtrain.errors import DataInvalid, ModelInvalid, RecipeInvalid, TripBroken, UsageError
 from sealtrain.recipe.schema import parse_recipe
@@ -32,6 +31,10 @@ from sealtrain_collab.travelling.rows import IGNORED, read_rows, write_row
 from sealtrain_collab.travelling.schedule import HolderPlan, Plan, Rotation
 from sealtrain_collab.travelling.trainer_program import TrainerProgram, TrainerSettings, Training
 
+if not COLLECTING:
+    import torch
+    from travel_world import RUN_ID, TravelWorld, travel_world
+
 pytestmark = [
     pytest.mark.claim("C257"),
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
@@ -40,8 +43,9 @@ pytestmark = [
 ALONE = [{"owner": OWNERS[0], "name": "records", "role": "train"}]
 BOTH = [{"owner": owner, "name": "records", "role": "train"} for owner in OWNERS]
 ACCUMULATED = {"max_steps": 6, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
-DEVICE: Any = "cuda" if torch.cuda.is_available() else "cpu"
-"""Where a training computes that nothing is said to."""
+if not COLLECTING:
+    DEVICE: Any = "cuda" if torch.cuda.is_available() else "cpu"
+    """Where a training computes that nothing is said to."""
 TEXT = {"columns": {"text": "text"}}
 CHAT = {"columns": {"messages": "messages"}}
 

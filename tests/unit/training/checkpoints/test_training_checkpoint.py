@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from carrying import carries
+from collecting import COLLECTING
 from training_world import RUN_ID, checkpoint_store
 
 from sealtrain.errors import (
@@ -22,12 +22,18 @@ from sealtrain.sealing.store import SealedStore
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
-WEIGHTS = {
-    "weight": torch.arange(6.0).reshape(2, 3),
-    "half": torch.ones(3, dtype=torch.bfloat16),
-}
-OPTIMIZER = {"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": [{"betas": (0.9, 0.99)}]}
-STATE: dict[str, Any] = {"model": WEIGHTS, "optimizer": OPTIMIZER, "rows": 12}
+if not COLLECTING:
+    import torch
+
+    WEIGHTS = {
+        "weight": torch.arange(6.0).reshape(2, 3),
+        "half": torch.ones(3, dtype=torch.bfloat16),
+    }
+    OPTIMIZER = {
+        "state": {0: {"step": torch.tensor(3.0)}},
+        "param_groups": [{"betas": (0.9, 0.99)}],
+    }
+    STATE: dict[str, Any] = {"model": WEIGHTS, "optimizer": OPTIMIZER, "rows": 12}
 
 
 def chain(store: SealedStore, count: int) -> list[CheckpointRef]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import torch
+from collecting import COLLECTING
 
 from sealtrain.training.checkpoints.randomness import seeded
+
+if not COLLECTING:
+    import torch
 
 
 def test_draws_under_a_label_are_its_own_and_move_no_generator_on() -> None:

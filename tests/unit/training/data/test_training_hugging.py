@@ -8,17 +8,20 @@ from pathlib import Path
 
 import pytest
 from carrying import carries
+from collecting import COLLECTING
 from training_world import numbered, seal_records, source_of, write_records
 
 from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.guest.sandbox.landlock import restrict
-from sealtrain.training.data.hugging import (
-    Positioned,
-    as_iterable_dataset,
-    as_map_style_dataset,
-    positioned_under,
-)
 from sealtrain.training.data.stream import RecordStream
+
+if not COLLECTING:
+    from sealtrain.training.data.hugging import (
+        Positioned,
+        as_iterable_dataset,
+        as_map_style_dataset,
+        positioned_under,
+    )
 
 
 def positioned(rows: int = 60, stop: int | None = None) -> Positioned:

@@ -9,12 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from carrying import carries
+from collecting import COLLECTING
 from training_world import PlainDataset, source_of
 
 from sealtrain.errors import DataInvalid, RecordInvalid, SchemaMismatch
-from sealtrain.training.data.packing import PackedStream, text_encoder, token_encoder, windows
 from sealtrain.training.data.stream import RecordStream
 from sealtrain.training.models.base import byte_tokenizer
+
+if not COLLECTING:
+    from sealtrain.training.data.packing import PackedStream, text_encoder, token_encoder, windows
 
 EOS = 258
 

@@ -8,23 +8,27 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch.utils.data
-from accelerate.data_loader import prepare_data_loader
+from collecting import COLLECTING
 from training_world import source_of
-from wire_world import Wire, ranks
 
 from sealtrain.errors import DataInvalid, RecordInvalid
-from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
 from sealtrain.training.data.order import Order
 from sealtrain.training.data.part import OwnBatches
 from sealtrain.training.data.stream import RecordStream
 from sealtrain.training.distributed.agreement import exchanged, told_by_all
-from sealtrain.training.distributed.dealing import (
-    DealtRows,
-    deal_rows,
-    read_together,
-    shared_by_all,
-)
+
+if not COLLECTING:
+    import torch.utils.data
+    from accelerate.data_loader import prepare_data_loader
+    from wire_world import Wire, ranks
+
+    from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
+    from sealtrain.training.distributed.dealing import (
+        DealtRows,
+        deal_rows,
+        read_together,
+        shared_by_all,
+    )
 
 SIZE = 3
 pytestmark = pytest.mark.claim("C260")

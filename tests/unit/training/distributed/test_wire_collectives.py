@@ -8,16 +8,20 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-import torch
-import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
-from wire_world import all_gather_single, ranks, reduce_scatter_single
+from collecting import COLLECTING
 
 from sealtrain.errors import ChannelBroken, UsageError
 from sealtrain.training.distributed.wire.meeting import Wire
-from sealtrain.training.distributed.wire.staging import STAGED, staging_of
+
+if not COLLECTING:
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+    from wire_world import all_gather_single, ranks, reduce_scatter_single
+
+    from sealtrain.training.distributed.wire.staging import STAGED, staging_of
 
 SIZES = (0, 1, 5, 4_097, 300_001)
 LARGE = 700_003

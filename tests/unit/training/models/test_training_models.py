@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from carrying import carries
+from collecting import COLLECTING
 from ranks_world import JUDGE, write_judge
 from training_world import LLAMA, LORA, classify, sft
 
@@ -21,6 +21,9 @@ from sealtrain.training.models.base import (
     check_vocabulary,
 )
 from sealtrain.training.trained import model_files
+
+if not COLLECTING:
+    import torch
 
 
 def built(recipe: Recipe, base_dir: Path = Path()) -> Any:

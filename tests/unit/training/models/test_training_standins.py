@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from pads_world import Watched
-from safetensors.torch import load
+from collecting import COLLECTING
 from training_world import (
     LORA,
     checkpoint_store,
@@ -23,7 +21,13 @@ from training_world import (
 )
 
 from sealtrain.training.checkpoints.checkpoint import newest
-from sealtrain_collab.pads.protect import protect, protected_layers, quantise, restore
+
+if not COLLECTING:
+    import torch
+    from pads_world import Watched
+    from safetensors.torch import load
+
+    from sealtrain_collab.pads.protect import protect, protected_layers, quantise, restore
 
 pytestmark = [
     pytest.mark.slow,

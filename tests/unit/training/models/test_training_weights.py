@@ -5,25 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 from carrying import carries
+from collecting import COLLECTING
 
 from sealtrain.errors import CheckpointRefused
 from sealtrain.training.models.weights import load_weights, of_training, trainable_state
 
+if not COLLECTING:
+    import torch
 
-class Tied(torch.nn.Module):
-    """Embedding and head are one frozen weight under two names; a small adapter is trained."""
+    class Tied(torch.nn.Module):
+        """Embedding and head are one frozen weight under two names; a small adapter is trained."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = torch.nn.Embedding(4, 2)
-        self.head = torch.nn.Linear(2, 4, bias=False)
-        self.head.weight = self.embed.weight
-        self.embed.weight.requires_grad = False
-        self.adapter = torch.nn.Linear(2, 2, bias=False)
-        self.register_buffer("scale", torch.ones(1))
-        self.register_buffer("passing", torch.ones(1), persistent=False)
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = torch.nn.Embedding(4, 2)
+            self.head = torch.nn.Linear(2, 4, bias=False)
+            self.head.weight = self.embed.weight
+            self.embed.weight.requires_grad = False
+            self.adapter = torch.nn.Linear(2, 2, bias=False)
+            self.register_buffer("scale", torch.ones(1))
+            self.register_buffer("passing", torch.ones(1), persistent=False)
 
 
 def test_only_what_is_trained_and_persistent_buffers_are_kept() -> None:
