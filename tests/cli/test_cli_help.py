@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -24,9 +25,15 @@ from sealtrain.cli.commands import COMMANDS
 from sealtrain.cli.lazy import Entries, Noun, load
 from sealtrain.recipe.installation import measure_code
 
-BY_PATH = dict(all_commands())
-PATHS = list(BY_PATH)
-NOUNS = [path for path, command in BY_PATH.items() if isinstance(command, click.Group)]
+
+@cache
+def by_path() -> dict[tuple[str, ...], click.Command]:
+    """Every command and group by what is typed; the program itself is ``()``."""
+    return dict(all_commands())
+
+
+def groups() -> list[tuple[str, ...]]:
+    return [path for path, command in by_path().items() if isinstance(command, click.Group)]
 
 
 def listed(entries: Entries = COMMANDS) -> Iterator[tuple[str, str]]:
@@ -43,33 +50,45 @@ def first_sentence(text: str) -> str:
     return head + "." * bool(mark)
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: " ".join(path) or "(root)")
-def test_every_command_shows_its_help(path: tuple[str, ...]) -> None:
+def faults_of_help(path: tuple[str, ...]) -> list[str]:
     wide = {"terminal_width": 1000, "max_content_width": 1000}
     result = CliRunner().invoke(app, [*path, "--help"], **wide)
-    assert result.exit_code == 0
-    summary = " ".join((BY_PATH[path].help or "").partition("\n\n")[0].split())
-    assert summary.endswith(".")
-    assert summary in " ".join(result.stdout.split())
-    assert "\\[" not in result.stdout
+    summary = " ".join((by_path()[path].help or "").partition("\n\n")[0].split())
+    promises = {
+        "exit code": result.exit_code == 0,
+        "a summary ends in a full stop": summary.endswith("."),
+        "the summary is shown": summary in " ".join(result.stdout.split()),
+        "brackets are shown without a backslash": "\\[" not in result.stdout,
+    }
+    return [promise for promise, kept in promises.items() if not kept]
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: " ".join(path) or "(root)")
-def test_every_parameter_says_what_it_is(path: tuple[str, ...]) -> None:
+def test_every_command_shows_its_help() -> None:
+    assert by_path()
+    assert {path: faults for path in by_path() if (faults := faults_of_help(path))} == {}
+
+
+def test_every_parameter_says_what_it_is() -> None:
     silent = [
-        parameter.name
-        for parameter in BY_PATH[path].params
+        (path, parameter.name)
+        for path, command in by_path().items()
+        for parameter in command.params
         if not (getattr(parameter, "help", None) or "").strip()
     ]
     assert silent == []
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: " ".join(path) or "(root)")
-def test_no_secret_is_taken_as_an_argument(path: tuple[str, ...]) -> None:
+def test_no_secret_is_taken_as_an_argument() -> None:
     """What is typed lands in shell histories and process lists: secrets come from files."""
     words = {"password", "passphrase", "private-key", "secret-key", "token"}
-    options = {name.lstrip("-") for one in BY_PATH[path].params for name in one.opts}
-    assert options & words == set()
+    taking = [
+        (path, name)
+        for path, command in by_path().items()
+        for parameter in command.params
+        for name in parameter.opts
+        if name.lstrip("-") in words
+    ]
+    assert taking == []
 
 
 def test_every_command_that_answers_offers_json() -> None:
@@ -86,11 +105,11 @@ def test_every_command_that_answers_offers_json() -> None:
     }
     without = [
         " ".join(path)
-        for path in PATHS
+        for path, command in by_path().items()
         if path
-        and path not in NOUNS
+        and not isinstance(command, click.Group)
         and path[-1] not in talks_only
-        and "--json" not in [name for one in BY_PATH[path].params for name in one.opts]
+        and "--json" not in [name for one in command.params for name in one.opts]
     ]
     assert without == []
 
@@ -100,7 +119,7 @@ def test_help_lists_every_command_on_stdout(flag: str) -> None:
     result = CliRunner().invoke(app, [flag])
     assert result.exit_code == 0
     assert result.stderr == ""
-    for path in PATHS:
+    for path in by_path():
         if len(path) == 1:
             assert f" {path[0]} " in result.stdout
 
@@ -127,14 +146,14 @@ def loaded_by_help_of(*paths: tuple[str, ...]) -> set[str]:
 
 def test_help_of_a_group_loads_none_of_its_commands() -> None:
     commands = {place.partition(":")[0] for place, _ in listed()}
-    groups = {
+    own = {
         entry.place.partition(":")[0]
         for entry in COMMANDS.values()
         if isinstance(entry, Noun) and entry.place
     }
     heavy = {"cryptography", "httpx", "pydantic", "pyarrow", "torch", "yaml"}
-    loaded = loaded_by_help_of(*NOUNS)
-    assert loaded & (commands - groups) == set()
+    loaded = loaded_by_help_of(*groups())
+    assert loaded & (commands - own) == set()
     assert loaded & heavy == set()
 
 

@@ -6,12 +6,13 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
-import pytest
 import typer
 import yaml
 
@@ -35,25 +36,41 @@ def name_of(path: Path) -> str:
     return path.relative_to(REPOSITORY).as_posix()
 
 
+@cache
+def text_of(page: Path) -> str:
+    return page.read_text("utf-8")
+
+
+@cache
 def anchors(page: Path) -> set[str]:
     """Anchors of a page's headings as forges make them."""
-    text = FENCE.sub("", page.read_text("utf-8"))
+    text = FENCE.sub("", text_of(page))
     headings = re.findall(r"^#{1,6} (.*)$", text, re.MULTILINE)
     plain = (re.sub(r"[`*\[\]]|\([^)]*\)", "", heading).strip().lower() for heading in headings)
     return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_link_between_pages_resolves(page: Path) -> None:
+def faults_by_page(
+    faults_of: Callable[[Path], Any], pages: Iterable[Path] = PAGES
+) -> dict[str, Any]:
+    """What is wrong with each page; a page without a fault is left out."""
+    return {name_of(page): faults for page in pages if (faults := faults_of(page))}
+
+
+def broken_links(page: Path) -> list[str]:
     broken = []
-    for target in LINK.findall(FENCE.sub("", page.read_text("utf-8"))):
+    for target in LINK.findall(FENCE.sub("", text_of(page))):
         if re.match(r"[a-z]+:", target):
             continue
         path, _, anchor = target.partition("#")
         aim = (page.parent / path).resolve() if path else page
         if not aim.exists() or (anchor and aim.suffix == ".md" and anchor not in anchors(aim)):
             broken.append(target)
-    assert broken == []
+    return broken
+
+
+def test_every_link_between_pages_resolves() -> None:
+    assert faults_by_page(broken_links) == {}
 
 
 def test_every_decision_is_in_the_index_and_numbers_have_no_gaps() -> None:
@@ -66,12 +83,17 @@ def test_every_decision_is_in_the_index_and_numbers_have_no_gaps() -> None:
         assert f"| [{name[:4]}]({name}) | {title} |" in index
 
 
-@pytest.mark.parametrize("page", sorted((REPOSITORY / "spec").glob("*.md")), ids=name_of)
-def test_every_spec_page_has_a_title_and_a_version(page: Path) -> None:
-    lines = page.read_text("utf-8").splitlines()
-    assert lines[0].startswith("# ")
+def lacking_in_head(page: Path) -> list[str]:
+    lines = text_of(page).splitlines()
     head = "\n".join(lines[:12])
-    assert re.search(r"/v\d+$|\bversion:? \d+", head, re.MULTILINE | re.IGNORECASE)
+    version = re.search(r"/v\d+$|\bversion:? \d+", head, re.MULTILINE | re.IGNORECASE)
+    return ["title"] * (not lines[0].startswith("# ")) + ["version"] * (version is None)
+
+
+def test_every_spec_page_has_a_title_and_a_version() -> None:
+    pages = sorted((REPOSITORY / "spec").glob("*.md"))
+    assert pages
+    assert faults_by_page(lacking_in_head, pages) == {}
 
 
 # --- Claims -------------------------------------------------------------------------------------
@@ -102,7 +124,7 @@ def test_every_claim_has_a_test_that_tries_to_refute_it_and_no_test_invents_one(
 
 def shell_commands(page: Path) -> Iterator[list[str]]:
     """Calls of ``sealtrain`` in a page's shell blocks, as argument lists."""
-    for language, body in FENCE.findall(page.read_text("utf-8")):
+    for language, body in FENCE.findall(text_of(page)):
         if language not in SHELL:
             continue
         lines = body.replace("\\\n", " ").splitlines()
@@ -172,16 +194,18 @@ def problem_with(words: list[str], *, project: bool = False) -> str | None:
     return f"lacks {', '.join(missing)}" if missing else None
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_command_in_a_page_can_be_typed(page: Path) -> None:
+def wrong_commands(page: Path) -> dict[str, str]:
     calls = list(shell_commands(page))
     begun = next((at for at, words in enumerate(calls) if words[0] == "init"), len(calls))
-    wrong = {
+    return {
         " ".join(words): problem
         for at, words in enumerate(calls)
         if (problem := problem_with(words, project=at > begun))
     }
-    assert wrong == {}
+
+
+def test_every_command_in_a_page_can_be_typed() -> None:
+    assert faults_by_page(wrong_commands) == {}
 
 
 def test_every_make_target_in_the_readme_exists() -> None:
@@ -198,16 +222,18 @@ def test_every_make_target_in_the_readme_exists() -> None:
 # --- Code and documents inside pages --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_name_of_the_package_in_a_page_exists(page: Path) -> None:
-    unknown = {
+def unknown_names(page: Path) -> set[str]:
+    return {
         name
-        for language, body in FENCE.findall(page.read_text("utf-8"))
+        for language, body in FENCE.findall(text_of(page))
         if language == "python"
         for name in re.findall(r"\bsealtrain\.(\w+)", body)
         if not hasattr(sealtrain, name) and find_spec(f"sealtrain.{name}") is None
     }
-    assert unknown == set()
+
+
+def test_every_name_of_the_package_in_a_page_exists() -> None:
+    assert faults_by_page(unknown_names) == {}
 
 
 def test_the_policy_in_the_operators_guide_is_a_policy() -> None:

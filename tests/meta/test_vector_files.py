@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from sealtrain.errors import error_by_code
 
@@ -23,6 +23,12 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
+@cache
+def read(path: Path) -> Any:
+    """What a file says; no test changes it."""
+    return json.loads(path.read_bytes(), object_pairs_hook=unique)
+
+
 def named(path: Path) -> str:
     return path.relative_to(FOLDER).as_posix()
 
@@ -32,51 +38,78 @@ def lists_of(found: dict[str, Any]) -> list[list[dict[str, Any]]]:
     return [cases] if isinstance(cases, list) else list(cases.values())
 
 
-@pytest.mark.parametrize("path", FILES, ids=named)
-def test_a_file_is_one_object_with_cases(path: Path) -> None:
-    found = json.loads(path.read_bytes(), object_pairs_hook=unique)
-    assert isinstance(found, dict)
+def faults_by_file(faults_of: Callable[[Path], list[str]]) -> dict[str, list[str]]:
+    """What is wrong with each file; a file without a fault is left out."""
+    assert FILES
+    return {named(path): faults for path in FILES if (faults := faults_of(path))}
+
+
+def faults_of_form(path: Path) -> list[str]:
+    found = read(path)
+    if not isinstance(found, dict):
+        return ["not an object"]
+    faults = []
     for listed in lists_of(found):
-        assert isinstance(listed, list)
-        assert listed
+        if not isinstance(listed, list) or not listed:
+            faults.append("no list of cases")
+            continue
         names = [case["name"] for case in listed if "name" in case]
-        assert len(names) in (0, len(listed))
-        assert len(set(names)) == len(names)
+        if len(names) not in (0, len(listed)):
+            faults.append("some cases have a name and others have none")
+        if len(set(names)) != len(names):
+            faults.append("two cases have one name")
         for case in listed:
-            assert set(case) & (OTHER_NAMES - OF_A_TALLY.get(named(path), set())) == set()
+            renamed = set(case) & (OTHER_NAMES - OF_A_TALLY.get(named(path), set()))
+            faults += [f"member {name}" for name in sorted(renamed)]
+    return faults
 
 
-@pytest.mark.parametrize("path", FILES, ids=named)
-def test_a_case_that_can_be_refused_ends_in_ok_or_a_code(path: Path) -> None:
-    for listed in lists_of(json.loads(path.read_bytes())):
-        judged = ["outcome" in case for case in listed]
-        assert all(judged) or not any(judged)
-        for outcome in (case["outcome"] for case in listed if "outcome" in case):
+def test_a_file_is_one_object_with_cases() -> None:
+    assert faults_by_file(faults_of_form) == {}
+
+
+def faults_of_outcomes(path: Path) -> list[str]:
+    faults = []
+    for listed in lists_of(read(path)):
+        outcomes = [case["outcome"] for case in listed if "outcome" in case]
+        if len(outcomes) not in (0, len(listed)):
+            faults.append("some cases have an outcome and others have none")
+        for outcome in outcomes:
             if outcome != "ok" and isinstance(outcome, str):
                 code = re.fullmatch(r"(?:[a-z-]+ )?([a-z-]+)", outcome)
-                assert code is not None
-                assert error_by_code(code[1]).code == code[1]
+                if code is None or error_by_code(code[1]).code != code[1]:
+                    faults.append(f"outcome {outcome}")
+    return faults
 
 
-def said_of(path: Path) -> str:
+def test_a_case_that_can_be_refused_ends_in_ok_or_a_code() -> None:
+    assert faults_by_file(faults_of_outcomes) == {}
+
+
+@cache
+def said_of(folder: str) -> str:
     """The pages that say what a file's members are: the README, and those that name its folder."""
     spec = FOLDER.parent / "spec"
-    folder = f"vectors/{path.parent.name}"
     pages = [page.read_text("utf-8") for page in sorted(spec.glob("*.md"))]
     return "\n".join(
-        [(FOLDER / "README.md").read_text("utf-8"), *(p for p in pages if folder in p)]
+        [
+            (FOLDER / "README.md").read_text("utf-8"),
+            *(page for page in pages if f"vectors/{folder}" in page),
+        ]
     )
 
 
-@pytest.mark.parametrize("path", FILES, ids=named)
-def test_each_member_of_a_file_is_said_somewhere(path: Path) -> None:
-    found = json.loads(path.read_bytes())
+def members_said_nowhere(path: Path) -> list[str]:
+    found = read(path)
     members = set(found).union(*(case for listed in lists_of(found) for case in listed))
-    text = said_of(path)
-    unsaid = [
+    text = said_of(path.parent.name)
+    return [
         name
         for name in sorted(members)
         if not re.search(rf"(?<![a-z_]){re.escape(name)}(?![a-z_])", text)
         and name.replace("_", " ") not in text
     ]
-    assert unsaid == []
+
+
+def test_each_member_of_a_file_is_said_somewhere() -> None:
+    assert faults_by_file(members_said_nowhere) == {}
