@@ -23,6 +23,10 @@ PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do 
 	$$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$candidate && break; done)
 
+# Libraries are installed uncompiled, and Python keeps what it compiled: otherwise every process that
+# a test starts would compile them again, torch among them.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo deployed test check fuzz images newest service tables docs shots format changelog clean learning nightly vm-test walk
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,18 +94,22 @@ def test_wider_tokens_fit_or_are_refused() -> None:
         held(Records([[[1, None]]]))  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize(
-    "dataset",
-    [
-        Records([[[1]]], pa.float32()),
-        SimpleNamespace(schema=None, batch_rows=()),
-        SimpleNamespace(schema=pa.schema([("tokens", pa.uint16())]), batch_rows=()),
-        SimpleNamespace(schema=pa.schema([("text", pa.string())]), batch_rows=()),
-    ],
-)
-def test_what_holds_no_lists_of_tokens_is_refused(dataset: Any) -> None:
+def empty(schema: pa.Schema | None) -> SimpleNamespace:
+    return SimpleNamespace(schema=schema, batch_rows=())
+
+
+WITHOUT_TOKENS: dict[str, Callable[[], Any]] = {
+    "fractions": lambda: Records([[[1]]], pa.float32()),
+    "no table": lambda: empty(None),
+    "no lists": lambda: empty(pa.schema([("tokens", pa.uint16())])),
+    "text": lambda: empty(pa.schema([("text", pa.string())])),
+}
+
+
+@pytest.mark.parametrize("kind", WITHOUT_TOKENS)
+def test_what_holds_no_lists_of_tokens_is_refused(kind: str) -> None:
     with pytest.raises(SchemaMismatch):
-        held(dataset)
+        held(WITHOUT_TOKENS[kind]())
 
 
 def test_half_tokens_are_not_read() -> None:

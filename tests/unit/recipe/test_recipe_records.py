@@ -7,74 +7,77 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from carrying import carries
+from collecting import COLLECTING
 
 from sealtrain.errors import DatasetUnknown, RecordInvalid, SchemaMismatch, SealtrainError
 from sealtrain.recipe.records import RecordCheck, dataset_of
 from sealtrain.recipe.schema import parse_recipe
 
-TEXTS = pa.array(["a", "b"])
-NUMBERS = pa.array([0, 1])
-TURNS = pa.array([[{"role": "user", "content": "a"}]] * 2)
-TOKENS = pa.array([[1, 2], [3]])
-IMAGES = pa.array([b"a", b"b"])
 CANARY = "740261"
-FLAGS = pa.array([True, False])
-HALVES = pa.array([0.5, 1.5])
 
 LLAMA = {"config": {"model_type": "llama"}, "init_seed": 1, "tokenizer": {"kind": "bytes"}}
 PLAIN = {"config": {"model_type": "llama"}, "init_seed": 1}
 STEPS = {"max_steps": 1}
 CLASSES = {"phase": "classify", "labels": ["a", "b"]}
-WAYS: dict[str, tuple[dict[str, Any], dict[str, pa.Array]]] = {
-    "sft text": ({"columns": {"text": "t"}}, {"t": TEXTS}),
-    "sft messages": ({"columns": {"messages": "m"}}, {"m": TURNS}),
-    "cpt tokens": (
-        {"phase": "cpt", "columns": {"tokens": "ids"}, "model": PLAIN, "peft": None},
-        {"ids": TOKENS},
-    ),
-    "classify names": (
-        CLASSES | {"columns": {"text": "t", "label": "l"}},
-        {"t": TEXTS, "l": TEXTS},
-    ),
-    "classify numbers": (
-        {"phase": "classify", "num_labels": 2, "columns": {"text": "t", "label": "l"}},
-        {"t": TEXTS, "l": NUMBERS},
-    ),
+WAYS: dict[str, dict[str, Any]] = {
+    "sft text": {"columns": {"text": "t"}},
+    "sft messages": {"columns": {"messages": "m"}},
+    "cpt tokens": {"phase": "cpt", "columns": {"tokens": "ids"}, "model": PLAIN, "peft": None},
+    "classify names": CLASSES | {"columns": {"text": "t", "label": "l"}},
+    "classify numbers": {
+        "phase": "classify",
+        "num_labels": 2,
+        "columns": {"text": "t", "label": "l"},
+    },
     "classify images": (
         CLASSES
-        | {"columns": {"image": "i", "label": "l"}, "model": PLAIN, "preparation": {"size": 8}},
-        {"i": IMAGES, "l": TEXTS},
+        | {"columns": {"image": "i", "label": "l"}, "model": PLAIN, "preparation": {"size": 8}}
     ),
     "classify table": (
-        CLASSES | {"columns": {"features": ["x", "y"], "label": "l"}, "model": PLAIN, "peft": None},
-        {"x": HALVES, "y": NUMBERS, "l": TEXTS},
+        CLASSES | {"columns": {"features": ["x", "y"], "label": "l"}, "model": PLAIN, "peft": None}
     ),
-    "dpo": (
-        {"phase": "dpo", "columns": {"chosen": "c", "rejected": "r"}},
-        {"c": TURNS, "r": TURNS},
-    ),
-    "kto": (
-        {
-            "phase": "dpo",
-            "columns": {"prompt": "p", "completion": "c", "label": "l"},
-            "trainer": STEPS | {"loss_type": "kto"},
-        },
-        {"p": TEXTS, "c": TEXTS, "l": FLAGS},
-    ),
+    "dpo": {"phase": "dpo", "columns": {"chosen": "c", "rejected": "r"}},
+    "kto": {
+        "phase": "dpo",
+        "columns": {"prompt": "p", "completion": "c", "label": "l"},
+        "trainer": STEPS | {"loss_type": "kto"},
+    },
 }
-EVERY = {
-    "text": TEXTS, "number": NUMBERS, "turns": TURNS, "tokens": TOKENS, "image": IMAGES,
-    "flag": FLAGS, "half": HALVES,
-}  # fmt: skip
+"""What a recipe says of each way to train."""
+
+if not COLLECTING:  # an array of Arrow loads pandas
+    TEXTS = pa.array(["a", "b"])
+    NUMBERS = pa.array([0, 1])
+    TURNS = pa.array([[{"role": "user", "content": "a"}]] * 2)
+    TOKENS = pa.array([[1, 2], [3]])
+    IMAGES = pa.array([b"a", b"b"])
+    FLAGS = pa.array([True, False])
+    HALVES = pa.array([0.5, 1.5])
+    RECORDS: dict[str, dict[str, pa.Array]] = {
+        "sft text": {"t": TEXTS},
+        "sft messages": {"m": TURNS},
+        "cpt tokens": {"ids": TOKENS},
+        "classify names": {"t": TEXTS, "l": TEXTS},
+        "classify numbers": {"t": TEXTS, "l": NUMBERS},
+        "classify images": {"i": IMAGES, "l": TEXTS},
+        "classify table": {"x": HALVES, "y": NUMBERS, "l": TEXTS},
+        "dpo": {"c": TURNS, "r": TURNS},
+        "kto": {"p": TEXTS, "c": TEXTS, "l": FLAGS},
+    }
+    """Two records that fit each way."""
+    EVERY = {
+        "text": TEXTS, "number": NUMBERS, "turns": TURNS, "tokens": TOKENS, "image": IMAGES,
+        "flag": FLAGS, "half": HALVES,
+    }  # fmt: skip
+
 ALSO = {("number", "flag"), ("half", "number"), ("half", "flag"), ("turns", "text")}
 """What is read in a column of the first kind besides."""
 
 
 def recipe_of(sft: dict[str, Any], way: str, **more: Any) -> Any:
-    changes, _ = WAYS[way]
     base = {"model": LLAMA, "trainer": STEPS, "peft": None}
     data = [{"owner": "hospital-a", "name": "notes", "role": "train"} | more]
-    return parse_recipe(sft | base | {"datasets": data} | changes)
+    return parse_recipe(sft | base | {"datasets": data} | WAYS[way])
 
 
 def checked(recipe: Any, columns: dict[str, pa.Array]) -> list[pa.RecordBatch]:
@@ -86,7 +89,7 @@ def checked(recipe: Any, columns: dict[str, pa.Array]) -> list[pa.RecordBatch]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_records_of_every_phase_pass_unchanged(sft: dict[str, Any], way: str) -> None:
-    recipe, columns = recipe_of(sft, way), WAYS[way][1]
+    recipe, columns = recipe_of(sft, way), RECORDS[way]
     batch = pa.record_batch(columns | {"further": TEXTS})
     passed = checked(recipe, columns | {"further": TEXTS})
     assert all(one.equals(batch) for one in passed)
@@ -95,7 +98,7 @@ def test_records_of_every_phase_pass_unchanged(sft: dict[str, Any], way: str) ->
 
 @pytest.mark.parametrize("way", WAYS)
 def test_each_column_has_the_type_that_its_phase_reads(sft: dict[str, Any], way: str) -> None:
-    recipe, columns = recipe_of(sft, way), WAYS[way][1]
+    recipe, columns = recipe_of(sft, way), RECORDS[way]
     for name, values in columns.items():
         fits = next(kind for kind, one in EVERY.items() if one is values)
         for kind, other in EVERY.items():
@@ -107,7 +110,7 @@ def test_each_column_has_the_type_that_its_phase_reads(sft: dict[str, Any], way:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_no_column_and_no_value_is_missing(sft: dict[str, Any], way: str) -> None:
-    recipe, columns = recipe_of(sft, way), WAYS[way][1]
+    recipe, columns = recipe_of(sft, way), RECORDS[way]
     for name, values in columns.items():
         less = {other: one for other, one in columns.items() if other != name}
         with pytest.raises(SchemaMismatch, check=carries(expected=name)):
@@ -121,16 +124,16 @@ def test_no_column_and_no_value_is_missing(sft: dict[str, Any], way: str) -> Non
 @pytest.mark.parametrize(
     ("way", "labels"),
     [
-        ("classify names", pa.array(["a", CANARY])),
-        ("classify numbers", pa.array([0, int(CANARY)])),
+        ("classify names", ["a", CANARY]),
+        ("classify numbers", [0, int(CANARY)]),
     ],
 )
 def test_a_label_is_one_that_the_recipe_lists(
-    sft: dict[str, Any], way: str, labels: pa.Array
+    sft: dict[str, Any], way: str, labels: list[Any]
 ) -> None:
     where = carries(dataset="notes", column="l", got="record 2", expected="one of 2 labels")
     with pytest.raises(RecordInvalid, check=where) as caught:
-        checked(recipe_of(sft, way), WAYS[way][1] | {"l": labels})
+        checked(recipe_of(sft, way), RECORDS[way] | {"l": pa.array(labels)})
     assert CANARY not in str(caught.value.to_dict())
 
 
