@@ -3,10 +3,11 @@
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# One more than the two cores that it is made for: some tests wait, for a peer or for a time to pass.
+# Lanes of tests to play (tools/lanes): their names, or --changed; every lane where it is empty.
+LANES ?=
+# Words for pytest, which then plays these in place of lanes: TEST_FLAGS="tests/unit -x".
+TEST_FLAGS ?=
 TEST_WORKERS ?= 3
-# In their order the slow files come first, and none of them is left for one worker at the end.
-TEST_FLAGS ?= -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 FUZZ_SECONDS ?= 20
 FUZZ_TARGETS ?=
@@ -28,7 +29,7 @@ PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deployed test check fuzz images newest service tables docs shots format changelog clean learning nightly vm-test walk
+.PHONY: help demo deployed test lanes check fuzz images newest service tables docs shots format changelog clean learning nightly vm-test walk
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -40,8 +41,15 @@ deployed: $(STAMP) ## guests that come and go, and four that train one model (4 
 	@$(BIN)/python examples/deployed/run.py
 	@$(BIN)/python examples/several_nodes/run.py
 
-test: $(STAMP) ## run the tests (10 minutes on two cores); TEST_FLAGS="tests/unit -x" narrows them
+test: $(STAMP) ## run the tests (TEST_MINUTES minutes on two cores); LANES=pads or TEST_FLAGS="tests/unit -x" narrows them
+ifdef TEST_FLAGS
 	$(BIN)/python -m pytest $(TEST_FLAGS)
+else
+	$(BIN)/python tools/lanes/play_lanes.py --workers $(TEST_WORKERS) $(LANES)
+endif
+
+lanes: $(STAMP) ## run the lanes of tests that changed, and record in .ci/lanes.json which passed
+	$(BIN)/python tools/lanes/play_lanes.py --workers $(TEST_WORKERS) --changed --record $(LANES)
 
 IMAGES ?= broker guest-cpu
 images: $(STAMP) ## the container images of this source, into dist/images (3 minutes); IMAGES narrows them
@@ -110,7 +118,7 @@ changelog: $(STAMP) ## collect changes/ into CHANGELOG.md: make changelog VERSIO
 		--disable-pip-version-check 'towncrier>=25'
 	$(BIN)/python -m towncrier build --yes --version $(VERSION)
 
-nightly: learning fuzz service deployed vm-test ## what is too long for each change: learning, fuzzing, OpenAPI, a deployed run, other kernels (40 minutes)
+nightly: test learning fuzz service deployed vm-test ## what is too long for each change: learning, fuzzing, OpenAPI, a deployed run, other kernels (40 minutes)
 
 clean: ## remove the environment, caches and the demo's output
 	rm -rf $(VENV) $(VENV)-newest $(VENV)-service $(VENV)-vm .images dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out deployed-out nodes-out story-out walk-out
