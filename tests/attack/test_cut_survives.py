@@ -135,8 +135,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes
 
 
 @pytest.mark.claim("C263")
-@pytest.mark.parametrize("phase", ["classify", "sft"])
-@pytest.mark.parametrize("told_at_last", [True, False])
+@pytest.mark.parametrize(
+    ("phase", "told_at_last"),
+    [
+        ("classify", True),
+        pytest.param("classify", False, marks=pytest.mark.nightly),
+        pytest.param("sft", True, marks=pytest.mark.nightly),
+        pytest.param("sft", False, marks=pytest.mark.nightly),
+    ],
+)
 def test_a_server_and_its_clients_that_died_end_in_the_same_bits(
     tmp_path: Path, whole: dict[str, dict[str, bytes]], phase: str, told_at_last: bool
 ) -> None:

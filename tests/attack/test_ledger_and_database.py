@@ -241,15 +241,28 @@ def of_process(site: ProcessSite, url: str) -> Asking:
     return Asking(site.world, site.attested, url)
 
 
+IN_THEIR_ORDER = ("approval", "dataset", "owner-policy", "release", "renewal", "withdrawal",
+                  "revocation", "succession")  # fmt: skip
+
+
 @pytest.mark.slow
-def test_killed_between_the_two_commits_of_every_kind(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("release", "renewal", "revocation"),
+        pytest.param(IN_THEIR_ORDER, marks=pytest.mark.nightly),
+    ],
+    ids=len,
+)
+def test_killed_between_the_two_commits_of_every_kind(
+    tmp_path: Path, kinds: tuple[str, ...]
+) -> None:
     """One broker after the other, each killed by SIGKILL when the ledger has the entry alone."""
     armed = tmp_path / "armed"
     prelude = BETWEEN.format(armed=str(armed))
     with process_site(tmp_path) as site:
         grant, revoked = None, False
-        for kind in ("approval", "dataset", "owner-policy", "release", "renewal", "withdrawal",
-                     "revocation", "succession"):  # fmt: skip
+        for kind in kinds:
             process, url = site.start(prelude=prelude)
             made = of_process(site, url)
             made.grant = grant

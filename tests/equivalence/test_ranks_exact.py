@@ -135,7 +135,7 @@ def test_a_model_shared_out_stopped_and_resumed_is_one_rank(
 
 
 @pytest.mark.claim("C153")
-@pytest.mark.parametrize("name", ["trl", "fsdp"])
+@pytest.mark.parametrize("name", [pytest.param("trl", marks=pytest.mark.nightly), "fsdp"])
 def test_two_ranks_then_one_then_two_are_one_rank(
     world: Path, alone: dict[str, Any], name: str
 ) -> None:

@@ -81,7 +81,12 @@ def verified(made: Stage, outcome: Mapping[str, Any]) -> list[Mapping[str, Any]]
 
 @pytest.mark.claim("C242", "C255")
 @pytest.mark.parametrize(
-    ("how", "asked"), [(HOW, 3), (ADAM, 2), (MASKS, 3)], ids=["exact", "FedAdam", "masks"]
+    ("how", "asked"),
+    [
+        pytest.param(HOW, 3, marks=pytest.mark.nightly, id="exact"),
+        pytest.param(ADAM, 2, id="FedAdam"),
+        pytest.param(MASKS, 3, marks=pytest.mark.nightly, id="masks"),
+    ],
 )
 def test_a_killed_lead_is_resumed_at_another_address_and_ends_in_the_same_bits(
     tmp_path: Path, how: dict[str, Any], asked: int

@@ -166,13 +166,24 @@ def test_a_rehearsal_shows_what_a_script_prints_and_its_whole_traceback(
     nothing_runs(tmp_path)
 
 
+LAST = "guest/app-compose.json"
+PLAYED_EACH_TIME = {("sealed", signal.SIGKILL), (LAST, signal.SIGTERM)}
+
+
 @pytest.mark.slow
 @pytest.mark.claim("C274")
 @pytest.mark.parametrize(
-    "until",
-    ["consortium.json", "broker-guest/app-compose.json", "sealed", "guest/app-compose.json"],
+    ("until", "ending"),
+    [
+        pytest.param(
+            until,
+            ending,
+            marks=[] if (until, ending) in PLAYED_EACH_TIME else pytest.mark.nightly,
+        )
+        for until in ("consortium.json", "broker-guest/app-compose.json", "sealed", LAST)
+        for ending in (signal.SIGKILL, signal.SIGTERM)
+    ],
 )
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
 def test_a_rehearsal_that_a_signal_ends_leaves_no_server(
     tmp_path: Path, given: list[str | Path], until: str, ending: signal.Signals
 ) -> None:

@@ -97,7 +97,14 @@ def test_everything_ends_with_it_and_continues_with_the_next(
 @pytest.mark.slow
 @pytest.mark.claim("C274")
 @pytest.mark.parametrize(
-    "until", ["simulated-root", "broker-compose.json", "broker-guest.log", "broker.yaml"]
+    "until",
+    [
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in ("simulated-root", "broker-compose.json", "broker-guest.log")
+        ),
+        "broker.yaml",
+    ],
 )
 def test_sigterm_while_it_starts_leaves_nothing_behind_and_the_next_continues(
     tmp_path: Path, consortium: Path, until: str
@@ -120,7 +127,7 @@ def test_sigterm_while_it_starts_leaves_nothing_behind_and_the_next_continues(
 
 @pytest.mark.slow
 @pytest.mark.claim("C148")
-@pytest.mark.parametrize("killed", ["broker", "guest"])
+@pytest.mark.parametrize("killed", ["broker", pytest.param("guest", marks=pytest.mark.nightly)])
 def test_it_ends_with_its_broker_and_with_its_guest(
     tmp_path: Path, consortium: Path, killed: str
 ) -> None:
