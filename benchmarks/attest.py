@@ -139,6 +139,11 @@ def timed(case: Case, warm: Iterable[Work] = ()) -> dict[str, float]:
     }
 
 
+def half(rounds: int) -> int:
+    """Rounds of a case that remembers nothing, and so takes longer; at least one."""
+    return max(1, rounds // 2)
+
+
 def judge(evidence: Evidence, policy: AppraisalPolicy, binding: Binding) -> object:
     """Verify and appraise."""
     facts = verify(evidence, policy, NOW, binding=binding)
@@ -191,7 +196,7 @@ def _tdx(rounds: int) -> dict[str, dict[str, float]]:
         "tdx_dstack": timed(Case(works), first),
         "tdx_quote": timed(Case([alone(one) for one in conversations(rounds)]), first),
         "tdx_library": timed(Case([library(one) for one in conversations(rounds)]), first),
-        "tdx_dstack_cold": timed(Case(works[: rounds // 2], cold=forget)),
+        "tdx_dstack_cold": timed(Case(works[: half(rounds)], cold=forget)),
     }
 
 
@@ -216,7 +221,7 @@ def _nitro(rounds: int) -> dict[str, dict[str, float]]:
     return {
         "nitro": timed(Case(known), first),
         "nitro_new_leaf": timed(Case(new), first),
-        "nitro_cold": timed(Case(known[: rounds // 2], cold=forget)),
+        "nitro_cold": timed(Case(known[: half(rounds)], cold=forget)),
     }
 
 
@@ -237,7 +242,7 @@ def _snp(rounds: int) -> dict[str, dict[str, float]]:
     return {
         "snp": timed(Case(known), first),
         "snp_new_leaf": timed(Case(new), first),
-        "snp_cold": timed(Case(known[: rounds // 2], cold=forget)),
+        "snp_cold": timed(Case(known[: half(rounds)], cold=forget)),
     }
 
 
@@ -256,7 +261,7 @@ def _gpu(rounds: int) -> dict[str, dict[str, float]]:
     return {
         "gpu": timed(Case(known), known[:1]),
         "gpu_new_device": timed(Case([device(each) for each in shown[1:]]), [device(shown[0])]),
-        "gpu_cold": timed(Case(known[: rounds // 2], cold=forget)),
+        "gpu_cold": timed(Case(known[: half(rounds)], cold=forget)),
     }
 
 

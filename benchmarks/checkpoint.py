@@ -1,6 +1,7 @@
 """What a sealed checkpoint costs against plaintext ones of the same state, in one run.
 
-    python benchmarks/checkpoint.py [--json] [--megabytes 256] [--rounds 7] [--folder DIR] ...
+    python benchmarks/checkpoint.py [--json] [--megabytes 256] [--rounds 7] [--layers 8]
+                                    [--folder DIR] ...
 
 The state is that of a small language model: float32 weights and two moments of Adam. Every writer
 gets it in turn, on a file system in memory and on a disk, and ends with fsync.
@@ -60,6 +61,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--megabytes", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--layers", type=int, default=8, help="of the model that trains")
     parser.add_argument(
         "--folder", type=Path, action="append", help="where to write (default: memory and temp)"
     )
@@ -72,7 +74,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=folder) as name:
             results[str(folder)] = compare(Path(name), state, given.rounds)
     with tempfile.TemporaryDirectory(dir=found[0]) as name:
-        results["training"] = behind_training(Path(name))
+        results["training"] = behind_training(Path(name), given.layers)
     if given.json:
         print(json.dumps(results, indent=2))
     else:
@@ -233,10 +235,12 @@ def gocryptfs(folder: Path) -> Iterator[Path | None]:
         subprocess.run(["fusermount", "-u", str(plain)], check=False)
 
 
-def behind_training(folder: Path) -> dict[str, float]:
+def behind_training(folder: Path, depth: int) -> dict[str, float]:
     """Steps/s of a small model alone and while a checkpoint of it is being sealed."""
     torch.manual_seed(1)
-    layers = [torch.nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True) for _ in range(8)]
+    layers = [
+        torch.nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True) for _ in range(depth)
+    ]
     model = torch.nn.Sequential(*layers)
     optimizer = torch.optim.AdamW(model.parameters())
     batch = torch.randn(1, 32, 512)

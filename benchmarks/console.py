@@ -20,8 +20,9 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
 from console_world import PAGES, ConsoleWorld, console_world, live_run, measured, visited
+from programs import found
 
-from measured_on import machine
+from measured_on import give_up, machine
 from sealtrain.web.app import console_app
 from sealtrain.web.curves import CurveFile, Curves
 from sealtrain.web.serving import serving
@@ -89,6 +90,8 @@ def main() -> None:
     asked.add_argument("--updates", type=int, default=7)
     asked.add_argument("--points", type=int, default=100_000)
     given = asked.parse_args()
+    if found("node") is None or found("chromium") is None:
+        give_up("node and chromium: apt-get install nodejs chromium")
     with tempfile.TemporaryDirectory() as folder, console_world(Path(folder)) as world:
         long = live_run(Path(folder) / "long", points=given.points, run_id=RUN)
         painted = paints(world, given.visits)

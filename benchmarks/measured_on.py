@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import NoReturn
+
+LACKING = 77
+"""Exit status of a benchmark on a machine that lacks what the benchmark needs."""
 
 
 def machine(*packages: str, **further: float) -> dict[str, str | int | float | None]:
@@ -28,3 +33,13 @@ def machine(*packages: str, **further: float) -> dict[str, str | int | float | N
         "python": platform.python_version(),
         **{name: version(name).split("+")[0] for name in packages},
     }
+
+
+def give_up(needed: str) -> NoReturn:
+    """End a benchmark that this machine cannot run: one line, and status ``LACKING``.
+
+    Args:
+        needed: What is missing, and how to get it.
+    """
+    print(f"this needs {needed}", file=sys.stderr)
+    raise SystemExit(LACKING)

@@ -339,12 +339,12 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the page and its JSON in docs/")
     given = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of threads that training starts
-    from medical_page import results_of, write
-    from medical_ways import WAYS
-
     reads: dict[str, Read] = {}
     for folder in (folder_of(), *given.data):
         reads |= found_in(folder)
+    from medical_page import results_of, write
+    from medical_ways import WAYS
+
     names = given.sets or list(reads)
     ways = given.ways or list(WAYS)
     asked = [("set", name, reads) for name in names] + [("way", way, WAYS) for way in ways]

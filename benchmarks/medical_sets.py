@@ -30,6 +30,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from measured_on import give_up
+
 Rows = list[dict[str, str]]
 Read = Callable[[], tuple[Rows, Rows]]
 
@@ -42,7 +44,7 @@ def folder_of() -> Path:
     root = Path(__file__).resolve().parents[1]
     folder = root / os.environ.get("SEALTRAIN_SHARED", "../shared") / "data" / "medical"
     if not folder.is_dir():
-        raise SystemExit("SEALTRAIN_SHARED names no folder with data/medical in it")
+        give_up("medical collections: SEALTRAIN_SHARED names no folder with data/medical in it")
     return folder
 
 
@@ -128,7 +130,7 @@ def jsonl(folder: Path) -> tuple[Rows, Rows]:
             {
                 "text": str(row["text"]),
                 "label": str(row["label"]),
-                "patient": str(row.get("patient", number)),
+                "patient": str(row.get("patient", f"{name}:{number}")),
             }
             for number, row in enumerate(rows)
         ]

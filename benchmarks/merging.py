@@ -55,7 +55,8 @@ def main() -> None:
             began = time.perf_counter()
             merged[name] = way()
             taken[name].append(time.perf_counter() - began)
-    seconds = {name: round(statistics.median(times), 2) for name, times in taken.items()}
+    middle = {name: statistics.median(times) for name, times in taken.items()}
+    seconds = {name: round(median, 2) for name, median in middle.items()}
     apart = max(
         _apart(merged["exact"], merged["through QR"], *pair) for pair in factor_pairs(list(before))
     )
@@ -65,7 +66,7 @@ def main() -> None:
         "machine": told,
         "adapter_mib": round(size, 1),
         "seconds": seconds,
-        "ratio": round(seconds["exact"] / seconds["through QR"], 2),
+        "ratio": round(middle["exact"] / middle["through QR"], 2),
         "apart": apart,
     }
     if given.json:

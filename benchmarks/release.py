@@ -45,7 +45,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.responses import Response
 
-from measured_on import machine
+from measured_on import give_up, machine
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.models import Hex64, StrictModel
 from sealtrain.broker.config import BrokerConfig
@@ -298,10 +298,14 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--releases", type=int, default=320)
     parser.add_argument("--guests", type=int, default=16, help="at once")
-    parser.add_argument("--postgres", action="store_true", help="also on PostgreSQL 15")
+    parser.add_argument("--postgres", action="store_true", help="also on PostgreSQL")
     parser.add_argument("--folder", type=Path, help="disk to write to (default: temporary files)")
     given = parser.parse_args()
     sys.path.insert(0, str(WORLDS))
+    from programs import found
+
+    if given.postgres and found("postgresql") is None:
+        give_up("PostgreSQL: apt-get install postgresql")
     figures = {}
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         plain = peer(Path(name))
@@ -313,14 +317,14 @@ def main() -> None:
             with postgres_server() as server:
                 address = server.url(server.new_database())
                 figures["postgresql"] = released(Path(name) / "server", *asked, address)
-    for found in figures.values():
-        found["peer"] = plain
-        found["ratio"] = round(found["release"]["p50_ms"] / plain["p50_ms"], 1)
+    for figure in figures.values():
+        figure["peer"] = plain
+        figure["ratio"] = round(figure["release"]["p50_ms"] / plain["p50_ms"], 1)
     results = {
         "machine": machine("cryptography", "fastapi", "uvicorn", "sqlalchemy"),
         "figures": figures,
         "targets": {"p50_ms": P50_MS, "per_second": PER_SECOND, "memory_mib": MEMORY_MIB},
-        "missed": [f"{kind}: {one}" for kind, found in figures.items() for one in missed(found)],
+        "missed": [f"{kind}: {one}" for kind, each in figures.items() for one in missed(each)],
     }
     if given.json:
         print(json.dumps(results, indent=2))

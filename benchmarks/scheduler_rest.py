@@ -14,6 +14,7 @@ import json
 import sys
 import tempfile
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import psutil
@@ -21,7 +22,7 @@ import psutil
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 sys.path[:0] = [str(EXAMPLES), str(EXAMPLES / "ten_days")]
 
-from run import DAY, FIRST, RECIPE, SCHEDULER, TenDays  # noqa: E402
+from run import DAY, DAYS, RECIPE, SCHEDULER, TenDays  # noqa: E402
 
 from measured_on import machine  # noqa: E402
 from sealtrain.base.clock import system_clock, to_rfc3339  # noqa: E402
@@ -39,6 +40,16 @@ def waiting_for_data() -> dict[str, object]:
     }
 
 
+def waiting_for_night() -> dict[str, object]:
+    """A schedule whose first due time is not today."""
+    first = system_clock() + 2 * DAY
+    return {
+        **RECIPE["schedule"],
+        "starts_at": to_rfc3339(first),
+        "ends_at": to_rfc3339(first + DAYS * DAY),
+    }
+
+
 def measured(folder: Path, when: str, seconds: float) -> dict[str, float]:
     """What a scheduler at rest uses.
 
@@ -47,9 +58,8 @@ def measured(folder: Path, when: str, seconds: float) -> dict[str, float]:
         when: ``when`` of its schedule.
         seconds: How long it is watched.
     """
-    if when == "new-data":
-        RECIPE["schedule"] = waiting_for_data()
-    with Stage(folder) as stage:
+    RECIPE["schedule"] = waiting_for_data() if when == "new-data" else waiting_for_night()
+    with Stage(folder) as stage, redirect_stdout(sys.stderr):
         story = TenDays(stage)
         story.found()
         story.lock()
@@ -83,8 +93,6 @@ if __name__ == "__main__":
     words.add_argument("--when", choices=["cron", "new-data"], default="cron")
     words.add_argument("--seconds", type=float, default=90.0)
     chosen = words.parse_args()
-    if time.time() > FIRST:
-        raise SystemExit("the example's first due time has passed: set FIRST to a later one")
     with tempfile.TemporaryDirectory(prefix="sealtrain-rest-") as place:
         found = measured(Path(place), chosen.when, chosen.seconds)
         print(json.dumps({"machine": machine(), "when": chosen.when, **found}, indent=2))

@@ -44,7 +44,7 @@ from typing import Any
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from measured_on import machine
+from measured_on import give_up, machine
 from sealtrain.signing.ed25519 import Ed25519Signer
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import listening
@@ -339,6 +339,8 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--fillings", type=int, default=0, help="fill a pool so often, too")
     given = parser.parse_args()
+    if given.device != "cpu" and not torch.cuda.is_available():
+        give_up("a GPU that PyTorch can use")
     torch.set_num_threads(given.threads)
     results: dict[str, Any] = {
         "machine": machine("torch", "transformers", "peft", "cryptography"),

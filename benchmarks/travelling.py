@@ -43,7 +43,7 @@ from typing import Any
 
 import numpy as np
 
-from measured_on import machine
+from measured_on import give_up, machine
 from sealtrain.base.digests import file_sha256
 from sealtrain_collab.travelling.program import ProgramSettings
 from sealtrain_collab.travelling.schedule import HolderPlan, Plan
@@ -264,6 +264,8 @@ def main() -> None:
     if given.part == ON_GPU:
         import torch
 
+        if not torch.cuda.is_available():
+            give_up("a GPU that PyTorch can use")
         results: Told = measured(given)
         results[ON_GPU]["machine"] = found | {"gpu": torch.cuda.get_device_name()}
     else:

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from measured_on import machine
+from measured_on import give_up, machine
 
 __all__ = ["page"]
 
@@ -32,6 +32,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 PAGE = REPOSITORY / "docs/reference/benchmarks/verifiers.md"
 DRIVER = REPOSITORY / "tests/support/in_chromium.mjs"
 BAR_MS: Final = 500.0
+_PROGRAMS = ("node", "chromium")
 _NO_NETWORK = ("unshare", "--map-root-user", "--net", "--")
 _INSIDE_NODE = """
 import { readFile } from "node:fs/promises";
@@ -157,9 +158,7 @@ def isolated() -> tuple[str, ...]:
 
 def in_chromium(file: Path, *given: Path, network: tuple[str, ...]) -> list[float]:
     """Milliseconds that a page says of itself, in a browser of its own."""
-    found = [shutil.which(name) for name in ("node", "chromium")]
-    if None in found:
-        sys.exit("this needs node and chromium: apt-get install nodejs chromium")
+    found = [shutil.which(name) for name in _PROGRAMS]
     answer = json.loads(said([*network, found[0], DRIVER, found[1], file, *given]))
     if answer["verdict"] != "verified" or answer["asked"] != [file.as_uri()] or answer["faults"]:
         sys.exit(f"{file.name}: {answer}")
@@ -236,6 +235,8 @@ def main() -> None:
     asked.add_argument("--write", action="store_true", help="write the page")
     asked.add_argument("--json", action="store_true", help="print one JSON object")
     given = asked.parse_args()
+    if not all(map(shutil.which, _PROGRAMS)):
+        give_up("node and chromium: apt-get install nodejs chromium")
     load, began = os.getloadavg()[0], time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         demo = given.demo or Path(folder) / "demo"

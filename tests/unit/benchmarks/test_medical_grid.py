@@ -259,6 +259,16 @@ def collected(folder: Path) -> dict[str, Any]:
     return found_in(folder)
 
 
+def test_records_that_name_no_patient_are_of_a_patient_each(tmp_path: Path) -> None:
+    place = tmp_path / "plain"
+    place.mkdir()
+    for name in ("train", "test"):
+        row = json.dumps({"text": "a cough", "label": "cold"})
+        (place / f"{name}.jsonl").write_text(f"{row}\n{row}\n", "utf-8")
+    train, test = found_in(tmp_path)["plain"]()
+    assert len({row["patient"] for row in (*train, *test)}) == 4
+
+
 def test_the_page_counts_what_is_missing(tmp_path: Path) -> None:
     reads = collected(tmp_path)
     grid = Grid(collections=["notes"], partitions=["iid"], parties=[3], ways=["fedavg"], seeds=3)
