@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -84,7 +85,7 @@ def test_what_lanes_share_replays_those_that_use_it(replayed: Callable[[str], se
     assert replayed("src/sealtrain_chain/proof.py") >= {"chain"}
     assert replayed("vectors/one-time-pads/field.json") & set(KINDS) == {"pads"}
     assert replayed("tests/support/pads_world.py") & set(KINDS) == {"pads"}
-    assert replayed("verify/checks.js") == {"javascript"}
+    assert replayed("verify/checks.js") == {"javascript", "simulator"}
 
 
 # --- The table covers what the tests use ----------------------------------------------------------
@@ -123,6 +124,22 @@ def test_a_lane_covers_the_packages_and_pages_that_its_files_name(
 def test_what_lies_aside_is_there(repository: Path) -> None:
     files = tracked_files(repository)
     assert [folder for folder in ASIDE if not any(path.startswith(folder) for path in files)] == []
+
+
+# --- The night ------------------------------------------------------------------------------------
+
+
+def test_contributing_says_of_every_file_with_nightly_tests_why(repository: Path) -> None:
+    page = (repository / "CONTRIBUTING.md").read_text("utf-8").partition("## The night")[2]
+    rows = [line for line in page.partition("\n## ")[0].splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`(test_[\w*]+\.py)`", row.split("|")[1])}
+    marked = {
+        path.split("/")[-1]
+        for path in tracked_files(repository)
+        if is_test(path) and "mark.nightly" in (repository / path).read_text("utf-8")
+    } - {Path(__file__).name}
+    assert [name for name in marked if not any(fnmatchcase(name, one) for one in named)] == []
+    assert [one for one in named if not any(fnmatchcase(name, one) for name in marked)] == []
 
 
 # --- The record -----------------------------------------------------------------------------------

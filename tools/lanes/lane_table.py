@@ -132,7 +132,7 @@ LANES: tuple[Lane, ...] = (
     Lane(
         name="simulator",
         tests=("test_simulat*", "test_*_simulator.py"),
-        uses=(_SIMULATOR,),
+        uses=(_SIMULATOR, "verify/", "spec/schema/", "docs/reference/second-verifier.md"),
     ),
     Lane(
         name="javascript",
