@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from channel_world import COMPOSE, guest
 from collecting import COLLECTING
+from polling import wait_until
 from relays import Meddle, Relay, answered, expect_only_a_handshake, honest, relayed
 from world import signer
 
@@ -104,7 +105,8 @@ def test_a_recorded_session_gets_nothing_on_another_connection() -> None:
         (there,) = relay.there
         for replayed in (there, there[: len(there) // 2], there * 2):
             expect_only_a_handshake(answered(address, bytes(replayed)))
-    # Each refusal is told; where the relay hung up on the recorded session itself, that too.
+        # Each refusal is told; where the relay hung up on the recorded session itself, that too.
+        wait_until(lambda: len(said) >= 3)
     assert sum("report-data-mismatch" in line for line in said) == 2
     assert sum("channel-cut" in line for line in said) in (1, 2)
     assert len(said) in (3, 4)

@@ -7,7 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import permutations
@@ -445,7 +445,8 @@ def test_a_resumed_lead_chooses_from_the_parties_that_were_there_in_whatever_ord
     def hold(node: int, data: bytes) -> bytes:
         if PARTIES[node - 1] == late:
             wait_until(lambda: leads.resumed == [1])
-            wait_until(lambda: len(leads.world.events("round.begun")) == 2, seconds=1.0)
+            with suppress(AssertionError):  # a lead that waits for this party begins no round
+                wait_until(lambda: len(leads.world.events("round.begun")) == 2, seconds=1.0)
         return data
 
     leads.world.relay.there = hold

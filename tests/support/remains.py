@@ -61,12 +61,14 @@ def ended(
 ) -> subprocess.CompletedProcess[str]:
     """The program, run to its end in this environment with further variables.
 
-    It starts warm where tests do (``warm.py``), unless a variable is for its interpreter.
+    It starts warm where tests do (``warm.py``), unless a variable is for its interpreter or
+    for the loader of libraries.
     """
     program = SUPPORT / f"{victim}.py"
     path = os.pathsep.join([*sys.path, str(SUPPORT)])
     environment = {**os.environ, "PYTHONPATH": path, **variables}
     cold = {name for name in variables if name.startswith("PYTHON")} - {"PYTHONDONTWRITEBYTECODE"}
+    cold |= {name for name in environment if name.startswith("LD_")}
     if WARM and not cold:
         folder = cwd or Path.cwd()
         words = tuple(str(word) for word in words)
