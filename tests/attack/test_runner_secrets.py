@@ -67,7 +67,7 @@ def victim(folder: Path, job: str, logs: str, **environment: str) -> Said:
     places = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp")}
     done = ended(
         "runner_victim", folder / "run", job, logs, SECRET,
-        timeout=300, cwd=folder / "home",
+        timeout=300, cwd=folder / "home", forked=True,
         **{**places, "PYTHONDONTWRITEBYTECODE": "1"} | environment,
     )  # fmt: skip
     return Said(done.returncode, done.stdout, done.stderr, folder)

@@ -16,7 +16,8 @@ def started(
     """The ended process; its run's folder is ``folder/run``, ``folder/outside`` is not its own."""
     (folder / "run").mkdir(exist_ok=True)
     where = {"LISTENER": str(listener), "TMPDIR": str(folder)}
-    return ended("border_victim", folder / "run", job, *modes, timeout=240, **where)
+    victim = "border_victim", folder / "run", job
+    return ended(*victim, *modes, timeout=240, forked=True, **where)
 
 
 def answer_of(folder: Path, job: str, *modes: str, listener: int = 9) -> dict[str, Any]:

@@ -57,19 +57,31 @@ class Remains:
 
 
 def ended(
-    victim: str, *words: str | Path, timeout: float, cwd: Path | None = None, **variables: str
+    victim: str,
+    *words: str | Path,
+    timeout: float,
+    cwd: Path | None = None,
+    forked: bool = False,
+    **variables: str,
 ) -> subprocess.CompletedProcess[str]:
     """The program, run to its end in this environment with further variables.
 
-    It starts warm where tests do (``warm.py``), unless a variable is for its interpreter or
-    for the loader of libraries.
+    Args:
+        victim: Its name, without ending.
+        words: Its arguments.
+        timeout: How long it may take, in seconds.
+        cwd: Its folder.
+        forked: Whether it may begin with the training libraries loaded (``warm.run_program``). One
+            that forks ranks may not. Where a variable is for its interpreter or for the loader of
+            libraries it begins anew.
+        variables: Of its environment.
     """
     program = SUPPORT / f"{victim}.py"
     path = os.pathsep.join([*sys.path, str(SUPPORT)])
     environment = {**os.environ, "PYTHONPATH": path, **variables}
     cold = {name for name in variables if name.startswith("PYTHON")} - {"PYTHONDONTWRITEBYTECODE"}
     cold |= {name for name in environment if name.startswith("LD_")}
-    if WARM and not cold:
+    if forked and WARM and not cold:
         folder = cwd or Path.cwd()
         words = tuple(str(word) for word in words)
         return run_program(program, words, env=environment, cwd=folder, timeout=timeout)
