@@ -238,6 +238,7 @@ def test_a_lead_that_is_stopped_seals_a_checkpoint_and_ends_its_nodes(tmp_path: 
         assert sealed(out)
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C270")
 def test_owners_who_revoke_while_nodes_are_awaited_end_the_wait(tmp_path: Path) -> None:
     with stage(tmp_path, lease_seconds=60) as world:

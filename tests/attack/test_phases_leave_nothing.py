@@ -57,6 +57,14 @@ def played() -> list[str]:
 
 
 RECIPES = played()
+EACH_TIME = {"classify-tabular", "sft-lora"}
+EVERY_RECIPE = pytest.mark.parametrize(
+    "recipe",
+    [
+        pytest.param(name, marks=[] if name in EACH_TIME else pytest.mark.nightly)
+        for name in RECIPES
+    ],
+)
 
 
 @dataclass
@@ -137,7 +145,7 @@ def test_every_phase_is_played() -> None:
     assert missing == set()
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@EVERY_RECIPE
 def test_only_sealed_checkpoints_are_opened_for_writing(
     recipe: str, traced: dict[str, Traced]
 ) -> None:
@@ -153,7 +161,7 @@ def test_only_sealed_checkpoints_are_opened_for_writing(
 
 
 @pytest.mark.needs("strace")
-@pytest.mark.parametrize("recipe", RECIPES)
+@EVERY_RECIPE
 def test_nothing_else_reaches_the_kernel(recipe: str, traced: dict[str, Traced]) -> None:
     seen = of(traced, recipe)
     if seen.calls is None:
@@ -182,14 +190,14 @@ def test_nothing_else_reaches_the_kernel(recipe: str, traced: dict[str, Traced])
     assert strange == []
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@EVERY_RECIPE
 def test_no_file_holds_a_piece_of_the_records(recipe: str, traced: dict[str, Traced]) -> None:
     answer = of(traced, recipe).answer
     assert answer["needles"] >= 10
     assert answer["holding"] == []
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@EVERY_RECIPE
 def test_nothing_is_reached_for_but_what_is_harmless(
     recipe: str, traced: dict[str, Traced]
 ) -> None:
@@ -200,7 +208,7 @@ def test_nothing_is_reached_for_but_what_is_harmless(
     assert set(answer["refused"]) <= {"network.refused"}
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@EVERY_RECIPE
 def test_only_named_metrics_come_out(recipe: str, traced: dict[str, Traced]) -> None:
     answer = of(traced, recipe).answer
     assert set(answer["metrics"]) <= set(answer["policy"])
