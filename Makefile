@@ -128,6 +128,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "sealtrain needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "Installing into $(VENV), once; this takes some minutes."
 	@$(PYTHON) -m venv $(VENV)
+	@# The pip that comes with Python 3.11 takes twice as long for what follows.
+	@$(BIN)/python -m pip install -q --disable-pip-version-check 'pip>=25'
 	@# Python compiles what is imported, when it is; all of it takes as long as the download.
 	@$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
