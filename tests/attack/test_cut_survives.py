@@ -6,6 +6,7 @@ import shutil
 import threading
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from channel_world import talking
 from collecting import COLLECTING
 from polling import wait_until
+from variants import variants
 from world import digest
 
 from sealtrain.consortium.consents import SignedConsent
@@ -137,12 +139,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes
 @pytest.mark.claim("C263")
 @pytest.mark.parametrize(
     ("phase", "told_at_last"),
-    [
-        ("classify", True),
-        pytest.param("classify", False, marks=pytest.mark.nightly),
-        pytest.param("sft", True, marks=pytest.mark.nightly),
-        pytest.param("sft", False, marks=pytest.mark.nightly),
-    ],
+    variants(product(["classify", "sft"], [True, False]), each_time=[("classify", True)]),
 )
 def test_a_server_and_its_clients_that_died_end_in_the_same_bits(
     tmp_path: Path, whole: dict[str, dict[str, bytes]], phase: str, told_at_last: bool

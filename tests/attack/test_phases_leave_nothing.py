@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from programs import found
+from variants import variants
 
 from every_phase import program
 from sealtrain.recipe.schema import PHASES
@@ -57,13 +58,8 @@ def played() -> list[str]:
 
 
 RECIPES = played()
-EACH_TIME = {"classify-tabular", "sft-lora"}
 EVERY_RECIPE = pytest.mark.parametrize(
-    "recipe",
-    [
-        pytest.param(name, marks=[] if name in EACH_TIME else pytest.mark.nightly)
-        for name in RECIPES
-    ],
+    "recipe", variants(RECIPES, each_time=["classify-tabular", "sft-lora"])
 )
 
 

@@ -11,10 +11,12 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import pytest
 from remains import ended
+from variants import variants
 
 from sealtrain import errors
 from sealtrain.errors import (
@@ -95,7 +97,7 @@ def test_what_is_said_is_dropped_and_counted(job: str, tmp_path: Path) -> None:
         assert said.answer["counts"], "nothing was counted, so nothing was said"
 
 
-UNDER_EVERY_POLICY = {"raises", "raises_a_record_error", "writes_a_file"}
+UNDER_EVERY_POLICY = ("raises", "raises_a_record_error", "writes_a_file")
 FAILING = {
     "raises": ("training-failed", 1),
     "raises_in_a_collator": ("training-failed", 1),
@@ -109,15 +111,13 @@ FAILING = {
 
 @pytest.mark.parametrize(
     ("job", "logs"),
-    [
-        pytest.param(
-            job,
-            logs,
-            marks=[] if logs == "structured" or job in UNDER_EVERY_POLICY else pytest.mark.nightly,
-        )
-        for job in FAILING
-        for logs in ("none", "error-summary", "structured")
-    ],
+    variants(
+        product(FAILING, ["none", "error-summary", "structured"]),
+        each_time=[
+            *product(FAILING, ["structured"]),
+            *product(UNDER_EVERY_POLICY, ["none", "error-summary"]),
+        ],
+    ),
 )
 def test_what_is_raised_leaves_as_its_code(job: str, logs: str, tmp_path: Path) -> None:
     # The switch that prints whole tracebacks, for those who may see the data, shows none either.

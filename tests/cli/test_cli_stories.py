@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from programs import need
+from variants import variants
 
 DEMOS = ("federate", "split", "travel")
 _WITHIN_S = 120
@@ -42,7 +43,7 @@ def below(process: int) -> list[psutil.Process]:
 
 
 @pytest.mark.claim("C278")
-@pytest.mark.parametrize("name", DEMOS)
+@pytest.mark.parametrize("name", variants(DEMOS, each_time=["federate"]))
 def test_ctrl_c_ends_every_part_and_says_what_stays(name: str, tmp_path: Path) -> None:
     if name == "federate":
         pytest.importorskip("flwr", reason="needs sealtrain[federated]")
@@ -89,7 +90,7 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.claim("C278")
-@pytest.mark.parametrize("name", DEMOS)
+@pytest.mark.parametrize("name", variants(DEMOS, each_time=["split"]))
 def test_a_disk_that_is_full_is_said_and_nothing_runs_on(name: str, small: Path) -> None:
     if name == "federate":
         pytest.importorskip("flwr", reason="needs sealtrain[federated]")

@@ -17,6 +17,7 @@ from training_world import (
     sft,
     sources_of,
 )
+from variants import variants
 from vision_world import (
     IDEFICS,
     LORA,
@@ -90,7 +91,7 @@ def whole(sealed: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> A
 
 @pytest.mark.claim("C23")
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", variants(RECIPES, each_time=["classify-image", "vlm-qwen2.5"]))
 def test_a_resumed_run_is_the_uninterrupted_one(
     name: str, sealed: dict[str, Any], whole: Any, tmp_path: Path
 ) -> None:

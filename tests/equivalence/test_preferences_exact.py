@@ -20,6 +20,7 @@ from training_world import (
     seal_records,
     sources_of,
 )
+from variants import variants
 
 from sealtrain.training.checkpoints.checkpoint import newest
 
@@ -39,6 +40,9 @@ RECIPES = {
     "reward-lora": functools.partial(preferring, "reward", peft=LORA),
 }
 
+METHODS = ("dpo", "kto", "orpo", "reward")
+"""Played for each change; the other recipes at night."""
+
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
@@ -57,7 +61,7 @@ def whole(sealed: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> A
 
 
 @pytest.mark.claim("C23")
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", variants(RECIPES, each_time=METHODS))
 def test_a_resumed_run_is_the_uninterrupted_one(
     name: str, whole: Any, sealed: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -91,9 +95,9 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
-@pytest.mark.parametrize("name", ["dpo", "kto", "orpo", "reward"])
+@pytest.mark.parametrize("name", METHODS)
 def test_methods_train_different_weights_and_count_tokens(name: str, whole: Any) -> None:
-    others = {whole(other).weights for other in RECIPES if other != name}
+    others = {whole(other).weights for other in METHODS if other != name}
     assert whole(name).weights not in others
     assert whole(name).trained.tokens > 0
 

@@ -29,6 +29,7 @@ from training_world import (
     sources_of,
     write_records,
 )
+from variants import variants
 
 from sealtrain.errors import CheckpointRefused, SealRefused
 from sealtrain.recipe.schema import Recipe
@@ -50,6 +51,7 @@ RECIPES = {
     "classify-tabular": functools.partial(classify, trainer={"gradient_accumulation_steps": 2}),
     "classify-text": functools.partial(classify, **TEXT_CLASSIFIER),
 }
+EACH_TIME = ("sft-full", "sft-lora", "sft-packed", "classify-tabular")
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,7 @@ def sealed(paths: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.claim("C23")
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", variants(RECIPES, each_time=EACH_TIME))
 def test_a_resumed_run_is_the_uninterrupted_one(
     name: str, sealed: dict[str, Any], tmp_path: Path
 ) -> None:

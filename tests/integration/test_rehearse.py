@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import yaml
 from polling import wait_until
 from stage import RECIPE, records
+from variants import variants
 
 from sealtrain.base.files import TEMPORARY_SUFFIX
 
@@ -167,22 +169,19 @@ def test_a_rehearsal_shows_what_a_script_prints_and_its_whole_traceback(
 
 
 LAST = "guest/app-compose.json"
-PLAYED_EACH_TIME = {("sealed", signal.SIGKILL), (LAST, signal.SIGTERM)}
 
 
 @pytest.mark.slow
 @pytest.mark.claim("C274")
 @pytest.mark.parametrize(
     ("until", "ending"),
-    [
-        pytest.param(
-            until,
-            ending,
-            marks=[] if (until, ending) in PLAYED_EACH_TIME else pytest.mark.nightly,
-        )
-        for until in ("consortium.json", "broker-guest/app-compose.json", "sealed", LAST)
-        for ending in (signal.SIGKILL, signal.SIGTERM)
-    ],
+    variants(
+        product(
+            ["consortium.json", "broker-guest/app-compose.json", "sealed", LAST],
+            [signal.SIGKILL, signal.SIGTERM],
+        ),
+        each_time=[("sealed", signal.SIGKILL), (LAST, signal.SIGTERM)],
+    ),
 )
 def test_a_rehearsal_that_a_signal_ends_leaves_no_server(
     tmp_path: Path, given: list[str | Path], until: str, ending: signal.Signals

@@ -16,6 +16,7 @@ import pytest
 from polling import wait_until
 from ports import free_port
 from stage import DEADLINE_SECONDS
+from variants import variants
 
 from sealtrain.base.files import TEMPORARY_SUFFIX
 from sealtrain.cli.programs import Part
@@ -98,13 +99,10 @@ def test_everything_ends_with_it_and_continues_with_the_next(
 @pytest.mark.claim("C274")
 @pytest.mark.parametrize(
     "until",
-    [
-        *(
-            pytest.param(name, marks=pytest.mark.nightly)
-            for name in ("simulated-root", "broker-compose.json", "broker-guest.log")
-        ),
-        "broker.yaml",
-    ],
+    variants(
+        ["simulated-root", "broker-compose.json", "broker-guest.log", "broker.yaml"],
+        each_time=["broker.yaml"],
+    ),
 )
 def test_sigterm_while_it_starts_leaves_nothing_behind_and_the_next_continues(
     tmp_path: Path, consortium: Path, until: str
@@ -127,7 +125,7 @@ def test_sigterm_while_it_starts_leaves_nothing_behind_and_the_next_continues(
 
 @pytest.mark.slow
 @pytest.mark.claim("C148")
-@pytest.mark.parametrize("killed", ["broker", pytest.param("guest", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("killed", variants(["broker", "guest"], each_time=["broker"]))
 def test_it_ends_with_its_broker_and_with_its_guest(
     tmp_path: Path, consortium: Path, killed: str
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from stage import OWNERS, RECIPE, Stage, stage
+from variants import variants
 
 from sealtrain.attest.presets import PRESETS
 
@@ -98,7 +99,7 @@ class Waiting(Stage):
         return super().command(*words)
 
 
-@pytest.mark.parametrize("tee", ["tdx", pytest.param("snp", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("tee", variants(["tdx", "snp"], each_time=["tdx"]))
 def test_a_locked_down_run_asks_the_kernel_for_every_report(tmp_path: Path, tee: str) -> None:
     """From the first request to the last quote, renewals between them, inside the run's border."""
     folder = tmp_path / "tsm"

@@ -136,7 +136,10 @@ def test_contributing_says_of_every_file_with_nightly_tests_why(repository: Path
     marked = {
         path.split("/")[-1]
         for path in tracked_files(repository)
-        if is_test(path) and "mark.nightly" in (repository / path).read_text("utf-8")
+        if is_test(path)
+        and re.search(
+            r"mark\.nightly|= ?variants\(|import variants", (repository / path).read_text("utf-8")
+        )
     } - {Path(__file__).name}
     assert [name for name in marked if not any(fnmatchcase(name, one) for one in named)] == []
     assert [one for one in named if not any(fnmatchcase(name, one) for name in marked)] == []

@@ -1,0 +1,32 @@
+"""Variants of one test: some are played for each change, the others at night."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pytest
+
+__all__ = ["variants"]
+
+
+def variants(values: Iterable[Any], *, each_time: Collection[Any]) -> list[Any]:
+    """Parameters of a test, those outside ``each_time`` marked ``nightly``.
+
+    Args:
+        values: Every value, in its order; a tuple is one value for several names.
+        each_time: Those that are played for each change.
+
+    Raises:
+        ValueError: ``each_time`` has a value that is none of the test's.
+    """
+    values = list(values)
+    if unknown := [value for value in each_time if value not in values]:
+        raise ValueError(f"no such variant: {unknown}")
+    return [
+        pytest.param(
+            *(value if isinstance(value, tuple) else (value,)),
+            marks=[] if value in each_time else pytest.mark.nightly,
+        )
+        for value in values
+    ]
