@@ -145,6 +145,7 @@ def test_a_run_waits_for_its_owners_outlives_a_kill_and_ends_on_another_guest(
     assert late["manifest"].endswith("late/out/manifest.json")
 
 
+@pytest.mark.nightly
 def test_a_run_of_two_ranks_outlives_a_kill_unattended(world: Stage) -> None:
     """Ranks are forked before PyTorch is loaded, also from a process that starts them again."""
     recipe = LONG | {"name": "ranks", "backend": {"name": "trl", "ranks": 2}}

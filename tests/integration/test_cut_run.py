@@ -113,6 +113,7 @@ def test_a_cut_run_ends_in_a_manifest_that_every_owner_holds_and_verifies(tmp_pa
     assert {"model/adapter_model.safetensors.sealed", "model/sparse.safetensors.sealed"} <= files
 
 
+@pytest.mark.nightly
 def test_a_server_under_its_supervisor_outlives_a_kill(tmp_path: Path) -> None:
     recipe: dict[str, Any] = {
         "model": RECIPE["model"] | {"config": DECODER_CONFIG},

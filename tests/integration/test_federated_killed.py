@@ -147,6 +147,7 @@ def test_states_that_an_operator_put_back_are_refused_by_parties_that_began_agai
             made.parts["lead"].ended(within=WITHIN_S)
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C226")
 def test_a_party_that_hangs_for_longer_than_a_round_is_waited_for_once_and_comes_back(
     tmp_path: Path,
@@ -175,6 +176,7 @@ def test_a_party_that_hangs_for_longer_than_a_round_is_waited_for_once_and_comes
     assert {(one["party"], one["code"]) for one in lost} <= {(OWNERS[-1], "peer-unreachable")}
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C224")
 def test_a_lead_killed_in_the_middle_of_sealing_goes_on_from_the_state_before(
     tmp_path: Path,

@@ -98,6 +98,7 @@ def test_rounds_that_hide_patients_say_their_price_and_no_figure(tmp_path: Path)
         assert "loss" not in json.dumps(entries)
 
 
+@pytest.mark.nightly
 def test_a_federation_of_processes_ends_in_a_manifest_that_verifies(tmp_path: Path) -> None:
     how = FEDERATED | {"rounds": 6, "local_steps": 2, "aggregation": "exact", "min_parties": 2}
     with stage(tmp_path, collaboration=how) as made:
@@ -130,6 +131,7 @@ def test_a_federation_of_processes_ends_in_a_manifest_that_verifies(tmp_path: Pa
             assert word not in carried
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C253", "C256")
 def test_a_lead_that_sees_only_sums_says_so_in_the_manifest(tmp_path: Path) -> None:
     """One party dies for good; its masks are opened without it."""
