@@ -59,6 +59,7 @@ def test_the_page_says_what_the_commands_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("role", ["auditor", "engineer", "operator"])
 def test_the_page_of_a_role_says_what_the_commands_say(role: str, tmp_path: Path) -> None:
     [page] = [page for page in WALK.PAGES if page.stem == f"first_hour_{role}"]

@@ -28,6 +28,7 @@ def test_modules_are_told_apart_by_all_installed_records() -> None:
     }
 
 
+@pytest.mark.nightly
 def test_four_bits_and_personal_data_load_what_the_lock_pins(tmp_path: Path) -> None:
     path, data, seal_as = IMPORTED.prepare("sft-qlora", tmp_path)
     recipe = yaml.safe_load(path.read_text())
