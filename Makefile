@@ -14,6 +14,9 @@ FUZZ_TARGETS ?=
 VM_FLAGS ?=
 TABLES := docs/reference/benchmarks
 
+COMPILED := sealtrain.broker.serve, sealtrain.guest.run, sealtrain.training.phases.rlhf, \
+	sealtrain.training.phases.dpo, sealtrain.training.phases.sft
+
 # A further package index, for another build of torch: make demo INDEX=URL
 ifdef INDEX
 export PIP_EXTRA_INDEX_URL := $(INDEX)
@@ -130,6 +133,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@# The pip that comes with Python 3.11 takes twice as long for what follows.
 	@$(BIN)/python -m pip install -q --disable-pip-version-check 'pip>=25'
-	@# Python compiles what is imported, when it is; all of it takes as long as the download.
+	@# All of it compiled takes as long as the download; what a run imports is compiled here, once:
+	@# processes that start at the same moment would each compile it.
 	@$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -W ignore -c 'import $(COMPILED)'
 	@touch $@
