@@ -23,7 +23,6 @@ from training_world import (
     sources_of,
     write_records,
 )
-from variants import variants
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 TRAINER = {"max_grad_norm": 0.0}
@@ -135,8 +134,9 @@ def test_a_model_shared_out_stopped_and_resumed_is_one_rank(
     only_sealed_files(world / name)
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C153")
-@pytest.mark.parametrize("name", variants(["trl", "fsdp"], each_time=["fsdp"]))
+@pytest.mark.parametrize("name", ["trl", "fsdp"])
 def test_two_ranks_then_one_then_two_are_one_rank(
     world: Path, alone: dict[str, Any], name: str
 ) -> None:

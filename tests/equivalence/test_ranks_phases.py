@@ -86,6 +86,7 @@ def same_as_one_rank(said: dict[str, Any], name: str, world: Path, backend: str,
         assert said["files"] == alone["files"]
 
 
+@pytest.mark.nightly
 def test_two_copies_are_one_rank(world: Path, alone: Callable[[str], Ran]) -> None:
     done = in_ranks(world, DDP, *QUICK)
     for name in QUICK:
