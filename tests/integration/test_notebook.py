@@ -24,6 +24,7 @@ CODES = (
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_the_story_plays_and_shows_no_place_of_this_machine(
     repository: Path, tmp_path: Path

@@ -59,6 +59,7 @@ def given(tmp_path: Path) -> list[str | Path]:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_one_command_plays_the_whole_run(tmp_path: Path, given: list[str | Path]) -> None:
     code, answer, talk = rehearse(
         tmp_path,
