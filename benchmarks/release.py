@@ -3,7 +3,7 @@
     python benchmarks/release.py [--json] [--postgres] [--releases 320] [--guests 16] [--folder DIR]
 
 A broker is a process of its own with its database and ledger on a disk, in SQLite, and with
-``--postgres`` then in a PostgreSQL 15 that is started for it. Three owners sealed,
+``--postgres`` then in a PostgreSQL that is started for it. Three owners sealed,
 registered and approved; each release is a new run that asks for the three datasets. Guests are
 simulated, so quotes are verified as those of hardware, under another root.
 

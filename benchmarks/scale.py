@@ -252,8 +252,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--write", action="store_true", help="write the page")
     given = parser.parse_args()
-    if given.gigabytes < 1 or any(count < 1 or STEP % count for count in given.nodes):
-        parser.error(f"at least one gigabyte, and numbers of nodes that divide {STEP}")
+    if given.gigabytes < 2 or any(count < 1 or STEP % count for count in given.nodes):
+        parser.error(f"at least two gigabytes, and numbers of nodes that divide {STEP}")
     began = time.perf_counter()
     sizes = sorted({max(1, given.gigabytes // 100), max(1, given.gigabytes // 10), given.gigabytes})
     with tempfile.TemporaryDirectory() as folder:

@@ -38,19 +38,18 @@ class Smallest:
 
 
 QUICK = {
-    "attest.py": Smallest(words="--rounds 1 --shared {folder} --json"),
     "large_updates.py": Smallest(words="--mib 1 --json"),
     "loader.py": Smallest(words="--megabytes 1 --rounds 1 --epochs 1 --json"),
     "masked_rounds.py": Smallest(words="--numbers 100 --parties 3 --rounds 1 --json"),
     "meeting.py": Smallest(words="--nodes 2 --times 1 --json"),
     "merging.py": Smallest(words="--parties 2 --layers 1 --width 64 --rank 2 --times 1 --json"),
-    "scale_share.py": Smallest(words="--megabytes 1 --nodes 2"),
     "sealing.py": Smallest(words="--megabytes 1 --rounds 1 --folder {folder} --json"),
 }
 """What takes under three seconds."""
 
 SLOW = {
     "admission.py": Smallest(words="--megabytes 1 --rounds 1 --json"),
+    "attest.py": Smallest(words="--rounds 1 --shared {folder} --json"),
     "backends.py": Smallest(words="--json"),
     "checkpoint.py": Smallest(
         words="--megabytes 1 --rounds 1 --layers 1 --folder {folder} --json",
@@ -78,7 +77,8 @@ SLOW = {
         words="--releases 4 --guests 2 --postgres --json", needs=("postgresql",)
     ),
     "run_control.py": Smallest(words="--entries 100 --rounds 1 --json", judges=True),
-    "scale.py": Smallest(words="--gigabytes 1 --nodes 1 2 --json"),
+    "scale.py": Smallest(words="--gigabytes 2 --nodes 1 2 --json"),
+    "scale_share.py": Smallest(words="--megabytes 1 --nodes 2"),
     "scheduler_rest.py": Smallest(words="--seconds 0"),
     "sealed_vs_plain.py": Smallest(words="--megabytes 1 --rounds 1 --steps 1 --json"),
     "split.py": Smallest(
