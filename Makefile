@@ -58,8 +58,9 @@ IMAGES ?= broker guest-cpu
 images: $(STAMP) ## the container images of this source, into dist/images (3 minutes); IMAGES narrows them
 	@for name in $(IMAGES); do $(BIN)/python tools/images/build.py $$name --out dist/images || exit; done
 
-newest: $(STAMP) ## the command line's tests on our wheel and the newest libraries that it admits (1 minute)
-	$(BIN)/python tools/newest.py $(VENV)-newest
+NEWEST ?= tests/cli
+newest: $(STAMP) ## the command line's tests on our wheel and the newest libraries that it admits (3 minutes); NEWEST narrows it
+	$(BIN)/python tools/newest.py $(VENV)-newest $(NEWEST)
 
 check: $(STAMP) ## formatting, lint, types, layers: what must hold before a change is looked at (1 minute)
 	$(BIN)/ruff format --check .
@@ -121,7 +122,7 @@ changelog: $(STAMP) ## collect changes/ into CHANGELOG.md: make changelog VERSIO
 		--disable-pip-version-check 'towncrier>=25'
 	$(BIN)/python -m towncrier build --yes --version $(VERSION)
 
-nightly: test learning fuzz service deployed vm-test ## what is too long for each change: learning, fuzzing, OpenAPI, a deployed run, other kernels (40 minutes)
+nightly: test newest learning fuzz service deployed vm-test ## what is too long for each change: learning, fuzzing, OpenAPI, a deployed run, other kernels (40 minutes)
 
 clean: ## remove the environment, caches and the demo's output
 	rm -rf $(VENV) $(VENV)-newest $(VENV)-service $(VENV)-vm .images dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out deployed-out nodes-out story-out walk-out

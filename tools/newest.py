@@ -1,11 +1,11 @@
 """Try the command line as a stranger gets it: our wheel, and the newest libraries that it admits.
 
-Usage: ``python tools/newest.py FOLDER``
+Usage: ``python tools/newest.py FOLDER [TESTS …]``
 
 1. FOLDER becomes an environment of its own, into which pip installs this checkout's wheel without
    ``constraints.txt``.
 2. What only tests need is lent to it from the environment that runs this program.
-3. ``tests/cli`` is run there.
+3. The named tests are run there, ``tests/cli`` where none is named.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from collections.abc import Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -22,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WATCHED = ("click", "rich", "typer")
 
 
-def main(folder: Path) -> int:
+def main(folder: Path, tests: Sequence[str]) -> int:
     """Make the environment anew and run the tests in it."""
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, with_pip=True)
@@ -36,9 +37,9 @@ def main(folder: Path) -> int:
     # Read last of all: what the wheel brought comes first.
     lent = [path for path in sys.path if path.endswith("site-packages")]
     (own / "zz-tests.pth").write_text("".join(f"{path}\n" for path in lent), "utf-8")
-    tests = [python, "-m", "pytest", "-q", "tests/cli"]
-    return subprocess.run(tests, cwd=ROOT).returncode  # noqa: S603  # our own tests
+    words = [python, "-m", "pytest", "-q", *(tests or ["tests/cli"])]
+    return subprocess.run(words, cwd=ROOT).returncode  # noqa: S603  # our own tests
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

@@ -510,6 +510,7 @@ def test_no_default_weakens_a_check_or_says_what_is_approved() -> None:
                 assert not re.search(r"insecure|unpinned|lift", word), name
 
 
+@pytest.mark.nightly
 def test_the_typed_story_is_typed_and_a_wrong_call_is_found(
     repository: Path, tmp_path: Path
 ) -> None:
