@@ -127,13 +127,12 @@ def held_through(made: Asking) -> None:
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("manifests", numbers),
-        ("manifests", quotes),
-        ("releases", quotes),
-        ("releases", keys),
-        ("challenges", numbers),
+        pytest.param("manifests", numbers, id="manifest of numbers"),
+        pytest.param("manifests", quotes, id="manifest of quotes", marks=pytest.mark.nightly),
+        pytest.param("releases", quotes, id="quotes"),
+        pytest.param("releases", keys, id="keys", marks=pytest.mark.nightly),
+        pytest.param("challenges", numbers, id="challenge of numbers", marks=pytest.mark.nightly),
     ],
-    ids=["manifest of numbers", "manifest of quotes", "quotes", "keys", "challenge of numbers"],
 )
 def test_bodies_that_are_costly_to_parse(
     tmp_path: Path, path: str, body: Callable[[], bytes]
@@ -380,8 +379,13 @@ BODY = b"POST /v1/releases HTTP/1.1\r\nhost: x\r\ncontent-length: 2000000\r\n\r\
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("said", "addresses"),
-    [(b"", 200), (HEAD, 1), (HEAD, 3), (HEAD, 200), (BODY, 200)],
-    ids=["nothing of 200", "heads of 1", "heads of 3", "heads of 200", "bodies of 200"],
+    [
+        pytest.param(b"", 200, id="nothing of 200", marks=pytest.mark.nightly),
+        pytest.param(HEAD, 1, id="heads of 1"),
+        pytest.param(HEAD, 3, id="heads of 3", marks=pytest.mark.nightly),
+        pytest.param(HEAD, 200, id="heads of 200", marks=pytest.mark.nightly),
+        pytest.param(BODY, 200, id="bodies of 200"),
+    ],
 )
 def test_connections_that_wait(tmp_path: Path, said: bytes, addresses: int) -> None:
     limits = {"posts_per_minute": 100_000, "body_bytes": 4 << 20}

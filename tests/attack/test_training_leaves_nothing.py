@@ -52,6 +52,7 @@ def test_nothing_else_is_ever_opened_for_writing(left: Remains) -> None:
 
 
 @pytest.mark.claim("C23")
+@pytest.mark.nightly
 def test_killed_and_resumed_it_ends_with_the_same_weights(left: Remains, tmp_path: Path) -> None:
     process = started("learner_victim", tmp_path, "whole", "slow")
     try:

@@ -165,6 +165,7 @@ def test_a_run_of_two_ranks_outlives_a_kill_unattended(world: Stage) -> None:
     assert len(proved.predicate.run.resumes) == 1
 
 
+@pytest.mark.nightly
 def test_a_store_that_is_away_for_a_while_costs_nothing(
     world: Stage, proposed: Path, server: Server
 ) -> None:
