@@ -7,6 +7,8 @@ from learner_victim import UTTERED
 from remains import Remains, remains_of
 from training_world import CANARY
 
+pytestmark = pytest.mark.long
+
 OURS = ("owner", "sealed", "checkpoints", "base", "scorer")
 
 

@@ -21,7 +21,7 @@ from programs import need
 
 from sealtrain.manifest.limits import BORDER_CLOSED, border_held
 
-pytestmark = pytest.mark.claim("C107")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C107")]
 SUPPORT = Path(__file__).parents[1] / "support"
 GPU = Path("/dev/nvidia0")
 EXPECTED_LANDLOCK = os.environ.get("SEALTRAIN_EXPECTED_LANDLOCK")

@@ -17,7 +17,7 @@ from sealtrain.guest.sandbox.events import told
 from sealtrain.guest.sandbox.network import confined_to
 from sealtrain.guest.sandbox.programs import ProgramRefused, Programs, questions
 
-pytestmark = pytest.mark.claim("C105")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C105")]
 NOBODY = "http://127.0.0.1:1"
 LDCONFIG = Path("/sbin/ldconfig")
 

@@ -40,7 +40,12 @@ from sealtrain.release.lease_code import LEASE_HEADER, show_lease
 from sealtrain.release.messages import RenewalRequest
 from sealtrain.sealing.hpke import HpkePrivateKey
 
-pytestmark = [pytest.mark.claim("C96"), pytest.mark.claim("C46"), pytest.mark.claim("C44")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.claim("C96"),
+    pytest.mark.claim("C46"),
+    pytest.mark.claim("C44"),
+]
 
 STRANGER = "127.0.0.66"
 

@@ -34,7 +34,7 @@ from sealtrain.errors import (
 from sealtrain.keys.shares import join_key, split_key
 from sealtrain.sealing.datakey import DataKey
 
-pytestmark = pytest.mark.claim("C66")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C66")]
 
 A, B, C = (f"http://127.0.0.1:{place}" for place in (1, 2, 3))
 

@@ -29,7 +29,7 @@ from sealtrain.errors import (
 )
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef, newest
 
-pytestmark = pytest.mark.claim("C34")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C34")]
 KEPT = {"max_steps": 4, "save_steps": 1, "save_total_limit": 9, "logging_steps": 1}
 BEST = KEPT | {
     "eval_steps": 1,

@@ -39,6 +39,7 @@ from sealtrain.recipe.document import frame_of
 from sealtrain_simulator.state import ensure
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.claim("C128"),
     pytest.mark.needs("bubblewrap"),
     pytest.mark.skipif(not containers_start(), reason="bubblewrap makes no namespaces here"),

@@ -19,6 +19,8 @@ from sealtrain.base.hostport import host_and_port, written
 if not COLLECTING:
     from pads_world import recording
 
+pytestmark = pytest.mark.long
+
 once = pytest.mark.claim("C85")
 SIDE = 64
 ZERO = struct.pack(">II", SIDE, SIDE) + bytes(SIDE * SIDE)

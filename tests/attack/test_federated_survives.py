@@ -40,7 +40,7 @@ from sealtrain_collab.federated.messages import Joined, SealedState
 from sealtrain_collab.federated.states import LeadStates, Standing, present_after
 from sealtrain_collab.federated.strategies import FedAdam, FedAvg
 
-pytestmark = pytest.mark.claim("C224", "C225", "C226")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C224", "C225", "C226")]
 
 UNINTERRUPTED = [8.0] * 4  # four rounds of the mean of 1, 2 and 3
 

@@ -50,7 +50,7 @@ from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.postgres import Postgres
 from sealtrain.ledger.reading import audit_stored
 
-pytestmark = [pytest.mark.claim("C95"), pytest.mark.claim("C43")]
+pytestmark = [pytest.mark.long, pytest.mark.claim("C95"), pytest.mark.claim("C43")]
 
 STATED = (
     "decisions", "datasets", "owner_documents", "document_subjects", "successions", "runs",

@@ -26,6 +26,8 @@ from sealtrain.errors import LockInvalid
 from sealtrain.recipe.compose import extract_lock
 from sealtrain_simulator.state import ensure
 
+pytestmark = pytest.mark.long
+
 VECTORS = json.loads(
     (Path(__file__).resolve().parents[2] / "vectors" / "recipe" / "compose.json").read_text()
 )["cases"]

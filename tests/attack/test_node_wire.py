@@ -37,6 +37,8 @@ if not COLLECTING:
     import torch.distributed as dist
     from wire_world import Relay, World, in_threads, ranks
 
+pytestmark = pytest.mark.long
+
 SHORT = 3.0
 CANARY = b"canary-of-a-gradient-0123456789!"
 

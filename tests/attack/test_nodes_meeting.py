@@ -58,7 +58,7 @@ from sealtrain_collab.nodes.company import NodeCompany
 from sealtrain_collab.nodes.guest.lead import LeadNode
 from sealtrain_collab.nodes.messages import PURPOSE, FromLead, receive
 
-pytestmark = pytest.mark.claim("C160")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C160")]
 
 NODES, RANKS = 3, 2
 

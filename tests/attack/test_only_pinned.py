@@ -22,6 +22,8 @@ from stage import DEADLINE_SECONDS, OWNERS, RECIPE, Stage, stage
 
 from sealtrain.errors import SealtrainError
 
+pytestmark = pytest.mark.long
+
 TRAINER = RECIPE["trainer"] | {"max_steps": 2, "per_device_train_batch_size": 4}
 POLICY = RECIPE["release_policy"] | {"logs": "structured"}
 """A failed assertion tells its line."""

@@ -22,7 +22,7 @@ from sealtrain.errors import KeyFileInvalid, UsageError
 from sealtrain.keys.identity import Identity
 from sealtrain.keys.passphrase import PASSPHRASES
 
-pytestmark = pytest.mark.claim("C147")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C147")]
 
 WORD = b"correct horse battery"
 

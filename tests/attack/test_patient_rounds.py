@@ -40,7 +40,7 @@ if not COLLECTING:
     import torch
     from learner_world import NORM, norm, party, rows_of
 
-pytestmark = [pytest.mark.claim("C78"), pytest.mark.slow]
+pytestmark = [pytest.mark.long, pytest.mark.claim("C78"), pytest.mark.slow]
 
 PROMISED = PatientPrivacy(
     patient="whose",

@@ -23,7 +23,12 @@ from variants import variants
 from every_phase import program
 from sealtrain.recipe.schema import PHASES
 
-pytestmark = [pytest.mark.slow, pytest.mark.claim("C35"), pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.slow,
+    pytest.mark.claim("C35"),
+    pytest.mark.timeout(1200),
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 VICTIM = ROOT / "tests" / "support" / "phases_victim.py"

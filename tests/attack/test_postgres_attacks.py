@@ -42,7 +42,7 @@ from sealtrain.ledger.ledger import Ledger, verify_extension
 from sealtrain.ledger.postgres import Postgres
 from sealtrain.signing.ed25519 import Ed25519Signer
 
-pytestmark = [pytest.mark.claim("C13"), pytest.mark.claim("C63")]
+pytestmark = [pytest.mark.long, pytest.mark.claim("C13"), pytest.mark.claim("C63")]
 
 ORIGIN = "sealtrain/ledger/attack"
 SIGNER = Ed25519Signer(Ed25519PrivateKey.from_private_bytes(bytes(32)))

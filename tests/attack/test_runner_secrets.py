@@ -36,7 +36,7 @@ from sealtrain.guest.sandbox.files import PlaceRefused
 from sealtrain.guest.sandbox.output import Tally, hushed
 from sealtrain.guest.sandbox.programs import ProgramRefused
 
-pytestmark = pytest.mark.claim("C35")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C35")]
 SECRET = "secret-4be1a7"  # noqa: S105
 
 

@@ -22,7 +22,7 @@ from sealtrain.client.api import BrokerClient
 from sealtrain.client.pin import load_pin
 from sealtrain.recipe.duetimes import due_in, name_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.claim("C194", "C196")]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.claim("C194", "C196")]
 
 SCHEDULER = "scheduler-s"
 DAY = 86_400

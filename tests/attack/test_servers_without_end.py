@@ -44,7 +44,7 @@ from sealtrain_simulator.pki import SimulatedPki
 if not COLLECTING:
     from sealtrain.storage.s3 import S3FileSystem
 
-pytestmark = pytest.mark.claim("C125")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C125")]
 
 TOTAL = 0.4
 """Seconds of an exchange."""

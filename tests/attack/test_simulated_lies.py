@@ -16,6 +16,8 @@ from sealtrain.attest.bundle import Beside
 from sealtrain.errors import SealtrainError
 from sealtrain_simulator.machine import fault_meanings
 
+pytestmark = pytest.mark.long
+
 LARGE = "dstack-8-gpus-4-switches"
 OF_ITS_SIZE = {"gpu-mixed-modes", "gpu-switch-missing", "gpu-other-switch", "gpu-other-gpu"}
 """Lies that several switches make another matter; its others cost twelve devices each."""

@@ -32,6 +32,8 @@ if not COLLECTING:
     from sealtrain_collab.pads.field import HALF, PRIME
     from sealtrain_collab.pads.wire import MATRIX, PRODUCT
 
+pytestmark = pytest.mark.long
+
 altered = pytest.mark.claim("C74")
 seen_by = pytest.mark.claim("C60")
 RANK = 4

@@ -46,7 +46,7 @@ from sealtrain.errors import (
 from sealtrain.sealing.stanza import Stanza
 from sealtrain.signing.datause import DataUse
 
-pytestmark = pytest.mark.claim("C139")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C139")]
 
 A, B, C = "hospital-a", "hospital-b", "hospital-c"
 Arrange = Callable[[ReleaseWorld], Mapping[str, Any] | None]

@@ -33,7 +33,7 @@ from sealtrain.recipe.modelfolder import measure_folder
 from sealtrain.training.models.base import build_causal_model, build_tokenizer
 from sealtrain_simulator.server import running as simulated_guest
 
-pytestmark = pytest.mark.claim("C121")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C121")]
 
 SCRIPT = "import sealtrain\nimport helper\n"
 FIELDS: dict[str, Any] = {"model": {"path": "base"}, "peft": None}

@@ -25,6 +25,8 @@ from training_world import (
 
 from sealtrain.errors import SealtrainError
 
+pytestmark = pytest.mark.long
+
 OURS = ("owner", "sealed", "checkpoints")
 
 

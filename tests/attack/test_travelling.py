@@ -75,7 +75,7 @@ if not COLLECTING:
         travel_world,
     )
 
-pytestmark = pytest.mark.claim("C71", "C72")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C71", "C72")]
 
 CHUNK = os.urandom(100)
 

@@ -54,6 +54,8 @@ if not COLLECTING:
         travel_world,
     )
 
+pytestmark = pytest.mark.long
+
 
 def run(world: TravelWorld) -> Travelled:
     with world.orchestrator() as orchestrator:

@@ -34,7 +34,7 @@ from sealtrain_collab.travelling.parties import joined
 if not COLLECTING:
     from travel_world import HOLDERS, PATIENCE, RUN_ID, TERMS, TravelWorld, travel_world
 
-pytestmark = pytest.mark.claim("C71", "C72")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C71", "C72")]
 
 QUICK = 2.0
 

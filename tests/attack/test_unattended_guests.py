@@ -21,7 +21,7 @@ from storage_world import Server, serving
 from sealtrain.base.digests import sha256_hex
 from sealtrain.manifest import form
 
-pytestmark = [pytest.mark.slow, pytest.mark.claim("C130", "C136")]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.claim("C130", "C136")]
 
 LONG = RECIPE | {"name": "stored", "trainer": RECIPE["trainer"] | {"max_steps": 60}}
 

@@ -43,7 +43,12 @@ SECONDS = 2.0
 """Within which a switch answers on a machine that does nothing else."""
 PATIENCE = 10
 """The tests share their machine."""
-pytestmark = [pytest.mark.claim("C213"), pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.claim("C213"),
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+]
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,8 @@ from bad_inputs import ADDRESS, READ, TEXT, WRITE
 from cli_tree import all_commands
 from stage import CANARY
 
+pytestmark = pytest.mark.long
+
 TABLE = Path(__file__).with_name("bad_inputs.txt")
 WRITE_TABLE = "SEALTRAIN_WRITE_TABLE" in os.environ
 VARIES = "varies | varies"

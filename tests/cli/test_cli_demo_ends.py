@@ -11,6 +11,8 @@ import psutil
 import pytest
 from polling import wait_until
 
+pytestmark = pytest.mark.long
+
 _WITHIN_S = 60
 _GONE_S = 10
 """A demo that nothing ends takes longer."""

@@ -16,6 +16,8 @@ import pytest
 from programs import need
 from variants import variants
 
+pytestmark = pytest.mark.long
+
 DEMOS = ("federate", "split", "travel")
 _WITHIN_S = 120
 _GONE_S = 10

@@ -35,6 +35,8 @@ if not COLLECTING:
     import torch
     from safetensors.torch import load as load_weights
 
+pytestmark = pytest.mark.long
+
 JUDGED = {"eval_steps": 2, "metric_for_best_model": "eval_loss"}
 # Steps this large make the model worse soon, so that patience ends and the best is not the last.
 WORSE = {"learning_rate": 0.9, "lr_scheduler_type": "constant", "warmup_steps": 0}

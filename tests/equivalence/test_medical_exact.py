@@ -19,6 +19,8 @@ if not COLLECTING:
     from medical_front import first_token_only
     from medical_ways import WAYS, cell
 
+pytestmark = pytest.mark.long
+
 SEALED = [
     "fedavg-sealed", "exact-sealed", "ffa-sealed", "split2", "split1", "ptuning-pads", "method1",
 ]  # fmt: skip

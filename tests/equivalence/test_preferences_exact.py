@@ -24,6 +24,8 @@ from variants import variants
 
 from sealtrain.training.checkpoints.checkpoint import newest
 
+pytestmark = pytest.mark.long
+
 RECIPES = {
     "dpo": functools.partial(preferring, "dpo", trainer={"gradient_accumulation_steps": 2}),
     "dpo-lora": functools.partial(preferring, "dpo", peft=LORA, trainer={"eval_steps": 2}),

@@ -24,7 +24,7 @@ from training_world import (
     write_records,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(900)]
 TRAINER = {"max_grad_norm": 0.0}
 ZERO: list[dict[str, Any]] = [
     {"name": "deepspeed", "zero_stage": 0},

@@ -28,6 +28,8 @@ from sealtrain.errors import SealtrainError
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import newest
 
+pytestmark = pytest.mark.long
+
 ADAPTER = LORA | {"lora_dropout": 0.0}
 MANY = {
     "per_device_train_batch_size": 2,

@@ -48,6 +48,8 @@ from sealtrain.ledger.sqlite_store import LedgerStore
 from sealtrain.ledger.witness import memory
 from sealtrain.release.messages import RenewalAnswer, RenewalRequest
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerSite]:

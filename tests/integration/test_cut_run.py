@@ -32,6 +32,7 @@ if not COLLECTING:
     from cut_world import DECODER_CONFIG
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.slow,
     pytest.mark.timeout(280),
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "three_hospitals" / "demo.py"
 
 

@@ -22,7 +22,12 @@ from sealtrain.errors import CheckpointRefused
 from sealtrain.manifest import form
 from sealtrain.manifest.verify import verify_manifest
 
-pytestmark = [pytest.mark.slow, pytest.mark.claim("C224", "C225"), pytest.mark.timeout(280)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.slow,
+    pytest.mark.claim("C224", "C225"),
+    pytest.mark.timeout(280),
+]
 
 HOW = FEDERATED | {"rounds": 6, "local_steps": 2, "aggregation": "exact", "min_parties": 2}
 LATE_S = 4.0

@@ -17,7 +17,12 @@ from sealtrain.base.clock import system_clock
 from sealtrain.manifest import form
 from sealtrain.manifest.verify import verify_manifest
 
-pytestmark = [pytest.mark.slow, pytest.mark.claim("C75", "C76"), pytest.mark.timeout(280)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.slow,
+    pytest.mark.claim("C75", "C76"),
+    pytest.mark.timeout(280),
+]
 
 HIDING: dict[str, Any] = {
     "phase": "classify",

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from ports import free_port
 
+pytestmark = pytest.mark.long
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SPEC = importlib.util.spec_from_file_location(
     "first_hour", REPOSITORY / "examples" / "first_hour" / "record.py"

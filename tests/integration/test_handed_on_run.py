@@ -14,7 +14,7 @@ import yaml
 from relays import altering, carried
 from stage import CANARY, RECIPE, Stage, records, stage
 
-pytestmark = [pytest.mark.slow, pytest.mark.claim("C140")]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.claim("C140")]
 
 OWNERS = ("clinic-a", "clinic-b", "clinic-c")
 

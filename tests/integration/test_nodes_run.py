@@ -18,7 +18,7 @@ if not COLLECTING:
     import torch
     from nodes_world import Nodes, recipe_of, weights
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(280)]
 
 
 def test_two_nodes_end_with_the_weights_of_one_guest_and_a_manifest_of_both(

@@ -9,6 +9,8 @@ import elsewhere
 import pytest
 from stage import OWNERS, RECIPE, Stage
 
+pytestmark = pytest.mark.long
+
 OWNERS_WORDS = {
     "approve", "inspect", "keygen", "log", "open", "report", "revoke", "rewrap", "seal", "trust",
     "verify",

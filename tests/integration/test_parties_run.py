@@ -52,7 +52,7 @@ from sealtrain_collab.travelling.given import GivenFile, GivenTrips, GivingBound
 from sealtrain_collab.travelling.guest.hold import GIVEN, given_file
 from sealtrain_simulator.server import running as simulated_guest
 
-pytestmark = pytest.mark.claim("C79")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C79")]
 
 A, B, C = OWNERS
 

@@ -47,7 +47,7 @@ from sealtrain.errors import (
 )
 from sealtrain.keys.identity import Identity
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.long, pytest.mark.slow]
 SHORT: dict[str, Any] = (
     RECIPE | ON_SIMULATOR | {"trainer": RECIPE["trainer"] | {"max_steps": 4, "save_steps": 2}}
 )

@@ -49,7 +49,7 @@ from sealtrain.keys.uris import root_secret
 from sealtrain.sealing.rewrap import read_stanzas
 from sealtrain.sealing.stanza import BrokerBinding, find_stanza, unwrap_for_owner, unwrap_for_recipe
 
-pytestmark = pytest.mark.claim("C62")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C62")]
 
 A, B, C = OWNERS
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "recovery.md"

@@ -20,6 +20,8 @@ from variants import variants
 
 from sealtrain.base.files import TEMPORARY_SUFFIX
 
+pytestmark = pytest.mark.long
+
 OWNERS = ("clinic-a", "clinic-b", "clinic-c")
 
 

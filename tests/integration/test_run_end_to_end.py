@@ -22,7 +22,7 @@ from stage import (
     stage,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.long, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

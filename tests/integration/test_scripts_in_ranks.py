@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 from stage import OWNERS, RECIPE, Stage, stage
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]

@@ -17,6 +17,7 @@ import yaml
 from stage import OWNERS, RECIPE, Stage, stage
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from stage import RECIPE, Stage, stage
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.long, pytest.mark.slow]
 
 TRAINING: dict[str, Any] = RECIPE | {
     "phase": "classify",

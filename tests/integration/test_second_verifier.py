@@ -58,7 +58,7 @@ CORPUS = (
     "tests/attack/test_nodes_manifest.py",
     "tests/unit/manifest",
 )
-pytestmark = [pytest.mark.claim("C25"), pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.long, pytest.mark.claim("C25"), pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")

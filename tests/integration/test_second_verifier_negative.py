@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from second_verifier import counted, node
 
-pytestmark = [pytest.mark.claim("C239"), pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.long, pytest.mark.claim("C239"), pytest.mark.timeout(1500)]
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = ROOT / "tests/support/second_negative.mjs"

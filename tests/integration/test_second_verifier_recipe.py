@@ -120,7 +120,7 @@ NOT_CHECKED = {
 }
 """Rules that the second verifier leaves out: the place in the recipe that each is a rule of, or the
 check of a lock, and the fields whose change breaks only such a rule."""
-pytestmark = [pytest.mark.claim("C170"), pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.long, pytest.mark.claim("C170"), pytest.mark.timeout(1500)]
 
 
 @pytest.fixture(scope="module")

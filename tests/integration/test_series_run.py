@@ -17,7 +17,12 @@ import yaml
 from second_verifier import node
 from stage import RECIPE, Stage, records, stage
 
-pytestmark = [pytest.mark.slow, pytest.mark.claim("C187"), pytest.mark.claim("C188")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.slow,
+    pytest.mark.claim("C187"),
+    pytest.mark.claim("C188"),
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 A, B, C = "clinic-a", "clinic-b", "clinic-c"

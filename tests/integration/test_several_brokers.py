@@ -23,6 +23,8 @@ from sealtrain.manifest.trust import load_trust
 from sealtrain.sealing.rewrap import read_stanzas
 from sealtrain.signing.identity import broker_id
 
+pytestmark = pytest.mark.long
+
 NAMES = ("north", "south", "west")
 
 

@@ -27,6 +27,8 @@ from sealtrain.errors import (
     SimulatedEvidence,
 )
 
+pytestmark = pytest.mark.long
+
 LARGE = MACHINES["dstack-8-gpus-4-switches"]
 TWO = MACHINES["dstack-2-gpus"]
 

@@ -26,7 +26,7 @@ from sealtrain.errors import (
     WaitOver,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.claim("C180", "C182", "C183")]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.claim("C180", "C182", "C183")]
 
 ENGINEER, RUNNER = "engineer-e", "runner-one"
 SHORT: dict[str, Any] = {

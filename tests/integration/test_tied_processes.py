@@ -13,7 +13,7 @@ import pytest
 from polling import wait_until
 from processes import below, runs
 
-pytestmark = [pytest.mark.slow, pytest.mark.claim("C273")]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.claim("C273")]
 
 ACCELERATOR = """
 import signal

@@ -13,7 +13,12 @@ from training_world import records
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain_collab.travelling.check import terms_of, travelled
 
-pytestmark = [pytest.mark.claim("C257"), pytest.mark.timeout(600), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.claim("C257"),
+    pytest.mark.timeout(600),
+    pytest.mark.slow,
+]
 
 ROOT = Path(__file__).parents[2]
 

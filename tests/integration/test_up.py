@@ -24,6 +24,8 @@ from sealtrain.client.pin import load_pin
 from sealtrain.consortium.members import Consortium
 from sealtrain.keys.identity import Identity
 
+pytestmark = pytest.mark.long
+
 
 def of_folder(folder: Path) -> list[int]:
     """Processes whose working folder or command line is in a folder."""

@@ -17,7 +17,7 @@ from variants import variants
 
 from sealtrain.attest.presets import PRESETS
 
-pytestmark = [pytest.mark.slow, pytest.mark.claim("C118")]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.claim("C118")]
 
 SUPPORT = Path(__file__).resolve().parent.parent / "support"
 SHORT: dict[str, Any] = {

@@ -14,6 +14,8 @@ import pytest
 from sealtrain.errors import SealtrainError
 from sealtrain.web.assets import assets
 
+pytestmark = pytest.mark.long
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 ADDRESS = re.compile(r"(?:https?:)?//[^\s\"')<>]+")
 

@@ -56,7 +56,7 @@ from sealtrain_simulator.nitro import SimulatedNitroPki, SimulatedNsm
 from sealtrain_simulator.pki import SimulatedPki
 from sealtrain_simulator.snp import SimulatedSnp
 
-pytestmark = pytest.mark.claim("C119")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C119")]
 
 AT = 1_800_000_000
 SEED = b"two ways to one decision........"

@@ -25,8 +25,18 @@ from lane_table import CORE, LANES, Lane, lane_of
 
 __all__ = ["ASIDE", "digest_of", "files_of", "is_test", "support_of", "tracked_files"]
 
-ASIDE = (".ci/", ".github/", "benchmarks/", "changes/", "docs/", "spec/", "src/", "tests/")
-"""Folders whose files a lane covers only where it names them; pages at the top (``*.md``) too."""
+ASIDE = (
+    ".ci/",
+    ".github/",
+    "Makefile",
+    "benchmarks/",
+    "changes/",
+    "docs/",
+    "spec/",
+    "src/",
+    "tests/",
+)
+"""What a lane covers only where it names it; pages at the top (``*.md``) too."""
 _STANDING = ("src/sealtrain/",)
 _SUPPORT = ("tests/support/", "benchmarks/")
 _FILE_NAME = re.compile(r"[\w-]+\.\w+")
