@@ -17,6 +17,8 @@ from play_lanes import choose, play
 
 from sealtrain.recipe.kinds import KINDS
 
+pytestmark = pytest.mark.needs("git")
+
 OURS = re.compile(r"\bsealtrain_(collab\.[a-z]+|chain|simulator)\b")
 PAGES = re.compile(r"""(?:/ ["'](?=\w+["'])|["'](?=\w+/))(docs|spec|changes)\b""")
 QUIET = ("-q", "-p", "no:cacheprovider")

@@ -16,6 +16,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -43,14 +44,25 @@ _FILE_NAME = re.compile(r"[\w-]+\.\w+")
 
 
 def tracked_files(root: Path) -> dict[str, str]:
-    """SHA-256 of every file that git tracks or would add, by its path with slashes."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],  # noqa: S607
-        cwd=root,
-        check=True,
-        capture_output=True,
-    ).stdout.decode()
-    names = sorted({name for name in listed.split("\0") if name})
+    """SHA-256 of every file that git tracks or would add, by its path with slashes.
+
+    Without git, of every file that is not hidden or compiled.
+    """
+    if shutil.which("git") and (root / ".git").exists():
+        listed = subprocess.run(
+            ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],  # noqa: S607
+            cwd=root,
+            check=True,
+            capture_output=True,
+        ).stdout.decode()
+        names = sorted({name for name in listed.split("\0") if name})
+    else:
+        paths = (path.relative_to(root) for path in root.rglob("*"))
+        names = sorted(
+            path.as_posix()
+            for path in paths
+            if not any(part.startswith(".") or part == "__pycache__" for part in path.parts)
+        )
     return {
         name: hashlib.sha256((root / name).read_bytes()).hexdigest()
         for name in names
