@@ -44,7 +44,7 @@ deployed: $(STAMP) ## guests that come and go, and four that train one model (4 
 	@$(BIN)/python examples/deployed/run.py
 	@$(BIN)/python examples/several_nodes/run.py
 
-test: $(STAMP) ## run the tests (20 minutes on two cores); LANES=pads or TEST_FLAGS="tests/unit -x" narrows them
+test: $(STAMP) ## run the tests (25 to 45 minutes on two cores, by their speed); LANES=pads or TEST_FLAGS="tests/unit -x" narrows them
 ifdef TEST_FLAGS
 	$(BIN)/python -m pytest $(TEST_FLAGS)
 else
@@ -122,7 +122,7 @@ changelog: $(STAMP) ## collect changes/ into CHANGELOG.md: make changelog VERSIO
 		--disable-pip-version-check 'towncrier>=25'
 	$(BIN)/python -m towncrier build --yes --version $(VERSION)
 
-nightly: test newest learning fuzz service deployed vm-test ## what is too long for each change: learning, fuzzing, OpenAPI, a deployed run, other kernels (40 minutes)
+nightly: test newest learning fuzz service deployed vm-test ## every lane, and what is too long for each change: learning, fuzzing, OpenAPI, a deployed run, other kernels (2 hours)
 
 clean: ## remove the environment, caches and the demo's output
 	rm -rf $(VENV) $(VENV)-newest $(VENV)-service $(VENV)-vm .images dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out deployed-out nodes-out story-out walk-out
