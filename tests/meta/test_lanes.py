@@ -64,6 +64,7 @@ def test_a_change_in_a_kind_replays_it_and_no_other_kind(
         "pyproject.toml",
         "constraints.txt",
         "tests/conftest.py",
+        "tests/support/keeping.py",
         "recipes/sft-lora.yaml",
         "tools/lanes/lane_table.py",
         "a_new_folder/of_a_new_file.txt",

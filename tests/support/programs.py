@@ -34,6 +34,7 @@ class Program:
         folders: Pattern of further folders in which all of its commands may be.
         files: Libraries that it brings; without one of them it is missing.
         oldest: Oldest major version that will do, as its first command tells it.
+        version: The word by which that command tells its version.
     """
 
     packages: tuple[str, ...]
@@ -41,6 +42,7 @@ class Program:
     folders: str | None = None
     files: tuple[Path, ...] = ()
     oldest: int | None = None
+    version: str = "--version"
 
 
 PROGRAMS: Final[Mapping[str, Program]] = {
@@ -53,7 +55,7 @@ PROGRAMS: Final[Mapping[str, Program]] = {
     "mount": Program(packages=("mount",), commands=("mount", "umount")),
     "node": Program(packages=("nodejs",), commands=("node",), oldest=20),
     "npm": Program(packages=("npm",), commands=("npm",)),
-    "openssl": Program(packages=("openssl",), commands=("openssl",), oldest=3),
+    "openssl": Program(packages=("openssl",), commands=("openssl",), oldest=3, version="version"),
     "postgresql": Program(
         packages=("postgresql",),
         commands=("initdb", "postgres", "pg_dump", "pg_restore"),
@@ -138,7 +140,7 @@ def _number_in(folder: Path) -> int:
 def _new_enough(program: Program, paths: Mapping[str, Path]) -> bool:
     if program.oldest is None:
         return True
-    asked = [paths[program.commands[0]], "--version"]
+    asked = [paths[program.commands[0]], program.version]
     told = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
     version = re.search(r"\d+", told.stdout)
     return version is not None and int(version[0]) >= program.oldest

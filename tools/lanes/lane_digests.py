@@ -38,7 +38,13 @@ ASIDE = (
     "tests/",
 )
 """What a lane covers only where it names it; pages at the top (``*.md``) too."""
-_STANDING = ("src/sealtrain/",)
+_STANDING = (
+    "src/sealtrain/",
+    # What tests/conftest.py does beside every test.
+    "tests/support/collecting.py",
+    "tests/support/keeping.py",
+    "tests/support/programs.py",
+)
 _SUPPORT = ("tests/support/", "benchmarks/")
 _FILE_NAME = re.compile(r"[\w-]+\.\w+")
 
