@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from lane_digests import ASIDE, digest_of, files_of, is_test, tracked_files
 from lane_record import RECORD, Passed, read_record, write_record
-from lane_table import CORE, LANES, Lane, lane_of
+from lane_table import CORE, LANES, SuiteLane, lane_of
 from play_lanes import choose, play
 
 from sealtrain.recipe.kinds import KINDS
@@ -105,7 +105,7 @@ def test_every_pattern_and_path_of_the_table_is_of_something(repository: Path) -
 
 @pytest.mark.parametrize("lane", LANES, ids=lambda lane: lane.name)
 def test_a_lane_covers_the_packages_and_pages_that_its_files_name(
-    repository: Path, lane: Lane
+    repository: Path, lane: SuiteLane
 ) -> None:
     files = tracked_files(repository)
     covered = files_of(lane, repository, files)
@@ -151,8 +151,8 @@ def test_contributing_says_of_every_file_with_nightly_tests_why(repository: Path
 # --- The record -----------------------------------------------------------------------------------
 
 SMALL = (
-    Lane(name="left", tests=("test_left.py",), owns=("src/left/",), uses=()),
-    Lane(name="right", tests=("test_right.py",), owns=("src/right/",), uses=()),
+    SuiteLane(name="left", tests=("test_left.py",), owns=("src/left/",), uses=()),
+    SuiteLane(name="right", tests=("test_right.py",), owns=("src/right/",), uses=()),
 )
 TEST = """\
 from pathlib import Path

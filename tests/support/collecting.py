@@ -69,7 +69,7 @@ _loaded: set[str] = set()
 def load_deferred(module: ModuleType) -> None:
     """Run the deferred blocks of a test file, once.
 
-    A block that raises, be it ``pytest.skip``, raises for every test of the file.
+    A block that raises, ``pytest.skip`` too, raises for every test of the file.
     """
     if module.__name__ in _loaded:
         return

@@ -4,7 +4,7 @@ A lane's digest covers
 
 1. its test files, and the files of ``tests`` and ``benchmarks`` that these name, directly or
    through each other;
-2. what the lane owns and uses (``lane_table.Lane``);
+2. what the lane owns and uses (``lane_table.SuiteLane``);
 3. every other tracked file, unless it is in ``ASIDE``, belongs to another lane, is a test file of
    another lane or the core, or is one of ``sealtrain``'s other packages.
 
@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from lane_table import CORE, LANES, Lane, lane_of
+from lane_table import CORE, LANES, SuiteLane, lane_of
 
 __all__ = ["ASIDE", "digest_of", "files_of", "is_test", "support_of", "tracked_files"]
 
@@ -116,7 +116,7 @@ def support_of(root: Path, tests: Iterable[str], files: Mapping[str, str]) -> se
 
 
 def files_of(
-    lane: Lane, root: Path, files: Mapping[str, str], lanes: Sequence[Lane] = LANES
+    lane: SuiteLane, root: Path, files: Mapping[str, str], lanes: Sequence[SuiteLane] = LANES
 ) -> list[str]:
     """Paths that the lane's digest covers, sorted.
 
@@ -143,7 +143,7 @@ def files_of(
 
 
 def digest_of(
-    lane: Lane, root: Path, files: Mapping[str, str], lanes: Sequence[Lane] = LANES
+    lane: SuiteLane, root: Path, files: Mapping[str, str], lanes: Sequence[SuiteLane] = LANES
 ) -> str:
     """SHA-256 over the paths and contents of what the lane covers, in hexadecimal letters."""
     whole = hashlib.sha256()
@@ -164,16 +164,16 @@ def _names_in(path: Path, digest: str) -> frozenset[str]:
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Import):
                 for alias in node.names:
-                    names.update(_imported(alias.name))
+                    names.update(_enclosing_names(alias.name))
             elif isinstance(node, ast.ImportFrom) and node.module is not None:
                 for alias in node.names:
-                    names.update(_imported(f"{node.module}.{alias.name}"))
+                    names.update(_enclosing_names(f"{node.module}.{alias.name}"))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 names.add(node.value)
     return frozenset(names)
 
 
-def _imported(module: str) -> Iterator[str]:
+def _enclosing_names(module: str) -> Iterator[str]:
     """A module and the packages that it is in."""
     while module:
         yield f"import {module}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lane_table import CORE, LANES, Lane, lane_of
+from lane_table import CORE, LANES, SuiteLane, lane_of
 
 __all__ = ["FileResult", "failed_lanes", "lines_of_lanes", "read_results", "slowest_files"]
 
@@ -49,13 +49,13 @@ def read_results(report: Path) -> dict[str, FileResult]:
     return results
 
 
-def failed_lanes(results: Mapping[str, FileResult], lanes: Sequence[Lane] = LANES) -> set[str]:
+def failed_lanes(results: Mapping[str, FileResult], lanes: Sequence[SuiteLane] = LANES) -> set[str]:
     """Names of the lanes in which a test failed."""
     return {_lane_name(path, lanes) for path, result in results.items() if result.failed}
 
 
 def lines_of_lanes(
-    results: Mapping[str, FileResult], lanes: Sequence[Lane] = LANES
+    results: Mapping[str, FileResult], lanes: Sequence[SuiteLane] = LANES
 ) -> Iterable[str]:
     """A table: each lane with its files, tests and seconds, and all of them."""
     rows: dict[str, FileResult] = {}
@@ -84,5 +84,5 @@ def slowest_files(results: Mapping[str, FileResult], count: int) -> list[tuple[s
     return [(path, result.seconds) for path, result in ordered[:count]]
 
 
-def _lane_name(path: str, lanes: Sequence[Lane]) -> str:
+def _lane_name(path: str, lanes: Sequence[SuiteLane]) -> str:
     return lane_of(path.rpartition("/")[2], lanes).name

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-__all__ = ["CORE", "LANES", "Lane", "lane_of"]
+__all__ = ["CORE", "LANES", "SuiteLane", "lane_of"]
 
 _KINDS = "src/sealtrain_collab"
 _CHANNEL = f"{_KINDS}/channel/"
@@ -22,7 +22,7 @@ _FIGURES = "docs/reference/benchmarks/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class SuiteLane:
     """A part of the tests that is played, or not, as one.
 
     Attributes:
@@ -38,11 +38,11 @@ class Lane:
     uses: tuple[str, ...] = (_SIMULATOR,)
 
 
-CORE = Lane(name="core", tests=("*",))
+CORE = SuiteLane(name="core", tests=("*",))
 """What is in no other lane; it uses everything and is always played."""
 
-LANES: tuple[Lane, ...] = (
-    Lane(
+LANES: tuple[SuiteLane, ...] = (
+    SuiteLane(
         name="together",  # several kinds at once, and what they share
         tests=(
             "test_channel_*",
@@ -56,13 +56,13 @@ LANES: tuple[Lane, ...] = (
         ),
         uses=(f"{_KINDS}/", _CHAIN, _SIMULATOR, _FIGURES),
     ),
-    Lane(
+    SuiteLane(
         name="travelling",
         tests=("test_travel*", "test_recipe_travelling.py"),
         owns=(f"{_KINDS}/travelling/", "vectors/travelling/", "tools/vectorgen/travelling.py"),
         uses=(_CHANNEL, _PARTIES, _SIMULATOR, _FIGURES),
     ),
-    Lane(
+    SuiteLane(
         name="federated",
         tests=(
             "test_federated*",
@@ -82,7 +82,7 @@ LANES: tuple[Lane, ...] = (
         ),
         uses=(_CHANNEL, _PARTIES, _CHAIN, _SIMULATOR, "docs/guides/federated.md"),
     ),
-    Lane(
+    SuiteLane(
         name="pads",
         tests=(
             "test_*pads*.py",
@@ -95,7 +95,7 @@ LANES: tuple[Lane, ...] = (
         owns=(f"{_KINDS}/pads/", "vectors/one-time-pads/", "tools/vectorgen/one_time_pads.py"),
         uses=(_CHANNEL, _SIMULATOR),
     ),
-    Lane(
+    SuiteLane(
         name="cut",
         tests=("test_cut_*", "test_split_cut*", "test_manifest_cut.py"),
         owns=(
@@ -106,7 +106,7 @@ LANES: tuple[Lane, ...] = (
         ),
         uses=(_CHANNEL, _PARTIES, _CHAIN, _SIMULATOR, "spec/split-cut.md"),
     ),
-    Lane(
+    SuiteLane(
         name="nodes",
         tests=("test_node*", "test_wire_*", "test_resized_run.py", "test_whole_machines.py"),
         owns=(
@@ -118,7 +118,7 @@ LANES: tuple[Lane, ...] = (
         ),
         uses=(_CHANNEL, _CHAIN, _SIMULATOR, _FIGURES, "spec/nodes.md"),
     ),
-    Lane(
+    SuiteLane(
         name="chain",
         tests=("test_chain_*", "test_broker_chain.py"),
         owns=(
@@ -129,18 +129,18 @@ LANES: tuple[Lane, ...] = (
         ),
         uses=(_SIMULATOR,),
     ),
-    Lane(
+    SuiteLane(
         name="simulator",
         tests=("test_simulat*", "test_*_simulator.py"),
         uses=(_SIMULATOR, "verify/", "spec/schema/", "docs/reference/second-verifier.md"),
     ),
-    Lane(
+    SuiteLane(
         name="javascript",
         tests=("test_second_*", "test_*_in_chromium.py"),
         owns=("verify/",),
         uses=(f"{_KINDS}/", _CHAIN, _SIMULATOR, "spec/schema/", "docs/reference/"),
     ),
-    Lane(
+    SuiteLane(
         name="examples",
         tests=(
             "test_demo.py",
@@ -158,7 +158,7 @@ LANES: tuple[Lane, ...] = (
 """Every lane but the core."""
 
 
-def lane_of(name: str, lanes: Sequence[Lane] = LANES) -> Lane:
+def lane_of(name: str, lanes: Sequence[SuiteLane] = LANES) -> SuiteLane:
     """The lane of a test file.
 
     Args:

@@ -23,7 +23,7 @@ from pathlib import Path
 from lane_digests import digest_of, is_test, tracked_files
 from lane_record import RECORD, Passed, is_covered, read_record, write_record
 from lane_results import FileResult, failed_lanes, lines_of_lanes, read_results, slowest_files
-from lane_table import CORE, LANES, Lane, lane_of
+from lane_table import CORE, LANES, SuiteLane, lane_of
 
 __all__ = ["Choice", "choose", "main", "play"]
 
@@ -45,7 +45,7 @@ class Choice:
         passed: What the record says of it.
     """
 
-    lane: Lane
+    lane: SuiteLane
     digest: str
     played: bool
     passed: Passed | None
@@ -57,7 +57,7 @@ def choose(
     names: Sequence[str] = (),
     changed: bool = False,
     missing: Sequence[str] = (),
-    lanes: Sequence[Lane] = LANES,
+    lanes: Sequence[SuiteLane] = LANES,
 ) -> list[Choice]:
     """Say of every lane whether it is played.
 
@@ -88,7 +88,7 @@ def play(
     options: Sequence[str],
     missing: Sequence[str] = (),
     record: bool = False,
-    lanes: Sequence[Lane] = LANES,
+    lanes: Sequence[SuiteLane] = LANES,
 ) -> int:
     """Play the chosen lanes in one run of pytest, and print how each went.
 
@@ -142,7 +142,7 @@ def main(words: Sequence[str]) -> int:
     asked = parser.parse_args(words)
     if unknown := set(asked.lane) - set(names):
         parser.error(f"no such lane: {', '.join(sorted(unknown))}; known: {', '.join(names)}")
-    if asked.record and (touched := _uncommitted()):
+    if asked.record and (touched := _list_uncommitted()):
         parser.error(f"commit first, a record names a commit: {', '.join(touched[:5])}")
     missing = _missing_programs()
     choices = choose(ROOT, names=asked.lane, changed=asked.changed, missing=missing)
@@ -157,7 +157,7 @@ def _say_results(
     root: Path,
     results: Mapping[str, FileResult],
     choices: Sequence[Choice],
-    lanes: Sequence[Lane],
+    lanes: Sequence[SuiteLane],
 ) -> list[str]:
     """Print the table; return the files that take long and do not say so."""
     for line in lines_of_lanes(results, lanes):
@@ -196,7 +196,7 @@ def _record(root: Path, choices: Sequence[Choice], missing: Sequence[str]) -> No
     write_record(root, record)
 
 
-def _uncommitted() -> list[str]:
+def _list_uncommitted() -> list[str]:
     status = subprocess.run(  # noqa: S603  # git, with our own words
         ["git", "status", "--porcelain", "--", ".", f":!{RECORD}"],  # noqa: S607
         cwd=ROOT,
