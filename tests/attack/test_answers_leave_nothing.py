@@ -7,7 +7,7 @@ from learner_victim import UTTERED
 from remains import Remains, remains_of
 from training_world import CANARY
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.nightly, pytest.mark.long]
 
 OURS = ("owner", "sealed", "checkpoints", "base", "scorer")
 

@@ -60,6 +60,7 @@ def test_owners_who_revoke_stop_every_node_with_a_sealed_checkpoint(tmp_path: Pa
         assert (answer.code, answer.error) == (3, "approval-revoked")
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C235")
 @pytest.mark.timeout(400)
 def test_a_node_whose_lease_lapses_unheard_ends_the_run_at_its_last_checkpoint(

@@ -21,6 +21,7 @@ if not COLLECTING:
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(280)]
 
 
+@pytest.mark.nightly
 def test_two_nodes_end_with_the_weights_of_one_guest_and_a_manifest_of_both(
     tmp_path: Path,
 ) -> None:

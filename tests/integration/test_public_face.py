@@ -23,6 +23,7 @@ from carrying import carries
 from polling import wait_until
 from ports import free_port
 from stage import CANARY, OWNERS, RECIPE, records
+from variants import variants
 
 import sealtrain
 from sealtrain.cli.rehearsal import ON_SIMULATOR
@@ -629,6 +630,7 @@ def test_a_broker_that_failed_is_not_overlooked(world: World) -> None:
     assert list(world.owners["clinic-a"].witness().at_all()) == list(answers.done)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_a_run_that_was_killed_goes_on_from_its_sealed_checkpoint(
     world: World, tmp_path: Path
@@ -696,7 +698,7 @@ def _inside(folder: Path) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("end", ["an exception", "kill -9"])
+@pytest.mark.parametrize("end", variants(["an exception", "kill -9"], each_time=["kill -9"]))
 def test_a_rehearsal_leaves_no_process_however_it_ends(
     world: World, tmp_path: Path, end: str
 ) -> None:

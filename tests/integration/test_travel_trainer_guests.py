@@ -14,6 +14,7 @@ from sealtrain.recipe.schema import parse_recipe
 from sealtrain_collab.travelling.check import terms_of, travelled
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.long,
     pytest.mark.claim("C257"),
     pytest.mark.timeout(600),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from lock_mutants import locks
 from manifest_world import make_world
 from mutants import Mutants
@@ -19,6 +20,7 @@ def test_the_page_says_what_was_counted() -> None:
     assert {differ for _, differ in ROWS.values()} == {0}
 
 
+@pytest.mark.nightly
 def test_every_mutant_that_there_is_now_was_counted(tmp_path: Path) -> None:
     world = make_world(tmp_path / "world")
     mutants = len(Mutants(world, world.manifest()).all())

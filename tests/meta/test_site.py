@@ -14,7 +14,7 @@ import pytest
 from sealtrain.errors import SealtrainError
 from sealtrain.web.assets import assets
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.nightly, pytest.mark.long]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ADDRESS = re.compile(r"(?:https?:)?//[^\s\"')<>]+")

@@ -154,6 +154,36 @@ LANES: tuple[SuiteLane, ...] = (
         owns=("examples/",),
         uses=(f"{_KINDS}/", _CHAIN, _SIMULATOR, "docs/guides/", "docs/reference/"),
     ),
+    SuiteLane(
+        name="guests",  # whole runs of the core's programs, and what a run may reach and leave
+        tests=(
+            "test_border_*",
+            "test_containers.py",
+            "test_guest_lets_go.py",
+            "test_handed_on_run.py",
+            "test_imports_of_recipes.py",
+            "test_measured_runs.py",
+            "test_only_pinned.py",
+            "test_outputs_*.py",
+            "test_public_face.py",
+            "test_run_end_to_end.py",
+            "test_run_stopped.py",
+            "test_runner*.py",
+            "test_schedulers.py",
+            "test_scripts_that_save_otherwise.py",
+            "test_series_run.py",
+            "test_submitted_runs.py",
+            "test_taken_along.py",
+            "test_unattended_guests.py",
+            "test_*_nothing.py",
+        ),
+        uses=(_CHAIN, _SIMULATOR, "docs/guides/", "docs/reference/", "spec/schema/"),
+    ),
+    SuiteLane(
+        name="twins",  # sealed training beside the same training in the clear
+        tests=("test_*_exact.py", "test_phase_*.py", "test_ranks_*.py", "test_recipes_in_ranks.py"),
+        uses=(_SIMULATOR, "docs/reference/"),
+    ),
 )
 """Every lane but the core."""
 
