@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from stage import OWNERS, RECIPE, Stage, stage
+from variants import variants
 
 pytestmark = [
     pytest.mark.long,
@@ -152,7 +153,9 @@ OPENED: dict[str, Callable[[Path, Path], float]] = {
 
 @pytest.mark.claim("C143")
 @pytest.mark.claim("C144")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", variants(NAMES, each_time=["accelerate_loop", "transformers_trainer", "trl_dpo"])
+)
 def test_an_opened_model_says_what_the_trained_one_said(
     world: Stage, models: Path, name: str
 ) -> None:
