@@ -121,7 +121,7 @@ const small = (value) => (filled(value.subarray(1)) ? Infinity : (value[0] ?? 0)
 
 function flagOf(value, version) {
   if (value === undefined || version < 1) return null;
-  const found = ["MPT", "SPT", "PPCIE"][small(value)];
+  const found = ["SPT", "MPT", "PPCIE"][small(value)];
   form(found !== undefined, "an unknown feature flag");
   return found;
 }

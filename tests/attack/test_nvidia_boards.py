@@ -244,11 +244,11 @@ def test_reports_of_two_conversations_are_not_one_machine() -> None:
 @pytest.mark.parametrize(
     ("status", "flag", "mode", "accepted"),
     [
-        (b"\x55", b"\x00\x00", "mpt", True),
-        (b"\x55", b"\x01\x00", "single", True),
+        (b"\x55", b"\x01\x00", "mpt", True),
+        (b"\x55", b"\x00\x00", "single", True),
         (None, None, "single", True),
-        (b"\x55", b"\x00\x00", "single", False),
-        (b"\x55", b"\x01\x00", "mpt", False),
+        (b"\x55", b"\x01\x00", "single", False),
+        (b"\x55", b"\x00\x00", "mpt", False),
         # Status and flag disagree: no mode at all, whatever is accepted.
         (b"\xaa", b"\x00\x00", None, False),
         (b"\xaa", b"\x01\x00", None, False),

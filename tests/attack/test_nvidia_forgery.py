@@ -141,7 +141,7 @@ def test_gpus_of_one_capture_do_not_answer_for_another(shared: Path) -> None:
     names = ("hopper_580_mpt", "hopper_535")
     mine, other = (bytes.fromhex(expected(shared, name)[0]["nonce"]) for name in names)
     evidence = GpuEvidence.build(captured(shared, names[0]), claims(driver_version="580.159.03"))
-    assert hardware(evidence, mine).mode == "mpt"
+    assert hardware(evidence, mine).mode == "single"
     with pytest.raises(GpuNonceMismatch):
         hardware(evidence, other)
 
@@ -258,18 +258,18 @@ def test_a_driver_that_contradicts_its_gpus_is_refused(mode: str) -> None:
 
 # What a driver reads, what its GPU reports (status, flag), and the mode they make, if they agree.
 AGREEMENTS: tuple[tuple[str, bytes | None, bytes | None, str | None], ...] = (
-    ("none", b"\x55", b"\x01\x00", "single"),
+    ("none", b"\x55", b"\x00\x00", "single"),
     ("none", b"\x55", None, "single"),
     ("none", None, None, "single"),
-    ("none", b"\x55", b"\x00\x00", "mpt"),
-    ("nvle", b"\x55", b"\x00\x00", "mpt"),
-    ("none", b"\xaa", b"\x01\x00", None),
+    ("none", b"\x55", b"\x01\x00", "mpt"),
+    ("nvle", b"\x55", b"\x01\x00", "mpt"),
+    ("none", b"\xaa", b"\x00\x00", None),
     ("none", b"\xaa", None, None),
     ("none", b"\x55", b"\x02\x00", None),
     ("none", None, b"\x02\x00", None),
-    ("nvle", b"\x55", b"\x01\x00", None),
+    ("nvle", b"\x55", b"\x00\x00", None),
     ("nvle", b"\x55", None, None),
-    ("nvle", b"\xaa", b"\x00\x00", None),
+    ("nvle", b"\xaa", b"\x01\x00", None),
 )
 
 
@@ -344,7 +344,7 @@ def test_gpus_that_are_passed_on_differently_are_no_set(at: int) -> None:
         mpt.evidence(NONCE),
         at,
         mpt.gpu_devices[at],
-        lambda parts: parts.with_field(Field.FEATURE_FLAG, b"\x01\x00"),
+        lambda parts: parts.with_field(Field.FEATURE_FLAG, b"\x00\x00"),
     )
     with pytest.raises(GpuModeRefused, check=carries(check="GPU mode", expected="one mode")):
         judged_by(mpt, alone, None, mode=["single", "mpt"], reference_values="any")

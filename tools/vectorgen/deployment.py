@@ -31,7 +31,7 @@ def simulated_policy() -> Json:
     return json.loads((VECTORS / "evidence" / "documents.json").read_text("utf-8"))["policy"]
 
 
-def words(fields: Json, kept: str, measured: str) -> list[str]:
+def words(fields: Json, kept: str, measured: str, ticket: str) -> list[str]:
     """The broker's command."""
     here = fields["image"] is None
     guest = "guest.sock" if here else "/var/run/dstack.sock"
@@ -47,15 +47,16 @@ def words(fields: Json, kept: str, measured: str) -> list[str]:
     if fields["boot_auth"]:
         found += ["--boot-auth", "--gateway-app-id", fields["gateway_app_id"]]
     found += ["--host", "127.0.0.1" if here else "0.0.0.0", "--port", "8470"]  # noqa: S104
-    return [*found, "--ticket", f"{measured}ticket.json"]
+    return [*found, "--ticket", ticket]
 
 
 def document(fields: Json) -> str:
     """The deployment document of a broker."""
     here = fields["image"] is None
-    kept, measured = ("", "") if here else ("/run-data/", "/run/sealtrain/")
+    kept, measured = ("", "") if here else ("/run-data/", "document:")
+    ticket = "ticket.json" if here else "/run/sealtrain/ticket.json"
     files = {f"{name}.json": canonical(fields[name]) for name in ("consortium", "policy")}
-    command = words(fields, kept, measured)
+    command = words(fields, kept, measured, ticket)
     kms = bool(fields["key_provider_id"])
     frame: Json = {
         "manifest_version": 2,
@@ -78,7 +79,7 @@ def document(fields: Json) -> str:
             "#!/bin/bash",
             "# SIMULATED — NOT ATTESTED. This document names no image, so no hardware guest may "
             "run it.",
-            "# sealtrain deployment document 2",
+            "# sealtrain deployment document 3",
             "set -euo pipefail",
         ]
         for name, text in files.items():
@@ -91,11 +92,10 @@ def document(fields: Json) -> str:
     socket = "/var/run/dstack.sock"
     service = {
         "image": fields["image"],
-        "labels": {"sealtrain.document": "2"},
+        "labels": {"sealtrain.document": "3"},
         "entrypoint": ["sealtrain"],
         "command": command,
         "working_dir": "/run-data",
-        "configs": [{"source": name, "target": f"/run/sealtrain/{name}"} for name in files],
         "volumes": [
             f"{socket}:{socket}",
             "/dstack/user_config:/run/sealtrain/ticket.json:ro",

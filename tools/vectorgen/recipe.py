@@ -23,7 +23,7 @@ ARGUMENTS = (
 SCRIPT = (
     "#!/bin/bash\n"
     "# SIMULATED — NOT ATTESTED. This document names no image, so no hardware guest may run it.\n"
-    "# sealtrain deployment document 2\n"
+    "# sealtrain deployment document 3\n"
     "set -euo pipefail\n"
     "printf %s \"$(cat <<'SEALTRAIN_FILE'\n"
     "LOCK\n"
@@ -43,7 +43,7 @@ def arguments(platform: str, *, script: bool) -> str:
     }
     inside = "vsock:8475" if platform == "nitro" else "/run/sealtrain/ticket.json"
     words = {
-        "MEASURED": "" if script else "/run/sealtrain/",
+        "MEASURED": "" if script else "document:",
         "TICKET": "ticket.json" if script else inside,
         "PLATFORM": platform,
         "GUEST": device[platform],
@@ -256,13 +256,10 @@ def compose(hardware: Json, text: str) -> str:
     }
     service: Json = {
         "image": hardware["image"],
-        "labels": {"sealtrain.document": "2"},
+        "labels": {"sealtrain.document": "3"},
         "entrypoint": ["sealtrain"],
         "command": arguments(platform, script=False).split(),
         "working_dir": "/run-data",
-        "configs": [
-            {"source": "recipe.lock.json", "target": "/run/sealtrain/recipe.lock.json"},
-        ],
         "volumes": [*mounts[platform], "run-data:/run-data"],
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],

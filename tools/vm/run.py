@@ -28,8 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-ARCHIVE = "http://deb.debian.org/debian"
+sys.path.insert(0, str(ROOT / "tools" / "debian"))
+
+from archive import apt, lists_of, missing_for_debian, unpack  # noqa: E402
+
 HOST_FILES = "local,path=/,readonly=on"
 QEMU = "qemu-system-x86_64"
 MODULES = ("virtio_pci", "9pnet_virtio", "9p")
@@ -122,11 +124,9 @@ def main() -> int:
 
 def missing() -> str | None:
     """What this machine lacks, after installing QEMU where that is possible."""
-    for program in ("apt-get", "apt-cache", "dpkg-deb"):
-        if shutil.which(program) is None:
-            return f"this needs {program}: run it on Debian or a relative"
-    if not KEYRING.is_file():
-        return f"{KEYRING} is missing: apt-get install debian-archive-keyring"
+    problem = missing_for_debian()
+    if problem is not None:
+        return problem
     if shutil.which(QEMU) is None and os.geteuid() == 0:
         install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "qemu-system-x86"]
         subprocess.run(install, check=True)  # noqa: S603  # our own words
@@ -138,18 +138,8 @@ def unpacked(suite: str, cache: Path) -> tuple[Path, Path]:
     folder = cache / suite
     if not (folder / "complete").is_file():
         shutil.rmtree(folder, ignore_errors=True)
-        for inner in ("lists/partial", "archives/partial", "files"):
-            (folder / inner).mkdir(parents=True)
-        suites = dict.fromkeys([suite, suite.removesuffix("-backports")])
-        (folder / "sources.list").write_text(
-            "".join(f"deb [signed-by={KEYRING}] {ARCHIVE} {one} main\n" for one in suites)
-        )
-        apt(folder, "update", "-qq")
-        packages = [*kernel_packages(folder, suite), "busybox-static"]
-        apt(folder, "download", "-qq", *packages)
-        for package in folder.glob("*.deb"):
-            subprocess.run(["dpkg-deb", "-x", package, folder / "files"], check=True)  # noqa: S603, S607
-            package.unlink()
+        lists_of(suite, folder)
+        unpack(folder, [*kernel_packages(folder, suite), "busybox-static"])
         (folder / "complete").touch()
     files = folder / "files"
     image = next(path for path in files.rglob("vmlinuz*") if path.is_file())
@@ -173,24 +163,6 @@ def kernel_packages(folder: Path, suite: str) -> list[str]:
                 found.add(one)
                 waiting.append(one)
     return sorted(found)
-
-
-def apt(folder: Path, *words: str, program: str = "apt-get") -> str:
-    """Run apt on lists of our own; signatures are checked as ever."""
-    options = {
-        "Dir::Etc::sourcelist": folder / "sources.list",
-        "Dir::Etc::sourceparts": "-",
-        "Dir::State::lists": folder / "lists",
-        "Dir::Cache::archives": folder / "archives",
-        "Dir::Cache::pkgcache": "",
-        "Dir::Cache::srcpkgcache": "",
-        "APT::Default-Release": folder.name,
-    }
-    flags = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
-    done = subprocess.run(  # noqa: S603  # our own words
-        [program, *flags, *words], cwd=folder, check=True, stdout=subprocess.PIPE, text=True
-    )
-    return done.stdout
 
 
 def initial_files(cache: Path, modules: Path, kernel: Kernel, tests: list[str]) -> bytes:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sealtrain.attest.guest import platform_of
+from sealtrain.attest.guest import open_guest, platform_of
 from sealtrain.attest.policy import load_policy
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
@@ -23,6 +23,7 @@ from sealtrain.broker.service.deployment import document_of
 from sealtrain.cli.broker_database import Database
 from sealtrain.cli.deploy import keys_by_name
 from sealtrain.cli.durations import Duration
+from sealtrain.cli.measured import lay_out
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import attested_identity
@@ -179,7 +180,7 @@ def serve(
     )
     if listening.ticket is not None:
         config = _with_ticket(config, load_ticket(listening.ticket))
-    serve_broker(config, ready=lambda url: say(f"broker ready at {url}"))
+    serve_broker(_with_measured_files(config), ready=lambda url: say(f"broker ready at {url}"))
 
 
 def _with_ticket(config: BrokerConfig, ticket: RunTicket) -> BrokerConfig:
@@ -205,6 +206,25 @@ def _with_ticket(config: BrokerConfig, ticket: RunTicket) -> BrokerConfig:
         proxies=(*config.proxies, *ticket.proxies),
         submitters={**config.submitters, **ticket.submitters},
         runners={**config.runners, **ticket.runners},
+    )
+
+
+def _with_measured_files(config: BrokerConfig) -> BrokerConfig:
+    """Settings whose files of the measured document lie beside the broker's state."""
+
+    def measured() -> bytes:
+        platform = platform_of(config.platform)
+        return open_guest(platform, config.guest, collateral=config.collateral).app_compose()
+
+    def placed(path: Path) -> Path:
+        return lay_out(path, measured, config.state.parent)
+
+    return replace(
+        config,
+        consortium=placed(config.consortium),
+        policy=placed(config.policy),
+        chain=None if config.chain is None else placed(config.chain),
+        succeeds=None if config.succeeds is None else placed(config.succeeds),
     )
 
 

@@ -38,11 +38,6 @@ _FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 Port = Annotated[str, StringConstraints(pattern=r"^[0-9]+:[0-9]+$")]
 
 
-class _Config(StrictModel):
-    source: str
-    target: str
-
-
 class _Service(StrictModel):
     """What a document says of its container."""
 
@@ -51,7 +46,6 @@ class _Service(StrictModel):
     entrypoint: tuple[str, ...]
     command: tuple[str, ...]
     working_dir: str
-    configs: tuple[_Config, ...]
     volumes: tuple[str, ...]
     ports: tuple[Port, ...] = ()  # the container has the executor's network
     cap_drop: tuple[Literal["ALL"]]
@@ -91,8 +85,8 @@ class _Mount:
     target: str
 
 
-def container(frame: Frame, config: Mapping[str, Any], place: Place) -> tuple[list[str], list[int]]:
-    """The command that starts a document's container, and descriptors that it inherits.
+def container(frame: Frame, config: Mapping[str, Any], place: Place) -> list[str]:
+    """The command that starts a document's container.
 
     Args:
         frame: Of a document with an image.
@@ -119,23 +113,17 @@ def container(frame: Frame, config: Mapping[str, Any], place: Place) -> tuple[li
         )
     compose = load_model(_Compose, dict(frame.compose or {}), LockInvalid, "docker compose file")
     (service,) = compose.services.values()
-    descriptors = [_memory(name, frame.files[name]) for name in compose.configs]
-    mounts = [
-        _Mount(words=("--perms", "0444", "--ro-bind-data", str(descriptor)), target=target)
-        for descriptor, target in zip(descriptors, _targets(compose, service), strict=True)
-    ]
-    mounts += [_volume(text, place) for text in service.volumes]
+    mounts = [_volume(text, place) for text in service.volumes]
     mounts += [
         _Mount(words=("--ro-bind", str(Path(name).resolve())), target=name)
         for name in _NAMES_OF_HOSTS
         if Path(name).is_file()
     ]
     words = [program, *_base(place.root, service), *_mounted(place.root, mounts)]
-    words += ["--chdir", service.working_dir, "--", *service.entrypoint, *service.command]
-    return words, descriptors
+    return [*words, "--chdir", service.working_dir, "--", *service.entrypoint, *service.command]
 
 
-def serve(words: list[str], descriptors: list[int]) -> NoReturn:
+def serve(words: list[str]) -> NoReturn:
     """Run a container, pass on signals to its program, and end with its exit status.
 
     Raises:
@@ -144,11 +132,9 @@ def serve(words: list[str], descriptors: list[int]) -> NoReturn:
     told, telling = os.pipe()
     program, *rest = words
     process = subprocess.Popen(  # noqa: S603 - bwrap, with our own words
-        [program, "--json-status-fd", str(telling), *rest], pass_fds=(telling, *descriptors)
+        [program, "--json-status-fd", str(telling), *rest], pass_fds=(telling,)
     )
     os.close(telling)
-    for descriptor in descriptors:
-        os.close(descriptor)
     with os.fdopen(told) as status:
         first = status.readline()
         if first:
@@ -170,24 +156,6 @@ def serve(words: list[str], descriptors: list[int]) -> NoReturn:
             hint="bwrap's own words are above; it needs user namespaces, or root",
         )
     raise SystemExit(ended)
-
-
-def _targets(compose: _Compose, service: _Service) -> Iterator[str]:
-    """Where each measured file is mounted, in the order of ``compose.configs``."""
-    places = {one.source: one.target for one in service.configs}
-    for name in compose.configs:
-        if name not in places:
-            raise LockInvalid("a file of the document is mounted nowhere", check="configs")
-        yield places[name]
-
-
-def _memory(name: str, text: str) -> int:
-    """A descriptor with a measured file, which lies on no disk."""
-    descriptor = os.memfd_create(name, 0)
-    with os.fdopen(os.dup(descriptor), "wb") as file:
-        file.write(text.encode())
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
 
 
 def _volume(text: str, place: Place) -> _Mount:

@@ -170,7 +170,7 @@ def _contain(frame: Frame, root: Path, image: Described, simulated: Simulated) -
         sources={inside.guest: Path(outside.guest), _USER_CONFIG: Path(outside.ticket)},
         volumes={_VOLUME: volume},
     )
-    serve(*container(frame, image.config, place))
+    serve(container(frame, image.config, place))
 
 
 def _check_role(frame: Frame, given: RunTicket) -> None:

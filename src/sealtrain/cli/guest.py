@@ -18,6 +18,7 @@ import typer
 
 from sealtrain.base.stages import say_stages
 from sealtrain.cli.alone import alone
+from sealtrain.cli.measured import lay_out
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runoptions import (
     FileOptions,
@@ -65,6 +66,7 @@ def guest(
     from sealtrain.recipe.lockfile import load_lock
 
     given = load_ticket(ticket)
+    lock = lay_out(lock, partial(_measured, guest, files), out.parent)
     recipe = load_lock(lock).recipe
     play = _role(recipe, given.role)
     kept = FileOptions(
@@ -86,6 +88,13 @@ def guest(
     )
     settings = replace(settings, continues=given.continues, previous=_previous(given, out.parent))
     play(settings, given, as_json)
+
+
+def _measured(guest: GuestOptions, files: FileOptions) -> bytes:
+    from sealtrain.attest.guest import open_guest, platform_of
+
+    platform = platform_of(guest.platform)
+    return open_guest(platform, guest.guest, collateral=files.collateral).app_compose()
 
 
 def _previous(ticket: RunTicket, folder: Path) -> Path | None:

@@ -1536,12 +1536,13 @@ const { Refusal, demand, equal, utf8 } = module_bytes;
 const { Malformed, canonical, parseJson } = module_json;
 
 const LOCK = /<<'SEALTRAIN_FILE'\n(.*)\nSEALTRAIN_FILE\n/;
-const MEASURED = "/run/sealtrain";
+const GIVEN = "/run/sealtrain";
+const FROM_DOCUMENT = "document:";
 const KEPT = "/run-data";
 const LOCK_NAME = "recipe.lock.json";
 const REPORTS = "/sys/kernel/config/tsm/report";
-const DOCUMENT = `${MEASURED}/app-compose.json`;
-const TICKET = `${MEASURED}/ticket.json`;
+const DOCUMENT = `${GIVEN}/app-compose.json`;
+const TICKET = `${GIVEN}/ticket.json`;
 const AGENT = "/var/run/dstack.sock";
 const FIRST_PORT = 8471;
 
@@ -1616,7 +1617,7 @@ const started = ({ recipe }, lock) =>
 
 const script = (lock) => `#!/bin/bash
 # SIMULATED — NOT ATTESTED. This document names no image, so no hardware guest may run it.
-# sealtrain deployment document 2
+# sealtrain deployment document 3
 set -euo pipefail
 printf %s "$(cat <<'SEALTRAIN_FILE'
 ${lock}
@@ -1630,19 +1631,17 @@ function service(recipe, lock) {
   const name = hardware.platforms.find((one) => one !== "simulator") ?? "simulator";
   changed(Object.hasOwn(PLATFORMS, name), "unknown platform");
   const platform = PLATFORMS[name];
-  const target = `${MEASURED}/${LOCK_NAME}`;
   const collateral = platform.collateral ? ["--collateral", `file:${KEPT}/collateral.json`] : [];
   const guest = {
     image: hardware.image,
-    labels: { "sealtrain.document": "2" },
+    labels: { "sealtrain.document": "3" },
     entrypoint: ["sealtrain"],
     command: [
-      ...["guest", target, "--platform", name, "--guest", platform.guest, ...collateral],
+      ...["guest", `${FROM_DOCUMENT}${LOCK_NAME}`, "--platform", name, "--guest", platform.guest, ...collateral],
       ...["--gpu-collateral", `file:${KEPT}/gpu-collateral.json`, "--base", `${KEPT}/base`],
       ...["--out", `${KEPT}/out`, "--ticket", platform.ticket, "--json"],
     ],
     working_dir: KEPT,
-    configs: [{ source: LOCK_NAME, target }],
     volumes: [...platform.volumes, `run-data:${KEPT}`],
     cap_drop: ["ALL"],
     security_opt: ["no-new-privileges:true"],
@@ -2642,7 +2641,7 @@ const small = (value) => (filled(value.subarray(1)) ? Infinity : (value[0] ?? 0)
 
 function flagOf(value, version) {
   if (value === undefined || version < 1) return null;
-  const found = ["MPT", "SPT", "PPCIE"][small(value)];
+  const found = ["SPT", "MPT", "PPCIE"][small(value)];
   form(found !== undefined, "an unknown feature flag");
   return found;
 }

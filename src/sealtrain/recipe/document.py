@@ -1,8 +1,10 @@
 """The frame of deployment documents: files whose bytes are measured, and one command.
 
-The frame is the same for guests and brokers (spec/deployment-document.md, template 2). A document
+The frame is the same for guests and brokers (spec/deployment-document.md, template 3). A document
 without an image is a script that only the simulator runs; with one it is a docker-compose file, for
-hardware or for the simulator, and never for both.
+hardware or for the simulator, and never for both. A script writes the files where its command finds
+them. A container gets none of them: Docker Compose refuses to write into a container whose root is
+read-only, so its program reads them out of the document that its guest measured (``file_within``).
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ from sealtrain.base.platforms import Platform
 from sealtrain.errors import DataInvalid, LockInvalid
 
 __all__ = [
+    "FROM_DOCUMENT",
     "MAX_DOCUMENT_BYTES",
     "TEMPLATE",
     "Frame",
     "Layout",
     "Program",
+    "file_within",
     "frame_of",
     "layout_of",
     "require_same",
@@ -31,11 +35,13 @@ __all__ = [
 ]
 
 MAX_DOCUMENT_BYTES: Final = 256 << 10
-TEMPLATE: Final = 2
+TEMPLATE: Final = 3
+FROM_DOCUMENT: Final = "document:"
+"""What a command says before the name of a file that is in the measured document alone."""
 
 _SOCKET = "/var/run/dstack.sock"
 _REPORTS = "/sys/kernel/config/tsm/report"
-_MEASURED = "/run/sealtrain/"
+_GIVEN = "/run/sealtrain/"
 _KEPT = "/run-data"
 _USER_CONFIG = "/dstack/user_config"
 _VSOCK = "vsock:8475"
@@ -61,7 +67,8 @@ class Layout:
     """Where a document's command finds things; on the simulator beside each other.
 
     Attributes:
-        measured: What stands before the name of a file whose bytes are measured.
+        measured: What stands before the name of a file whose bytes are measured: nothing, or
+            ``FROM_DOCUMENT``.
         kept: The same for what a guest keeps and what it is given.
         guest: Address of the guest's evidence (``attest.guest``).
         collateral: Whether its quotes need collateral.
@@ -139,23 +146,23 @@ def layout_of(platform: Platform, *, image: str | None) -> Layout:
         )
     # In a simulated guest a container finds everything where it is on dstack.
     tee = tee_of("dstack" if platform == "simulator" else platform)
-    ticket = f"{_MEASURED}ticket.json"
+    ticket = f"{_GIVEN}ticket.json"
     if tee.device is None:
         return Layout(
-            measured=_MEASURED,
+            measured=FROM_DOCUMENT,
             kept=f"{_KEPT}/",
             guest=_SOCKET,
             collateral=True,
             ticket=ticket,
             mounts=(f"{_SOCKET}:{_SOCKET}", f"{_USER_CONFIG}:{ticket}:ro"),
         )
-    document = f"{_MEASURED}app-compose.json"
+    document = f"{_GIVEN}app-compose.json"
     if not tee.device.reports:  # an enclave has no disk that others write
         ticket = _VSOCK
     device = f"/{tee.device.path}"
     place = _REPORTS if tee.device.reports else device
     return Layout(
-        measured=_MEASURED,
+        measured=FROM_DOCUMENT,
         kept=f"{_KEPT}/",
         guest=f"{platform}:{place}?compose={document}",
         collateral=tee.dcap,
@@ -201,7 +208,7 @@ def frame_of(data: bytes) -> Frame:
     Nothing else is checked: a reader writes the document again and compares (``require_same``).
 
     Raises:
-        LockInvalid: Not strict JSON, or another frame than one of template 2.
+        LockInvalid: Not strict JSON, or another frame than one of template 3.
     """
     document = _parsed(data, "deployment document")
     key_provider_id = document.get("key_provider_id")
@@ -231,6 +238,28 @@ def frame_of(data: bytes) -> Frame:
             compose=compose,
         )
     raise _refusal("has a runner that sealtrain does not write", got=runner)
+
+
+def file_within(data: bytes, name: str) -> bytes:
+    """A file of a document that the guest measured.
+
+    Args:
+        data: The document's bytes, as the guest shows them.
+        name: Of the file, without a folder.
+
+    Raises:
+        LockInvalid: As ``frame_of``, or the document has no such file.
+    """
+    files = frame_of(data).files
+    if name not in files:
+        raise LockInvalid(
+            "the measured document has no such file",
+            check="document",
+            got=name[:60],
+            expected=", ".join(files)[:60] or "no file",
+            hint=_HINT,
+        )
+    return files[name].encode("utf-8", "surrogatepass")
 
 
 def require_same(data: bytes, expected: bytes) -> None:
@@ -292,9 +321,6 @@ def _services(program: Program, image: str) -> dict[str, JsonValue]:
         "entrypoint": ["sealtrain"],
         "command": list(program.words),
         "working_dir": _KEPT,
-        "configs": [
-            {"source": name, "target": f"{layout.measured}{name}"} for name in program.files
-        ],
         # The guest's own evidence, its ticket and its encrypted disk; nothing else.
         "volumes": [*layout.mounts, f"run-data:{_KEPT}"],
         "cap_drop": ["ALL"],
@@ -316,7 +342,7 @@ def _services(program: Program, image: str) -> dict[str, JsonValue]:
         service["deploy"] = {"resources": {"reservations": {"devices": gpus}}}
     return {
         "services": {program.service: service},
-        # Compose would interpolate a single dollar.
+        # No service refers to them. Compose would interpolate a single dollar.
         "configs": {
             name: {"content": text.replace("$", "$$")} for name, text in program.files.items()
         },

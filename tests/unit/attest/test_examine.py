@@ -69,7 +69,7 @@ def real(shared: Path) -> dict[str, Real]:
         ("nvidia/hopper_535.report.bin", gpu_rules(nras="require"), "remote-verdict-refused"),
         ("nvidia/hopper_535.report.bin", gpu_rules(switch_count=4), "gpu-set-refused"),
         ("nvidia/hopper_535.report.bin", gpu_rules(mode=["mpt"]), "gpu-mode-refused"),
-        ("nvidia/hopper_580_mpt.report.bin", gpu_rules(mode=["single"]), "gpu-mode-refused"),
+        ("nvidia/hopper_580_mpt.report.bin", gpu_rules(mode=["mpt"]), "gpu-mode-refused"),
         ("nvidia/hopper_cert_hold.json", gpu_rules(gpu_count=2), "gpu-set-refused"),
         ("nvidia/hopper_cert_hold.json", gpu_rules(nras="require"), "remote-verdict-refused"),
     ],

@@ -65,7 +65,7 @@ def verified() -> VerifiedGpus:
 # name, mode, claims of the guest that fit it, fitting changes of the policy
 CAPTURES: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
     ("hopper_535", "single", {"driver_version": "535.86.09"}, {}),
-    ("hopper_580_mpt", "mpt", {"driver_version": "580.159.03"}, {}),
+    ("hopper_580_mpt", "single", {"driver_version": "580.159.03"}, {}),
     ("hopper_cert_hold", "single", {"driver_version": "570.86.10"}, {}),
 )
 

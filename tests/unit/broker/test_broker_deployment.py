@@ -164,7 +164,7 @@ EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "entry point": lambda service: service.update(entrypoint=["sh"]),
     "tag": lambda service: service.update(image="registry.example/broker:latest"),
     "restart": lambda service: service.update(restart="always"),
-    "template": lambda service: service["labels"].update({"sealtrain.document": "3"}),
+    "template": lambda service: service["labels"].update({"sealtrain.document": "2"}),
 }
 
 

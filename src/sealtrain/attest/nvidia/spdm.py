@@ -81,8 +81,8 @@ class Field(IntEnum):
 class FeatureFlag(IntEnum):
     """How a GPU says it is passed to its guest: several together, alone, or with its switches."""
 
-    MPT = 0
-    SPT = 1
+    SPT = 0
+    MPT = 1
     PPCIE = 2
 
 
