@@ -232,6 +232,7 @@ CALLS: Final[Mapping[str, Call]] = {
     ),
     "image verify": Call((Read("image"), "--source", Read("source"))),
     "image show": Call((Read("image"),)),
+    "image measure": Call(("--eif", Read("enclave.eif"))),
     "simulator serve": Call(
         (
             "--simulator", Read("root"), *DEPLOYMENT, "--socket", Write("new"), *GPUS,
@@ -343,8 +344,8 @@ CALLS: Final[Mapping[str, Call]] = {
 """By command."""
 
 AT_THE_DESK: Final = (
-    "broker deployment", "broker root split", "consortium create", "explain", "init", "keygen",
-    "policy new", "recipe import", "recipes",
+    "broker deployment", "broker root split", "consortium create", "explain", "image measure",
+    "init", "keygen", "policy new", "recipe import", "recipes",
 )  # fmt: skip
 """Commands that ask no server: their bad input is played with every change."""
 

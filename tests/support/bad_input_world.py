@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 from bad_inputs import FOREIGN
+from boot_files import enclave
 from pccs import Pccs, serving
 from ports import free_port
 from programs import found
@@ -97,6 +98,7 @@ def desk(folder: Path) -> Iterator[World]:
 def _desk(folder: Path) -> None:
     """Files that no command wrote."""
     (folder / "base").mkdir()
+    (folder / "enclave.eif").write_bytes(enclave(b"init", b"root"))
     (folder / "axolotl.yaml").write_text(yaml.safe_dump({
         "base_model": "base", "adapter": "lora", "lora_r": 8, "lora_alpha": 16,
         "lora_target_modules": ["q_proj"], "datasets": [{"path": "x", "type": "completion"}],

@@ -289,6 +289,10 @@ _RUN: Final[Entries] = {
 }
 
 _IMAGE: Final[Entries] = {
+    "measure": Entry(
+        "sealtrain.cli.imagemeasure:measure",
+        "Compute what a machine's registers hold after it booted these files; nothing is started.",
+    ),
     "verify": Entry(
         "sealtrain.cli.image:verify",
         "Account for every file of an image; exits 3 where one is not what source and lock say.",

@@ -1,0 +1,194 @@
+"""``image measure``: what an owner pins of a machine, computed from the files that it boots."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from sealtrain.base.files import read_bounded
+from sealtrain.base.yamltext import yaml_text
+from sealtrain.cli.output import Json, emit, say
+from sealtrain.errors import UsageError
+
+if TYPE_CHECKING:
+    from sealtrain.image.machine.registers import Algorithm
+
+__all__ = ["measure"]
+
+_MAX_BYTES: Final = 2 << 30
+_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_ACPI: Final = "depends on the ACPI tables of the host's QEMU: only the machine's log tells it"
+_GPT: Final = "depends on the disk's partition table: take it from the machine's log"
+_SHIM: Final = "depends on a boot loader's own events (shim, the document): none is in these files"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustDomainOptions:
+    """A TDX guest that QEMU boots directly, as dstack's images are booted."""
+
+    firmware: Annotated[
+        Path | None, typer.Option(help="TDX firmware (OVMF), of a TDX guest: gives MRTD.")
+    ] = None
+    kernel: Annotated[Path | None, typer.Option(help="Its kernel (bzImage).")] = None
+    initrd: Annotated[Path | None, typer.Option(help="Its initrd.")] = None
+    command_line: Annotated[
+        str | None,
+        typer.Option(help="Kernel command line, as QEMU or the boot loader is given it."),
+    ] = None
+    guest_memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Of the guest: 2G, 512M, or bytes.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnifiedOptions:
+    """A machine with a virtual TPM that boots a unified kernel image."""
+
+    uki: Annotated[
+        Path | None, typer.Option(help="Unified kernel image, of a machine with a virtual TPM.")
+    ] = None
+    tpm: Annotated[
+        str, typer.Option(help="Digest of its PCRs: sha384 (NitroTPM) or sha256 (other clouds).")
+    ] = "sha384"
+    stub: Annotated[
+        int | None, typer.Option(min=252, max=999, help="Version of the UKI's systemd-stub.")
+    ] = None
+
+
+def measure(
+    domain: TrustDomainOptions,
+    unified: UnifiedOptions,
+    *,
+    eif: Annotated[
+        Path | None, typer.Option(help="Enclave image file, of a Nitro enclave: gives PCR 0 to 2.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compute what a machine's registers hold after it booted these files; nothing is started.
+
+    The values go into an appraisal policy. What no file can tell is named, with the reason.
+    """
+    named = [one is not None for one in (domain.firmware, unified.uki, eif)]
+    if sum(named) != 1:
+        raise UsageError(
+            "name one machine to measure",
+            check="machine",
+            got=f"{sum(named)} of them",
+            expected="--firmware (TDX), --uki (a virtual TPM) or --eif (Nitro)",
+        )
+    if domain.firmware is not None:
+        found = _trust_domain(domain, domain.firmware)
+    elif unified.uki is not None:
+        found = _unified(unified, unified.uki, domain.command_line)
+    else:
+        found = _enclave(eif or Path())
+    _show(found, as_json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What was computed, and what was not.
+
+    Attributes:
+        values: Name of a register → value, hex.
+        unknown: Name of a register → why these files do not tell it.
+        policy: The part of an appraisal policy that pins the values; ``None`` where a value that a
+            policy needs is unknown.
+    """
+
+    values: dict[str, str]
+    unknown: dict[str, str]
+    policy: dict[str, Any] | None
+
+
+def _trust_domain(domain: TrustDomainOptions, firmware: Path) -> _Found:
+    from sealtrain.image.machine.trustdomain import measure_firmware, rtmr1, rtmr2
+
+    digests = measure_firmware(_read(firmware))
+    values = {"mrtd": digests.two_pass, "mrtd (single pass)": digests.single_pass}
+    unknown = {"rtmr0": _ACPI, "rtmr3": "is extended by the running guest: replay its log"}
+    if domain.kernel is None or domain.initrd is None:
+        unknown["rtmr1"] = "needs --kernel, --initrd and --guest-memory"
+        unknown["rtmr2"] = "needs --command-line and --initrd"
+        return _Found(values=values, unknown=unknown, policy=None)
+    initrd = _read(domain.initrd)
+    if domain.guest_memory is None:
+        unknown["rtmr1"] = "needs --guest-memory: QEMU tells the kernel where the initrd is"
+    else:
+        size = _bytes_of(domain.guest_memory)
+        values["rtmr1"] = rtmr1(_read(domain.kernel), len(initrd), size)
+    if domain.command_line is None:
+        unknown["rtmr2"] = "needs --command-line"
+    else:
+        values["rtmr2"] = rtmr2(domain.command_line, initrd)
+    return _Found(values=values, unknown=unknown, policy=None)
+
+
+def _unified(unified: UnifiedOptions, uki: Path, command_line: str | None) -> _Found:
+    from sealtrain.image.machine.unified import Unified, measure_unified
+
+    if unified.stub is None:
+        raise UsageError(
+            "the version of the UKI's systemd-stub decides what is measured",
+            check="--stub",
+            got="none",
+            expected="252 or later",
+            hint="bootctl --version of the system that made the UKI",
+        )
+    how = Unified(
+        algorithm=_algorithm(unified.tpm),
+        stub_loads_kernel=unified.stub < 258,
+        early_stub=unified.stub == 252,
+        command_line=command_line,
+    )
+    values = {f"pcr{n}": value for n, value in measure_unified(_read(uki), how).items()}
+    unknown = {"pcr5": _GPT, "pcr14": _SHIM}
+    return _Found(values=values, unknown=unknown, policy=None)
+
+
+def _enclave(eif: Path) -> _Found:
+    from sealtrain.image.machine.enclavefile import measure_enclave
+
+    values = {f"pcr{number}": value for number, value in measure_enclave(_read(eif)).items()}
+    unknown = {
+        "pcr3": "is of the parent's IAM role",
+        "pcr4": "is of the parent's instance",
+        "pcr8": "is of the certificate that signed the image, where one did",
+    }
+    return _Found(values=values, unknown=unknown, policy={"images": [values]})
+
+
+def _show(found: _Found, as_json: bool) -> None:
+    width = max(map(len, found.values))
+    for name, reason in found.unknown.items():
+        say(f"not computed: {name} {reason}")
+    lines = [f"{name:<{width}}  {value}" for name, value in found.values.items()]
+    if found.policy is not None:
+        lines += ["", "# In an appraisal policy, below cpu:", *yaml_text(found.policy).splitlines()]
+    shown = {"values": found.values, "not_computed": found.unknown, "policy": found.policy}
+    emit(as_json, shown, lines)
+
+
+def _read(path: Path) -> bytes:
+    return read_bounded(path, _MAX_BYTES)
+
+
+def _algorithm(name: str) -> Algorithm:
+    if name == "sha256":
+        return "sha256"
+    if name == "sha384":
+        return "sha384"
+    raise UsageError("no such digest", check="--tpm", got=name, expected="sha256 or sha384")
+
+
+def _bytes_of(size: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,15})([KMGT]?)", size)
+    if found is None or int(found[1]) == 0:
+        raise UsageError(
+            "no size of memory", check="--guest-memory", got=size, expected="2G, 512M, or bytes"
+        )
+    return int(found[1]) * _UNITS[found[2]]

@@ -1,0 +1,102 @@
+"""Enclave image files (EIF) of AWS Nitro, version 2 to 4: their sections, and the PCRs they give.
+
+The format is that of ``aws-nitro-enclaves-image-format``. AWS's reader walks the sections by
+position, QEMU's by a table of offsets: a file in which these differ is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Final
+
+from sealtrain.errors import ImageRefused
+from sealtrain.image.machine.registers import extended
+
+__all__ = ["EnclaveFile", "measure_enclave"]
+
+KERNEL, COMMAND_LINE, RAMDISK, SIGNATURE, METADATA = 1, 2, 3, 4, 5
+_HEADER: Final = struct.Struct(">4sHHQQHH32Q32QII")
+_SECTION: Final = struct.Struct(">HHQ")
+_VERSIONS: Final = (2, 3, 4)
+_MAX_SECTIONS: Final = 32
+
+
+class EnclaveFile:
+    """An EIF.
+
+    Args:
+        data: Its bytes.
+
+    Attributes:
+        version: Of the format.
+        sections: Kind and content, in order.
+
+    Raises:
+        ImageRefused: Not an EIF, a byte lies outside its sections, or its checksum differs.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        if len(data) < _HEADER.size:
+            raise _refusal(f"the file has {len(data)} bytes, an EIF more than {_HEADER.size}")
+        magic, version, _, _, _, _, count, *rest = _HEADER.unpack_from(data)
+        offsets, sizes, checksum = rest[:32], rest[32:64], rest[65]
+        if magic != b".eif" or version not in _VERSIONS or not 0 < count <= _MAX_SECTIONS:
+            raise _refusal("the file is no EIF of version 2 to 4")
+        self.version: int = version
+        crc, at = zlib.crc32(data[: _HEADER.size - 4]), _HEADER.size
+        sections: list[tuple[int, memoryview]] = []
+        for number in range(count):
+            if offsets[number] != at or at + _SECTION.size > len(data):
+                raise _refusal("its sections do not follow each other in the order of their table")
+            kind, flags, size = _SECTION.unpack_from(data, at)
+            end = at + _SECTION.size + size
+            if size != sizes[number] or flags or end > len(data):
+                raise _refusal("a section has another size than the table says")
+            if not KERNEL <= kind <= METADATA:
+                raise _refusal(f"a section is of the unknown kind {kind}")
+            crc = zlib.crc32(memoryview(data)[at:end], crc)
+            sections.append((kind, memoryview(data)[at + _SECTION.size : end]))
+            at = end
+        if at != len(data):
+            raise _refusal("bytes follow the last section")
+        if crc != checksum:
+            raise _refusal("its checksum is another one")
+        self.sections = tuple(sections)
+
+    def of_kind(self, kind: int) -> Sequence[memoryview]:
+        """Contents of the sections of a kind, in order."""
+        return [content for one, content in self.sections if one == kind]
+
+
+def measure_enclave(data: bytes) -> dict[int, str]:
+    """PCR 0, 1 and 2 of an EIF: number → value, 96 hex digits.
+
+    PCR 0 is of the whole image, 1 of kernel, command line and first ramdisk, 2 of the ramdisks
+    after it. PCR 8, of a signed image, is of a certificate: owners pin it by its signer.
+
+    Raises:
+        ImageRefused: Not an EIF that starts an enclave.
+    """
+    file = EnclaveFile(data)
+    kernels, lines = file.of_kind(KERNEL), file.of_kind(COMMAND_LINE)
+    ramdisks = file.of_kind(RAMDISK)
+    if (len(kernels), len(lines)) != (1, 1) or not ramdisks:
+        raise _refusal("it has not one kernel, one command line and a ramdisk")
+    whole, boot, application = hashlib.sha384(), hashlib.sha384(), hashlib.sha384()
+    for found in (whole, boot):
+        found.update(kernels[0])
+        found.update(lines[0])
+    for number, ramdisk in enumerate(ramdisks):
+        whole.update(ramdisk)
+        (application if number else boot).update(ramdisk)
+    return {
+        number: extended([found.digest()], "sha384").hex()
+        for number, found in enumerate((whole, boot, application))
+    }
+
+
+def _refusal(problem: str) -> ImageRefused:
+    return ImageRefused(problem, check="EIF", hint="name an EIF that nitro-cli wrote, unchanged")

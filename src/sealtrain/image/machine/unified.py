@@ -1,0 +1,116 @@
+"""PCRs of a machine that boots a unified kernel image (UKI) through UEFI and systemd-stub.
+
+UEFI's part is in the *TCG PC Client Platform Firmware Profile Specification*, systemd-stub's in its
+manual page and in the *UAPI Group's Linux TPM PCR Registry*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sealtrain.errors import ImageRefused
+from sealtrain.image.machine.portable import Portable
+from sealtrain.image.machine.registers import (
+    BOOT_OPTION,
+    SEPARATOR,
+    Algorithm,
+    digest_of,
+    extended,
+    variable_digest,
+)
+
+__all__ = ["Unified", "measure_unified", "secure_boot_off"]
+
+_GLOBAL: Final = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
+_SECURITY: Final = "d719b2cb-3d3a-4596-a3bc-dad00e67656f"
+_STUB_ORDER: Final = (
+    ".linux", ".osrel", ".cmdline", ".initrd", ".ucode", ".splash", ".dtb", ".uname", ".sbat",
+    ".pcrpkey",
+)  # fmt: skip
+_LATER: Final = {".ucode", ".uname", ".sbat"}
+"""Sections that systemd-stub 252 does not measure, and later ones do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unified:
+    """How a UKI is booted.
+
+    Attributes:
+        algorithm: Of the PCRs that are read.
+        stub_loads_kernel: systemd-stub loads the kernel through the firmware, which measures it: a
+            stub before version 258 without Secure Boot.
+        early_stub: The stub is of version 252.
+        command_line: Given by the boot loader and passed on by the stub; ``None`` for the UKI's.
+    """
+
+    algorithm: Algorithm
+    stub_loads_kernel: bool
+    early_stub: bool = False
+    command_line: str | None = None
+
+
+def measure_unified(uki: bytes, how: Unified) -> dict[int, str]:
+    """PCRs of a UKI with Secure Boot off: number → value, hex.
+
+    PCR 4 is the programs that UEFI loaded, 7 Secure Boot's variables, 9 the command line and the
+    initrd as Linux's own stub measures them, 11 the UKI's sections, 12 a command line from outside.
+
+    Raises:
+        ImageRefused: Not a UKI.
+    """
+    image = Portable(uki, "the UKI")
+    kernel, initrd = image.content(".linux"), image.content(".initrd")
+    if kernel is None:
+        raise ImageRefused(
+            "the UKI has no section .linux", check="UKI", hint="name a unified kernel image"
+        )
+    algorithm = how.algorithm
+    loaded = [image.authenticode(algorithm)]
+    if how.stub_loads_kernel:
+        loaded.append(Portable(bytes(kernel), "the UKI's kernel").authenticode(algorithm))
+    texts = [digest_of(text, algorithm) for text in (BOOT_OPTION, SEPARATOR)]
+    own = bytes(image.content(".cmdline") or b"").rstrip(b"\0\n").decode("utf-8", "replace")
+    line = own if how.command_line is None else how.command_line
+    ninth = [digest_of(f"{line}\0".encode("utf-16-le"), algorithm)]
+    if initrd is not None:
+        ninth.append(digest_of(initrd, algorithm))
+    return {
+        4: extended([*texts, *loaded], algorithm).hex(),
+        7: secure_boot_off(algorithm),
+        9: extended(ninth, algorithm).hex(),
+        11: extended(_sections(image, how), algorithm).hex(),
+        12: extended(_outside(how), algorithm).hex(),
+    }
+
+
+def secure_boot_off(algorithm: Algorithm) -> str:
+    """PCR 7 of a machine without Secure Boot and without keys, hex."""
+    variables: Sequence[tuple[str, str, bytes]] = (
+        (_GLOBAL, "SecureBoot", b"\0"),
+        (_GLOBAL, "PK", b""),
+        (_GLOBAL, "KEK", b""),
+        (_SECURITY, "db", b""),
+        (_SECURITY, "dbx", b""),
+    )
+    digests = [variable_digest(*one, algorithm) for one in variables]
+    return extended([*digests, digest_of(SEPARATOR, algorithm)], algorithm).hex()
+
+
+def _sections(image: Portable, how: Unified) -> list[bytes]:
+    digests = []
+    for name in _STUB_ORDER:
+        if how.early_stub and name in _LATER:
+            continue
+        content = image.content(name)
+        if content is not None:
+            digests += [digest_of(f"{name}\0".encode(), how.algorithm)]
+            digests += [digest_of(content, how.algorithm)]
+    return digests
+
+
+def _outside(how: Unified) -> list[bytes]:
+    if how.command_line is None:
+        return []
+    return [digest_of(f"{how.command_line}\0".encode("utf-16-le"), how.algorithm)]

@@ -1,0 +1,91 @@
+"""``sealtrain image measure``: what it prints, and what it says that it cannot tell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from boot_files import enclave, googles_firmware, program
+from typer.testing import CliRunner
+
+from sealtrain.attest.policy import policy_from_dict
+from sealtrain.attest.presets import PRESETS
+from sealtrain.cli import app
+from sealtrain.errors import UsageError
+
+
+def run(*words: str | Path) -> Any:
+    return CliRunner().invoke(app, ["image", "measure", *map(str, words)])
+
+
+def answered(*words: str | Path) -> dict[str, Any]:
+    done = run(*words, "--json")
+    assert done.exit_code == 0, done.output
+    return dict(json.loads(done.stdout))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "image.eif").write_bytes(enclave(b"init", b"root"))
+    (tmp_path / "ovmf.fd").write_bytes(googles_firmware())
+    (tmp_path / "initrd").write_bytes(b"initrd")
+    kernel = program((".text", b"kernel"))
+    (tmp_path / "image.efi").write_bytes(program((".linux", kernel), (".cmdline", b"quiet")))
+    return tmp_path
+
+
+def test_an_enclaves_values_are_a_part_of_a_policy(files: Path) -> None:
+    said = run("--eif", files / "image.eif")
+    assert said.exit_code == 0
+    pinned = yaml.safe_load(said.stdout.partition("#")[2].partition("\n")[2])
+    rules = PRESETS["nitro"] | {"cpu": PRESETS["nitro"]["cpu"] | pinned}
+    (image,) = policy_from_dict(rules).to_dict()["cpu"]["images"]
+    answer = answered("--eif", files / "image.eif")
+    assert image == answer["values"]
+    assert answer["not_computed"].keys() == {"pcr3", "pcr4", "pcr8"}
+
+
+def test_what_files_do_not_tell_is_named_with_its_reason(files: Path) -> None:
+    answer = answered("--firmware", files / "ovmf.fd")
+    assert answer["values"].keys() == {"mrtd", "mrtd (single pass)"}
+    assert answer["not_computed"].keys() == {"rtmr0", "rtmr1", "rtmr2", "rtmr3"}
+    assert answer["policy"] is None
+    more = ("--command-line", "quiet", "--kernel", files / "image.efi", "--initrd")
+    answer = answered("--firmware", files / "ovmf.fd", *more, files / "initrd")
+    assert answer["values"].keys() == {"mrtd", "mrtd (single pass)", "rtmr2"}
+    assert answer["not_computed"].keys() == {"rtmr0", "rtmr1", "rtmr3"}
+    answer = answered("--uki", files / "image.efi", "--stub", "257")
+    assert answer["values"].keys() == {"pcr4", "pcr7", "pcr9", "pcr11", "pcr12"}
+    assert answer["not_computed"].keys() == {"pcr5", "pcr14"}
+
+
+@pytest.mark.parametrize(
+    ("words", "check"),
+    [
+        ((), "machine"),
+        (("--eif", "image.eif", "--uki", "image.efi"), "machine"),
+        (("--uki", "image.efi"), "--stub"),
+        (("--uki", "image.efi", "--stub", "257", "--tpm", "sha1"), "--tpm"),
+    ],
+)
+def test_what_is_missing_or_too_much_is_a_wrong_call(
+    files: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], check: str
+) -> None:
+    monkeypatch.chdir(files)
+    done = run(*words)
+    assert isinstance(done.exception, UsageError)
+    assert done.exception.check == check
+
+
+@pytest.mark.parametrize("memory", ["", "0", "2g", "-1", "2 G", "1e9", "9" * 30])
+def test_a_size_of_memory_that_is_none_is_refused(
+    files: Path, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(files)
+    words = ("--firmware", "ovmf.fd", "--kernel", "image.efi", "--initrd", "initrd")
+    error = run(*words, "--guest-memory", memory).exception
+    assert isinstance(error, UsageError)
+    assert error.check == "--guest-memory"
