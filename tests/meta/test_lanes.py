@@ -44,7 +44,9 @@ def replayed(repository: Path) -> Callable[[str], set[str]]:
 
 def test_the_kinds_of_collaboration_are_lanes() -> None:
     assert set(KINDS) <= {lane.name for lane in LANES}
-    assert {"chain", "simulator", "javascript", "examples"} <= {lane.name for lane in LANES}
+    assert {"chain", "simulator", "javascript", "evidence", "examples", "guests", "twins"} <= {
+        lane.name for lane in LANES
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -88,7 +90,7 @@ def test_what_lanes_share_replays_those_that_use_it(replayed: Callable[[str], se
     assert replayed("src/sealtrain_chain/proof.py") >= {"chain"}
     assert replayed("vectors/one-time-pads/field.json") & set(KINDS) == {"pads"}
     assert replayed("tests/support/pads_world.py") & set(KINDS) == {"pads"}
-    assert replayed("verify/checks.js") == {"javascript", "simulator"}
+    assert replayed("verify/checks.js") == {"evidence", "javascript", "simulator"}
 
 
 # --- The table covers what the tests use ----------------------------------------------------------

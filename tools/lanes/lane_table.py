@@ -7,9 +7,11 @@ played for each change, another lane when its digest (``lane_digests.py``) is no
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import cache
 
 __all__ = ["CORE", "LANES", "SuiteLane", "lane_of"]
 
@@ -135,8 +137,18 @@ LANES: tuple[SuiteLane, ...] = (
         uses=(_SIMULATOR, "verify/", "spec/schema/", "docs/reference/second-verifier.md"),
     ),
     SuiteLane(
-        name="javascript",
-        tests=("test_second_*", "test_*_in_chromium.py"),
+        name="evidence",  # what the JavaScript verifier says of machines
+        tests=(
+            "test_second_verifier_accelerators.py",
+            "test_second_verifier_evidence.py",
+            "test_second_verifier_spellings.py",
+            "test_*_in_chromium.py",
+        ),
+        uses=(_CHAIN, _SIMULATOR, "verify/", "spec/schema/", "docs/reference/"),
+    ),
+    SuiteLane(
+        name="javascript",  # what it says of runs, those of every kind among them
+        tests=("test_second_*",),
         owns=("verify/",),
         uses=(f"{_KINDS}/", _CHAIN, _SIMULATOR, "spec/schema/", "docs/reference/"),
     ),
@@ -151,8 +163,16 @@ LANES: tuple[SuiteLane, ...] = (
             "test_scripts_people_bring.py",
             "test_ten_days.py",
         ),
-        owns=("examples/",),
-        uses=(f"{_KINDS}/", _CHAIN, _SIMULATOR, "docs/guides/", "docs/reference/"),
+        owns=(
+            "examples/consortium/",
+            "examples/first_hour/",
+            "examples/notebook/",
+            "examples/own_script/",
+            "examples/scripts/",
+            "examples/ten_days/",
+            "examples/three_hospitals/",
+        ),
+        uses=(_CHAIN, _SIMULATOR, "docs/guides/", "docs/reference/", "spec/schema/"),
     ),
     SuiteLane(
         name="guests",  # whole runs of the core's programs, and what a run may reach and leave
@@ -166,6 +186,8 @@ LANES: tuple[SuiteLane, ...] = (
             "test_only_pinned.py",
             "test_outputs_*.py",
             "test_public_face.py",
+            "test_rehearse.py",
+            "test_recovery.py",
             "test_run_end_to_end.py",
             "test_run_stopped.py",
             "test_runner*.py",
@@ -173,8 +195,10 @@ LANES: tuple[SuiteLane, ...] = (
             "test_scripts_that_save_otherwise.py",
             "test_series_run.py",
             "test_submitted_runs.py",
+            "test_sealed_model_measured.py",
             "test_taken_along.py",
             "test_unattended_guests.py",
+            "test_up.py",
             "test_*_nothing.py",
         ),
         uses=(_CHAIN, _SIMULATOR, "docs/guides/", "docs/reference/", "spec/schema/"),
@@ -196,6 +220,11 @@ def lane_of(name: str, lanes: Sequence[SuiteLane] = LANES) -> SuiteLane:
         lanes: Where to look, in this order.
     """
     for lane in lanes:
-        if any(fnmatchcase(name, pattern) for pattern in lane.tests):
+        if _pattern_of(lane.tests).match(name):
             return lane
     return CORE
+
+
+@cache
+def _pattern_of(tests: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(translate, tests)))

@@ -24,6 +24,7 @@ from sealtrain.attest.dstack.exhibit import DstackQuote
 from sealtrain.attest.dstack.parse import log_entries, parse_attestation, parse_event_log
 from sealtrain.attest.dstack.ratls import carries_evidence, evidence_of_certificate
 from sealtrain.attest.evidence import MAX_EVIDENCE_VALUES, Collateral, Evidence
+from sealtrain.attest.foreign import foreign_form, foreign_json
 from sealtrain.attest.forms import (
     BootLog,
     Bundled,
@@ -96,9 +97,13 @@ def recognise(data: bytes) -> Exhibit:
         return _rim(data)
     if b"-----BEGIN " in data[:4096] and data.isascii():
         return _pem(data)
+    if (other := foreign_form(data)) is not None:
+        raise other.refusal()
     found = _binary(data)
     if found is None:
         inner = _from_text(data)
+        if inner is not None and (other := foreign_form(inner)) is not None:
+            raise other.refusal()
         found = None if inner is None else _binary(inner)
     if found is None:
         raise _unknown()
@@ -137,6 +142,8 @@ def _json(data: bytes) -> Exhibit:
         ) from error
     if isinstance(value, list):
         return _list(data, value)
+    if (other := foreign_json(value)) is not None:
+        raise other.refusal()
     names = set(value)
     if {"version", "platform", "cpu"} <= names:
         return OwnEvidence(raw=data, evidence=Evidence.from_bytes(data))

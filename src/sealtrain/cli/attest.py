@@ -86,7 +86,11 @@ def verify(
     given: BesideOptions,
     as_json: Json = False,
 ) -> None:
-    """Verify evidence at a moment under a policy, claim by claim. Exits 3 when refused."""
+    """Verify evidence at a moment under a policy, claim by claim. Exits 3 when refused.
+
+    It reads sealtrain's evidence and bundles, TDX quotes, answers and certificates of dstack,
+    documents of AWS Nitro, reports of SEV-SNP, and reports of NVIDIA's accelerators.
+    """
     exhibit = recognised(file)
     inner, beside = unwrapped(exhibit, given.read(exhibit))
     found = examine(inner, beside, policy_of(policy), time_of(at, exhibit))

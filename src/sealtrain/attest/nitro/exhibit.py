@@ -12,6 +12,7 @@ from sealtrain.attest.bundle import Beside
 from sealtrain.attest.claims import Claim, Group, single, unlooked
 from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.field import CPU, Field, certificate_fields, rows_of, time_of
+from sealtrain.attest.foreign import NITRO_TPM
 from sealtrain.attest.forms import Statement
 from sealtrain.attest.nitro import appraise as nitro
 from sealtrain.attest.nitro.chain import AWS_NITRO_ROOT_SHA256
@@ -40,11 +41,13 @@ from sealtrain.attest.part import (
 )
 from sealtrain.attest.tee import Shown, Verifier
 from sealtrain.base.encoding import to_base64
-from sealtrain.errors import GuestApiUnreachable
+from sealtrain.errors import EvidenceMalformed, GuestApiUnreachable
 
 __all__ = ["VERIFIER", "Nitro"]
 
 _AWS = "AWS Nitro Enclaves Root G1"
+_OF_A_TPM = b"\x6dnitrotpm_pcrs"
+"""The key under which a NitroTPM's document has its registers."""
 # A tag of one or two bytes or none, an array of three to five or an open one, a byte string.
 _COSE = re.compile(rb"(?:[\xc0-\xd7]|\xd8.)?[\x83-\x85\x9f][\x40-\x5f]", re.DOTALL)
 
@@ -73,7 +76,14 @@ class Nitro(Statement):
 
 def _recognise(data: bytes) -> Nitro | None:
     """An array, perhaps under a tag, that begins with a byte string, whatever that string says."""
-    return None if _COSE.match(data) is None else Nitro(raw=data, document=parse_document(data))
+    if _COSE.match(data) is None:
+        return None
+    try:
+        return Nitro(raw=data, document=parse_document(data))
+    except EvidenceMalformed as error:
+        if _OF_A_TPM in data:
+            raise NITRO_TPM.refusal() from error
+        raise
 
 
 def _part(raw: bytes, at: Situation) -> Part:

@@ -87,8 +87,16 @@ def check_window(window: Window, now: int) -> None:
     """Refuse a moment outside the window.
 
     Raises:
-        CollateralExpired: ``now`` lies before or after it.
+        CollateralExpired: ``now`` lies before or after it, or it is empty.
     """
+    if window.start >= window.end:
+        raise CollateralExpired(
+            "collateral was never current as a whole: a part of it ended before another began",
+            check="collateral time",
+            got=f"one part ended {_text(window.end)}, another begins {_text(window.start)}",
+            expected="parts that were fetched at one time",
+            hint="fetch all of it anew, from one service",
+        )
     if not window.start <= now < window.end:
         raise CollateralExpired(
             "collateral is not valid at the verification time",
