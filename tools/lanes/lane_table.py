@@ -199,14 +199,30 @@ LANES: tuple[SuiteLane, ...] = (
             "test_taken_along.py",
             "test_unattended_guests.py",
             "test_up.py",
+            "test_walk.py",
             "test_*_nothing.py",
         ),
         uses=(_CHAIN, _SIMULATOR, "docs/guides/", "docs/reference/", "spec/schema/"),
     ),
     SuiteLane(
-        name="twins",  # sealed training beside the same training in the clear
-        tests=("test_*_exact.py", "test_phase_*.py", "test_ranks_*.py", "test_recipes_in_ranks.py"),
-        uses=(_SIMULATOR, "docs/reference/"),
+        name="training",  # by itself, and beside the same training in the clear
+        tests=(
+            "test_*_exact.py",
+            "test_dealing.py",
+            "test_phase_*.py",
+            "test_privacy_audit.py",
+            "test_privacy_steps.py",
+            "test_ranks_*.py",
+            "test_recipes_in_ranks.py",
+            "test_sealed_model.py",
+            "test_training_*.py",
+        ),
+        uses=(_CHAIN, _SIMULATOR, "docs/reference/"),
+    ),
+    SuiteLane(
+        name="brokers",  # programs that release keys, their databases, and floods of callers
+        tests=("test_broker_*", "test_ledger_*", "test_postgres_*", "test_servers_without_end.py"),
+        uses=(_CHAIN, _SIMULATOR, "docs/guides/", "docs/reference/", "spec/"),
     ),
 )
 """Every lane but the core."""
