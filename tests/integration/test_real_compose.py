@@ -8,33 +8,15 @@ from __future__ import annotations
 
 import copy
 import inspect
-import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
-import yaml
 from docker_world import IMAGE, Docker, docker
-from lock_mutants import locks
-from release_world import chain_file, config_of
-from world import OWNERS, founded
-
-from sealtrain.attest.presets import insecure_simulator_policy
-from sealtrain.base.canonical import canonical_json
-from sealtrain.base.platforms import Platform
-from sealtrain.broker.service.deployment import document_of
-from sealtrain.recipe.compose import build_compose
-from sealtrain.recipe.kinds import KINDS
-from sealtrain.recipe.lockfile import parse_lock
-from sealtrain_simulator.state import ensure
+from every_document import Compose, compose_in, documents_in
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C128")]
-
-DIGEST = f"registry.example/sealtrain@sha256:{'5a' * 32}"
-PLATFORMS: tuple[Platform, ...] = get_args(Platform)
-Compose = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -55,51 +37,10 @@ def as_here(compose: Compose, folder: Path) -> Compose:
     return changed
 
 
-def compose_in(document: bytes) -> Compose:
-    return dict(json.loads(json.loads(document)["docker_compose_file"]))
-
-
-def guests(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Documents of recipes of every kind of collaboration, for every platform and with GPUs."""
-    made = locks(folder)
-    of_kind = {"alone": made["ranks"]} | {kind: made[kind] for kind in KINDS}
-    for kind, lock in of_kind.items():
-        for platform in PLATFORMS:
-            for gpu in (None, "nvidia"):
-                changed = copy.deepcopy(lock)
-                hardware = {"platforms": [platform], "image": DIGEST, "key_provider": "none"}
-                changed["recipe"]["hardware"] |= hardware | {"key_provider_id": None}
-                if gpu is not None:
-                    changed["recipe"]["hardware"]["gpu"] = gpu
-                written = build_compose(parse_lock(canonical_json(changed)))
-                yield f"guest-{kind}-{platform}-{gpu or 'cpu'}", written
-
-
-def brokers(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Documents of brokers for every platform, with and without all that is optional."""
-    (folder / "consortium.json").write_bytes(founded("three").to_bytes())
-    root = ensure(folder / "simulator", 1_790_000_000).root_path.read_bytes()
-    policy = insecure_simulator_policy(root)
-    (folder / "policy.yaml").write_text(yaml.safe_dump(policy.to_dict()))
-    (folder / "chain.yaml").write_text(chain_file(*OWNERS).to_yaml())
-    config = replace(
-        config_of(folder),
-        consortium=folder / "consortium.json",
-        policy=folder / "policy.yaml",
-        root_secret="pkcs11:token=brokers;object=root",
-    )
-    full = {"chain": folder / "chain.yaml", "database": "file:x", "boot_auth": True}
-    for platform in PLATFORMS:
-        for name, more in (("plain", {}), ("full", full)):
-            there = replace(config, platform=platform, **more)
-            yield f"broker-{name}-{platform}", document_of(there, image=DIGEST).to_bytes()
-
-
 def test_compose_creates_every_document(
     engine: Docker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "broker").mkdir()
-    documents = dict([*guests(tmp_path / "guests"), *brokers(tmp_path / "broker")])
+    documents = documents_in(tmp_path)
     said = [f"\n{inspect.getsource(as_here)}"]
     refused = {}
     for name, document in documents.items():
@@ -140,7 +81,7 @@ def test_a_file_that_compose_should_write_into_the_container_is_refused(
     engine: Docker, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, read_only: bool
 ) -> None:
     """Template 2 did that: no document for hardware was created."""
-    name, document = next(guests(tmp_path))
+    name, document = next(iter(documents_in(tmp_path).items()))
     compose = as_here(compose_in(document), engine.folder)
     (service,) = compose["services"].values()
     service["read_only"] = read_only
