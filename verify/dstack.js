@@ -39,7 +39,7 @@ export async function replay(log, quote) {
     replays(hex(register) === quoted, `event log does not replay to RTMR${index}`);
   }
   const events = bootEvents(log);
-  const measured = facts(events);
+  const measured = { ...facts(events), firmwareLogged: log.some((entry) => entry.imr === 0) };
   if (quote.configId.some((byte) => byte !== 0)) await checkConfigId(quote.configId, measured, events);
   return measured;
 }

@@ -39,7 +39,7 @@ const TEES = {
     form: DSTACK_FORM,
     verify: (cpu, given) => quoted(cpu, given, dstackGuest),
     appraise(facts, rules, now) {
-      appraiseQuote(facts.signed, rules, now);
+      appraiseQuote(facts.signed, rules, now, facts.measured.firmwareLogged);
       appraiseMeasured(facts.measured, rules);
     },
   },

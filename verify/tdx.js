@@ -335,7 +335,7 @@ async function judged(quote, parts, pck, rules, simulated, info) {
 }
 
 /** The rules of a policy for a quote that verified. */
-export function appraiseQuote(verified, rules, now) {
+export function appraiseQuote(verified, rules, now, logged = false) {
   const { quote, advisories, issued, ppid } = verified;
   if (rules.advisories !== "any") {
     const accepted = rules.advisories === "none" ? [] : rules.advisories;
@@ -350,7 +350,10 @@ export function appraiseQuote(verified, rules, now) {
   const image =
     rules.measurements === "any" ||
     rules.measurements.some(
-      (one) => one.mrtd === quote.mrtd && [0, 1, 2].every((i) => one[`rtmr${i}`] === quote.rtmr[i]),
+      (one) =>
+        one.mrtd === quote.mrtd &&
+        (one.rtmr0 === quote.rtmr[0] || (one.rtmr0 === "log" && logged)) &&
+        [1, 2].every((i) => one[`rtmr${i}`] === quote.rtmr[i]),
     );
   demand(image, "measurement-mismatch", "another guest image");
 }

@@ -28,7 +28,12 @@ const QUOTE = {
   measurements: either(
     any,
     list(
-      record({ mrtd: shape.hex96, rtmr0: shape.hex96, rtmr1: shape.hex96, rtmr2: shape.hex96 }),
+      record({
+        mrtd: shape.hex96,
+        rtmr0: either(literal("log"), shape.hex96),
+        rtmr1: shape.hex96,
+        rtmr2: shape.hex96,
+      }),
       { max: 1024 },
     ),
   ),
@@ -36,6 +41,8 @@ const QUOTE = {
   min_tcb_evaluation_data_number: integer(0, 2 ** 31),
   max_collateral_age_s: either(any, integer(1, 2 ** 31)),
 };
+const TDX = record({ tee: literal("tdx"), ...QUOTE });
+const valued = ({ rtmr0 }) => rtmr0 !== "log"; // a tdx guest shows no event log
 const DSTACK = record({
   tee: literal("dstack"),
   ...QUOTE,
@@ -45,7 +52,7 @@ const DSTACK = record({
 const VENDORS = { dstack: "intel", tdx: "intel", nitro: "aws", snp: "amd" };
 const CPU = {
   dstack: (value) => DSTACK(value) && (value.os_image_hash === "any" || value.key_provider !== "any"),
-  tdx: record({ tee: literal("tdx"), ...QUOTE }),
+  tdx: (value) => TDX(value) && (value.measurements === "any" || value.measurements.every(valued)),
   nitro: NITRO,
   snp: SNP,
 };

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from boot_files import enclave, googles_firmware, program
+from boot_files import enclave, googles_firmware, kernel, program
 from typer.testing import CliRunner
 
 from sealtrain.attest.policy import policy_from_dict
@@ -58,8 +58,21 @@ def test_what_files_do_not_tell_is_named_with_its_reason(files: Path) -> None:
     assert answer["values"].keys() == {"mrtd", "mrtd (single pass)", "rtmr2"}
     assert answer["not_computed"].keys() == {"rtmr0", "rtmr1", "rtmr3"}
     answer = answered("--uki", files / "image.efi", "--stub", "257")
+    assert answer["policy"] is None
     assert answer["values"].keys() == {"pcr4", "pcr7", "pcr9", "pcr11", "pcr12"}
     assert answer["not_computed"].keys() == {"pcr5", "pcr14"}
+
+
+def test_a_direct_boots_values_are_a_part_of_a_policy(files: Path) -> None:
+    (files / "bzImage").write_bytes(kernel())
+    words = ("--firmware", files / "ovmf.fd", "--kernel", files / "bzImage")
+    words += ("--initrd", files / "initrd", "--command-line", "quiet", "--guest-memory", "2G")
+    answer = answered(*words)
+    rules = PRESETS["dstack-h100"] | {"cpu": PRESETS["dstack-h100"]["cpu"] | answer["policy"]}
+    (pinned,) = policy_from_dict(rules).to_dict()["cpu"]["measurements"]
+    assert pinned["rtmr0"] == "log"
+    assert pinned.items() - {("rtmr0", "log")} <= answer["values"].items()
+    assert answer["not_computed"].keys() == {"rtmr0", "rtmr3"}
 
 
 @pytest.mark.parametrize(

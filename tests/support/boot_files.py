@@ -81,3 +81,13 @@ def enclave(*ramdisks: bytes, kernel: bytes = b"kernel") -> bytes:
     head = struct.pack(">4sHHQQHH32Q32QI", *fields)
     body = b"".join(struct.pack(">HHQ", kind, 0, len(one)) + one for kind, one in sections)
     return head + struct.pack(">I", zlib.crc32(body, zlib.crc32(head))) + body
+
+
+def kernel(**fields: int) -> bytes:
+    made = bytearray(program((".text", b"\x90" * 0x1000)).ljust(0x2000, b"\0"))
+    made[0x202:0x206] = b"HdrS"
+    struct.pack_into("<H", made, 0x206, fields.get("protocol", 0x20F))
+    made[0x211] = fields.get("flags", 1)
+    struct.pack_into("<I", made, 0x22C, fields.get("initrd_max", 0x7FFFFFFF))
+    struct.pack_into("<H", made, 0x236, fields.get("loadable", 0x7F))
+    return bytes(made)

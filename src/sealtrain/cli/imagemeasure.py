@@ -125,7 +125,10 @@ def _trust_domain(domain: TrustDomainOptions, firmware: Path) -> _Found:
         unknown["rtmr2"] = "needs --command-line"
     else:
         values["rtmr2"] = rtmr2(domain.command_line, initrd)
-    return _Found(values=values, unknown=unknown, policy=None)
+    if not {"rtmr1", "rtmr2"} <= values.keys():
+        return _Found(values=values, unknown=unknown, policy=None)
+    image = {name: values[name] for name in ("mrtd", "rtmr1", "rtmr2")} | {"rtmr0": "log"}
+    return _Found(values=values, unknown=unknown, policy={"measurements": [image]})
 
 
 def _unified(unified: UnifiedOptions, uki: Path, command_line: str | None) -> _Found:

@@ -299,6 +299,11 @@ def _is_kernels(fields: Mapping[str, Any]) -> bool:
     return rules and everywhere and fields.get("seccomp") is True
 
 
+def _listed(cpu: Mapping[str, Any]) -> Sequence[Any]:
+    found = cpu.get("measurements")
+    return found if isinstance(found, list | tuple) else ()
+
+
 def left_open(trust: Trust, *, artefacts_checked: bool) -> tuple[str, ...]:
     """The checks that this auditor left out, a sentence each."""
     appraisal = trust.appraisal.to_dict()
@@ -311,6 +316,11 @@ def left_open(trust: Trust, *, artefacts_checked: bool) -> tuple[str, ...]:
         for name, value in written
         if value == "any"
     ]
+    if any(isinstance(one, dict) and one.get("rtmr0") == "log" for one in _listed(cpu)):
+        sentences.append(
+            "Your trust file takes tables of the host's machine (RTMR0) as the guest's log has "
+            "them."
+        )
     if trust.brokers.datasets == "theirs":
         sentences.append(
             "Your trust file asks only about datasets that its own brokers released; other keys "

@@ -1798,7 +1798,7 @@ async function replay(log, quote) {
     replays(hex(register) === quoted, `event log does not replay to RTMR${index}`);
   }
   const events = bootEvents(log);
-  const measured = facts(events);
+  const measured = { ...facts(events), firmwareLogged: log.some((entry) => entry.imr === 0) };
   if (quote.configId.some((byte) => byte !== 0)) await checkConfigId(quote.configId, measured, events);
   return measured;
 }
@@ -4220,7 +4220,7 @@ async function judged(quote, parts, pck, rules, simulated, info) {
 }
 
 /** The rules of a policy for a quote that verified. */
-function appraiseQuote(verified, rules, now) {
+function appraiseQuote(verified, rules, now, logged = false) {
   const { quote, advisories, issued, ppid } = verified;
   if (rules.advisories !== "any") {
     const accepted = rules.advisories === "none" ? [] : rules.advisories;
@@ -4235,7 +4235,10 @@ function appraiseQuote(verified, rules, now) {
   const image =
     rules.measurements === "any" ||
     rules.measurements.some(
-      (one) => one.mrtd === quote.mrtd && [0, 1, 2].every((i) => one[`rtmr${i}`] === quote.rtmr[i]),
+      (one) =>
+        one.mrtd === quote.mrtd &&
+        (one.rtmr0 === quote.rtmr[0] || (one.rtmr0 === "log" && logged)) &&
+        [1, 2].every((i) => one[`rtmr${i}`] === quote.rtmr[i]),
     );
   demand(image, "measurement-mismatch", "another guest image");
 }
@@ -4283,7 +4286,7 @@ const TEES = {
     form: DSTACK_FORM,
     verify: (cpu, given) => quoted(cpu, given, dstackGuest),
     appraise(facts, rules, now) {
-      appraiseQuote(facts.signed, rules, now);
+      appraiseQuote(facts.signed, rules, now, facts.measured.firmwareLogged);
       appraiseMeasured(facts.measured, rules);
     },
   },
@@ -6655,7 +6658,12 @@ const QUOTE = {
   measurements: either(
     any,
     list(
-      record({ mrtd: shape.hex96, rtmr0: shape.hex96, rtmr1: shape.hex96, rtmr2: shape.hex96 }),
+      record({
+        mrtd: shape.hex96,
+        rtmr0: either(literal("log"), shape.hex96),
+        rtmr1: shape.hex96,
+        rtmr2: shape.hex96,
+      }),
       { max: 1024 },
     ),
   ),
@@ -6663,6 +6671,8 @@ const QUOTE = {
   min_tcb_evaluation_data_number: integer(0, 2 ** 31),
   max_collateral_age_s: either(any, integer(1, 2 ** 31)),
 };
+const TDX = record({ tee: literal("tdx"), ...QUOTE });
+const valued = ({ rtmr0 }) => rtmr0 !== "log"; // a tdx guest shows no event log
 const DSTACK = record({
   tee: literal("dstack"),
   ...QUOTE,
@@ -6672,7 +6682,7 @@ const DSTACK = record({
 const VENDORS = { dstack: "intel", tdx: "intel", nitro: "aws", snp: "amd" };
 const CPU = {
   dstack: (value) => DSTACK(value) && (value.os_image_hash === "any" || value.key_provider !== "any"),
-  tdx: record({ tee: literal("tdx"), ...QUOTE }),
+  tdx: (value) => TDX(value) && (value.measurements === "any" || value.measurements.every(valued)),
   nitro: NITRO,
   snp: SNP,
 };

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -245,3 +246,51 @@ def test_evidence_without_any_collateral_is_refused(
 ) -> None:
     with pytest.raises(CollateralMismatch):
         verify(guest.evidence(ASKED, collateral=None), policy, NOW, binding=ASKED)
+
+
+def test_rtmr0_may_be_what_the_log_replays_to(verified: Verified, policy: AppraisalPolicy) -> None:
+    image = image_of(verified) | {"rtmr0": "log"}
+    assert verified.signed.measured.firmware_logged
+    pinned = changed(policy, measurements=[image])
+    verdict = appraise(verified, pinned, binding=ASKED, compose_hash=None, app_id=None)
+    (claim,) = [claim for claim in verdict.claims if claim.name == "guest image"]
+    assert (claim.outcome, "rtmr0 log" in str(claim.expected)) == ("equal", True)
+
+
+@pytest.mark.parametrize("register", ["mrtd", "rtmr1", "rtmr2"])
+def test_beside_a_log_every_other_register_counts(
+    verified: Verified, policy: AppraisalPolicy, register: str
+) -> None:
+    image = image_of(verified) | {"rtmr0": "log", register: "00" * 48}
+    with pytest.raises(MeasurementMismatch):
+        appraise(
+            verified,
+            changed(policy, measurements=[image]),
+            binding=ASKED,
+            compose_hash=None,
+            app_id=None,
+        )
+
+
+def test_where_no_log_tells_the_firmwares_events_rtmr0_must_be_named(
+    verified: Verified, policy: AppraisalPolicy
+) -> None:
+    """A guest that leaves these events out of its log does not get past ``log``."""
+    silent = replace(verified.signed.measured, firmware_logged=False)
+    withheld = replace(verified, signed=replace(verified.signed, measured=silent))
+    image = image_of(verified)
+    appraise(
+        withheld,
+        changed(policy, measurements=[image]),
+        binding=ASKED,
+        compose_hash=None,
+        app_id=None,
+    )
+    with pytest.raises(MeasurementMismatch):
+        appraise(
+            withheld,
+            changed(policy, measurements=[image | {"rtmr0": "log"}]),
+            binding=ASKED,
+            compose_hash=None,
+            app_id=None,
+        )

@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from boot_files import enclave, googles_firmware, program
+from boot_files import enclave, googles_firmware, kernel, program
 from carrying import carries
 from public_evidence import published
 
@@ -87,16 +87,6 @@ def test_each_byte_of_measured_firmware_counts() -> None:
         found = measure_firmware(bytes(changed))
         assert found.single_pass != honest.single_pass
         assert found.two_pass != honest.two_pass
-
-
-def kernel(**fields: int) -> bytes:
-    made = bytearray(program((".text", b"\x90" * 0x1000)).ljust(0x2000, b"\0"))
-    made[0x202:0x206] = b"HdrS"
-    struct.pack_into("<H", made, 0x206, fields.get("protocol", 0x20F))
-    made[0x211] = fields.get("flags", 1)
-    struct.pack_into("<I", made, 0x22C, fields.get("initrd_max", 0x7FFFFFFF))
-    struct.pack_into("<H", made, 0x236, fields.get("loadable", 0x7F))
-    return bytes(made)
 
 
 def initrd_at(loaded: bytes) -> int:

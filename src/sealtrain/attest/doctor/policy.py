@@ -115,7 +115,9 @@ def _unsigned(quote: Quote | DstackQuote, policy: AppraisalPolicy, now: int) -> 
         ppid=open_words,
         fmspc=open_words,
     )
-    for finding in _made(tdx.checks_of(read, rules, now), rules.tee):
+    log = quote.log if isinstance(quote, DstackQuote) else ()
+    logged = any(entry.imr == 0 for entry in log)
+    for finding in _made(tdx.checks_of(read, rules, now, logged=logged), rules.tee):
         if finding.name in {line_of(rules.tee, "cpu0", name) for name in _UNSIGNED}:
             yield finding
     if isinstance(quote, DstackQuote) and isinstance(rules, DstackPolicy):

@@ -15,7 +15,9 @@ __all__ = ["checks_of", "eat", "measured_checks"]
 
 def checks_of(signed: MeasuredQuote, policy: DstackPolicy, now: int) -> tuple[Check, ...]:
     """What a dstack guest is compared with, not compared yet: its quote, then its measurements."""
-    return (*tdx.checks_of(signed, policy, now), *measured_checks(signed.measured, policy))
+    measured = signed.measured
+    quoted = tdx.checks_of(signed, policy, now, logged=measured.firmware_logged)
+    return (*quoted, *measured_checks(measured, policy))
 
 
 def measured_checks(measured: MeasuredGuest, policy: DstackPolicy) -> tuple[Check, ...]:

@@ -78,7 +78,8 @@ def _part(
         names = tdx.eat(signed)
         groups: list[Group] = []
         if own is not None:
-            groups += map(single, tdx.checks_of(signed, own, at.now))
+            logged = any(entry.imr == 0 for entry in log)
+            groups += map(single, tdx.checks_of(signed, own, at.now, logged=logged))
         bound: list[Group] = []
         replayed = groups if at.shown_compose is None else bound
         guest = None

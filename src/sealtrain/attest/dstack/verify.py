@@ -52,6 +52,8 @@ class MeasuredGuest:
     key_provider: str
     os_image_hash: str | None
     """As the key provider told the guest; only as true as the provider."""
+    firmware_logged: bool
+    """The log has the firmware's events too, and replays to registers 0 to 2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,8 @@ def replay_log(
                 expected=quoted[:16] + "…",
                 hint="an event was changed, dropped, added or moved after it was measured",
             )
-    measured = _measured(_boot_events(log))
+    logged = any(entry.imr == 0 for entry in log)
+    measured = _measured(_boot_events(log), firmware_logged=logged)
     if any(mr_config_id):
         _check_config_id(mr_config_id, measured, _boot_events(log))
     return measured
@@ -153,7 +156,7 @@ def _boot_events(log: tuple[LogEntry, ...]) -> dict[str, str]:
     raise EventLogMismatch(f"event log has no {_READY}", check="event log")
 
 
-def _measured(events: dict[str, str]) -> MeasuredGuest:
+def _measured(events: dict[str, str], *, firmware_logged: bool) -> MeasuredGuest:
     name, identifier = _key_provider(_required(events, "key-provider", None))
     image = events.get("os-image-hash")
     if image is not None and len(image) != 64:
@@ -165,6 +168,7 @@ def _measured(events: dict[str, str]) -> MeasuredGuest:
         key_provider_name=name,
         key_provider=identifier,
         os_image_hash=image,
+        firmware_logged=firmware_logged,
     )
 
 

@@ -21,13 +21,16 @@ __all__ = ["checks_of", "eat"]
 _COLLATERAL, _CERTIFICATE = "DCAP collateral", "PCK certificate"
 
 
-def checks_of(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> tuple[Check, ...]:
+def checks_of(
+    signed: VerifiedQuote, policy: QuotePolicy, now: int, *, logged: bool = False
+) -> tuple[Check, ...]:
     """What a quote is compared with, not compared yet.
 
     Args:
         signed: Output of ``tdx.verify.verify_quote``.
         policy: Reference values.
         now: Verification time, seconds since 1970.
+        logged: An event log with the firmware's events came along; another check replays it.
 
     Each raises a leaf of ``EvidenceRefused``.
     """
@@ -71,7 +74,7 @@ def checks_of(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> tuple[Che
             error=PlatformMismatch,
             message="guest runs on a machine that the policy does not list",
         ),
-        partial(_measurements, signed, policy),
+        partial(_measurements, signed, policy, logged),
     )
 
 
@@ -141,7 +144,7 @@ def _collateral_age(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> Cla
     )
 
 
-def _measurements(signed: VerifiedQuote, policy: QuotePolicy) -> Claim:
+def _measurements(signed: VerifiedQuote, policy: QuotePolicy, logged: bool) -> Claim:
     quote = signed.quote
     found = (quote.mrtd, *quote.rtmr[:3])
     got = " ".join(
@@ -150,9 +153,14 @@ def _measurements(signed: VerifiedQuote, policy: QuotePolicy) -> Claim:
     )
     if policy.measurements == "any":
         return unlooked("guest image", got, source=QUOTE)
-    for measurement in policy.measurements:
-        if found == (measurement.mrtd, measurement.rtmr0, measurement.rtmr1, measurement.rtmr2):
-            return Claim(name="guest image", got=got, expected=got, source=QUOTE, outcome="equal")
+    named = quote.rtmr[0]
+    for one in policy.measurements:
+        by_log = one.rtmr0 == "log" and logged
+        if found == (one.mrtd, named if by_log else one.rtmr0, one.rtmr1, one.rtmr2):
+            expected = got.replace(f"rtmr0 {named}", "rtmr0 log") if by_log else got
+            return Claim(
+                name="guest image", got=got, expected=expected, source=QUOTE, outcome="equal"
+            )
     raise MeasurementMismatch(
         "guest booted another image or machine shape than any the policy lists",
         check="guest image",

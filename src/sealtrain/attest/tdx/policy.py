@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.attest.statement import GuestPolicy
 from sealtrain.base.models import Hex32, StrictModel
@@ -39,7 +39,9 @@ class Measurement(StrictModel):
     """One accepted guest image on one machine shape: firmware, hardware, kernel, command line."""
 
     mrtd: _Register
-    rtmr0: _Register
+    rtmr0: Literal["log"] | _Register
+    """``log``: whatever the guest's event log replays to. No file tells this register, since the
+    host's ACPI tables are in it; only a dstack guest has a log."""
     rtmr1: _Register
     rtmr2: _Register
 
@@ -62,6 +64,12 @@ class TdxPolicy(QuotePolicy):
     """A TDX guest whose MRCONFIGID names its deployment document."""
 
     tee: Literal["tdx"]
+
+    @model_validator(mode="after")
+    def _without_log(self) -> TdxPolicy:
+        if self.measurements != "any" and any(one.rtmr0 == "log" for one in self.measurements):
+            raise ValueError("a tdx guest shows no event log: name the value of rtmr0")
+        return self
 
 
 _DAY = 24 * 3600
