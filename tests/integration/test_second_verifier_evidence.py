@@ -14,10 +14,14 @@ from typing import Any
 
 import pytest
 from exhibit_world import REFUSED, accepted, ders_of
-from machines_world import BARE, COMPOSE, MACHINES, NOW, MachinePark
+from machines_world import ASKED, BARE, COMPOSE, MACHINES, NOW, MachinePark
 from second_evidence import IN_LEAF, EvidenceQuestion, compare_codes, own_code
 
-from sealtrain.attest.presets import PRESETS, preset
+from sealtrain.attest.presets import PRESETS, insecure_simulator_policy, preset
+from sealtrain.attest.tdx.parse import parse_quote
+from sealtrain.base.secret import Secret
+from sealtrain_simulator.guest import SimulatedGuest
+from sealtrain_simulator.pki import SimulatedPki
 
 pytestmark = [
     pytest.mark.claim("C170"),
@@ -237,6 +241,51 @@ def test_policies_of_another_form_are_read_alike(
     ]
     counted = compare_codes(asked, capsys)
     assert counted["trust-invalid"] > 20
+
+
+def logging_guest() -> tuple[dict[str, Any], dict[str, Any]]:
+    """A dstack guest whose agent shows the firmware's events too, and a policy that accepts it."""
+    pki = SimulatedPki(b"of a guest that logs its boot")
+    guest = SimulatedGuest(pki, Secret(b"\x05" * 32), COMPOSE, random=bytes)
+    document: Any = guest.evidence(ASKED, collateral=pki.collateral(NOW)).to_dict()
+    policy: Any = insecure_simulator_policy(pki.root_der).to_dict()
+    return document, policy
+
+
+def without_firmware(document: dict[str, Any]) -> dict[str, Any]:
+    silent = copy.deepcopy(document)
+    log = silent["cpu"]["event_log"]
+    silent["cpu"]["event_log"] = [entry for entry in log if entry["imr"] == 3]
+    assert 0 < len(silent["cpu"]["event_log"]) < len(log)
+    return silent
+
+
+def test_registers_by_value_and_by_log_end_alike(
+    park: MachinePark, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs, policy = logging_guest()
+    bare, bares = shown(park, "tdx")
+    guests = {
+        "with its log": (logs, policy),
+        "without the firmware's events": (without_firmware(logs), policy),
+        "without a log": (bare, bares),
+    }
+    asked = []
+    for shape, (document, trusting) in guests.items():
+        quote = parse_quote(base64.b64decode(document["cpu"]["quote"]))
+        registers = (quote.mrtd, *quote.rtmr)
+        image = dict(zip(("mrtd", "rtmr0", "rtmr1", "rtmr2"), registers, strict=False))
+        for first in (image["rtmr0"], "log", "any", None):
+            for changed in ({}, *({one: "11" * 48} for one in image)):
+                rules = copy.deepcopy(trusting)
+                rules["cpu"]["measurements"] = [image | {"rtmr0": first} | changed]
+                label = f"{shape}, rtmr0 {first!r:.8}, another {next(iter(changed), 'none')}"
+                asked.append(EvidenceQuestion(label=label, document=document, policy=rules))
+    counted = compare_codes(asked, capsys)
+    # By value of each, and by the log that there is.
+    assert counted["accepted"] == 3 + 1
+    assert counted["trust-invalid"] > 10
+    assert counted["measurement-mismatch"] > 10
 
 
 def evidence_of(platform: str, cpu: dict[str, Any]) -> dict[str, Any]:
