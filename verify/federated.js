@@ -12,17 +12,10 @@ const round = integer(1);
 const TOLERANCE = 300;
 const SHARE = 0.98;
 
-/** The events of a federation; with patients hidden, or masks, some have other fields. */
-function formsOf(hidden, masks) {
-  const bare = hidden || masks;
+/** The events of a federation; with patients hidden some have other fields. */
+function formsOf(hidden) {
   const joined = { party: shape.ownerName, records: nullable(count) };
-  const merged = {
-    round,
-    rule: shape.string,
-    parties: list(shape.ownerName),
-    state: shape.hex64,
-    ...(masks && { masked: record({ members: list(shape.ownerName), opened_by: integer(1) }) }),
-  };
+  const merged = { round, rule: shape.string, parties: list(shape.ownerName), state: shape.hex64 };
   return {
     "federation.begun": record({
       rule: shape.string,
@@ -38,9 +31,9 @@ function formsOf(hidden, masks) {
     "update.taken": record({
       round,
       party: shape.ownerName,
-      digest: bare ? (value) => value === null : shape.hex64,
+      digest: hidden ? (value) => value === null : shape.hex64,
       records: nullable(count),
-      norm: bare ? (value) => value === null : notNegative,
+      norm: hidden ? (value) => value === null : notNegative,
     }),
     "update.refused": record({ round, party: shape.ownerName, code: shape.string }),
     "round.merged": record(hidden ? { ...merged, noise_multiplier: notNegative } : merged),
@@ -61,8 +54,6 @@ class Federation {
     const { collaboration, datasets } = state.need("lock").recipe;
     this.asked = collaboration;
     this.hidden = collaboration.patient_privacy ?? null;
-    this.masks = collaboration.masks ?? null;
-    this.lately = new Map();
     this.stays = new Map(state.predicate.collaboration.parties.map((one) => [one.name, one]));
     this.holders = new Set(datasets.filter((one) => one.role === "train").map((one) => one.owner));
     this.records = recordsOf(state, datasets);
@@ -104,9 +95,7 @@ class Federation {
   }
 
   leave({ party }) {
-    claim(this.present.has(party), "a party left that was not present");
-    this.lately.set(party, this.present.get(party));
-    this.present.delete(party);
+    claim(this.present.delete(party), "a party left that was not present");
   }
 
   refuse() {}
@@ -135,15 +124,12 @@ class Federation {
     this.round = fields.round;
     this.open = true;
     this.taken = new Set();
-    this.lately = new Map();
   }
 
   take({ round: of, party, records }, at) {
     claim(this.open && of === this.round, "an update outside of its round");
-    // What a masked sum is of is known once it was opened; a party may have left meanwhile.
-    const there = this.masks ? new Map([...this.lately, ...this.present]) : this.present;
-    claim(there.has(party) && !this.taken.has(party), "an update of an absent party, or a second one");
-    claim(records === there.get(party), "another number of records than at its join");
+    claim(this.present.has(party) && !this.taken.has(party), "an update of an absent party, or a second one");
+    claim(records === this.present.get(party), "another number of records than at its join");
     const stay = this.stays.get(party);
     claim(stay, "an update of a party that the manifest does not name");
     const [from, until] = [seconds(stay.from), seconds(stay.until)];
@@ -163,17 +149,9 @@ class Federation {
     const same = new Set(listed).size === listed.length && names(listed) === names(this.taken);
     claim(same && listed.length >= this.asked.min_parties, "merged of other parties than gave an update");
     claim(!this.hidden || fields.noise_multiplier === this.plan.noise_multiplier, "merged under another noise");
-    if (this.masks) this.masked(fields);
     for (const party of listed) this.merged.add(party);
     this.state = fields.state;
     this.open = false;
-  }
-
-  masked({ parties, masked: { members, opened_by: shares } }) {
-    claim(members.join() === names(new Set(members)), "members of a sum are not in order, or listed twice");
-    claim(members.every((one) => this.holders.has(one)), "a member of a sum that is no owner");
-    claim(parties.every((one) => members.includes(one)), "a sum of parties that are not its members");
-    claim(this.masks.threshold <= shares && shares <= parties.length, "a sum was opened by too few");
   }
 
   finish(fields) {
@@ -213,7 +191,7 @@ function recordsOf(state, asked) {
 export function mergedRounds(state) {
   const { predicate } = state;
   const federation = new Federation(state);
-  const forms = formsOf(federation.hidden, federation.masks);
+  const forms = formsOf(federation.hidden);
   for (const entry of predicate.run_log.entries) {
     if (!OURS.test(entry.event)) continue;
     const known = Object.hasOwn(forms, entry.event) && forms[entry.event](entry.fields);

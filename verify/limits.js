@@ -42,10 +42,6 @@ export function requiredLimits(predicate) {
   if (compute.accelerators.length) ids.push("accelerator-binding");
   ids.push({ none: "memorisation", patients: "patient-scope" }[privacy.dp] ?? "privacy-scope");
   if (privacy.accountant === "gdp") ids.push("accountant-approximate");
-  if (collaboration) {
-    const kind = kindOf(collaboration.kind);
-    const masked = kind?.masked && (recipe.lock.recipe?.collaboration?.masks ?? null) !== null;
-    ids.push(...((masked ? kind.masked : kind?.limits) ?? []));
-  }
+  if (collaboration) ids.push(...(kindOf(collaboration.kind)?.limits ?? []));
   return [...ids, ...ALWAYS];
 }

@@ -6,11 +6,7 @@ import * as shape from "./shape.js";
 /** What a kind of collaboration asks of the manifest; `null` for one guest. */
 const KINDS = {
   travelling: { role: "holder", limits: ["parties-evidence", "lent-by-software"] },
-  federated: {
-    role: "holder",
-    limits: ["parties-evidence", "updates-merged"],
-    masked: ["parties-evidence", "updates-summed"],
-  },
+  federated: { role: "holder", limits: ["parties-evidence", "updates-merged"] },
   pads: { role: null, limits: ["base-model-public", "outsourced-shapes", "dealer-apart"] },
   cut: { role: "client", limits: ["activations-reveal", "clients-word"], keys: false },
   nodes: { role: null, limits: ["nodes-evidence"] },

@@ -515,10 +515,6 @@ class ChannelRefused(Refused):
     """The peer on a channel is not the expected party, or speaks another protocol."""
 
 
-class MasksRefused(Refused):
-    """A party of a masked sum was asked for more than one sum reveals, or by a stranger's key."""
-
-
 class NodeRefused(Refused):
     """A node is not one that the run expects, or says otherwise than the recipe."""
 

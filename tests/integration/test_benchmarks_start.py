@@ -40,7 +40,6 @@ class Smallest:
 QUICK = {
     "large_updates.py": Smallest(words="--mib 1 --json"),
     "loader.py": Smallest(words="--megabytes 1 --rounds 1 --epochs 1 --json"),
-    "masked_rounds.py": Smallest(words="--numbers 100 --parties 3 --rounds 1 --json"),
     "meeting.py": Smallest(words="--nodes 2 --times 1 --json"),
     "merging.py": Smallest(words="--parties 2 --layers 1 --width 64 --rank 2 --times 1 --json"),
     "sealing.py": Smallest(words="--megabytes 1 --rounds 1 --folder {folder} --json"),

@@ -37,12 +37,6 @@ ADAM = HOW | {
     "strategy": {"name": "FedAdam", "eta": 0.02, "fraction_train": 0.99, "min_train_nodes": 2},
 }
 """A strategy that remembers, and that asks two of the three parties in each round."""
-MASKS = HOW | {
-    "aggregation": "flower",
-    "strategy": {"name": "FedAdam", "eta": 0.02},
-    "masks": {"threshold": 2},
-}
-"""The same strategy, given only the sums of the updates."""
 
 
 def resumed(made: Stage, name: str, at: Path) -> None:
@@ -84,13 +78,12 @@ def verified(made: Stage, outcome: Mapping[str, Any]) -> list[Mapping[str, Any]]
     return list(form.read(manifest.read_bytes()).predicate.run_log.entries)
 
 
-@pytest.mark.claim("C242", "C255")
+@pytest.mark.claim("C242")
 @pytest.mark.parametrize(
     ("how", "asked"),
     [
         pytest.param(HOW, 3, marks=pytest.mark.nightly, id="exact"),
         pytest.param(ADAM, 2, id="FedAdam"),
-        pytest.param(MASKS, 3, marks=pytest.mark.nightly, id="masks"),
     ],
 )
 def test_a_killed_lead_is_resumed_at_another_address_and_ends_in_the_same_bits(

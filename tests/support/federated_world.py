@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from channel_world import keyed
-from masks_world import party_masks
 from polling import wait_until
 
 from sealtrain.base.digests import sha256_hex
@@ -38,10 +37,6 @@ from sealtrain_collab.federated.frames import (
 )
 from sealtrain_collab.federated.holding import Holding
 from sealtrain_collab.federated.mailbox import Mailbox
-from sealtrain_collab.federated.masks.messages import Task
-from sealtrain_collab.federated.masks.party import PartyMasks, Terms
-from sealtrain_collab.federated.masks.ring import Summed, encode
-from sealtrain_collab.federated.masks.rounds import Masking
 from sealtrain_collab.federated.mathematics import Merging, Taken
 from sealtrain_collab.federated.messages import (
     MAX_STATE_BYTES,
@@ -56,7 +51,6 @@ NOW = 1_790_000_000
 RUN_ID = "4f" * 16
 PARTIES = ("clinic-a", "clinic-b", "clinic-c")
 START = np.zeros(4, "<f4").tobytes()
-MASKING = Masking(run_id=RUN_ID, threshold=2, numbers=4)
 
 Altered = Callable[[int, bytes], bytes | None]
 """What the operator makes of a message to a node, or of its answer; ``None`` loses it."""
@@ -103,9 +97,6 @@ class Mean(Merging):
         mean = np.average([one.value for one in taken], axis=0, weights=weights)
         return bytes(mean.astype("<f4").tobytes()), {}
 
-    def merge_sum(self, number: int, summed: Summed, state: bytes) -> bytes:
-        return bytes((np.frombuffer(state, "<f4") + summed.change).astype("<f4").tobytes())
-
 
 class ByStrategy(Mean):
     """The rule: one of Flower's strategies."""
@@ -144,17 +135,6 @@ class Adds:
     sealed: SealedState | None = None
     before: Callable[[int], None] = lambda number: None
     answers: Callable[[bytes], bytes] = lambda update: update
-    masks: PartyMasks | None = None
-    steps: list[str] = field(default_factory=list)
-    at_step: Callable[[str], None] = lambda step: None
-
-    def mask(self, asked: Asked, body: bytes) -> Done:
-        step = Task.read(body).step
-        self.steps.append(step)
-        self.at_step(step)
-        assert self.masks is not None
-        words, data = self.masks.answer(asked.round, body)
-        return words, self.answers(data) if data else data
 
     def learn(self, asked: Asked, state: bytes) -> Done:
         number = asked.round
@@ -166,12 +146,6 @@ class Adds:
             "round": number, "records": self.records, "steps": 3, "loss": 0.5,
             "report": {"until": number},
         }  # fmt: skip
-        if self.masks is not None:
-            change = update.astype(np.float64) - np.frombuffer(state, "<f4")
-            digest = sha256_hex(state)
-            if not self.masks.holds(number, digest):
-                self.masks.hold(number, digest, encode(change, self.records))
-            return words, b""
         return words, self.answers(update.tobytes())
 
     def finish(self, state: bytes) -> Done:
@@ -321,7 +295,6 @@ class FederatedWorld:
                         patients=work.patients,
                         share=changed.get("share", share_of(name)),
                         sealed=work.sealed,
-                        introduction=None if work.masks is None else work.masks.introduction,
                     ),
                     work,
                     may_go_on=may_go_on,
@@ -349,14 +322,6 @@ class FederatedWorld:
         """
         self.end(place)
         self.ended[place].join(10)
-
-    def masked(self, name: str, *, threshold: int = 2, least: int = 2, **changed: Any) -> None:
-        """A party whose update the lead must not read; the same name again: another guest of it."""
-        work = self.works.setdefault(name, Adds(number=1 + PARTIES.index(name)))
-        work.masks = party_masks(
-            name, self.folder, parties=PARTIES, terms=Terms(threshold=threshold, least=least)
-        )
-        self.party(name, **changed)
 
     def federation(self, plan: Rounds | None = None, **changed: Any) -> Federation:
         fields: dict[str, Any] = {

@@ -38,7 +38,6 @@ FURTHER: dict[str, dict[str, Any]] = {
     "ranks": {"backend": {"name": "trl", "ranks": 2, "resume_ranks": [1]}},
     "deepspeed": {"backend": {"name": "deepspeed", "ranks": 2, "zero_stage": 2}},
     "federated": {"collaboration": _FEDERATED},
-    "masks": {"collaboration": _FEDERATED | {"aggregation": "fedavg", "masks": {"threshold": 2}}},
     "cut": {"collaboration": {"kind": "cut", "policy": "policy.yaml", "layers": 1}},
     "pads": {"collaboration": {"kind": "pads", "pads": "own"}},
     "nodes": {"collaboration": {"kind": "nodes", "nodes": 2, "policy": "policy.yaml"}},

@@ -54,7 +54,6 @@ def _of_federated(terms: Any) -> dict[str, Any]:
                 "rounds": terms.rounds,
                 "min_parties": terms.min_parties,
                 "patient_privacy": None if promised is None else promised.to_dict(),
-                "masks": None if terms.threshold is None else {"threshold": terms.threshold},
             },
             "datasets": [_training(owner) for owner in sorted(terms.holders)],
         },

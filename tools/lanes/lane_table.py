@@ -69,7 +69,6 @@ LANES: tuple[SuiteLane, ...] = (
         tests=(
             "test_federated*",
             "test_flower_*",
-            "test_masked_*",
             "test_patient_rounds.py",
             "test_manifest_patients.py",
             "test_manifest_rounds.py",
@@ -78,9 +77,7 @@ LANES: tuple[SuiteLane, ...] = (
         owns=(
             f"{_KINDS}/federated/",
             "vectors/federated/",
-            "vectors/masked-sums/",
             "tools/vectorgen/federated.py",
-            "tools/vectorgen/masked_sums.py",
         ),
         uses=(_CHANNEL, _PARTIES, _CHAIN, _SIMULATOR, "docs/guides/federated.md"),
     ),

@@ -8,8 +8,7 @@
 4. for a release: the answer opens with the key made for this request and holds exactly one key for
    each dataset asked for, and the lease, checkpoint and digest of this very receipt.
 
-The ephemeral key is made from fresh randomness for each request. It is forgotten afterwards, unless
-the run introduces its guests to each other by it (spec/masked-sums.md §3).
+The ephemeral key is made from fresh randomness for each request and forgotten afterwards.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.report_data import Binding
-from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Random, Secret
@@ -65,14 +64,12 @@ class Receipted:
 
     Attributes:
         rotations: That led to the broker's key from the one that the lock names, oldest first.
-        signing_key: That key, Ed25519, 32 bytes.
     """
 
     receipt: ReleaseReceipt
     envelope: Envelope
     proof: LedgerProof
     rotations: tuple[Rotation, ...]
-    signing_key: bytes
 
     def to_dict(self) -> dict[str, JsonValue]:
         """As the run manifest carries it."""
@@ -95,8 +92,6 @@ class Grant:
         model_key: Of the model of the run before, where it was asked for.
         receipts: Of the release, and of the newest renewal where there was one: a lease is renewed
             at every checkpoint, and all of them would fill the guest's memory.
-        request_key: Made for the request of the release; ``None`` once it is forgotten.
-        transcript: Of that request, canonical JSON: the receipt names its digest.
     """
 
     run_id: str
@@ -105,8 +100,6 @@ class Grant:
     lease_key: Secret
     receipts: tuple[Receipted, ...]
     model_key: Secret | None = None
-    request_key: HpkePrivateKey | None = None
-    transcript: bytes = b""
 
     @property
     def lease_id(self) -> str:
@@ -205,8 +198,6 @@ def obtain(
         model_key=None
         if keys.model_key is None
         else Secret(from_base64(keys.model_key, length=32)),
-        request_key=private,
-        transcript=canonical_json(transcript),
     )
 
 
@@ -311,13 +302,7 @@ def _receipted(
     _same("ledger entry", recorded, (receipt.kind, receipt_digest(envelope)))
     if isinstance(request, ReleaseRequest):
         _same("ledger entry's data", data_of_entry(body), request.data)
-    return Receipted(
-        receipt=receipt,
-        envelope=envelope,
-        proof=proof,
-        rotations=broker.since_named,
-        signing_key=broker.signing_key,
-    )
+    return Receipted(receipt=receipt, envelope=envelope, proof=proof, rotations=broker.since_named)
 
 
 def _open(answer: ReleaseAnswer, request: ReleaseRequest, private: HpkePrivateKey) -> SealedKeys:

@@ -222,11 +222,6 @@ class Grants:
             model_key=None if self.model_key is None else self.model_key.lent(permit),
         )
 
-    def forgetting(self) -> Grants:
-        """The same without the keys that were made to ask for it."""
-        held = {url: replace(grant, request_key=None) for url, grant in self.held.items()}
-        return replace(self, held=held)
-
     @property
     def receipts(self) -> tuple[Receipted, ...]:
         """Of the release and the newest renewal of each broker, oldest first."""

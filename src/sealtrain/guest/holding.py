@@ -307,9 +307,6 @@ class DataGuest(AttestedGuest):
             model=None if before is None else before.wanted,
         )
         self._take_lease(grants, asked)
-        how = self.recipe.collaboration
-        if how is None or not how.introduces:
-            grants = grants.forgetting()
         return grants.lent(self.lease.require)
 
     def _take_lease(self, grants: Grants, asked: float) -> None:

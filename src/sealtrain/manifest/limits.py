@@ -132,12 +132,6 @@ TEXTS: Mapping[str, str] = MappingProxyType(
             "and released only the merge. A party may have chosen records to steer the model: the "
             "recipe's rule bounds the influence of one party, and does not detect it."
         ),
-        "updates-summed": (
-            "The guest that led read only the sum of the parties' updates of each round. The sum "
-            "may reveal something of records that many parties share, and of a round of two "
-            "parties each learns the other's update. No guest judged a single update: a party may "
-            "have chosen records, or sent a vector, to steer the model."
-        ),
         "lent-by-software": (
             "One accelerator had every holder's chunks in its memory, one after another. That a "
             "holder could write to the range it was lent and read nothing, and that each chunk was "
@@ -241,9 +235,7 @@ def required(predicate: Predicate) -> tuple[str, ...]:
         ids.append("accountant-approximate")
     settings = None if collaboration is None else settings_of(collaboration.kind)
     if settings is not None:
-        recipe = predicate.recipe.lock.get("recipe")
-        how = recipe.get("collaboration") if isinstance(recipe, dict) else None
-        ids += settings.limits_of(how)
+        ids += settings.limits
     return (*ids, *_ALWAYS)
 
 

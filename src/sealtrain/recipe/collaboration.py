@@ -107,24 +107,10 @@ class CollaborationSettings(StrictModel):
         """What it promises of privacy by itself; ``None`` for nothing."""
         return None
 
-    @classmethod
-    def limits_of(cls, collaboration: Any) -> tuple[str, ...]:
-        """Ids of what a manifest of a run with these settings leaves open.
-
-        Args:
-            collaboration: As the lock in the manifest has it; any JSON.
-        """
-        return cls.limits
-
     @property
     def lead_sees(self) -> str | None:
         """What the guest that merges sees of each party's part, in a few words for an owner."""
         return None
-
-    @property
-    def introduces(self) -> bool:
-        """Whether its guests are introduced to each other by what brokers released to them."""
-        return False
 
     @property
     def extras(self) -> tuple[str, ...]:

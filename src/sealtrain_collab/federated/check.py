@@ -10,10 +10,7 @@ order, the first breach is ``ClaimContradicted``:
 4. it gives at most one update to a round, while it is there and the round goes on, and while the
    manifest says that it took part;
 5. a round is merged of exactly those who gave an update, at least as many as the recipe asks for;
-6. the parties of the manifest are exactly those whose updates were merged;
-7. with masks, a merge names the members of its sum, among whom are those whose updates it is of,
-   and how many of these opened it, at least the threshold; no update has a figure. A party whose
-   update is in the sum may have left in that round.
+6. the parties of the manifest are exactly those whose updates were merged.
 
 Where rounds hide patients, ``patients`` has the rules that come besides.
 """
@@ -56,7 +53,6 @@ class Terms:
             owner keeps the number.
         windows: From when until when each of them took part, seconds since the epoch.
         promised: To patients; ``None`` for nothing.
-        threshold: Shares that open a sum; ``None`` where the lead reads each update.
     """
 
     rule: str
@@ -66,7 +62,6 @@ class Terms:
     records: Mapping[str, int | None]
     windows: Mapping[str, tuple[int, int]]
     promised: PatientPrivacy | None = None
-    threshold: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,18 +125,12 @@ class _Refused(StrictModel):
     code: _Code
 
 
-class _Masked(StrictModel):
-    members: _Names
-    opened_by: _Count
-
-
 class _Merged(StrictModel):
     round: _Count
     rule: str
     parties: _Names
     state: Hex64
     noise_multiplier: Annotated[float, AllowInfNan(False)] | None = None
-    masked: _Masked | None = None
 
 
 class _Finished(StrictModel):
@@ -166,12 +155,9 @@ def rounds_hold(case: Case) -> str:
             for party in collaboration.parties
         },
         promised=how.patient_privacy,
-        threshold=None if how.masks is None else how.masks.threshold,
     )
     found = merged_rounds(case.predicate.run_log.entries, terms)
     kept = privacy_is(case.predicate, found.hiding)
-    if how.masks is not None:
-        kept += "; the lead saw only sums"
     updates = sum(map(len, found.merged))
     return (
         f"{len(found.merged)} rounds merged by {how.merged_by}, {updates} updates of "
@@ -220,7 +206,6 @@ class _Told:
     number: int = 0
     open: bool = False
     there: dict[str, int | None] = field(default_factory=dict)
-    lately: dict[str, int | None] = field(default_factory=dict)
     gave: set[str] = field(default_factory=set)
     merged: list[tuple[str, ...]] = field(default_factory=list)
     refused: int = 0
@@ -278,7 +263,7 @@ class _Told:
     def leave(self, said: _Left, entry: Mapping[str, Any]) -> None:
         if said.party not in self.there:
             raise _broken(f"{said.party} left without having joined", entry, "party")
-        self.lately[said.party] = self.there.pop(said.party)
+        self.there.pop(said.party)
         self.left += 1
 
     def not_let_in(self, said: _NotLetIn, entry: Mapping[str, Any]) -> None:
@@ -294,7 +279,7 @@ class _Told:
             raise _broken(f"round {said.round} began out of turn", entry, "round")
         self._holds(self.hiding.begin_round(), entry)
         self._goes_on_from(said.state, entry)
-        self.number, self.open, self.gave, self.lately = said.round, True, set(), {}
+        self.number, self.open, self.gave = said.round, True, set()
 
     def give(self, said: _Taken, entry: Mapping[str, Any]) -> None:
         if not self.open or said.round != self.number:
@@ -303,9 +288,7 @@ class _Told:
             )
         if said.party in self.gave:
             raise _broken(f"{said.party} gave two updates to round {said.round}", entry, "party")
-        # What a masked sum is of is known once it was opened; a party may have left meanwhile.
-        there = self.there if self.terms.threshold is None else self.lately | self.there
-        if said.party not in there or there[said.party] != said.records:
+        if said.party not in self.there or self.there[said.party] != said.records:
             raise _broken(
                 f"{said.party} gave an update while absent, or of other records",
                 entry,
@@ -315,10 +298,7 @@ class _Told:
         moment = from_rfc3339(entry["at"])
         if not begins - CLOCK_TOLERANCE_S <= moment <= until + CLOCK_TOLERANCE_S:
             raise _broken(f"{said.party} gave an update without taking part", entry, "at")
-        if self.terms.threshold is None:
-            self._holds(self.hiding.give(said.party, told=(said.digest, said.norm)), entry)
-        elif (said.digest, said.norm) != (None, None):
-            raise _broken("the log tells figures of an update that was masked", entry, "norm")
+        self._holds(self.hiding.give(said.party, told=(said.digest, said.norm)), entry)
         self.gave.add(said.party)
 
     def refuse(self, said: _Refused, entry: Mapping[str, Any]) -> None:
@@ -338,7 +318,6 @@ class _Told:
         if len(said.parties) < self.terms.min_parties:
             raise _broken(f"round {said.round} was merged of too few", entry, "min_parties")
         self._holds(self.hiding.merge(said.noise_multiplier), entry)
-        self._masked(said, entry)
         self.merged.append(said.parties)
         self.state, self.open = said.state, False
 
@@ -347,21 +326,6 @@ class _Told:
             raise _broken("the federation finished before its last round", entry, "rounds")
         self._goes_on_from(said.state, entry)
         self.over = True
-
-    def _masked(self, said: _Merged, entry: Mapping[str, Any]) -> None:
-        """(7) A sum is opened by enough of those who shared the secrets of its masks."""
-        masked, threshold = said.masked, self.terms.threshold
-        if (masked is None) != (threshold is None):
-            raise _broken("log and recipe do not agree on masks", entry, "masked")
-        if masked is None or threshold is None:
-            return
-        members = set(masked.members)
-        if masked.members != tuple(sorted(members)) or not set(said.parties) <= members:
-            raise _broken("a sum is of parties that are not its members", entry, "members")
-        if not members <= set(self.terms.holders) or not (
-            threshold <= masked.opened_by <= len(said.parties)
-        ):
-            raise _broken("a sum was opened by too few, or by strangers", entry, "opened_by")
 
     @staticmethod
     def _holds(breach: Breach | None, entry: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import queue
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,8 +29,6 @@ from sealtrain.errors import (
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.federated.carrier import Carrier
 from sealtrain_collab.federated.frames import TURN_BYTES
-from sealtrain_collab.federated.masks.lead import Summing
-from sealtrain_collab.federated.masks.rounds import Masking, Sums
 from sealtrain_collab.federated.mathematics import Merging, Taken
 from sealtrain_collab.federated.messages import Asked, Joined, Learned, SealedState
 from sealtrain_collab.federated.seats import Answered, Came, Left, News, Seat
@@ -57,7 +55,6 @@ class Rounds:
         parties: Owners who may take part: those who give data to train on.
         again_after: Seconds before the lead tries again to talk to a node.
         turn_bytes: Most bytes of a channel in one turn; what is longer goes in several.
-        masking: Where the lead sees sums only; ``None`` where it reads each update.
     """
 
     rule: str
@@ -68,7 +65,6 @@ class Rounds:
     parties: tuple[str, ...]
     again_after: float = 3.0
     turn_bytes: int = TURN_BYTES
-    masking: Masking | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,21 +97,6 @@ class _Round:
     answered: set[str] = field(default_factory=set)
     retried: dict[Seat, str] = field(default_factory=dict)
 
-    def forget(self, party: str) -> None:
-        """What a party gave died with it: another guest of it begins the round anew."""
-        self.answered.discard(party)
-        for given in (self.taken, self.learned, self.reports):
-            given.pop(party, None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Gave:
-    """One party's part in a merge."""
-
-    taken: Taken
-    learned: Learned
-    report: Any
-
 
 class Federation:
     """One run.
@@ -129,7 +110,7 @@ class Federation:
         on_merged: Called for each round when it is merged: number, and mean loss of its updates.
         states: Where it seals its state after each round, and finds one to go on from; without,
             a lead that ends cannot be resumed.
-        random: Names of conversations and of attempts.
+        random: Names of conversations.
         monotonic: Clock that counts seconds: when the time of a round, or to join, is over.
     """
 
@@ -153,17 +134,6 @@ class Federation:
         self._record = record
         self._on_merged = on_merged
         self._states = states
-        self._sums: Sums | None = None
-        if rounds.masking is not None:
-            self._sums = Sums(
-                rounds.masking,
-                self,
-                least=rounds.min_parties,
-                round_seconds=rounds.round_seconds,
-                joining_seconds=rounds.joining_seconds,
-                random=random,
-            )
-        self._frozen: dict[str, _Gave] = {}
         self._countable: dict[str, bool] = {}
         self._random = random
         self._monotonic = monotonic
@@ -284,29 +254,19 @@ class Federation:
                 f"gave an update to round {number}",
                 rounds.round_seconds + rounds.joining_seconds,
             )
-        if self._sums is None:
-            gave = self._gave(sorted(this.taken))
-            taken = [one.taken for one in gave.values()]
-            state, besides = self._merging.merge(number, taken, state)
-        else:
-            summing = self._summed(self._sums, number)
-            gave = self._frozen
-            summed = summing.summed({party: one.taken.records for party, one in gave.items()})
-            state = self._merging.merge_sum(number, summed, state)
-            besides = {
-                "masked": {"members": list(summing.members), "opened_by": len(summing.opened_by)}
-            }
-            for one in gave.values():
-                self._record_taken(one.taken, number, None)
+        parties = sorted(this.taken)
+        state, besides = self._merging.merge(number, [this.taken[name] for name in parties], state)
         self._record("round.merged", besides | {
-            "round": number, "rule": rounds.rule, "parties": list(gave),
+            "round": number, "rule": rounds.rule, "parties": parties,
             "state": sha256_hex(state),
         })  # fmt: skip
+        self._reports |= this.reports
         losses = []
-        for party, one in gave.items():
-            self._reports[party], self._documents[party] = one.report, one.learned.report
-            self._steps += one.learned.steps
-            losses += [] if one.learned.loss is None else [one.learned.loss]
+        for party in parties:
+            learned = this.learned[party]
+            self._documents[party] = learned.report
+            self._steps += learned.steps
+            losses += [] if learned.loss is None else [learned.loss]
         loss = sum(losses) / len(losses) if losses else None
         if self._on_merged is not None:
             self._on_merged(number, loss)
@@ -322,50 +282,6 @@ class Federation:
                 )
             )
         return state
-
-    def _gave(self, parties: Sequence[str]) -> dict[str, _Gave]:
-        this = self._round
-        return {
-            party: _Gave(this.taken[party], this.learned[party], this.reports[party])
-            for party in parties
-        }
-
-    def _summed(self, sums: Sums, number: int) -> Summing:
-        """The round's sum, opened; ``self._frozen`` are those whose updates are in it."""
-        summing = sums.opened(number)
-        if summing is not None:
-            return summing
-        if sums.refusal is not None:
-            raise sums.refusal
-        seconds = self._rounds.round_seconds + self._rounds.joining_seconds
-        raise self._too_few(
-            len(self._round.taken), f"stayed for the sum of round {number}", seconds
-        )
-
-    def holders(self) -> Collection[str]:
-        """As ``masks.rounds.Table``."""
-        return self._round.taken.keys()
-
-    def ask_step(self, party: str, body: bytes, most: int) -> bool:
-        """As ``masks.rounds.Table``."""
-        if party not in self._present or party in self._busy:
-            return False
-        number = self._busy[party] = self._round.number
-        task = Asked(do="mask", round=number, payload=len(body))
-        self._present[party].ask(task, body, most=most)
-        return True
-
-    def at_it(self, party: str) -> bool:
-        """As ``masks.rounds.Table``."""
-        return party in self._busy
-
-    def hear_until(self, enough: Callable[[], bool], seconds: float) -> None:
-        """As ``masks.rounds.Table``."""
-        self._hear_until(enough, seconds)
-
-    def freeze(self, parties: tuple[str, ...]) -> None:
-        """As ``masks.rounds.Table``."""
-        self._frozen = self._gave(parties)
 
     def _await_those_to_choose_from(self, number: int) -> None:
         needed, seconds = self._merging.needed, self._rounds.joining_seconds
@@ -469,8 +385,6 @@ class Federation:
                 check="party",
                 got="not of this run" if stranger else "here already",
             )
-        if self._sums is not None:
-            self._sums.admit(joined.party, joined.introduction)
         if self._states is not None:
             self._states.admit(joined)
         return self._merging.admit(joined)
@@ -483,9 +397,6 @@ class Federation:
             self._present.pop(party)
             self._busy.pop(party, None)
             self._lost[party] = f"{party}: {news.error.code} in round {self._round.number}"
-            if self._sums is not None:
-                self._sums.left(party, news.error)
-                self._round.forget(party)
             chosen = self._round.chosen
             asked = chosen is None or party in chosen
             if self._round.number and asked and party not in self._round.answered:
@@ -517,10 +428,7 @@ class Federation:
             return
         number = news.asked.round
         try:
-            if news.asked.do == "mask" and self._sums is not None:
-                self._sums.heard(party, news.words, news.data)
-            else:
-                self._take(party, number, news)
+            self._take(party, number, news)
         except (DataInvalid, Refused) as error:
             self._record("update.refused", {"round": number, "party": party, "code": error.code})
         self._ask(party)
@@ -539,12 +447,7 @@ class Federation:
         learned = load_model(Learned, news.words, UpdateRefused, "update")
         if learned.round != number:
             raise UpdateRefused("an update is for another round", owner=party, check="round")
-        if self._sums is None:
-            taken = self._merging.take(party, learned.records, news.data, this.state)
-        elif news.data:
-            raise UpdateRefused("a party sent its update in the clear", owner=party, check="masks")
-        else:
-            taken = Taken(party=party, records=learned.records, norm=None, value=None)
+        taken = self._merging.take(party, learned.records, news.data, this.state)
         if taken.norm is not None and not taken.norm <= _MOST_NORM:
             raise UpdateRefused(
                 "an update changes more than any training does",
@@ -555,14 +458,10 @@ class Federation:
             )
         this.reports[party] = self._merging.read_report(party, learned.report)
         this.taken[party], this.learned[party] = taken, learned
-        if self._sums is None:
-            self._record_taken(taken, number, None if taken.norm is None else news.data)
-
-    def _record_taken(self, taken: Taken, number: int, update: bytes | None) -> None:
         self._record("update.taken", {
-            "round": number, "party": taken.party,
-            "digest": None if update is None else sha256_hex(update),
-            "records": taken.records if self._countable[taken.party] else None,
+            "round": number, "party": party,
+            "digest": None if taken.norm is None else sha256_hex(news.data),
+            "records": learned.records if self._countable[party] else None,
             "norm": taken.norm,
         })  # fmt: skip
 

@@ -19,7 +19,6 @@ from sealtrain_collab.channel.answers import Done, answer
 from sealtrain_collab.channel.channel import AttestedChannel, accept_over
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.federated.mailbox import AnsweringStream, Mailbox, Turn
-from sealtrain_collab.federated.masks.messages import MAX_TASK_BYTES
 from sealtrain_collab.federated.messages import (
     MAX_STATE_BYTES,
     MAX_WORDS_BYTES,
@@ -41,9 +40,6 @@ class Work(Protocol):
 
     def finish(self, state: bytes) -> Done:
         """Measure the merged adapter: counts by metric, and nothing after them."""
-
-    def mask(self, asked: Asked, body: bytes) -> Done:
-        """Do a step of the sum of a round's updates."""
 
 
 @dataclass(eq=False, slots=True)
@@ -171,8 +167,7 @@ class Holding:
     def _attend(self, channel: AttestedChannel) -> None:
         while (message := channel.receive(max_bytes=MAX_WORDS_BYTES)) is not None:
             asked = load_message(Asked, message, error=ChannelBroken)
-            largest = MAX_TASK_BYTES if asked.do == "mask" else self._largest
-            state = channel.expect(max_bytes=min(asked.payload, largest))
+            state = channel.expect(max_bytes=min(asked.payload, self._largest))
             if len(state) != asked.payload:
                 raise ChannelBroken("the lead sent another adapter than announced", check="payload")
             answer(channel, partial(self._act, asked, state))
@@ -187,6 +182,4 @@ class Holding:
             self._may_go_on()
             if asked.do == "learn":
                 return self._work.learn(asked, state)
-            if asked.do == "mask":
-                return self._work.mask(asked, state)
             return self._work.finish(state)

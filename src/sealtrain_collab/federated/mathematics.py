@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sealtrain.base.canonical import JsonValue
-from sealtrain.errors import UsageError
-from sealtrain_collab.federated.masks.ring import Summed
 from sealtrain_collab.federated.messages import Joined
 
 __all__ = ["Merging", "Taken"]
@@ -25,8 +23,8 @@ class Taken:
     Attributes:
         party: Whose.
         records: It was trained on.
-        norm: L2 norm of what it changes, before any cut; ``None`` where rounds hide patients, or
-            the lead sees sums only: then no figure of the update may be told, nor its digest.
+        norm: L2 norm of what it changes, before any cut; ``None`` where rounds hide patients: then
+            no figure of the update may be told, nor its digest.
         value: The update as ``Merging`` wants it.
     """
 
@@ -83,7 +81,3 @@ class Merging(Protocol):
         self, number: int, taken: Sequence[Taken], state: bytes
     ) -> tuple[bytes, dict[str, JsonValue]]:
         """The adapter after round ``number``, and what the log says of the merge besides."""
-
-    def merge_sum(self, number: int, summed: Summed, state: bytes) -> bytes:
-        """The adapter after round ``number`` of which only the sum of the updates is known."""
-        raise UsageError("this rule does not merge a sum alone", check="masks")

@@ -42,16 +42,7 @@ from sealtrain_collab.federated.update import State, Update, change_norm
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "RULES",
-    "bounded",
-    "factor_pairs",
-    "finite",
-    "median",
-    "merge",
-    "merged_factors",
-    "trimmed_mean",
-]
+__all__ = ["RULES", "bounded", "factor_pairs", "median", "merge", "merged_factors", "trimmed_mean"]
 
 RULES: Final = ("exact", "fedavg", "ffa", "median", "trimmed-mean")
 
@@ -93,7 +84,7 @@ def merge(
     merged = {name: of_all([state[name] for state in states]) for name in previous}
     if rule == "exact" and rank is not None:
         merged |= _exact(states, shares, previous, rank)
-    return finite(merged)
+    return _finite(merged)
 
 
 def _check(rule: str, updates: Sequence[Update], rank: int | None) -> None:
@@ -155,7 +146,7 @@ def _exact(
     return merged
 
 
-def finite(merged: dict[str, Tensor]) -> dict[str, Tensor]:
+def _finite(merged: dict[str, Tensor]) -> dict[str, Tensor]:
     """Rounded to float32. Raises ``UpdateRefused`` where a number is not finite then."""
     import torch
 

@@ -8,7 +8,6 @@ from pydantic import AllowInfNan, Field
 
 from sealtrain.base.models import Hex64, OwnerName, StrictModel
 from sealtrain.recipe.collaboration import is_none
-from sealtrain_collab.federated.masks.messages import Introduction
 
 __all__ = [
     "MAX_HEADER_BYTES",
@@ -54,7 +53,6 @@ class Joined(StrictModel):
         patients: Whose records they are, where rounds hide patients: so many; public.
         share: The party's share of the keys of the lead's sealed states, 64 hex digits; secret.
         sealed: The newest of these states that the party knows.
-        introduction: To the other parties, where the lead sees sums only.
     """
 
     version: Literal[2] = 2
@@ -64,23 +62,21 @@ class Joined(StrictModel):
     patients: Count | None = Field(default=None, exclude_if=is_none)
     share: Hex64 | None = Field(default=None, exclude_if=is_none, repr=False)
     sealed: SealedState | None = Field(default=None, exclude_if=is_none)
-    introduction: Introduction | None = Field(default=None, exclude_if=is_none)
 
 
 class Asked(StrictModel):
-    """What the lead asks; the merged adapter, or a task, follows as a message of its own.
+    """What the lead asks; the merged adapter follows as a message of its own.
 
     Attributes:
         do: ``learn``: train a round from that adapter. ``finish``: measure it, and go.
-            ``mask``: a step of the sum of the round's updates (``masks.messages.Task``).
         round: From 1; of ``finish`` the last one.
-        payload: Bytes of what follows.
+        payload: Bytes of that adapter.
         rate: Probability of each patient to take part, where rounds hide patients.
         sealed: The lead's newest sealed state, once there is one.
     """
 
     version: Literal[2] = 2
-    do: Literal["learn", "finish", "mask"]
+    do: Literal["learn", "finish"]
     round: Count
     payload: Annotated[int, Field(ge=1, le=MAX_STATE_BYTES)]
     rate: Annotated[float, Field(gt=0, le=1)] | None = Field(default=None, exclude_if=is_none)

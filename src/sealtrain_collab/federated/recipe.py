@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sealtrain.base.models import StrictModel
 from sealtrain.recipe.collaboration import (
     Norm,
     PartiesSettings,
@@ -14,27 +13,14 @@ from sealtrain.recipe.collaboration import (
     holders_of,
     is_none,
 )
-from sealtrain_collab.federated.masks.bounds import MAX_PARTIES
 from sealtrain_collab.federated.patients import PatientPrivacy, cannot_hide_patients
 from sealtrain_collab.federated.strategies import RULE, FedProx, Strategy
 
-__all__ = ["Federated", "Masks"]
+__all__ = ["Federated"]
 
 _SECONDS_A_WEEK: Final = 604_800
 _SECONDS_A_DAY: Final = 86_400
 _SILENT_ROUNDS: Final = 3
-_BY_SUM: Final = ("fedavg", "ffa")
-
-
-class Masks(StrictModel):
-    """Masks that cancel in the sum, so that the lead reads no update (spec/masked-sums.md)."""
-
-    threshold: int = Field(
-        ge=2,
-        le=MAX_PARTIES,
-        description="Parties whose shares open a sum; more than half of the owners who give data "
-        "to train on, and at most min_parties.",
-    )
 
 
 class Federated(PartiesSettings):
@@ -85,12 +71,6 @@ class Federated(PartiesSettings):
     max_update_norm: Norm | None = Field(
         default=None, description="Updates are cut to this L2 norm before they are merged."
     )
-    masks: Masks | None = Field(
-        default=None,
-        exclude_if=is_none,
-        description="The lead sees only the sum of the updates of a round; left out of locks when "
-        "there is none.",
-    )
     patient_privacy: PatientPrivacy | None = Field(
         default=None,
         exclude_if=is_none,
@@ -110,23 +90,7 @@ class Federated(PartiesSettings):
     @property
     def lead_sees(self) -> str | None:
         """As ``CollaborationSettings``."""
-        if self.masks is None:
-            return "reads each party's update, and releases only the merge"
-        return (
-            "sees only sums: each party masks its update, and only "
-            f"{self.masks.threshold} parties or more together open the sum of a round"
-        )
-
-    @property
-    def introduces(self) -> bool:
-        """With masks parties are introduced to each other without the lead's word."""
-        return self.masks is not None
-
-    @classmethod
-    def limits_of(cls, collaboration: Any) -> tuple[str, ...]:
-        """With masks no guest read a single update."""
-        masked = isinstance(collaboration, dict) and collaboration.get("masks") is not None
-        return ("parties-evidence", "updates-summed") if masked else cls.limits
+        return "reads each party's update, and releases only the merge"
 
     @property
     def extras(self) -> tuple[str, ...]:
@@ -188,26 +152,5 @@ class Federated(PartiesSettings):
             )
             if problem is not None:
                 return f"collaboration.strategy: {problem}"
-        if (problem := self._unmaskable(len(holders_of(recipe)))) is not None:
-            return f"collaboration.masks: {problem}"
         promised = self.patient_privacy
         return None if promised is None else cannot_hide_patients(recipe, promised)
-
-    def _unmaskable(self, holders: int) -> str | None:
-        """Why the sum of the updates does not suffice, or cannot be opened safely."""
-        if self.masks is None:
-            return None
-        by_sum = self.strategy.by_sum if self.strategy is not None else self.aggregation in _BY_SUM
-        if not by_sum:
-            return f"{self.merged_by} reads each update, and masks leave only the sum"
-        if self.patient_privacy is not None:
-            return "patient_privacy bounds each sum of a party, and masks leave only the sum of all"
-        threshold = self.masks.threshold
-        if holders > MAX_PARTIES:
-            return f"at most {MAX_PARTIES} owners who give data to train on"
-        if 2 * threshold <= holders or threshold > self.min_parties:
-            return (
-                "threshold is more than half of the owners who give data to train on, "
-                "and at most min_parties"
-            )
-        return None

@@ -98,7 +98,7 @@ class Seat:
         self._again_after = again_after
         self._turn_bytes = turn_bytes
         self._random = random
-        self._tasks: queue.SimpleQueue[tuple[Asked, bytes, int] | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[tuple[Asked, bytes] | None] = queue.SimpleQueue()
         self._over = threading.Event()
         self._misses = 0
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -109,17 +109,9 @@ class Seat:
         """Begin to talk."""
         self._thread.start()
 
-    def ask(self, asked: Asked, state: bytes, *, most: int | None = None) -> None:
-        """Give the party a task; its result becomes news.
-
-        Args:
-            asked: The task.
-            state: What follows it.
-            most: Bytes of the answer's own message at most; by default those of an adapter of the
-                same form as ``state``: a party cannot make the lead hold more.
-        """
-        kept = min(len(state) + MAX_HEADER_BYTES, MAX_STATE_BYTES) if most is None else most
-        self._tasks.put((asked, state, kept))
+    def ask(self, asked: Asked, state: bytes) -> None:
+        """Give the party a task; its result becomes news."""
+        self._tasks.put((asked, state))
 
     def dismiss(self) -> None:
         """End this conversation; another may begin."""
@@ -155,9 +147,11 @@ class Seat:
             while (task := self._tasks.get()) is not None:
                 self._news.put(self._done(channel, *task))
 
-    def _done(self, channel: AttestedChannel, asked: Asked, state: bytes, most: int) -> Answered:
+    def _done(self, channel: AttestedChannel, asked: Asked, state: bytes) -> Answered:
         channel.send(asked.to_bytes())
         channel.send(state)
+        # An update has the form of its state: a party cannot make the lead hold more.
+        most = min(len(state) + MAX_HEADER_BYTES, MAX_STATE_BYTES)
         words, data = receive_answer(
             channel,
             max_bytes=MAX_WORDS_BYTES,

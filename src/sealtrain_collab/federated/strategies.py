@@ -36,12 +36,10 @@ class StrategySettings(StrictModel):
     Attributes:
         memory: Attributes of the strategy that hold what it remembers of earlier rounds.
         needed_per_faulty: Updates that a round needs for each faulty party, and besides them.
-        by_sum: The weighted mean of the updates is all that it takes of them.
     """
 
     memory: ClassVar[tuple[str, ...]] = ()
     needed_per_faulty: ClassVar[tuple[int, int]] = (0, 0)
-    by_sum: ClassVar[bool] = False
 
     fraction_train: Annotated[float, AllowInfNan(False), Field(gt=0, le=1)] = Field(
         default=1.0, description="Share of the parties that are present to ask in a round."
@@ -89,15 +87,12 @@ class StrategySettings(StrictModel):
 class FedAvg(StrategySettings):
     """Mean weighted by records (McMahan et al. 2017)."""
 
-    by_sum: ClassVar[bool] = True
-
     name: Literal["FedAvg"]
 
 
 class FedAvgM(StrategySettings):
     """FedAvg with momentum at the lead (Hsu et al. 2019)."""
 
-    by_sum: ClassVar[bool] = True
     memory: ClassVar[tuple[str, ...]] = ("momentum_vector",)
 
     name: Literal["FedAvgM"]
@@ -108,7 +103,6 @@ class FedAvgM(StrategySettings):
 class _Adaptive(StrategySettings):
     """A step of an adaptive optimizer at the lead (Reddi et al. 2021)."""
 
-    by_sum: ClassVar[bool] = True
     memory: ClassVar[tuple[str, ...]] = ("m_t", "v_t")
 
     eta: _Rate = Field(default=0.1, description="Learning rate of the lead's step.")
@@ -146,8 +140,6 @@ class FedYogi(_Adaptive):
 
 class FedProx(StrategySettings):
     """FedAvg of parties whose loss keeps them near the merged adapter (Li et al. 2020)."""
-
-    by_sum: ClassVar[bool] = True
 
     name: Literal["FedProx"]
     proximal_mu: Annotated[float, AllowInfNan(False), Field(ge=0, le=1e6)] = Field(

@@ -122,11 +122,6 @@ def test_every_required_limit_has_a_text_and_every_text_is_required_once(world: 
         for kind in ("travelling", "federated", "pads", "cut", "nodes")
         for name in needed(collaboration=Collaboration(kind=kind, parties=()))
     }
-    how = {"recipe": {"collaboration": {"kind": "federated", "masks": {"threshold": 2}}}}
-    together |= needed(
-        collaboration=Collaboration(kind="federated", parties=()),
-        recipe=honest.recipe.model_copy(update={"lock": honest.recipe.lock | how}),
-    )
     lock = honest.recipe.lock | {"scripts": {"train.py": "11" * 32}}
     found = (
         needed()

@@ -32,7 +32,6 @@ FEDERATED: Document = {
     "aggregation": "exact",
 }
 FLOWER: Document = {"aggregation": "flower"}
-MEAN: Document = {"aggregation": "fedavg", "masks": {"threshold": 2}}
 TRAVELLING: Document = {"kind": "travelling", "policy": "policy.yaml", "buffer_bytes": 4096}
 PADS: Document = {"kind": "pads", "pads": "own"}
 CUT: Document = {"kind": "cut", "policy": "policy.yaml", "layers": 1}
@@ -237,17 +236,7 @@ def test_what_a_kind_cannot_do_is_refused(
             "min_train_nodes",
         ),
         ("federated", FLOWER | {"strategy": {"name": "Krum"}}, "num_malicious_nodes"),
-        ("federated", {"masks": {"threshold": 2}}, "exact reads each update"),
-        ("federated", MEAN | {"aggregation": "median"}, "median reads each update"),
-        (
-            "federated",
-            MEAN | FLOWER | {"strategy": {"name": "FedMedian"}},
-            "FedMedian reads each update",
-        ),
-        ("federated", MEAN | {"masks": {"threshold": 1}}, "threshold"),
-        ("federated", MEAN | {"masks": {"threshold": 3}}, "at most min_parties"),
-        ("federated", MEAN | {"masks": {"threshold": 2, "clip": 1}}, "clip"),
-        ("federated", MEAN | {"masks": {}}, "threshold"),
+        ("federated", {"masks": {"threshold": 2}}, "masks"),
         ("federated", {"kind": "gossip"}, "collaboration"),
         ("travelling", {"max_tokens": {"stranger": 1}}, "stranger"),
         ("travelling", {"max_tokens": 0}, "max_tokens"),
@@ -272,46 +261,3 @@ def test_ffa_and_exact_merge_lora_alone(sft: Document) -> None:
         parse_recipe(sft | {"collaboration": FEDERATED, "peft": prefix})
     mean = FEDERATED | {"aggregation": "fedavg"}
     assert parse_recipe(sft | {"collaboration": mean, "peft": prefix}).collaboration is not None
-
-
-@pytest.mark.claim("C256")
-@pytest.mark.parametrize(
-    "strategy", ["FedAvg", "FedAvgM", "FedAdagrad", "FedAdam", "FedYogi", "FedProx", None]
-)
-def test_a_mean_can_be_masked_and_owners_are_told(strategy: str | None, sft: Document) -> None:
-    how = FEDERATED | MEAN
-    if strategy is not None:
-        how |= FLOWER | {"strategy": {"name": strategy}}
-    together = parse_recipe(sft | {"collaboration": how}).collaboration
-    assert together is not None
-    assert together.introduces
-    assert "only sums" in (together.lead_sees or "")
-    assert together.limits_of(together.to_dict()) == ("parties-evidence", "updates-summed")
-    clear = parse_recipe(sft | {"collaboration": FEDERATED}).collaboration
-    assert clear is not None
-    assert not clear.introduces
-    assert "only sums" not in (clear.lead_sees or "")
-    assert "masks" not in clear.to_dict()
-
-
-@pytest.mark.claim("C256")
-@pytest.mark.parametrize(
-    ("owners", "threshold", "fits"),
-    [(3, 2, True), (4, 2, False), (4, 3, True), (16, 9, True), (16, 8, False), (17, 9, False)],
-)
-def test_most_parties_open_a_masked_sum(
-    owners: int, threshold: int, fits: bool, sft: Document
-) -> None:
-    names = [f"clinic-{number}" for number in range(owners)]
-    train = next(one for one in sft["datasets"] if one["role"] == "train")
-    recipe = sft | {
-        "datasets": [train | {"owner": name} for name in names],
-        "release_policy": sft["release_policy"] | {"model": {"recipients": names[:1]}},
-        "collaboration": FEDERATED
-        | {"aggregation": "fedavg", "min_parties": owners, "masks": {"threshold": threshold}},
-    }
-    if fits:
-        assert parse_recipe(recipe).collaboration is not None
-        return
-    with pytest.raises(RecipeInvalid, match=r"collaboration\.masks"):
-        parse_recipe(recipe)

@@ -9,16 +9,12 @@ A party that was interrupted joins again: it needs its keys anew, and nothing of
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import CheckpointRefused, MasksRefused, PrivacyBroken, SealtrainError
+from sealtrain.errors import CheckpointRefused, PrivacyBroken, SealtrainError
 from sealtrain.guest.guest import secluded
-from sealtrain.recipe.collaboration import holders_of
-from sealtrain.release.messages import ledger_origin
 from sealtrain_collab.federated.guest.terms import conversation_of, terms_of
 from sealtrain_collab.federated.holding import Holding
 from sealtrain_collab.federated.mailbox import Mailbox
@@ -34,23 +30,14 @@ from sealtrain_collab.federated.states import SHARE_PURPOSE
 from sealtrain_collab.parties.party import Part, PartyRun
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.guest.settings import RunSettings
     from sealtrain.training.data.sources import Source
     from sealtrain_collab.channel.answers import Done
-    from sealtrain_collab.federated.learner import Learned as RoundLearned
     from sealtrain_collab.federated.learner import Learner
-    from sealtrain_collab.federated.masks.party import PartyMasks
     from sealtrain_collab.federated.private import PatientRounds
-    from sealtrain_collab.federated.recipe import Federated
 
 __all__ = ["join"]
-
-_REVEALED = "masked-sums.json"
-"""In the party's folder: the round in which it gave shares last."""
 
 
 def join(
@@ -103,10 +90,8 @@ class _Work:
     def __init__(self, run: PartyRun, terminal: TextIO | None) -> None:
         self._run = run
         self._terminal = terminal
-        self._kept: RoundLearned | None = None
         self._rounds: list[int] = []
         self._sealed: SealedState | None = None
-        self._masks: PartyMasks | None = None
 
     def done(self, mailbox: Mailbox) -> dict[str, Any]:
         from sealtrain_collab.federated.learner import Learner
@@ -119,8 +104,6 @@ class _Work:
             anchor = run.grant.latest_checkpoint
             if anchor is not None:
                 self._sealed = SealedState(counter=anchor.counter, digest=anchor.digest)
-            if terms_of(run).masks is not None:
-                self._masks = self._masking(terms_of(run))
             Holding(
                 mailbox,
                 conversation_of(run, run.run_id),
@@ -142,7 +125,6 @@ class _Work:
             patients=None if self._patients is None else self._patients.patients,
             share=None if self._patients is not None else run.share(SHARE_PURPOSE).hex(),
             sealed=self._sealed,
-            introduction=None if self._masks is None else self._masks.introduction,
         )
 
     def learn(self, asked: Asked, state: bytes) -> Done:
@@ -151,7 +133,7 @@ class _Work:
         try:
             self._know(asked)
             if self._patients is None:
-                learned = self._learned(asked.round, state)
+                learned = self._learner.learn(asked.round, state)
                 steps, loss, update = learned.steps, learned.loss, learned.state
             else:
                 # No loss: it would be a figure of training records that no noise covers.
@@ -169,76 +151,6 @@ class _Work:
             report=report.to_dict(),
         )
         return words.to_dict(), update
-
-    def _learned(self, number: int, state: bytes) -> RoundLearned:
-        """Train a round; where the lead sees sums only, the update stays here until then."""
-        if self._masks is None:
-            return self._learner.learn(number, state)
-        from sealtrain_collab.federated.learner import Learned as RoundLearned
-
-        digest = sha256_hex(state)
-        if self._kept is None or not self._masks.holds(number, digest):
-            learned = self._learner.learn(number, state)
-            self._masks.hold(number, digest, self._vector(learned, state))
-            self._kept = RoundLearned(
-                state=b"", records=learned.records, steps=learned.steps, loss=learned.loss
-            )
-        return self._kept
-
-    def _vector(self, learned: RoundLearned, state: bytes) -> NDArray[np.uint64]:
-        import numpy as np
-
-        from sealtrain_collab.federated.masks.ring import encode
-        from sealtrain_collab.federated.merging import bounded
-        from sealtrain_collab.federated.update import decode_state
-
-        form, most = self._learner.form, terms_of(self._run).max_update_norm
-        previous, update = decode_state(state, form), decode_state(learned.state, form)
-        if most is not None:
-            update = bounded(update, previous, most)
-        change = [(update[name].double() - previous[name].double()) for name in sorted(form)]
-        return encode(np.concatenate([one.flatten().numpy() for one in change]), learned.records)
-
-    def mask(self, asked: Asked, body: bytes) -> Done:
-        """As ``federated.holding.Work``."""
-        if self._masks is None:
-            raise MasksRefused("the recipe has no masked sums", check="masks")
-        return self._masks.answer(asked.round, body)
-
-    def _masking(self, terms: Federated) -> PartyMasks:
-        from sealtrain_collab.federated.masks.introductions import Facts, introduce, peer_key
-        from sealtrain_collab.federated.masks.party import PartyMasks, Revealed, Terms
-
-        run = self._run
-        grant = next(one for one in run.grant.held.values() if one.request_key is not None)
-        if terms.masks is None or grant.request_key is None:
-            raise MasksRefused("this guest has no key that a broker saw", check="introduction")
-        facts = Facts(
-            run_id=run.run_id,
-            consortium_id=run.lock.consortium_id,
-            app_id=run.app_id,
-            compose_hash=run.compose_hash,
-            recipe_hash=run.lock.recipe_hash,
-            brokers=run.lock.brokers,
-            origin=ledger_origin(run.lock.consortium_id),
-            owners={name: run.consortium.owner(name).owner_id for name in holders_of(run.recipe)},
-            simulated=run.grant.simulated,
-        )
-        known = 0 if self._sealed is None else self._sealed.counter
-        return PartyMasks(
-            run.name,
-            run.run_id,
-            Terms(threshold=terms.masks.threshold, least=terms.min_parties),
-            own=introduce(run.name, grant),
-            key=grant.request_key,
-            peer_key=lambda introduction: peer_key(introduction, facts),
-            revealed=Revealed(
-                run.settings.out / _REVEALED,
-                run.run_id,
-                floor=known + 1 if run.resumed else 0,
-            ),
-            random=os.urandom,
-        )
 
     def _know(self, asked: Asked) -> None:
         """Have brokers anchor the lead's newest state, before anything is learned after it.

@@ -31,7 +31,6 @@ from sealtrain_collab.federated.carrier import Carrier
 from sealtrain_collab.federated.federation import Federation, Merged, Rounds
 from sealtrain_collab.federated.guest.merging import merging_of
 from sealtrain_collab.federated.guest.terms import conversation_of, terms_of
-from sealtrain_collab.federated.masks.rounds import Masking
 from sealtrain_collab.federated.recipe import Federated
 from sealtrain_collab.federated.states import LeadStates, Standing, present_after
 from sealtrain_collab.parties.joint import close_joint
@@ -188,13 +187,6 @@ class _Work:
                 round_seconds=terms.round_seconds,
                 joining_seconds=terms.joining_seconds,
                 parties=holders_of(run.recipe),
-                masking=None
-                if terms.masks is None
-                else Masking(
-                    run_id=run.run_id,
-                    threshold=terms.masks.threshold,
-                    numbers=sum(one.numel() for one in learner.form.values()),
-                ),
             ),
             self._carrier,
             conversation_of(run, run.run_id),

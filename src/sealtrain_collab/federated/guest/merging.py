@@ -27,7 +27,6 @@ from sealtrain_collab.parties.party import PartyReport
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sealtrain_collab.federated.masks.ring import Summed
     from sealtrain_collab.federated.private import PatientPlan, PrivateMerging
 
 __all__ = ["Merge", "PatientMerge", "StrategyMerge", "merging_of"]
@@ -91,26 +90,6 @@ class Merge(Merging):
             max_norm=self._terms.max_update_norm,
         )
         return encode_state(merged), {}
-
-    def merge_sum(self, number: int, summed: Summed, state: bytes) -> bytes:
-        """As ``Merging``: the mean change, added to the adapter that the round began with."""
-        from sealtrain_collab.federated.update import encode_state
-
-        return encode_state(self._moved(summed, state))
-
-    def _moved(self, summed: Summed, state: bytes) -> dict[str, Tensor]:
-        import torch
-
-        from sealtrain_collab.federated.merging import finite
-        from sealtrain_collab.federated.update import decode_state
-
-        previous, moved, begin = decode_state(state, self._form), {}, 0
-        for name in sorted(previous):
-            before = previous[name].double()
-            change = torch.from_numpy(summed.change[begin : begin + before.numel()])
-            moved[name] = (before + change.reshape(before.shape)).to(torch.float32)
-            begin += before.numel()
-        return finite(moved)
 
     def privacy(self, parties: Sequence[str]) -> dict[str, Any]:
         """The manifest's section on privacy, of a run whose rounds were merged of these parties."""
@@ -181,18 +160,6 @@ class StrategyMerge(Merge):
             given.append(Given(party=one.party, records=one.records, arrays=arrays))
         merged = self._strategy.merge(number, given)
         return encode_state({name: from_numpy(array) for name, array in merged.items()}), {}
-
-    def merge_sum(self, number: int, summed: Summed, state: bytes) -> bytes:
-        """As ``Merging``: the strategy is given the mean as if one party had all records."""
-        from torch import from_numpy
-
-        from sealtrain_collab.federated.engine import Given
-        from sealtrain_collab.federated.update import encode_state
-
-        arrays = {name: tensor.numpy() for name, tensor in self._moved(summed, state).items()}
-        all_parties = Given(party="all", records=summed.weight, arrays=arrays)
-        merged = self._strategy.merge(number, [all_parties])
-        return encode_state({name: from_numpy(array) for name, array in merged.items()})
 
 
 class PatientMerge(Merge):
