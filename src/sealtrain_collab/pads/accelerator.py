@@ -24,10 +24,17 @@ from sealtrain.errors import (
 from sealtrain_collab.channel.streams import dialled
 from sealtrain_collab.pads import wire
 from sealtrain_collab.pads.exact import ExactProduct
+from sealtrain_collab.pads.field import HALF
 from sealtrain_collab.pads.matrix import Direction, PublicMatrix
 from sealtrain_collab.pads.tensors import Later, elements, octets
 
-__all__ = ["Accelerator", "LocalAccelerator", "RemoteAccelerator", "expect_digest"]
+__all__ = [
+    "Accelerator",
+    "LocalAccelerator",
+    "RemoteAccelerator",
+    "expect_digest",
+    "expect_elements",
+]
 
 
 class Accelerator(Protocol):
@@ -48,7 +55,7 @@ class Accelerator(Protocol):
             elements: Centred int32, (t, n), t at least 1; they and the answer fit a message each.
 
         Returns:
-            Gives the answer: int32 (t, m), any numbers.
+            Gives the answer, int32 (t, m); ``expect_elements`` checks it before it is opened.
         """
         ...
 
@@ -181,3 +188,43 @@ def expect_digest(matrix: PublicMatrix, digest: bytes, *, of: str) -> None:
             got=digest[:32].hex(),
             expected=matrix.digest.hex(),
         )
+
+
+def expect_elements(values: object, like: torch.Tensor, *, of: str) -> torch.Tensor:
+    """See that another machine's numbers have the one form that an element has.
+
+    To be called before anything secret meets them. Then whether an answer is refused, and when,
+    depends on that machine's own numbers and on the secret vectors of the check, never on data
+    (spec/one-time-pads.md §4).
+
+    Args:
+        values: As they came.
+        like: int32, of the shape that was asked for.
+        of: Machine that sent them.
+
+    Returns:
+        ``values``.
+
+    Raises:
+        ProductAltered: They are no int32 tensor of this shape, or not all centred.
+    """
+    if not isinstance(values, torch.Tensor) or (
+        (values.dtype, values.shape, values.device, values.layout)
+        != (torch.int32, like.shape, like.device, torch.strided)
+    ):
+        raise _malformed(of, got="another type or shape")
+    least, most = values.aminmax()
+    if int(least) < -HALF or int(most) > HALF:
+        beyond = ((values < -HALF) | (values > HALF)).any(dim=1)
+        raise _malformed(of, got=f"{int(beyond.sum())} of {len(values)} rows altered")
+    return values
+
+
+def _malformed(of: str, *, got: str) -> ProductAltered:
+    return ProductAltered(
+        f"numbers of the {of} are no elements of the field",
+        check="elements",
+        got=got,
+        expected="int32 as asked for, each in [-(p - 1) / 2, (p - 1) / 2]",
+        hint="its machine is broken or hostile; train on another one",
+    )

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import torch
 
 from sealtrain.errors import AcceleratorUnreachable, SealtrainError
-from sealtrain_collab.pads.accelerator import Accelerator
+from sealtrain_collab.pads.accelerator import Accelerator, expect_elements
 from sealtrain_collab.pads.exact import ExactProduct, Float64
 from sealtrain_collab.pads.field import added, subtracted
 from sealtrain_collab.pads.freivalds import CHECKS, Freivalds
@@ -125,8 +125,12 @@ class _Work:
 
     @cached_property
     def product(self) -> torch.Tensor:
-        """U of the pad, which may be at work until then."""
-        return self.pad.product()
+        """U of the pad, which may be at work until then.
+
+        Raises:
+            ProductAltered: It is not made of elements.
+        """
+        return expect_elements(self.pad.product(), self.result, of="dealer")
 
 
 class UnderPads(OnePlace):
@@ -179,7 +183,7 @@ class UnderPads(OnePlace):
         """As ``Engine.product``.
 
         Raises:
-            ProductAltered: What came back was wrong.
+            ProductAltered: What came back was wrong, or has not the form of an answer.
             PadsRefused: There is no pad left.
             AcceleratorUnreachable: No answer.
         """
@@ -216,6 +220,7 @@ class UnderPads(OnePlace):
         with spent.on("waiting"):
             answer = asked()
         with spent.on("opening"):
+            answer = expect_elements(answer, work.result[part], of="accelerator")
             opened = subtracted(answer, product, out=work.result[part])
         with spent.on("checking"):
             self._freivalds.checked(matrix, direction, entries[part], opened)

@@ -61,8 +61,8 @@ def subtracted(
 ) -> torch.Tensor:
     """``left - right``, centred int32.
 
-    ``left`` may be any int32, as an accelerator sends it: a difference that int32 cannot hold wraps
-    around to another element, and the check of the product refuses that.
+    ``left`` is centred before anything is taken from it: all forms of an element give one result,
+    and no step depends on the sign or the size of the difference.
 
     Args:
         left: Any int32.
@@ -71,7 +71,7 @@ def subtracted(
     """
     if out is None:
         out = torch.empty_like(right, memory_format=torch.contiguous_format)
-    return _wrapped_in_runs(torch.sub, left, right, out)
+    return _wrapped_in_runs(_centred_difference, left, right, out)
 
 
 def centre_words(words: torch.Tensor) -> torch.Tensor:
@@ -89,6 +89,13 @@ def _wrapped_in_runs(
     for one, other, run in _runs(left.reshape(-1), right.reshape(-1), out.view(-1)):
         _wrap(step(one, other, out=run), beyond[: len(run)])
     return out
+
+
+def _centred_difference(
+    left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor
+) -> torch.Tensor:
+    out.copy_(left)
+    return _wrap(out, torch.empty_like(out)).sub_(right)
 
 
 def _runs(*values: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
