@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sealtrain_collab.travelling.bounds import epsilon_spent
-from sealtrain_collab.travelling.schedule import Plan, Rotation
+from sealtrain_collab.travelling.schedule import Places, Plan, Rotation
 
 if TYPE_CHECKING:
     from sealtrain.base.canonical import JsonValue
@@ -29,18 +29,34 @@ def left_by(log: RunLog) -> dict[str, Any] | None:
 
 
 def rotation_after(plan: Plan, log: RunLog) -> Rotation:
-    """Whose turn it is after what a log says."""
-    holders: dict[int, str] = {}
-    given: dict[str, int] = {}
+    """Whose turn it is after what a log says.
+
+    A log has the size and the order of trips, and from these follows which bytes each had. Trips
+    that are still open came to nothing, the last one first.
+    """
+    places = Places(holder.name for holder in plan.holders)
+    open_trips: dict[int, tuple[str, int, int]] = {}
+    lent = 0
     last: str | None = None
+
+    def came_to_nothing() -> None:
+        while open_trips:
+            places.refuse(*open_trips.popitem()[1])
+
     for entry in log.entries:
-        fields = entry["fields"]
-        if entry["event"] == "trip.lent":
-            holders[fields["trip"]] = fields["holder"]
-        elif entry["event"] == "trip.trained":
-            last = name = holders[fields["trip"]]
-            given[name] = given.get(name, 0) + fields["tokens"] * plan.program.token_bytes
-    return Rotation(plan, given, len(holders), last)
+        event, fields = entry["event"], entry["fields"]
+        if event == "trip.lent":
+            holder, size = fields["holder"], fields["end"] - fields["start"]
+            open_trips[fields["trip"]] = (holder, places.lend(holder, size), size)
+            lent += 1
+        elif event == "trip.trained":
+            last = open_trips.pop(fields["trip"])[0]
+        elif event == "trip.refused":
+            places.refuse(*open_trips.pop(fields["trip"]))
+        elif event == "travel.taken-over":
+            came_to_nothing()
+    came_to_nothing()
+    return Rotation(plan, places, lent, last)
 
 
 def spent_of(plan: Plan, log: RunLog) -> dict[str, JsonValue] | None:

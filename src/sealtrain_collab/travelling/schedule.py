@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -13,7 +13,7 @@ from sealtrain.base.models import OwnerName, StrictModel, load_model
 from sealtrain.errors import DataInvalid
 from sealtrain_collab.travelling.programs import AnySettings
 
-__all__ = ["HolderPlan", "Plan", "Rotation", "Trip"]
+__all__ = ["HolderPlan", "Places", "Plan", "Rotation", "Trip"]
 
 _MAX_REFUSALS = 2
 
@@ -123,6 +123,44 @@ class Trip:
         return self.end - self.start
 
 
+class Places:
+    """Where the next chunk of each holder begins, so that no byte is trained on twice.
+
+    The next trip is lent while one is at work. So a trip may be refused when the bytes behind its
+    own are lent already: its place is then used up, and nothing asks for these bytes again. The
+    place of a trip that none follows is given back.
+
+    Args:
+        names: Of the holders.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._next = dict.fromkeys(names, 0)
+        self._given = dict(self._next)
+
+    @property
+    def given(self) -> dict[str, int]:
+        """Bytes of each holder that were trained on or may be, by name."""
+        return dict(self._given)
+
+    def next(self, holder: str) -> int:
+        """First byte of the holder's next chunk."""
+        return self._next[holder]
+
+    def lend(self, holder: str, size: int) -> int:
+        """Take the place of a trip; returns its first byte."""
+        offset = self._next[holder]
+        self._next[holder] += size
+        self._given[holder] += size
+        return offset
+
+    def refuse(self, holder: str, offset: int, size: int) -> None:
+        """Nothing of a trip counts. Its place is given back if no later trip is lent behind it."""
+        self._given[holder] -= size
+        if self._next[holder] == offset + size:
+            self._next[holder] = offset
+
+
 class Rotation:
     """Deals out trips until every holder has given what it may.
 
@@ -131,7 +169,7 @@ class Rotation:
 
     Args:
         plan: Of the run.
-        given: Bytes that holders gave before this rotation began.
+        places: Where holders' chunks begin after what came before this rotation.
         number: Of the next trip.
         after: Holder whose chunk was trained on last, so that a run goes on as it would have.
     """
@@ -139,13 +177,13 @@ class Rotation:
     def __init__(
         self,
         plan: Plan,
-        given: Mapping[str, int] | None = None,
+        places: Places | None = None,
         number: int = 0,
         after: str | None = None,
     ) -> None:
         self._plan = plan
-        self._given = dict.fromkeys((holder.name for holder in plan.holders), 0) | dict(given or {})
-        self._refusals = dict.fromkeys(self._given, 0)
+        self._places = places or Places(holder.name for holder in plan.holders)
+        self._refusals = dict.fromkeys((holder.name for holder in plan.holders), 0)
         self._number = number
         names = [holder.name for holder in plan.holders]
         self._turn = 0 if after is None else names.index(after) + 1
@@ -153,7 +191,7 @@ class Rotation:
     @property
     def given(self) -> dict[str, int]:
         """Bytes that each holder gave or was asked for, by name."""
-        return dict(self._given)
+        return self._places.given
 
     @property
     def number(self) -> int:
@@ -170,18 +208,17 @@ class Rotation:
         for _ in plan.holders:
             one = plan.holders[self._turn % len(plan.holders)]
             self._turn += 1
-            left = min(plan.limit(one) - self._given[one.name], self._budget())
+            left = min(plan.limit(one) - self._places.next(one.name), self._budget())
             size = min(plan.chunk_bytes, left - left % plan.program.step_bytes)
             if size and self._refusals[one.name] < _MAX_REFUSALS:
                 start = half * (plan.buffer_bytes // 2)
                 trip = Trip(
                     number=self._number,
                     holder=one.name,
-                    offset=self._given[one.name],
+                    offset=self._places.lend(one.name, size),
                     start=start,
                     end=start + size,
                 )
-                self._given[one.name] += size
                 self._number += 1
                 return trip
         return None
@@ -191,13 +228,13 @@ class Rotation:
         plan = self._plan
         if plan.max_steps is None:
             return plan.chunk_bytes
-        return plan.max_steps * plan.program.step_bytes - sum(self._given.values())
+        return plan.max_steps * plan.program.step_bytes - sum(self._places.given.values())
 
     def went_well(self, trip: Trip) -> None:
         """The chunk of a trip was trained on."""
         self._refusals[trip.holder] = 0
 
     def refuse(self, trip: Trip) -> None:
-        """Nothing of a trip counts."""
-        self._given[trip.holder] -= trip.size
+        """Nothing of a trip counts (``Places.refuse``)."""
+        self._places.refuse(trip.holder, trip.offset, trip.size)
         self._refusals[trip.holder] += 1
