@@ -537,6 +537,10 @@ class EgressRefused(Refused):
     """The run tried to write, send or start something that the release policy does not name."""
 
 
+class ForkRefused(Refused):
+    """A forked process would use a counter, and the key under it, of the process it came from."""
+
+
 class PadsRefused(Refused):
     """A one-time pad is missing, or would be used twice."""
 

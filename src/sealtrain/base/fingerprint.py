@@ -11,6 +11,8 @@ from typing import Final
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from sealtrain.base.oneprocess import OneProcess
+
 __all__ = ["PIECE_BYTES", "ZEROS", "Fingerprint", "pieces"]
 
 PIECE_BYTES: Final = 1 << 18
@@ -31,10 +33,16 @@ class Fingerprint:
     def __init__(self, key: bytes) -> None:
         self._mac = AESGCM(key)
         self._tags = hashlib.sha256()
+        self._process = OneProcess("a fingerprint")
         self.size = 0
 
     def take(self, piece: bytes | memoryview) -> None:
-        """Take the next piece: ``PIECE_BYTES``, or what is left."""
+        """Take the next piece: ``PIECE_BYTES``, or what is left.
+
+        Raises:
+            ForkRefused: Another process began it.
+        """
+        self._process.require()
         place = self.size.to_bytes(12, "big")
         self._tags.update(self._mac.encrypt(place, b"", piece))
         self.size += len(piece)

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
+from sealtrain.base.oneprocess import OneProcess
 from sealtrain.errors import ChunkDamaged, FileTruncated, LimitExceeded, WrongKey
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ _PREFIX = b"c2sp.org/chunked-encryption@v1+"
 class ChunkCipher:
     """AEAD key and nonce sequence of one payload; safe to use from several threads."""
 
-    __slots__ = ("_aead", "_base", "_permit", "commitment", "salt")
+    __slots__ = ("_aead", "_base", "_permit", "_process", "commitment", "salt")
 
     def __init__(
         self, key: bytes, salt: bytes, context: bytes, permit: Permit | None = None
@@ -78,6 +79,7 @@ class ChunkCipher:
         self._aead = AESGCM(okm[: len(key)])
         self._base = int.from_bytes(okm[len(key) : len(key) + NONCE_BYTES], "big")
         self._permit = permit
+        self._process = OneProcess("a sealed file's chunks")
         self.salt = bytes(salt)
         self.commitment = okm[len(key) + NONCE_BYTES :]
 
@@ -114,7 +116,12 @@ class ChunkCipher:
         return self.salt + self.commitment
 
     def seal(self, index: int, plain: memoryview, out: memoryview) -> None:
-        """Encrypt chunk ``index``; ``out`` is 16 bytes longer than ``plain``."""
+        """Encrypt chunk ``index``; ``out`` is 16 bytes longer than ``plain``.
+
+        Raises:
+            ForkRefused: Another process drew the salt. It opens chunks all the same.
+        """
+        self._process.require()
         self._ask()
         nonce = (self._base ^ index).to_bytes(NONCE_BYTES, "big")
         self._aead.encrypt_into(nonce, plain, None, out)
@@ -126,7 +133,11 @@ class ChunkCipher:
             index: Number of the first chunk.
             plain: n · 16384 bytes.
             out: n · 16400 bytes.
+
+        Raises:
+            ForkRefused: As ``seal``.
         """
+        self._process.require()
         self._ask()
         base, encrypt = self._base, self._aead.encrypt_into
         position = 0

@@ -15,6 +15,7 @@ from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
+from sealtrain.base.oneprocess import OneProcess
 from sealtrain.base.secret import Random
 from sealtrain.errors import UsageError
 from sealtrain.sealing.chunked import SALT_BYTES, ChunkCipher, sealed_size
@@ -82,6 +83,7 @@ class SealedWriter(io.RawIOBase):
             DataInvalid, LimitExceeded, UsageError: The context or a stanza is not acceptable.
         """
         self._finished: SealedFileInfo | None = None
+        self._process = OneProcess("a sealed file")
         core = context.to_core()
         self._keys = FileKeys(data_key, core)
         self._core = core
@@ -116,7 +118,12 @@ class SealedWriter(io.RawIOBase):
         return self._written - before
 
     def writelines(self, lines: Iterable[ReadableBuffer], /) -> None:
-        """Encrypt buffers one after another; each stays as it is until this returns."""
+        """Encrypt buffers one after another; each stays as it is until this returns.
+
+        Raises:
+            ForkRefused: Another process began the file.
+        """
+        self._process.require()
         if self.closed or self._finished:
             raise ValueError("write to a finished sealed file")
         self._absorb(self._counted(lines))
@@ -126,7 +133,9 @@ class SealedWriter(io.RawIOBase):
 
         Raises:
             UsageError: The writer was abandoned.
+            ForkRefused: As ``writelines``.
         """
+        self._process.require()
         if self._finished:
             return self._finished
         if self.closed:

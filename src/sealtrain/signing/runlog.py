@@ -20,6 +20,7 @@ from typing import Self
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
+from sealtrain.base.oneprocess import OneProcess
 from sealtrain.errors import DataInvalid, LimitExceeded, RunLogBroken
 
 __all__ = ["MAX_ENTRIES", "MAX_ENTRY_BYTES", "RunLog", "verify"]
@@ -43,6 +44,7 @@ class RunLog:
         self._head = _first_head(run_id)
         self._entries: list[dict[str, JsonValue]] = []
         self._lock = threading.Lock()
+        self._process = OneProcess("a run's log")
 
     @classmethod
     def restore(cls, run_id: str, entries: Iterable[JsonValue], *, head: str | None = None) -> Self:
@@ -73,7 +75,9 @@ class RunLog:
         Raises:
             DataInvalid: The event's name or a field cannot be written.
             LimitExceeded: The entry or the log is too long.
+            ForkRefused: Another process keeps the log.
         """
+        self._process.require()
         if not _EVENT.fullmatch(event):
             raise DataInvalid("run log event has no valid name", expected=_EVENT.pattern)
         with self._lock:

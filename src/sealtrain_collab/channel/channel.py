@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from sealtrain.base.canonical import JsonValue
+from sealtrain.base.oneprocess import OneProcess
 from sealtrain.base.secret import Secret
 from sealtrain.errors import ChannelBroken, ChannelCut, PeerUnreachable
 from sealtrain_collab.channel.frames import (
@@ -46,6 +47,7 @@ class AttestedChannel:
         self._socket = sock
         self._sends = sends
         self._receives = receives
+        self._process = OneProcess("the secret of a channel")
         self._export: Secret | None = keys.export
         self.peer: Peer = keys.peer
         """The peer."""
@@ -57,6 +59,7 @@ class AttestedChannel:
 
         Raises:
             ChannelBroken: The channel is closed.
+            ForkRefused: Another process opened the channel.
             PeerUnreachable: The other side does not take it in time.
         """
         self._sends.send(message)
@@ -100,7 +103,9 @@ class AttestedChannel:
 
         Raises:
             ChannelBroken: It was given, or the channel is closed.
+            ForkRefused: Another process opened the channel.
         """
+        self._process.require()
         key, self._export = self._export, None
         if key is None:
             raise ChannelBroken(

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
+from sealtrain.base.oneprocess import OneProcess
 from sealtrain.base.secret import Secret
 from sealtrain.errors import ChannelBroken, LimitExceeded, PeerUnreachable
 from sealtrain_collab.channel.streams import (
@@ -53,8 +54,10 @@ class _Direction:
         self._key: Secret | None = key
         self._aead = AESGCM(key.reveal())
         self._number = 0
+        self._process = OneProcess("frames of a channel")
 
     def next(self) -> tuple[AESGCM, bytes]:
+        self._process.require()
         if self._key is None:
             raise ChannelBroken("the channel is closed", check="channel", hint="open a new one")
         if self._number >= _MAX_FRAMES:
@@ -70,6 +73,7 @@ class _Direction:
         return self._aead, nonce
 
     def ratchet(self) -> None:
+        self._process.require()
         if self._key is None:
             raise ChannelBroken("the channel is closed", check="channel", hint="open a new one")
         self._key = derive_next(self._key, b"ratchet")
@@ -82,7 +86,10 @@ class _Direction:
 
     @property
     def open(self) -> bool:
-        return self._key is not None
+        return self._key is not None and self._process.here
+
+    def require(self) -> None:
+        self._process.require()
 
 
 class FrameWriter:
@@ -99,8 +106,10 @@ class FrameWriter:
 
         Raises:
             ChannelBroken: The channel is closed.
+            ForkRefused: Another process opened the channel.
             PeerUnreachable: The other side does not take it.
         """
+        self._direction.require()
         view = memoryview(message).cast("B")
         with self._lock:
             starts = range(0, max(len(view), 1), MAX_PLAINTEXT)
@@ -112,8 +121,9 @@ class FrameWriter:
         """Send an empty frame of a type that carries no message.
 
         Raises:
-            ChannelBroken, PeerUnreachable: As ``send``.
+            ChannelBroken, ForkRefused, PeerUnreachable: As ``send``.
         """
+        self._direction.require()
         with self._lock:
             self._write_frame(kind, b"")
             if kind == RATCHET:
@@ -123,7 +133,7 @@ class FrameWriter:
 
     @property
     def open(self) -> bool:
-        """Whether anything can still be sent."""
+        """Whether anything can still be sent, by this process."""
         return self._direction.open
 
     def forget(self) -> None:

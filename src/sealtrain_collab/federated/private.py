@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.digests import sha256_hex
+from sealtrain.base.oneprocess import OneProcess
 from sealtrain.errors import PrivacyBroken, RecipeInvalid, RecordInvalid, UpdateRefused, UsageError
 from sealtrain.training.checkpoints.kernels import deterministic
 from sealtrain.training.checkpoints.randomness import seed_of, undisturbed
@@ -160,6 +161,7 @@ class PatientRounds:
         self._learner, self._recipe, self._at_once = learner, recipe, at_once
         self._max_norm, self._seed = promised.max_norm, seed
         self._given: dict[int, tuple[str, float]] = {}
+        self._process = OneProcess("the coins of rounds")
         self._noise = noise.derive("patients")
         self._encode = text_encoder(recipe, learner.tokenizer)
         by_patient: dict[str, Rows] = {}
@@ -194,7 +196,9 @@ class PatientRounds:
 
         Raises:
             PrivacyBroken: The round was given for another adapter or rate: its coins are used.
+            ForkRefused: Another process learns.
         """
+        self._process.require()
         import numpy as np
         import torch
 
@@ -274,6 +278,7 @@ class PrivateMerging:
         self._optimizer: Any = None
         self._weights: dict[str, Tensor] = {}
         self._last = 0
+        self._process = OneProcess("noise of rounds")
 
     def merge(
         self,
@@ -295,7 +300,9 @@ class PrivateMerging:
             PrivacyBroken: A round that was merged, or one beyond the plan.
             UpdateRefused: A sum that no clipped gradients can have.
             UsageError: No party took part.
+            ForkRefused: Another process merges.
         """
+        self._process.require()
         import torch
 
         plan = self._plan

@@ -6,7 +6,6 @@ is refused: storing its secret, pickling it, reading it in a forked process. A c
 
 from __future__ import annotations
 
-import os
 import secrets
 import threading
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any, Final, Self
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from sealtrain.base.oneprocess import OneProcess
 from sealtrain.base.secret import Secret
 from sealtrain.errors import PadsRefused
 from sealtrain.keys.derive import derive
@@ -74,6 +74,7 @@ class MaskStream:
         self._encrypted = keystream(key)
         self._width = width
         self._words_left = max_words
+        self._process = OneProcess("pads", refusal=PadsRefused)
         self.position = 0
         """Rows read so far."""
 
@@ -81,8 +82,9 @@ class MaskStream:
         """The next rows: int32, (count, width).
 
         Raises:
-            PadsRefused: The stream is at its end.
+            PadsRefused: The stream is at its end, or another process began it.
         """
+        self._process.require()
         wanted = count * self._width
         words = self._words(wanted)
         while words.numel() < wanted:  # a word in 2**31 is skipped
@@ -138,7 +140,7 @@ class Masks(OnePlace):
         self._secret = secret
         self._purpose = purpose
         self._streams: dict[tuple[bytes, Direction], MaskStream] = {}
-        self._process = os.getpid()
+        self._process = OneProcess("pads", refusal=PadsRefused)
         self._lock = threading.Lock()
 
     def position(self, matrix: PublicMatrix, direction: Direction) -> int:
@@ -147,6 +149,7 @@ class Masks(OnePlace):
         Raises:
             PadsRefused: This process was forked from the one that began.
         """
+        self._process.require()
         with self._lock:
             return self._stream(matrix, direction).position
 
@@ -158,18 +161,13 @@ class Masks(OnePlace):
         Raises:
             PadsRefused: As ``position``, or the stream is at its end.
         """
+        self._process.require()
         with self._lock:
             stream = self._stream(matrix, direction)
             first = stream.position
             return first, stream.rows(count)
 
     def _stream(self, matrix: PublicMatrix, direction: Direction) -> MaskStream:
-        if os.getpid() != self._process:
-            raise PadsRefused(
-                "a forked process asked for pads of the process it came from",
-                check="pads",
-                hint="begin in each process by itself, after forking",
-            )
         name = (matrix.digest, direction)
         if name not in self._streams:
             key = derive(self._secret, self._purpose, matrix.digest.hex(), direction)

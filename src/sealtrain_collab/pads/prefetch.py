@@ -13,7 +13,6 @@ that followed last time, while the guest does something else.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from typing import Final
 
 import torch
 
+from sealtrain.base.oneprocess import OneProcess
 from sealtrain.errors import PadsRefused
 from sealtrain_collab.pads.masks import Masks, OnePlace
 from sealtrain_collab.pads.matrix import Direction, PublicMatrix
@@ -87,7 +87,7 @@ class Prefetch(OnePlace):
 
     def __init__(self, masks: Masks, supplier: Supplier, room: int = PREFETCH_BYTES) -> None:
         self._masks, self._supplier, self._room = masks, supplier, room
-        self._process = os.getpid()
+        self._process = OneProcess("pads", refusal=PadsRefused)
         self._lines: dict[_Name, _Line] = {}
         self._follows: dict[_Name, _Name] = {}
         self._last: _Name | None = None
@@ -113,12 +113,7 @@ class Prefetch(OnePlace):
             PadsRefused: There are none, or this process may not have any.
             SealtrainError: As the supplier, also of an earlier request.
         """
-        if os.getpid() != self._process:  # (2) before any lock, which may be held for ever here
-            raise PadsRefused(
-                "a forked process asked for pads of the process it came from",
-                check="pads",
-                hint="begin in each process by itself, after forking",
-            )
+        self._process.require()  # (2)
         with self._taking:
             return self._taken((matrix.digest, direction), matrix, rows)
 

@@ -13,7 +13,7 @@ import struct
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.encoding import from_base64, from_hex, to_base64
 from sealtrain.base.fingerprint import PIECE_BYTES, ZEROS, Fingerprint, pieces
+from sealtrain.base.oneprocess import OneProcess
 from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import (
     CapabilityRefused,
@@ -69,6 +70,10 @@ class WriteCapability:
     start: int
     end: int
     secret: Secret
+    _process: OneProcess = field(
+        default_factory=lambda: OneProcess("a write capability"),
+        init=False, repr=False, compare=False,
+    )  # fmt: skip
 
     @classmethod
     def make(cls, trip: int, start: int, end: int, random: Random) -> WriteCapability:
@@ -116,7 +121,12 @@ class WriteCapability:
         return cls(id=value["id"], trip=numbers[0], start=numbers[1], end=numbers[2], secret=secret)
 
     def key(self, direction: str) -> Secret:
-        """The key of ``"write"``, ``"receipt"`` or ``"fingerprint"``."""
+        """The key of ``"write"``, ``"receipt"`` or ``"fingerprint"``, for one use.
+
+        Raises:
+            ForkRefused: Another process made or read the capability.
+        """
+        self._process.require()
         info = _LABEL + direction.encode()
         return Secret(HKDFExpand(hashes.SHA256(), 32, info).derive(self.secret.reveal()))
 

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from sealtrain.base.files import locked, read_bounded, sync, system_failure
 from sealtrain.base.models import Hex64, StrictModel, load_json
+from sealtrain.base.oneprocess import OneProcess
 from sealtrain.errors import (
     AlreadyExists,
     CheckpointRefused,
@@ -91,6 +92,7 @@ class GivenTrips:
         before: Iterable[Write] = (),
     ) -> None:
         self.bounds = bounds
+        self._process = OneProcess("what a holder gave")
         self._run_id, self._remember = run_id, remember
         self._reached = 0
         self._trips: dict[int, int] = {}
@@ -138,7 +140,9 @@ class GivenTrips:
         Raises:
             DataInvalid: A trip that it served before, or one before that, or of another run.
             LimitExceeded: More than this holder gives.
+            ForkRefused: Another process counts it.
         """
+        self._process.require()
         self._expect(run_id)
         after = self._next_trip()
         if trip < after:
@@ -239,6 +243,7 @@ class GivenFile:
         self._lines, self._mac = 0, bytes(32)
         self._asked_line = self._asked_trip = 0
         self._file: BinaryIO | None = None
+        self._process = OneProcess("the file of what a holder gave")
 
     def read(self, anchored: Anchor | None) -> list[Write]:
         """Writes of earlier processes of this holder, in their order.
@@ -319,6 +324,7 @@ class GivenFile:
             self._file.close()
 
     def _add(self, write: Write, *, durable: bool) -> None:
+        self._process.require()  # a lock of a file is its children's too
         if self._file is None:
             raise UsageError("the file of what was given is not open", hint="read it first")
         self._mac = self._next(write)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from sealtrain.base.oneprocess import OneProcess
 from sealtrain.errors import StorageFailed
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
@@ -66,6 +67,7 @@ class CheckpointSaver:
         self._on_sealed = on_sealed
         self._keep = keep
         self._anchored = anchored
+        self._process = OneProcess("a run's checkpoints")
         self._staging = _Staging()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
@@ -83,8 +85,10 @@ class CheckpointSaver:
 
         Raises:
             CheckpointRefused: The state holds something else.
+            ForkRefused: Another process counts them.
             SealtrainError: The checkpoint before failed.
         """
+        self._process.require()
         self.flush()
         begun = time.monotonic()
         layout = lay_out(state)

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
+from sealtrain.base.oneprocess import OneProcess
 from sealtrain.base.secret import Secret
 from sealtrain.errors import ChannelBroken
 
@@ -61,8 +62,10 @@ class _Direction:
         self._aead = AESGCM(key.reveal())
         self._number = 0
         self._limit = frames_per_key
+        self._process = OneProcess("frames of a wire")
 
     def _next(self) -> bytes:
+        self._process.require()
         if self._key is None:
             raise ChannelBroken("the wire is closed", check="wire", hint="connect again")
         if self._number == self._limit:
@@ -98,6 +101,7 @@ class Sealer(_Direction):
 
         Raises:
             ChannelBroken: The wire is closed.
+            ForkRefused: Another process connected the wire.
         """
         size = len(plain)
         nonce = self._next()
