@@ -1,6 +1,8 @@
 """Write the second verifier in one file each: ``verify/verify.html`` and the report's script.
 
 The page works from disk, offline; the script is what a report carries to verify itself.
+Beside them it writes what the verifier and the console's scripts have from the package: the schema
+of locked recipes, and the table of visible characters.
 
 Each module of ``verify/`` becomes a function that returns what it exports; imports become names
 taken from those. ``--check`` writes nothing and fails where the file is not the current one.
@@ -17,6 +19,7 @@ import sys
 from pathlib import Path
 
 from locked_schema import locked_schema
+from sealtrain.base.visible import fault_pattern
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "verify"
@@ -24,6 +27,8 @@ PAGE = FOLDER / "verify.html"
 SCRIPT = ROOT / "src/sealtrain/manifest/verifier.js"
 LOOK = ROOT / "src/sealtrain/manifest/look.css"
 SCHEMA = FOLDER / "recipeschema.js"
+CHARACTERS = FOLDER / "characters.js"
+CONSOLE_CHARACTERS = ROOT / "src/sealtrain/web/static/characters.js"
 PUBLISHED = ROOT / "spec/schema/recipe.schema.json"
 ENTRY, EMBEDDED = "page.js", "embedded.js"
 
@@ -100,14 +105,39 @@ def schema_module() -> str:
     )
 
 
+def _characters(export: str) -> str:
+    pattern = fault_pattern(lambda code: f"\\u{{{code:x}}}")
+    return (
+        "// What the table of visible characters does not admit (spec/key-release.md §1): written\n"
+        "// by tools/verifier_page.py from src/sealtrain/base/visible.py.\n"
+        f"\n{export}const HIDDEN =\n  /{pattern}/gu;\n\n"
+        "/** Text for people: what the table does not admit is shown by number. */\n"
+        f"{export}const escapeHidden = (text) =>\n"
+        "  String(text).replace(HIDDEN, (found) => "
+        "`\\\\u{${found.codePointAt(0).toString(16)}}`);\n"
+    )
+
+
+def characters_module() -> str:
+    """The table as a module of the second verifier."""
+    return _characters("export ")
+
+
+def characters_script() -> str:
+    """The table as a script of the console."""
+    return _characters("")
+
+
 def main() -> int:
-    """Write schema, page and script, or compare them."""
+    """Write schema, table, page and script, or compare them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail where it differs")
     check = parser.parse_args().check
-    # Page and script hold the schema, so it comes first.
+    # Page and script hold schema and table, so these come first.
     for path, text_of in (
         (SCHEMA, schema_module),
+        (CHARACTERS, characters_module),
+        (CONSOLE_CHARACTERS, characters_script),
         (PAGE, page),
         (SCRIPT, lambda: script(EMBEDDED)),
     ):

@@ -1,6 +1,7 @@
 // A report that verifies itself: the manifest and the trust file that lie in the page, checked here.
 
 import { Refusal, fromBase64 } from "./bytes.js";
+import { escapeHidden } from "./characters.js";
 import { readTrust, verify } from "./verify.js";
 
 const MARKS = { passed: "✓", failed: "✗", "not-done": "–", "not-checked": "?" };
@@ -9,7 +10,7 @@ const box = document.getElementById("self-check");
 
 function say(verdict, text) {
   box.dataset.verdict = verdict;
-  document.getElementById("self-verdict").textContent = text;
+  document.getElementById("self-verdict").textContent = escapeHidden(text);
 }
 
 function rowOf({ name, title, outcome, code, detail }) {
@@ -21,7 +22,7 @@ function rowOf({ name, title, outcome, code, detail }) {
   for (const [kind, text] of Object.entries(parts)) {
     const part = document.createElement("span");
     part.className = kind;
-    part.textContent = text;
+    part.textContent = escapeHidden(text);
     row.append(part);
   }
   return row;

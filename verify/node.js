@@ -8,6 +8,7 @@ import path from "node:path";
 import { pathToFileURL } from "node:url";
 
 import { Refusal } from "./bytes.js";
+import { HIDDEN } from "./characters.js";
 import { readTrust, verify } from "./verify.js";
 
 /** Everything below a folder, as `verify` takes it. Links are not followed. */
@@ -28,6 +29,14 @@ export async function filesBelow(folder) {
   return found;
 }
 
+/** A value as JSON in characters that show; the others as JSON's escapes. */
+function shown(value, indent) {
+  const escape = (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  const written = (found) => found.split("").map(escape).join("");
+  const lines = JSON.stringify(value, null, indent).split("\n");
+  return lines.map((line) => line.replace(HIDDEN, written)).join("\n");
+}
+
 async function main([manifest, trust, ...rest]) {
   if (!trust || (rest.length && (rest[0] !== "--artefacts" || rest.length !== 2))) {
     console.error("usage: node verify/node.js MANIFEST TRUST [--artefacts FOLDER]");
@@ -38,14 +47,14 @@ async function main([manifest, trust, ...rest]) {
     given = readTrust(await readFile(trust));
   } catch (error) {
     if (!(error instanceof Refusal)) throw error;
-    console.log(JSON.stringify({ error: { code: error.code, message: error.message } }));
+    console.log(shown({ error: { code: error.code, message: error.message } }));
     return 2;
   }
   const artefacts = rest.length ? await filesBelow(rest[1]) : null;
   const now = Math.floor(Date.now() / 1000);
   const report = await verify(await readFile(manifest), given, { artefacts, now });
   const { verdict, check, code, checks } = report;
-  console.log(JSON.stringify({ verdict, check, code, checks }, null, 1));
+  console.log(shown({ verdict, check, code, checks }, 1));
   return { verified: 0, refused: 3 }[verdict] ?? 1;
 }
 

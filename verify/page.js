@@ -1,6 +1,7 @@
 // The page: files in, checks out. Text of a manifest is only ever set as text.
 
 import { Refusal } from "./bytes.js";
+import { escapeHidden } from "./characters.js";
 import { readTrust, verify } from "./verify.js";
 
 const MARKS = { passed: "✓", failed: "✗", "not-done": "–", "not-checked": "?" };
@@ -8,7 +9,7 @@ const WORDS = { passed: "passed", failed: "failed", "not-done": "not done", "not
 const given = { manifest: null, trust: null, artefacts: null };
 
 function show(id, value) {
-  document.getElementById(id).textContent = value;
+  document.getElementById(id).textContent = escapeHidden(value);
 }
 
 function verdictText({ verdict, check, code, manifest }) {
@@ -23,7 +24,7 @@ function rowOf({ name, title, outcome, detail, code }) {
   row.dataset.check = name;
   row.dataset.outcome = outcome;
   for (const cell of [`${MARKS[outcome]} ${WORDS[outcome]}`, title, name, code ?? "", detail]) {
-    row.insertCell().textContent = cell;
+    row.insertCell().textContent = escapeHidden(cell);
   }
   return row;
 }
@@ -31,7 +32,7 @@ function rowOf({ name, title, outcome, detail, code }) {
 function listLimits(manifest) {
   const items = (manifest?.predicate.limits ?? []).map(({ id, text }) => {
     const item = document.createElement("li");
-    item.textContent = `${id}: ${text}`;
+    item.textContent = escapeHidden(`${id}: ${text}`);
     return item;
   });
   if (given.artefacts === null) {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.attest.dstack.keccak import keccak256
 from sealtrain.base.canonical import parse_json
-from sealtrain.base.encoding import printable
+from sealtrain.base.visible import escape_hidden
 from sealtrain.errors import ChainRefused, ChainUnreachable, SealtrainError
 from sealtrain_chain.node import Node
 from sealtrain_chain.proof import require_extra
@@ -299,7 +299,7 @@ def _refused(why: str) -> ChainRefused:
     return ChainRefused(
         "the contract on the chain refuses this",
         check="chain contract",
-        got=printable(why, 300),
+        got=escape_hidden(why, 300),
         hint="nothing was changed: sealtrain chain status shows nonces, owners and thresholds",
     )
 

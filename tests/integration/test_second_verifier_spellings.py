@@ -35,6 +35,17 @@ TEXTS = (
     "caf\u00e9",
     "cafe\u0301",
     "\u212b",
+    "Gr\u00f6\u00dfe",
+    "\u03a9 \u2264 3",
+    "\u0436\u0438",
+    "\u6f22\u5b57",
+    "\u30c7\u30fc\u30bf",
+    "\uac00",
+    "a\u0323\u0301",
+    "a\u0323\u0301\u0300",
+    "\u05d0\u05d1",
+    "\uff41",
+    "\u2800",
     "\U0001f9ec",
     "\U0001faf8",  # of Unicode 15
     "\U0001fadf",  # of Unicode 16

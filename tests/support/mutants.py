@@ -217,9 +217,9 @@ class DataUses:
     }
     TOO_MUCH: ClassVar[tuple[dict[str, Any], ...]] = (
         {"purposes": ["x" * 200], "categories": ["x" * 100], "legal_basis_note": "x" * 500},
-        {"purposes": ["\U0001f9ec" * 200]},
+        {"purposes": ["\u6f22" * 200]},
         {"purposes": ["x" * 201]},
-        {"purposes": ["\U0001f9ec" * 201]},
+        {"purposes": ["\u6f22" * 201]},
         {"purposes": [str(number) for number in range(16)]},
         {"purposes": [str(number) for number in range(17)]},
         {"categories": ["x" * 101]},

@@ -15,6 +15,7 @@ from sealtrain.attest.registry import TEES
 from sealtrain.attest.roots import X509_ERRORS, quiet
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.digests import sha256_hex
+from sealtrain.base.visible import escape_hidden
 
 __all__ = ["CPU", "Field", "certificate_fields", "on_off", "rows_of", "shortened", "time_of"]
 
@@ -56,9 +57,9 @@ def on_off(state: bool) -> str:
 
 
 def shortened(value: str) -> str:
-    """A value for people: the ends of long hex, the beginning of long text, nothing invisible."""
+    """A value in visible characters: the ends of long hex, the beginning of long text."""
     text = _LONG_HEX.sub(lambda found: f"{found[0][:_HEAD]}…{found[0][-_TAIL:]}", value)
-    text = "".join(char if char.isprintable() else "�" for char in text)
+    text = escape_hidden(text)
     return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
 
 

@@ -7,7 +7,7 @@ import binascii
 
 from sealtrain.errors import DataInvalid
 
-__all__ = ["from_base64", "from_hex", "printable", "to_base64"]
+__all__ = ["from_base64", "from_hex", "to_base64"]
 
 
 def to_base64(data: bytes) -> str:
@@ -51,10 +51,3 @@ def _sized(data: bytes, length: int | None) -> bytes:
             "value has the wrong length", got=f"{len(data)} bytes", expected=f"{length} bytes"
         )
     return data
-
-
-def printable(text: str, limit: int | None = None) -> str:
-    """``text`` with a question mark for each control character, cut at ``limit`` characters."""
-    if (cut := text[:limit]).isprintable():
-        return cut
-    return "".join(letter if letter.isprintable() else "?" for letter in cut)

@@ -68,10 +68,10 @@ def printable(text: str) -> str:
     """Return ``text`` if every character can be seen.
 
     Raises:
-        ValueError: A control or format character, or a space other than U+0020 (``is_visible``).
+        ValueError: A character that the table of visible ones does not admit (``is_visible``).
     """
     if not is_visible(text):
-        raise ValueError("text holds a character that cannot be seen")
+        raise ValueError("text holds a character that is not in the table of visible ones")
     return text
 
 

@@ -13,7 +13,7 @@ import logging
 from typing import Any, Final, Literal
 
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.base.encoding import printable
+from sealtrain.base.visible import escape_hidden
 from sealtrain.errors import UsageError
 
 __all__ = ["REQUEST_LOG", "LogFormat", "configure", "log_format_of", "request_line"]
@@ -45,7 +45,7 @@ class _Lines(logging.Formatter):
             return json.dumps(line, ensure_ascii=True)
         shown = [f"{key}={value}" for key, value in line.items() if value is not None]
         text = " ".join([line["time"], line["level"], line["logger"], line["message"], *shown[4:]])
-        return printable(text)
+        return escape_hidden(text)
 
 
 def configure(form: LogFormat) -> None:

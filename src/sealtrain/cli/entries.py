@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sealtrain.base.encoding import printable
+from sealtrain.base.visible import escape_hidden
 from sealtrain.cli.output import Json, emit, table
 from sealtrain.errors import AnswerInvalid, UsageError
 
@@ -93,7 +93,7 @@ def _summary(body: dict[str, object]) -> str:
     """The fields of an entry that its readers look for."""
     named = ("owner", "decision", "code", "run_id", "dataset_id", "recipe_hash")
     shown = [
-        f"{key}={printable(str(body[key]), 100 if key in _WHOLE else 16)}"
+        f"{key}={escape_hidden(str(body[key]), 100 if key in _WHOLE else 16)}"
         for key in named
         if body.get(key)
     ]

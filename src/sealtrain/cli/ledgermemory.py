@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from sealtrain.base.encoding import printable
 from sealtrain.base.files import read_bounded
+from sealtrain.base.visible import escape_hidden
 from sealtrain.errors import UsageError
 from sealtrain.ledger.witness import read_memory
 from sealtrain.manifest.trust import load_trust
@@ -46,4 +46,4 @@ def given(
 
 def plain(text: str) -> str:
     """Text from an untrusted file, safe for a terminal."""
-    return printable(text, 500)
+    return escape_hidden(text, 500)

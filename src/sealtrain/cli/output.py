@@ -17,9 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 import typer
 
-from sealtrain.base.encoding import printable
 from sealtrain.base.filenames import OWNER_NAME, slug
 from sealtrain.base.files import system_failure
+from sealtrain.base.visible import (
+    cells,
+    escape_hidden,
+    escape_hidden_lines,
+    padded,
+    replace_hidden,
+)
 from sealtrain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Json",
     "emit",
+    "json_text",
     "metric_lines",
     "near",
     "progress_bytes",
@@ -54,10 +61,18 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on std
 def emit(as_json: bool, data: dict[str, Any], lines: Iterable[str] = ()) -> None:
     """Print a command's result: ``data`` as JSON, or ``lines`` for people."""
     if as_json:
-        typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+        typer.echo(json_text(data))
     else:
         for line in lines:
-            typer.echo(line)
+            typer.echo(escape_hidden_lines(line))
+
+
+def json_text(data: Any) -> str:
+    """A value as JSON of several lines, in characters that show; the others as JSON's escapes."""
+    return "\n".join(
+        replace_hidden(line, lambda char: json.dumps(char)[1:-1])
+        for line in json.dumps(data, indent=2, ensure_ascii=False).split("\n")
+    )
 
 
 def metric_lines(metrics: Mapping[str, float | None]) -> list[str]:
@@ -70,8 +85,7 @@ def say(text: str) -> None:
 
     Text may come from a broker or from files that others made: none of it moves the cursor.
     """
-    shown = [printable(line.expandtabs()) for line in text.split("\n")]
-    typer.echo("\n".join(shown), err=True)
+    typer.echo(escape_hidden_lines(text), err=True)
 
 
 def near(path: Path) -> Path:
@@ -123,10 +137,11 @@ def require_name(name: str, option: str) -> None:
 
 def table(rows: Sequence[Sequence[str]], *, header: Sequence[str]) -> list[str]:
     """Columns aligned by spaces: readable without colour and easy to cut."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    shown = [[escape_hidden(cell) for cell in row] for row in [header, *rows]]
+    widths = [max(cells(row[i]) for row in shown) for i in range(len(header))]
     return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in [header, *rows]
+        "  ".join(padded(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in shown
     ]
 
 
@@ -134,7 +149,7 @@ def report_error(error: SealtrainError) -> int:
     """Show a typed error and return its exit code."""
     told = {name: _bounded(value) for name, value in error.to_dict().items()}
     if "--json" in sys.argv:
-        typer.echo(json.dumps({"error": told}, indent=2, ensure_ascii=False))
+        typer.echo(json_text({"error": told}))
     say(f"{error.label} [{error.code}]: {told['message']}")
     for name in ("owner", "dataset", "column", "check", "got", "expected", "hint"):
         if name in told:
@@ -150,10 +165,10 @@ def _bounded(text: str) -> str:
 
 def report_usage(error: click.ClickException, *, as_json: bool) -> int:
     """Show that a command line makes no sense, with its usage, and return the exit code."""
-    said = _bounded(error.format_message())
+    said = escape_hidden_lines(_bounded(error.format_message()))
     if as_json:
         told = UsageError(said, hint=_help_of(error))
-        typer.echo(json.dumps({"error": told.to_dict()}, indent=2, ensure_ascii=False))
+        typer.echo(json_text({"error": told.to_dict()}))
     context = error.ctx if isinstance(error, click.UsageError) else None
     click.UsageError(said, context).show()
     return error.exit_code

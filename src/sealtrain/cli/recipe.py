@@ -11,7 +11,7 @@ import typer
 
 from sealtrain.cli.brokers import BrokerFiles
 from sealtrain.cli.output import Json, emit, say
-from sealtrain.cli.review import change_lines, page
+from sealtrain.cli.review import change_lines, page, screen_width, within
 from sealtrain.client.locking import lock_for
 from sealtrain.consortium.members import Consortium
 from sealtrain.recipe.basefolder import remember_base
@@ -112,7 +112,15 @@ def show(
             **_hub_facts(locked),
             "changes": [change.to_dict() for change in changes],
         },
-        [f"recipe hash {locked.recipe_hash}", *page(locked), "", *change_lines(changes)],
+        within(
+            [
+                f"recipe hash {locked.recipe_hash}",
+                *page(locked, width=screen_width()),
+                "",
+                *change_lines(changes),
+            ],
+            screen_width(),
+        ),
     )
 
 
@@ -131,5 +139,5 @@ def show_diff(
             "after": new.recipe_hash,
             "changes": [change.to_dict() for change in changes],
         },
-        change_lines(changes) or ["no difference"],
+        within(change_lines(changes) or ["no difference"], screen_width()),
     )

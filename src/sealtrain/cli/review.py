@@ -7,11 +7,13 @@ what leaves, to whom, by which code, on which machines. Every other setting is c
 
 from __future__ import annotations
 
-import textwrap
+import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.visible import cells, escape_hidden, fold
 from sealtrain.cli.output import say, table
 from sealtrain.client.reviewing import (
     approval_lines,
@@ -33,10 +35,13 @@ if TYPE_CHECKING:
     from sealtrain.recipe.lock import Lock
     from sealtrain.signing.needs import Needs
 
-__all__ = ["change_lines", "page", "review"]
+__all__ = ["change_lines", "page", "review", "screen_width", "within"]
 
 _WIDTH: Final = 100
+_NARROWEST: Final = 40
 _LABEL: Final = 12
+_MARGIN: Final = 2 + _LABEL
+"""Where the text beside a label begins; nothing of others begins further left."""
 
 
 def review(  # noqa: PLR0913  # what is shown, and how
@@ -67,45 +72,53 @@ def review(  # noqa: PLR0913  # what is shown, and how
         now: The present, from which ``days`` count.
     """
     registered = () if intent is None else intent.registered
+    width = screen_width()
+
+    def tell(line: str) -> None:
+        for part in within([line], width):
+            say(part)
+
     say("You are about to approve" + (" these changes:" if before else ":"))
     changes = diff(before, lock)
     if before is None:
-        for line in page(lock, registered, verified):
-            say(line)
+        for line in page(lock, registered, verified, width=width):
+            tell(line)
         scripts = [change for change in changes if change.text_lines]
         shown = changes if detail else scripts
         hidden = len(changes) - len(shown)
         for line in change_lines(shown):
-            say(f"  {line}")
+            tell(f"  {line}")
         if hidden and not detail:
-            say(f"  {hidden} settings in all, each with its value: --detail")
+            tell(f"  {hidden} settings in all, each with its value: --detail")
     else:
         use = uses(lock.recipe, registered)
-        for line in _laid_out([*use, ("runs on", machines(lock, verified))]):
-            say(line)
+        for line in _laid_out([*use, ("runs on", machines(lock, verified))], width):
+            tell(line)
         for line in change_lines(changes) or ["no difference"]:
-            say(f"  {line}")
+            tell(f"  {line}")
     if intent is not None:
         for line in approval_lines(intent):
-            say(line)
+            tell(line)
     if days is not None:
-        say(f"  your approval holds for {days} day{'' if days == 1 else 's'}")
+        tell(f"  your approval holds for {days} day{'' if days == 1 else 's'}")
     if until is not None:
-        say(f"  your approval holds until {to_rfc3339(until)}")
+        tell(f"  your approval holds until {to_rfc3339(until)}")
     ends = until if days is None else now + days * 86400
     if intent is not None and ends is not None:
         for line in outlasted(intent.registered, ends):
-            say(f"  {line}")
-    say(f"  recipe hash {lock.recipe_hash}")
-    say(f"  it needs: {needs.to_text()}")
+            tell(f"  {line}")
+    tell(f"  recipe hash {lock.recipe_hash}")
+    tell(f"  it needs: {needs.to_text()}")
     for broker_id in lock.brokers:
-        say(f"  broker {broker_id}  {known.get(broker_id, 'no broker file was given for it')}")
+        tell(f"  broker {broker_id}  {known.get(broker_id, 'no broker file was given for it')}")
 
 
 def page(
     lock: Lock,
     registered: Sequence[DatasetManifest] = (),
     verified: Sequence[SignedImageVerification] = (),
+    *,
+    width: int = _WIDTH,
 ) -> list[str]:
     """What a lock does, in one screen.
 
@@ -113,22 +126,43 @@ def page(
         lock: Of the recipe.
         registered: Datasets of its owners, verified; without them no records are counted.
         verified: Records of owners who accounted for the image, verified.
+        width: Of the screen, in cells.
     """
-    return _laid_out(facts(lock, registered, verified))
+    return _laid_out(facts(lock, registered, verified), width)
 
 
-def _laid_out(facts: Iterable[tuple[str, str]]) -> list[str]:
+def within(lines: Iterable[str], width: int) -> list[str]:
+    """Lines that a screen does not break itself: what is longer goes on in the column of texts.
+
+    A line that the terminal broke would go on at its left edge, where the page's labels stand.
+    """
+    return [part for line in lines for part in _broken(line, width)]
+
+
+def _broken(line: str, width: int) -> list[str]:
+    if cells(escape_hidden(line)) <= width:
+        return [line]
+    first, *rest = fold(line, width - _MARGIN)
+    return [first, *(" " * _MARGIN + part for part in rest)]
+
+
+def screen_width() -> int:
+    """Cells of a line of the page: at most 100, and no more than the terminal has."""
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):  # no terminal
+        return _WIDTH
+    return max(_NARROWEST, min(_WIDTH, columns))
+
+
+def _laid_out(facts: Iterable[tuple[str, str]], width: int) -> list[str]:
     """Labelled facts in two columns."""
-    lines: list[str] = []
-    for label, text in facts:
-        wrapped = textwrap.wrap(
-            text, _WIDTH - _LABEL - 2, break_long_words=False, break_on_hyphens=False
-        )
-        lines += [
-            f"  {label if first else '':<{_LABEL}}{line}"
-            for first, line in zip([True] + [False] * len(wrapped), wrapped, strict=False)
-        ]
-    return lines
+    return [
+        f"  {'' if number else label:<{_LABEL}}{line}"
+        for label, text in facts
+        if text
+        for number, line in enumerate(fold(text, width - _MARGIN))
+    ]
 
 
 def change_lines(changes: Sequence[Change]) -> list[str]:

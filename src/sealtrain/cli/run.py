@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from sealtrain.base.clock import system_clock, to_rfc3339
+from sealtrain.base.visible import escape_hidden
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import (
     Json,
     emit,
+    json_text,
     progress_bytes,
     report_error,
     require_name,
@@ -266,7 +268,7 @@ def _log_line(
         typer.echo(json.dumps({"at": at, "from": who, "kind": kind, **fields}))
     else:
         said = " ".join(f"{name}={value}" for name, value in fields.items())
-        typer.echo(f"{at}  {who:<9}  {kind:<10}  {said}")
+        typer.echo(escape_hidden(f"{at}  {who:<9}  {kind:<10}  {said}"))
 
 
 def _word(shown: ShownSubmission) -> str:
@@ -311,7 +313,7 @@ def _failed(as_json: bool, error: SealtrainError) -> None:
             "exit_code": error.exit_code,
             "error": {**error.to_dict(), **told},
         }
-        typer.echo(json.dumps(envelope, indent=2, ensure_ascii=False))
+        typer.echo(json_text(envelope))
         say(f"{error.label} [{error.code}]: {error.message}")
         raise typer.Exit(error.exit_code)
     raise typer.Exit(report_error(error))

@@ -6,6 +6,8 @@ import html
 import re
 from collections.abc import Iterable
 
+from sealtrain.base.visible import escape_hidden_lines
+
 __all__ = ["Html", "Part", "join", "tag"]
 
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9]*")
@@ -33,7 +35,7 @@ def tag(name: str, /, *children: Part, **attributes: Part) -> Html:
     if not _NAME.fullmatch(name):
         raise ValueError(f"not an element name: {name!r}")
     written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value), quote=True)}"'
+        f' {key.rstrip("_").replace("_", "-")}="{_escaped(str(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
@@ -50,12 +52,7 @@ def join(parts: Iterable[Part]) -> Html:
 def _escaped(part: Part) -> str:
     if part is None:
         return ""
-    # Control and formatting characters (bidirectional overrides among them) could make a page
-    # read differently from the signed text.
-    return part if isinstance(part, Html) else html.escape(_visible(str(part)), quote=True)
-
-
-def _visible(text: str) -> str:
-    return "".join(
-        char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in text
+    # A character that no reader sees could make a page read differently from the signed text.
+    return (
+        part if isinstance(part, Html) else html.escape(escape_hidden_lines(str(part)), quote=True)
     )

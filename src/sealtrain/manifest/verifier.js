@@ -168,10 +168,23 @@ function seconds(value) {
 }
 return { Refusal, CannotCheck, demand, utf8, text, latin1, concat, equal, hex, fromHex, toBase64, fromBase64, u16be, u16le, u32be, u32le, u64be, sha1, sha256, sha384, sha512, digest, ed25519, ecdsa, rsaPss, seconds };
 })();
+const module_characters = (() => {
+// What the table of visible characters does not admit (spec/key-release.md §1): written
+// by tools/verifier_page.py from src/sealtrain/base/visible.py.
+
+const HIDDEN =
+  /[^\u{20}-\u{7e}\u{c0}-\u{d6}\u{d8}-\u{f6}\u{f8}-\u{131}\u{134}-\u{13e}\u{141}-\u{148}\u{14a}-\u{17e}\u{180}-\u{1bf}\u{1cd}-\u{1f0}\u{1f4}-\u{24f}\u{1e00}-\u{1e99}\u{1e9b}-\u{1eff}\u{370}-\u{373}\u{376}-\u{377}\u{37b}-\u{37d}\u{37f}\u{386}\u{388}-\u{38a}\u{38c}\u{38e}-\u{3a1}\u{3a3}-\u{3cf}\u{3d7}-\u{3e1}\u{3f3}\u{3f7}-\u{3f8}\u{3fa}-\u{3ff}\u{1f00}-\u{1f15}\u{1f18}-\u{1f1d}\u{1f20}-\u{1f45}\u{1f48}-\u{1f4d}\u{1f50}-\u{1f57}\u{1f59}\u{1f5b}\u{1f5d}\u{1f5f}-\u{1f70}\u{1f72}\u{1f74}\u{1f76}\u{1f78}\u{1f7a}\u{1f7c}\u{1f80}-\u{1f87}\u{1f90}-\u{1f97}\u{1fa0}-\u{1fa7}\u{1fb0}-\u{1fb4}\u{1fb6}-\u{1fba}\u{1fc2}-\u{1fc4}\u{1fc6}-\u{1fc8}\u{1fca}\u{1fd0}-\u{1fd2}\u{1fd6}-\u{1fda}\u{1fe0}-\u{1fe2}\u{1fe4}-\u{1fea}\u{1fec}\u{1ff2}-\u{1ff4}\u{1ff6}-\u{1ff8}\u{1ffa}\u{400}-\u{481}\u{48a}-\u{52f}\u{531}-\u{556}\u{560}-\u{586}\u{10d0}-\u{10fa}\u{10fd}-\u{10ff}\u{3041}-\u{3096}\u{30a1}-\u{30fa}\u{30fc}\u{3005}\u{3400}-\u{4dbf}\u{4e00}-\u{9fff}\u{ac00}-\u{d7a3}\u{300}-\u{304}\u{306}-\u{30c}\u{30f}\u{311}\u{313}-\u{314}\u{31b}\u{323}-\u{328}\u{32d}-\u{32e}\u{330}-\u{331}\u{342}\u{345}\u{a1}\u{a3}\u{a5}\u{a7}\u{ab}\u{b0}\u{b1}\u{b2}\u{b3}\u{b5}\u{b7}\u{bb}\u{bf}\u{d7}\u{f7}\u{2013}\u{2014}\u{2018}\u{2019}\u{201a}\u{201c}\u{201d}\u{201e}\u{2026}\u{20ac}\u{2192}\u{2260}\u{2264}\u{2265}\u{2713}\u{2717}\u{3001}\u{3002}\u{300c}\u{300d}]|(?<![\u{41}-\u{5a}\u{61}-\u{7a}\u{c0}-\u{d6}\u{d8}-\u{f6}\u{f8}-\u{131}\u{134}-\u{13e}\u{141}-\u{148}\u{14a}-\u{17e}\u{180}-\u{1bf}\u{1cd}-\u{1f0}\u{1f4}-\u{24f}\u{1e00}-\u{1e99}\u{1e9b}-\u{1eff}\u{370}-\u{373}\u{376}-\u{377}\u{37b}-\u{37d}\u{37f}\u{386}\u{388}-\u{38a}\u{38c}\u{38e}-\u{3a1}\u{3a3}-\u{3cf}\u{3d7}-\u{3e1}\u{3f3}\u{3f7}-\u{3f8}\u{3fa}-\u{3ff}\u{1f00}-\u{1f15}\u{1f18}-\u{1f1d}\u{1f20}-\u{1f45}\u{1f48}-\u{1f4d}\u{1f50}-\u{1f57}\u{1f59}\u{1f5b}\u{1f5d}\u{1f5f}-\u{1f70}\u{1f72}\u{1f74}\u{1f76}\u{1f78}\u{1f7a}\u{1f7c}\u{1f80}-\u{1f87}\u{1f90}-\u{1f97}\u{1fa0}-\u{1fa7}\u{1fb0}-\u{1fb4}\u{1fb6}-\u{1fba}\u{1fc2}-\u{1fc4}\u{1fc6}-\u{1fc8}\u{1fca}\u{1fd0}-\u{1fd2}\u{1fd6}-\u{1fda}\u{1fe0}-\u{1fe2}\u{1fe4}-\u{1fea}\u{1fec}\u{1ff2}-\u{1ff4}\u{1ff6}-\u{1ff8}\u{1ffa}\u{400}-\u{481}\u{48a}-\u{52f}\u{300}-\u{304}\u{306}-\u{30c}\u{30f}\u{311}\u{313}-\u{314}\u{31b}\u{323}-\u{328}\u{32d}-\u{32e}\u{330}-\u{331}\u{342}\u{345}])[\u{300}-\u{304}\u{306}-\u{30c}\u{30f}\u{311}\u{313}-\u{314}\u{31b}\u{323}-\u{328}\u{32d}-\u{32e}\u{330}-\u{331}\u{342}\u{345}]|(?<=[\u{300}-\u{304}\u{306}-\u{30c}\u{30f}\u{311}\u{313}-\u{314}\u{31b}\u{323}-\u{328}\u{32d}-\u{32e}\u{330}-\u{331}\u{342}\u{345}]{2})[\u{300}-\u{304}\u{306}-\u{30c}\u{30f}\u{311}\u{313}-\u{314}\u{31b}\u{323}-\u{328}\u{32d}-\u{32e}\u{330}-\u{331}\u{342}\u{345}]/gu;
+
+/** Text for people: what the table does not admit is shown by number. */
+const escapeHidden = (text) =>
+  String(text).replace(HIDDEN, (found) => `\\u{${found.codePointAt(0).toString(16)}}`);
+return { HIDDEN, escapeHidden };
+})();
 const module_shape = (() => {
 // Shapes of documents: small functions that say whether a parsed value has a form.
 
 const { fromBase64, seconds } = module_bytes;
+const { HIDDEN } = module_characters;
 
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
@@ -237,19 +250,8 @@ const base64 = (length) => (value) => {
 };
 /** Text of a deployment document. */
 const compose = (value) => string(value) && value.length >= 2 && value.length <= 4 * 2 ** 20;
-/** What visible text has none of (spec/key-release.md §1). */
-const HIDDEN = new RegExp(
-  "[" +
-    "\\u{0}-\\u{1f}\\u{7f}-\\u{a0}\\u{ad}\\u{600}-\\u{605}\\u{61c}\\u{6dd}\\u{70f}\\u{890}\\u{891}\\u{8e2}" +
-    "\\u{1680}\\u{180e}\\u{2000}-\\u{200f}\\u{2028}-\\u{202f}\\u{205f}-\\u{206f}\\u{3000}" +
-    "\\u{d800}-\\u{f8ff}\\u{fdd0}-\\u{fdef}\\u{feff}\\u{fff0}-\\u{fffb}\\u{fffe}\\u{ffff}" +
-    "\\u{110bd}\\u{110cd}\\u{13430}-\\u{1343f}\\u{1bca0}-\\u{1bca3}\\u{1d173}-\\u{1d17a}" +
-    "\\u{e0000}-\\u{e00ff}\\u{e01f0}-\\u{10ffff}" +
-    "]",
-  "u",
-);
-
-const visible = (value) => !HIDDEN.test(value);
+/** Text that the table of visible characters admits (spec/key-release.md §1). */
+const visible = (value) => value.search(HIDDEN) < 0;
 
 /** One line of visible text of at most so many characters. */
 const line =
@@ -6822,6 +6824,7 @@ const module_embedded = (() => {
 // A report that verifies itself: the manifest and the trust file that lie in the page, checked here.
 
 const { Refusal, fromBase64 } = module_bytes;
+const { escapeHidden } = module_characters;
 const { readTrust, verify } = module_verify;
 
 const MARKS = { passed: "✓", failed: "✗", "not-done": "–", "not-checked": "?" };
@@ -6830,7 +6833,7 @@ const box = document.getElementById("self-check");
 
 function say(verdict, text) {
   box.dataset.verdict = verdict;
-  document.getElementById("self-verdict").textContent = text;
+  document.getElementById("self-verdict").textContent = escapeHidden(text);
 }
 
 function rowOf({ name, title, outcome, code, detail }) {
@@ -6842,7 +6845,7 @@ function rowOf({ name, title, outcome, code, detail }) {
   for (const [kind, text] of Object.entries(parts)) {
     const part = document.createElement("span");
     part.className = kind;
-    part.textContent = text;
+    part.textContent = escapeHidden(text);
     row.append(part);
   }
   return row;

@@ -1,8 +1,7 @@
 """Field types that recipe documents share: printable text, relative paths, images, JSON values.
 
-Text is printable without exception (no control, zero-width or direction-changing character), so
-what an owner reads in a diff is what the guest runs, and a deployment document means the same to
-every YAML reader.
+Text is visible without exception (``base.visible``), so what an owner reads in a diff is what the
+guest runs, and a deployment document means the same to every YAML reader.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from sealtrain.base.canonical import JsonValue
+from sealtrain.base.visible import is_visible
 from sealtrain.base.yamltext import parse_yaml
 from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.lockfile import MAX_LICENCE_CHARS
@@ -51,4 +52,4 @@ def _named(header: dict[str, JsonValue]) -> str | None:
     own = header.get("license_name")
     if text == "other" and isinstance(own, str) and own:
         text = f"other ({own})"
-    return text if text.isprintable() and len(text) <= MAX_LICENCE_CHARS else None
+    return text if is_visible(text) and len(text) <= MAX_LICENCE_CHARS else None

@@ -3,7 +3,8 @@
 1. The guest runs the first file. The others lie in its folder or below; the Python files among them
    are modules: ``lib/data.py`` beside ``train.py`` is imported as ``lib.data``.
 2. The lock holds their text, so owners read the code that runs: visible characters and line feeds
-   only, ``MAX_SCRIPT_BYTES`` for all files together.
+   only, ``MAX_SCRIPT_BYTES`` for all files together. A name in Python code is ASCII: a Cyrillic or
+   Greek letter in it would make two names that look like one.
 3. An import statement names the standard library, sealtrain, a pinned package or one of the files.
    An import whose failure the script handles itself, or that only a type checker reads, may name
    any module: in the run it fails as if the package were not installed.
@@ -56,8 +57,8 @@ def _visible_lines(text: str) -> str:
             printable(line)
         except ValueError as error:
             raise ValueError(
-                f"line {number} holds a character that cannot be seen; end lines with a line feed, "
-                "indent with spaces, write others as escapes"
+                f"line {number} holds a character that is not in the table of visible ones; end "
+                "lines with a line feed, indent with spaces, write others as escapes"
             ) from error
     return text
 
@@ -182,7 +183,7 @@ def script_problem(
         ``None`` where the scripts can run.
 
     Raises:
-        RecipeInvalid: A script is not Python.
+        RecipeInvalid: A script is not Python, or has a name that is not ASCII.
     """
     known = {*sys.stdlib_module_names, *importable, *PACKAGES}
     for name in modules_of(scripts):
@@ -196,7 +197,9 @@ def script_problem(
     for path in scripts:
         if not path.endswith(".py"):
             continue
-        for line, module in sorted(_needed(_parsed(path, texts[path]))):
+        tree = _parsed(path, texts[path])
+        _require_ascii_names(path, tree)
+        for line, module in sorted(_needed(tree)):
             top = module.split(".")[0]
             if top not in known and module not in own:
                 return ScriptProblem(
@@ -224,6 +227,21 @@ def _parsed(path: str, text: str) -> ast.Module:
             f"script {path} is not Python" + (f", line {line}" if line else ""),
             got=type(error).__name__,
         ) from None
+
+
+def _require_ascii_names(path: str, tree: ast.AST) -> None:
+    """Rule 2: Python shows a name only in the tree's fields of text, beside literals."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant):
+            continue
+        for _, value in ast.iter_fields(node):
+            names = value if isinstance(value, list) else [value]
+            if any(isinstance(name, str) and not name.isascii() for name in names):
+                line = getattr(node, "lineno", None)
+                raise _refused(
+                    f"script {path} has a name that is not ASCII"
+                    + (f", line {line}" if line else "")
+                )
 
 
 def _needed(tree: ast.AST) -> Iterator[tuple[int, str]]:

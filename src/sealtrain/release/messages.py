@@ -13,7 +13,6 @@ from pydantic import Field, StringConstraints, model_validator
 from sealtrain.attest.evidence import Evidence
 from sealtrain.base.canonical import MAX_JSON_VALUES, JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
-from sealtrain.base.encoding import printable
 from sealtrain.base.models import (
     Base64,
     ErrorCode,
@@ -26,6 +25,7 @@ from sealtrain.base.models import (
     load_json,
     load_model,
 )
+from sealtrain.base.visible import escape_hidden
 from sealtrain.consortium.receipts import Anchor, Lease
 from sealtrain.consortium.series_block import MAX_MEMBERS
 from sealtrain.errors import DataInvalid, SealtrainError, error_by_code
@@ -467,8 +467,8 @@ class ErrorFields(StrictModel):
         cls: type[SealtrainError] = error_by_code(self.code)
         words = self.model_dump(exclude={"code", "message"}, exclude_none=True)
         return cls(
-            printable(self.message, _MAX_WORDS) or cls.code,
-            **{name: printable(text, _MAX_WORDS) for name, text in words.items()},
+            escape_hidden(self.message, _MAX_WORDS) or cls.code,
+            **{name: escape_hidden(text, _MAX_WORDS) for name, text in words.items()},
         )
 
 

@@ -17,7 +17,7 @@ from os import scandir, stat_result
 from pathlib import Path
 from typing import Any
 
-from sealtrain.base.encoding import printable
+from sealtrain.base.visible import escape_hidden
 from sealtrain.errors import LimitExceeded, NotSealed, WrongContext
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.file import open_file, read_header, root_of
@@ -131,7 +131,7 @@ def _sealed_in(folder: Path) -> dict[str, Path]:
         sealed_names(sorted(found))
     except ValueError as error:
         raise NotSealed(
-            f"this is not the model of a run: {printable(shown, 200)} {error}",
+            f"this is not the model of a run: {escape_hidden(shown, 200)} {error}",
             hint="open it with the manifest of its run",
         ) from error
     return {name: found[name] for name in sorted(found)}
@@ -161,6 +161,6 @@ def _entries(folder: Path) -> Iterator[Path]:
 def _shown(context: FileContext) -> str:
     of = context.binding.get("files", "?")
     return (
-        f"{context.kind} {printable(context.name, 200)} "
-        f"({context.shard} of {of}) of {printable(context.dataset_id, 32)}"
+        f"{context.kind} {escape_hidden(context.name, 200)} "
+        f"({context.shard} of {of}) of {escape_hidden(context.dataset_id, 32)}"
     )

@@ -15,8 +15,8 @@ from os import scandir
 from pathlib import Path
 from typing import Final
 
-from sealtrain.base.encoding import printable
 from sealtrain.base.filenames import clash, portable_name
+from sealtrain.base.visible import escape_hidden
 from sealtrain.sealing.description import INDEX_NAME, DatasetDescription, shard_name
 from sealtrain.sealing.header import SUFFIX, FileContext
 from sealtrain.sealing.index import schema_digest_of
@@ -197,5 +197,5 @@ def strange_entry(folder: Path, named: Sequence[str]) -> str | None:
                 path = entry.name if inside == "." else f"{inside}/{entry.name}"
                 regular = path in files and entry.is_file(follow_symlinks=False)
                 if not regular and not (path in folders and entry.is_dir(follow_symlinks=False)):
-                    return printable(path, 200)
+                    return escape_hidden(path, 200)
     return None

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
 import jinja2
 from starlette.requests import Request
@@ -13,24 +12,19 @@ from starlette.responses import HTMLResponse
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.version import VERSION
+from sealtrain.base.visible import escape_hidden_lines
 from sealtrain.errors import SealtrainError
 
 __all__ = ["error_page", "is_part", "page", "part"]
 
-_UNSEEN: Final = re.compile(
-    "[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f"
-    "\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
-)
-"""Characters that hide text or turn its direction."""
-
 
 def _plain(value: object) -> str:
-    """A value as text that reads as it is written: what hides or reorders text is shown by number.
+    """A value as text that reads as it is written: what no reader sees is shown by number.
 
     Args:
         value: Anything, from anywhere.
     """
-    return _UNSEEN.sub(lambda found: f"\\u{{{ord(found[0]):x}}}", str(value))
+    return escape_hidden_lines(str(value))
 
 
 def _instant(seconds: int | None) -> str:

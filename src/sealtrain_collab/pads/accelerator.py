@@ -11,8 +11,8 @@ from typing import Protocol
 
 import torch
 
-from sealtrain.base.encoding import printable
 from sealtrain.base.hostport import written
+from sealtrain.base.visible import escape_hidden
 from sealtrain.errors import (
     AcceleratorUnreachable,
     ChannelCut,
@@ -172,7 +172,7 @@ def _gone(problem: str, got: object) -> AcceleratorUnreachable:
 
 def _printable(body: memoryview) -> str:
     """Text of an untrusted machine, cut, without control characters."""
-    return printable(bytes(body[: wire.MAX_REFUSAL]).decode("utf-8", "replace"), 200)
+    return escape_hidden(bytes(body[: wire.MAX_REFUSAL]).decode("utf-8", "replace"), 200)
 
 
 def expect_digest(matrix: PublicMatrix, digest: bytes, *, of: str) -> None:

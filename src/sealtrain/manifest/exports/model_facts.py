@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from sealtrain.base.visible import escape_hidden
 from sealtrain.errors import ManifestMalformed
 from sealtrain.manifest.joint_sections import decrypted_in, summary_of
 from sealtrain.manifest.predicate import (
@@ -137,8 +138,8 @@ def model_facts_of(report: Report) -> ModelFacts:
 
 
 def plain(text: str) -> str:
-    """``text`` for Markdown, with every character escaped that could be markup."""
-    return _MARKUP.sub(r"\\\1", text)
+    """``text`` for Markdown: what no reader sees is shown by number, what is markup is escaped."""
+    return _MARKUP.sub(r"\\\1", escape_hidden(text))
 
 
 def statements(datasets: Iterable[Data]) -> list[str]:

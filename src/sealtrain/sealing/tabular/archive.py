@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from sealtrain.base.tarheaders import MAX_HEADER_BYTES, PLAIN, headers
+from sealtrain.base.visible import is_visible
 from sealtrain.errors import RecordInvalid
 
 __all__ = ["MAX_HEADER_BYTES", "Member", "members"]
@@ -99,7 +100,7 @@ def _safe_name(name: str, where: str) -> str:
     # Not by pathlib, which interns each part of a name: as many as an archive has members.
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if (
-        not name.isprintable()
+        not is_visible(name)
         or name.startswith("/")
         or "\\" in name
         or any(part.startswith(".") for part in parts)

@@ -21,7 +21,7 @@
     if (!place) return;
     const line = document.createElement("p");
     line.className = `state ${kind}`;
-    line.textContent = words;
+    line.textContent = escapeHidden(words);
     if (code) line.dataset.code = code;
     place.replaceChildren(line);
   }

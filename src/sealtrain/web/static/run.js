@@ -22,10 +22,6 @@ document.addEventListener("htmx:before:request", (event) => {
   let drawn = "";
   let newest = null;
 
-  // As rendering.py writes text: what hides text or turns its direction is shown by number.
-  const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb\u{e0000}-\u{e0fff}]/gu;
-  const plain = (text) => text.replace(UNSEEN, (found) => `\\u{${found.codePointAt(0).toString(16)}}`);
-
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const UNITS = ["bytes", "kB", "MB", "GB", "TB", "PB"];
 
@@ -48,7 +44,7 @@ document.addEventListener("htmx:before:request", (event) => {
       legend: { show: false },
       cursor: { drag: { x: true, y: false } },
       axes: [axis, { ...axis, size: 58 }],
-      series: [{ label: "step" }, { label: plain(name), stroke: colour("--line"), width: 2, points: { show: false } }],
+      series: [{ label: "step" }, { label: escapeHidden(name), stroke: colour("--line"), width: 2, points: { show: false } }],
     };
   }
 
@@ -65,7 +61,7 @@ document.addEventListener("htmx:before:request", (event) => {
       drawn = name;
     }
     const last = curve.steps.length ? `${curve.count} points to step ${newest.step}` : "no point yet";
-    chart.setAttribute("aria-label", `${plain(name)} over the steps: ${last}, newest ${short(curve.last, name)}`);
+    chart.setAttribute("aria-label", `${escapeHidden(name)} over the steps: ${last}, newest ${short(curve.last, name)}`);
   }
 
   function tile(name, value) {
@@ -73,7 +69,7 @@ document.addEventListener("htmx:before:request", (event) => {
     const number = document.createElement("b");
     const label = document.createElement("span");
     number.textContent = short(value, name);
-    label.textContent = plain(name);
+    label.textContent = escapeHidden(name);
     item.append(number, label);
     return item;
   }
@@ -83,7 +79,7 @@ document.addEventListener("htmx:before:request", (event) => {
     const names = Object.keys(found.curves);
     if ([...chosen.options].map((one) => one.value).join("\n") !== names.join("\n") && names.length) {
       const before = chosen.value;
-      chosen.replaceChildren(...names.map((name) => new Option(plain(name), name)));
+      chosen.replaceChildren(...names.map((name) => new Option(escapeHidden(name), name)));
       chosen.value = names.includes(before) ? before : names.includes("loss") ? "loss" : names[0];
       chosen.disabled = false;
     }

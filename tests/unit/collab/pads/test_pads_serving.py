@@ -314,7 +314,7 @@ def test_a_broken_answer_is_no_answer(case: str) -> None:
         with pytest.raises(error) as refused:
             client.product(MATRIX, "forward", random_entries(MATRIX, "forward"))()
         if case == "a refusal":
-            assert refused.value.got == "no ?[31mroom\ufffd" + "x" * 187
+            assert refused.value.got == ("no \\u{1b}[31mroom\\u{fffd}" + "x" * 187)[:200]
             assert refused.value.got.isprintable()
         elif case.startswith("it goes"):
             assert refused.value.got.startswith("127.0.0.1:")

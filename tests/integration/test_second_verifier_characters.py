@@ -1,0 +1,48 @@
+"""Both verifiers see the same characters: one table, in two languages."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+from second_verifier import node
+
+from sealtrain.base.visible import MARKS, escape_hidden, is_visible
+
+DRIVER = Path(__file__).resolve().parents[1] / "support/second_characters.mjs"
+CONSOLE = Path(__file__).resolve().parents[2] / "src/sealtrain/web/static/characters.js"
+pytestmark = [pytest.mark.claim("C178"), pytest.mark.claim("C211")]
+
+
+def texts() -> list[str]:
+    """Each character between two letters, and characters of all kinds behind each other."""
+    made = [f"a{chr(code)}b" for code in range(0x110000)]
+    seeded = random.Random(6)  # noqa: S311  # no secret
+    marks = [chr(code) for a, b in MARKS for code in range(a, b + 1)]
+    pool = [*"aZ 3-éΩж漢가ー。", "\u202e", "\u2800", "\U000e0101", "\u0334", *marks]
+    made += ["".join(seeded.choices(pool, k=seeded.randrange(12))) for _ in range(20_000)]
+    return [*made, *marks]
+
+
+def test_both_verifiers_admit_and_show_the_same() -> None:
+    asked = texts()
+    done = subprocess.run(
+        [node(), "--no-warnings", str(DRIVER)],
+        input="".join(f"{json.dumps(text)}\n" for text in asked),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(said) == len(asked)
+    for text, answer in zip(asked, said, strict=True):
+        assert answer == [is_visible(text), escape_hidden(text)], ascii(text)
+
+
+def test_the_consoles_table_is_the_verifiers() -> None:
+    module = (DRIVER.parents[2] / "verify/characters.js").read_text("utf-8")
+    assert CONSOLE.read_text("utf-8") == module.replace("export const", "const")
