@@ -77,6 +77,102 @@ def added(head: tarfile.TarInfo, data: bytes = b"") -> Callable[[bytes], bytes]:
     return add
 
 
+def in_record(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[bytes], bytes]:
+    """A layer whose wheel has another ``RECORD``, made of its lines."""
+
+    def edit(head: tarfile.TarInfo, old: bytes) -> list[tuple[tarfile.TarInfo, bytes]]:
+        of_wheel = head.name == f"{SITE}/toypackage-1.0.dist-info/RECORD"
+        return [(head, b"".join(change(old.splitlines(keepends=True))) if of_wheel else old)]
+
+    return lambda tar: edited(tar, edit)
+
+
+def with_mode(name: str, mode: int) -> Callable[[bytes], bytes]:
+    def edit(head: tarfile.TarInfo, old: bytes) -> list[tuple[tarfile.TarInfo, bytes]]:
+        if head.name == name:
+            assert head.mode != mode
+            head.mode = mode
+        return [(head, old)]
+
+    return lambda tar: edited(tar, edit)
+
+
+UNACCOUNTED_ROWS = (
+    b"toypackage/__pycache__/__init__.cpython-311.pyc,sha256=AAAA,9\n",
+    b"../../../../etc/cron.d/x,sha256=text-of-any-length,1\n",
+    b"/etc/cron.d/x,sha256=AAAA,1\n",
+    b"toypackage/unhashed.so,,\n",
+    b"toypackage-1.0.dist-info/INSTALLER,sha256=AAAA,1\n",
+    b"toypackage-1.0.dist-info/direct_url.json,sha256=AAAA,1\n",
+    b"a row of one field\n",
+    b"a,b,c,d\n",
+    b"\n",
+)
+
+
+@pytest.mark.parametrize("row", UNACCOUNTED_ROWS)
+@pytest.mark.parametrize("last", [False, True])
+def test_a_row_of_nothing_in_the_image_is_refused(
+    world: ImageWorld, row: bytes, last: bool
+) -> None:
+    change = in_record(lambda rows: [*rows, row] if last else [row, *rows])
+    rewritten(world.layout, layers=only(1, change))
+    with pytest.raises(ImageRefused, check=carries(check="files")):
+        verified(world)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda rows: rows[::-1], id="order"),
+        pytest.param(lambda rows: [rows[0], *rows], id="a row twice"),
+        pytest.param(lambda rows: [row.rstrip(b"\n") + b"\r\n" for row in rows], id="line ends"),
+        pytest.param(lambda rows: [row.replace(b",10\n", b",11\n") for row in rows], id="size"),
+        pytest.param(lambda rows: [row.replace(b",10\n", b",\n") for row in rows], id="no size"),
+        pytest.param(lambda rows: [b'"' + rows[0].replace(b",", b'",', 1), *rows[1:]], id="quotes"),
+        pytest.param(lambda rows: rows[:-1], id="without its own row"),
+        pytest.param(lambda rows: [b"./" + rows[0], *rows[1:]], id="another spelling"),
+        pytest.param(lambda rows: [*rows[:-1], rows[-1].rstrip(b"\n")], id="no last line end"),
+    ],
+)
+def test_a_record_has_one_form(
+    world: ImageWorld, change: Callable[[list[bytes]], list[bytes]]
+) -> None:
+    rewritten(world.layout, layers=only(1, in_record(change)))
+    with pytest.raises(ImageRefused, check=carries(check="files")):
+        verified(world)
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "mode"),
+    [
+        (1, f"{SITE}/toypackage/__init__.py", 0o755),
+        (1, f"{SITE}/toypackage/tool", 0o644),
+        (1, f"{SITE}/toypackage/native.so", 0o644),
+        (1, f"{SITE}/toypackage-1.0.dist-info/METADATA", 0o755),
+        (1, f"{SITE}/toypackage-1.0.dist-info/RECORD", 0o755),
+        (0, "var/lib/dpkg/status.d/python3.11-minimal.list", 0o755),
+        (2, f"{SITE}/sealtrain/__init__.py", 0o755),
+        (2, "usr/local/bin/sealtrain", 0o644),
+        (2, "etc/passwd", 0o755),
+    ],
+)
+def test_no_file_says_itself_whether_it_may_be_run(
+    world: ImageWorld, number: int, name: str, mode: int
+) -> None:
+    rewritten(world.layout, layers=only(number, with_mode(name, mode)))
+    with pytest.raises(ImageRefused, check=carries(check="files")):
+        verified(world)
+
+
+@pytest.mark.parametrize("name", ["usr/bin/python3.11", "var/lib/dpkg/status.d/python3.11-minimal"])
+def test_the_pins_have_the_modes_of_debians_files(world: ImageWorld, name: str) -> None:
+    mode = 0o644 if name.startswith("usr/bin") else 0o755
+    rewritten(world.layout, layers=only(0, with_mode(name, mode)))
+    with pytest.raises(ImageRefused, check=carries(check="debian")):
+        verified(world)
+
+
 def special(name: str, kind: bytes, target: str = "", mode: int = 0o644) -> tarfile.TarInfo:
     head = tarfile.TarInfo(name)
     head.type, head.linkname, head.mode = kind, target, mode

@@ -108,10 +108,12 @@ def make_deb(path: Path) -> Path:
 
 
 def make_wheel(folder: Path) -> Path:
-    """A wheel with a module, a launcher that images leave out, and its metadata."""
+    """A wheel with a module, two programs, a launcher that images leave out, and its metadata."""
     path = folder / "toypackage-1.0-py3-none-any.whl"
     files = {
         "toypackage/__init__.py": b"VALUE = 1\n",
+        "toypackage/tool": b"#!/usr/bin/python3.11\n",
+        "toypackage/native.so": b"\x7fELF a library",
         "toypackage-1.0.data/scripts/toy": b"#!python\n",
         "toypackage-1.0.dist-info/METADATA": (
             b"Metadata-Version: 2.1\nName: toypackage\nVersion: 1.0\n"

@@ -6,7 +6,6 @@ of them.
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import io
 import re
@@ -19,8 +18,9 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
 from sealtrain.base.digests import sha256_hex
-from sealtrain.image.layer import Entry
+from sealtrain.image.layer import Entry, is_program
 from sealtrain.image.own import PACKAGES_FOLDER, STATUS_FOLDER
+from sealtrain.image.packages import record_text
 from sealtrain.image.pins import files_digest
 from sealtrain.recipe.installation import as_recorded, recorded
 
@@ -110,18 +110,20 @@ def wheel_content(wheel: Path) -> tuple[Content, str]:
         SystemExit: A file is not the one that ``RECORD`` names.
     """
     found: Content = {}
-    rows: list[str] = []
+    rows: dict[str, tuple[str, int]] = {}
     archive = zipfile.ZipFile(wheel)
     (record,) = (
         name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/RECORD", name)
     )
     text = archive.read(record).decode()
-    wanted = dict(recorded(text))
-    for path, hash_, size in csv.reader(io.StringIO(text)):
+    there = set(archive.namelist())
+    for path, hash_ in dict(recorded(text)).items():
         place = _place(path)
-        if path not in wanted or place is None:
+        if path not in there or place is None:
             continue
         info = archive.getinfo(path)
+        with archive.open(info) as file:
+            runs = is_program(file.read(4))
         with archive.open(info) as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
         if as_recorded(digest) != hash_:
@@ -129,13 +131,13 @@ def wheel_content(wheel: Path) -> tuple[Content, str]:
         entry = Entry(
             name=f"{PACKAGES_FOLDER}/{place}",
             kind="file",
-            mode=0o755 if info.external_attr >> 16 & 0o111 else 0o644,
+            mode=0o755 if runs else 0o644,
             size=info.file_size,
             sha256=digest,
         )
         found[entry.name] = entry, partial(_opened, archive, info)
-        rows.append(_row(place, hash_, size))
-    listed = "".join([*rows, _row(record, "", "")])
+        rows[place] = hash_, info.file_size
+    listed = record_text(rows, record)
     name = f"{PACKAGES_FOLDER}/{record}"
     found[name] = file_entry(name, listed.encode())
     return found, listed
@@ -152,12 +154,6 @@ def _place(path: str) -> str | None:
         return path
     scheme, _, rest = rest.partition("/")
     return rest if scheme in ("purelib", "platlib") else None
-
-
-def _row(path: str, hash_: str, size: str) -> str:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow((path, hash_, size))
-    return line.getvalue()
 
 
 def _members(data: bytes) -> Iterator[tuple[str, bytes]]:

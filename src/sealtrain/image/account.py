@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import EnvironmentChanged, ExtraMissing, ImageRefused
 from sealtrain.image.layer import Entry, refused
 from sealtrain.image.layout import Image
 from sealtrain.image.own import CONFIG, PACKAGES_FOLDER, STATUS_FOLDER, folders_of, own_files
-from sealtrain.image.packages import measure_image, require_recorded, wheels_of
+from sealtrain.image.packages import (
+    ImageDistribution,
+    measure_image,
+    record_text,
+    require_recorded,
+    wheels_of,
+)
 from sealtrain.image.pins import Pins, files_digest, load_image_recipe, load_pins
 from sealtrain.recipe.installation import record_digest
 from sealtrain.recipe.lockfile import Lock
@@ -128,7 +135,7 @@ def _debian(image: Image, pins: Pins, findings: _Findings) -> dict[str, Entry]:
         if not text or text != "".join(f"{name}\n" for name in sorted(set(names[:-1]))):
             findings.add("the list of a Debian package is absent or malformed", "debian", package)
             continue
-        known[listed] = image.entries[listed]
+        known[listed] = _text_entry(listed, text.encode())
         got = files_digest(entries)
         if len(entries) != len(names) or got != pin.files_sha256:
             findings.add(
@@ -151,9 +158,7 @@ def _wheels(image: Image, pins: Pins, findings: _Findings) -> dict[str, Entry]:
     for package in sorted(pins.wheels.keys() - wheels.keys()):
         findings.add("the image lacks a package", "wheels", "absent", package)
     for package, wheel in sorted(wheels.items()):
-        record = f"{PACKAGES_FOLDER}/{wheel.folder}/RECORD"
-        names = [*wheel.files_recorded, record]
-        known |= {name: image.entries[name] for name in names if name in image.entries}
+        known |= _files_of(image, wheel)
         pin = pins.wheels.get(package)
         if pin is None:
             findings.add("the image has a package that is not pinned", "wheels", package)
@@ -168,6 +173,29 @@ def _wheels(image: Image, pins: Pins, findings: _Findings) -> dict[str, Entry]:
             )
         findings.catch(partial(require_recorded, image, package, wheel))
     return known
+
+
+def _files_of(image: Image, wheel: ImageDistribution) -> dict[str, Entry]:
+    """The files of a wheel as the image must have them.
+
+    Rows of ``RECORD`` name the bytes, and the pin names these rows. What else an entry has follows
+    from its bytes: a program may be run, any other file not, and ``RECORD`` has one form.
+    """
+    record = f"{wheel.folder}/RECORD"
+    found: dict[str, Entry] = {}
+    rows: dict[str, tuple[str, int]] = {}
+    for name, hash_ in wheel.files_recorded.items():
+        entry = image.entries.get(name)
+        if entry is not None and entry.kind == "file":
+            found[name] = replace(entry, mode=0o755 if entry.program else 0o644)
+            rows[name.removeprefix(f"{PACKAGES_FOLDER}/")] = hash_, entry.size
+    text = record_text(rows, record).encode()
+    name = f"{PACKAGES_FOLDER}/{record}"
+    return found | {name: _text_entry(name, text)}
+
+
+def _text_entry(name: str, text: bytes) -> Entry:
+    return Entry(name=name, kind="file", mode=0o644, size=len(text), sha256=sha256_hex(text))
 
 
 def _compare(image: Image, known: Mapping[str, Entry], findings: _Findings) -> None:

@@ -15,7 +15,7 @@ from typing import BinaryIO, Final, Literal
 
 from sealtrain.errors import ImageRefused
 
-__all__ = ["Entry", "read_layer", "refused", "write_layer"]
+__all__ = ["Entry", "is_program", "read_layer", "refused", "write_layer"]
 
 _MAX_FILE_BYTES: Final = 8 << 30
 _MAX_LINK_BYTES: Final = 1024
@@ -46,6 +46,7 @@ class Entry:
         size: Bytes of a file, else 0.
         target: Of a link, else empty.
         sha256: Of a file's bytes in hex, else empty.
+        program: Whether a file begins as Linux's programs do (``is_program``).
     """
 
     name: str
@@ -54,12 +55,18 @@ class Entry:
     size: int = 0
     target: str = ""
     sha256: str = ""
+    program: bool = False
 
     def described(self) -> str:
         """``0644 HEX``, ``link TARGET`` or ``folder 0755``: equal for equal entries."""
         if self.kind == "link":
             return f"link {self.target}"
         return f"{self.mode:04o} {self.sha256}" if self.kind == "file" else f"folder {self.mode:o}"
+
+
+def is_program(begin: bytes) -> bool:
+    """Whether a file with this beginning is one that Linux starts: ELF, or a script."""
+    return begin.startswith((b"\x7fELF", b"#!"))
 
 
 def refused(
@@ -123,17 +130,20 @@ def read_layer(
             last = place
             twin.begin(entry)
             digest, kept = hashlib.sha256(), into(entry)
-            left = entry.size
+            left, begin = entry.size, b""
             while left:
                 data = _exactly(layer, min(left, _READ_BYTES))
                 left -= len(data)
                 twin.add(data)
                 digest.update(data)
+                begin = begin or data
                 if kept is not None:
                     kept.write(data)
             twin.finish()
             _exactly(layer, -entry.size % tarfile.BLOCKSIZE)
-            yield replace(entry, sha256=digest.hexdigest()) if entry.kind == "file" else entry
+            if entry.kind == "file":
+                entry = replace(entry, sha256=digest.hexdigest(), program=is_program(begin))
+            yield entry
     except (tarfile.TarError, ValueError) as error:
         raise refused(f"a layer is not readable: {type(error).__name__}", check="layer") from error
     if (got := twin.close()) != diff_id:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 from collections.abc import Mapping
 from importlib.metadata import Distribution, PackageNotFoundError
@@ -25,7 +27,15 @@ from sealtrain.recipe.installation import (
 )
 from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["code_of", "keeps", "measure_image", "python_of", "require_recorded", "wheels_of"]
+__all__ = [
+    "code_of",
+    "keeps",
+    "measure_image",
+    "python_of",
+    "record_text",
+    "require_recorded",
+    "wheels_of",
+]
 
 _MARKERS: Final = {
     "implementation_name": "cpython",
@@ -86,6 +96,20 @@ def wheels_of(image: Image) -> dict[str, ImageDistribution]:
         found[package] = ImageDistribution(folder, image.kept)
     found.pop(_OWN, None)
     return found
+
+
+def record_text(files: Mapping[str, tuple[str, int]], record: str) -> str:
+    """The only ``RECORD`` that a wheel has in an image (spec/images.md §3).
+
+    Args:
+        files: Hash, as ``RECORD`` writes it, and size of each file, by its path there.
+        record: Path of ``RECORD`` itself.
+    """
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerows((path, hash_, size) for path, (hash_, size) in sorted(files.items()))
+    rows.writerow((record, "", ""))
+    return text.getvalue()
 
 
 def require_recorded(image: Image, package: str, wheel: ImageDistribution) -> None:
