@@ -34,7 +34,6 @@ from sealtrain.signing.runlog import RunLog
 from sealtrain.training.distributed.wire.frames import NO_FORM, OVERHEAD, Opener, Sealer
 from sealtrain_collab.channel.channel import AttestedChannel, accept_over, open_over
 from sealtrain_collab.channel.frames import READY, FrameReader, FrameWriter
-from sealtrain_collab.federated.masks.party import PartyMasks, Terms
 from sealtrain_collab.travelling.capability import WriteCapability
 from sealtrain_collab.travelling.given import GivenFile, GivenTrips, GivingBounds, Write
 
@@ -373,21 +372,12 @@ def test_the_same_process_id_again_is_another_process(monkeypatch: pytest.Monkey
     assert said_in_child(use) == ForkRefused.code
 
 
-def _masked_sum(nothing: Any) -> Use:
-    terms = Terms(threshold=2, least=2)
-    party = PartyMasks(
-        "a", RUN_ID, terms, own=nothing, key=nothing, peer_key=nothing, revealed=nothing,
-        random=os.urandom,
-    )  # fmt: skip
-    return lambda: party.answer(1, b"")
-
-
 def _noise(nothing: Any) -> Use:
     merging = PrivateMerging(nothing, NoiseSource(DataKey(KEY)), learning_rate=0.1)
     return lambda: merging.merge(1, {}, {}, patients={})
 
 
-@pytest.mark.parametrize("made", [_masked_sum, _noise])
+@pytest.mark.parametrize("made", [_noise])
 def test_what_a_round_has_once_is_refused_before_it_is_looked_at(
     made: Callable[[Any], Use],
 ) -> None:
