@@ -1,4 +1,4 @@
-"""Keep ``docs/reference/errors.md`` in step with the error tree.
+"""Keep ``docs/reference/errors.md`` and ``spec/schema/error-codes.json`` in step with the errors.
 
 Usage: ``python tools/error_reference.py [--check]``
 
@@ -6,23 +6,27 @@ Usage: ``python tools/error_reference.py [--check]``
    exit code, HTTP status, retry, parent and docstring are written from the code.
 2. What stands below ``**What to do.**`` is written by hand and kept as it is.
 3. A section without advice is an error, and so is advice for a code that no longer exists.
+4. The closed list of codes, in order, stands in the specification too: verifiers read it there.
 
-With ``--check`` nothing is written; a stale page exits 1.
+With ``--check`` nothing is written; a stale file exits 1.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from sealtrain.errors import SealtrainError
+from sealtrain.errors import ERROR_CODES, SealtrainError
 
-__all__ = ["PAGE", "advice_in", "render", "tree"]
+__all__ = ["CODES", "PAGE", "advice_in", "closed_list", "render", "tree"]
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "errors.md"
+_ROOT = Path(__file__).resolve().parent.parent
+PAGE = _ROOT / "docs" / "reference" / "errors.md"
+CODES = _ROOT / "spec" / "schema" / "error-codes.json"
 
 _MARK = "**What to do.**"
 _SECTION = re.compile(r"^#{2,3} ([a-z0-9-]+)\n(.*?)(?=^#{1,3} |\Z)", re.MULTILINE | re.DOTALL)
@@ -79,6 +83,11 @@ def render(advice: dict[str, str]) -> str:
     return _INTRO + "".join(_section(kind, advice[kind.code]) for kind in tree())
 
 
+def closed_list() -> str:
+    """All codes, in order, as JSON."""
+    return json.dumps(sorted(ERROR_CODES), indent=1) + "\n"
+
+
 def _section(kind: type[SealtrainError], advice: str) -> str:
     parent = kind.__base__
     depth = len(kind.__mro__) - len(SealtrainError.__mro__)
@@ -95,14 +104,14 @@ def _section(kind: type[SealtrainError], advice: str) -> str:
 
 
 def main() -> None:
-    """Rewrite the page, or with ``--check`` compare it."""
+    """Rewrite page and list, or with ``--check`` compare them."""
     page = PAGE.read_text("utf-8")
-    fresh = render(advice_in(page))
-    if fresh == page:
-        return
-    if "--check" in sys.argv[1:]:
-        raise SystemExit(f"{PAGE.name} is stale: run python tools/error_reference.py")
-    PAGE.write_text(fresh, "utf-8")
+    for path, fresh in ((PAGE, render(advice_in(page))), (CODES, closed_list())):
+        if path.is_file() and path.read_text("utf-8") == fresh:
+            continue
+        if "--check" in sys.argv[1:]:
+            raise SystemExit(f"{path.name} is stale: run python tools/error_reference.py")
+        path.write_text(fresh, "utf-8")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,9 @@ LOOK = ROOT / "src/sealtrain/manifest/look.css"
 SCHEMA = FOLDER / "recipeschema.js"
 CHARACTERS = FOLDER / "characters.js"
 CONSOLE_CHARACTERS = ROOT / "src/sealtrain/web/static/characters.js"
+CODES = FOLDER / "codes.js"
 PUBLISHED = ROOT / "spec/schema/recipe.schema.json"
+PUBLISHED_CODES = ROOT / "spec/schema/error-codes.json"
 ENTRY, EMBEDDED = "page.js", "embedded.js"
 
 _IMPORT = re.compile(r'^import (\{[^}]*\}|\* as \w+) from "\./([\w.]+)";\n', re.MULTILINE)
@@ -105,6 +107,16 @@ def schema_module() -> str:
     )
 
 
+def codes_module() -> str:
+    """The module that holds the closed list of error codes."""
+    text = json.dumps(json.loads(PUBLISHED_CODES.read_text(encoding="utf-8")), indent=2)
+    return (
+        "// The closed list of error codes: written by tools/verifier_page.py from\n"
+        "// spec/schema/error-codes.json.\n"
+        f"\nexport const ERROR_CODES = {text.removesuffix(chr(10) + ']')},\n];\n"
+    )
+
+
 def _characters(export: str) -> str:
     pattern = fault_pattern(lambda code: f"\\u{{{code:x}}}")
     return (
@@ -129,13 +141,14 @@ def characters_script() -> str:
 
 
 def main() -> int:
-    """Write schema, table, page and script, or compare them."""
+    """Write schema, codes, table, page and script, or compare them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail where it differs")
     check = parser.parse_args().check
-    # Page and script hold schema and table, so these come first.
+    # Page and script hold schema, codes and table, so these come first.
     for path, text_of in (
         (SCHEMA, schema_module),
+        (CODES, codes_module),
         (CHARACTERS, characters_module),
         (CONSOLE_CHARACTERS, characters_script),
         (PAGE, page),

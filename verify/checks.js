@@ -68,10 +68,49 @@ async function appraisal(state) {
   return `measurements satisfy the policy; compose ${verified.composeHash.slice(0, 16)}…`;
 }
 
+const EVENTS = [
+  "border.closed",
+  "checkpoint.sealed",
+  "cut.begun",
+  "cut.finished",
+  "cut.joined",
+  "cut.received",
+  "data.validated",
+  "federation.begun",
+  "federation.finished",
+  "federation.planned",
+  "keys.released",
+  "nodes.joined",
+  "output.withheld",
+  "outputs.sealed",
+  "pads.begun",
+  "pads.pool",
+  "pads.spent",
+  "party.joined",
+  "party.left",
+  "party.refused",
+  "round.begun",
+  "round.merged",
+  "run.restarted",
+  "run.resumed",
+  "run.started",
+  "training.finished",
+  "travel.finished",
+  "travel.setup",
+  "travel.taken-over",
+  "trip.lent",
+  "trip.refused",
+  "trip.scrubbed",
+  "trip.trained",
+  "trip.written",
+  "update.refused",
+  "update.taken",
+];
+
 const ENTRY = shape.record({
   seq: shape.integer(1),
   at: shape.realTime,
-  event: shape.match(/^[a-z][a-z0-9._-]{0,63}$/),
+  event: shape.literal(...EVENTS),
   fields: shape.anyObject,
 });
 

@@ -25,8 +25,8 @@ function formsOf(hidden) {
       state: shape.hex64,
     }),
     "party.joined": record(hidden ? { ...joined, patients: integer(1) } : joined),
-    "party.left": record({ party: shape.ownerName, code: shape.string }),
-    "party.refused": record({ code: shape.string }),
+    "party.left": record({ party: shape.ownerName, code: shape.errorCode }),
+    "party.refused": record({ code: shape.errorCode }),
     "round.begun": record({ round, state: shape.hex64 }),
     "update.taken": record({
       round,
@@ -35,7 +35,7 @@ function formsOf(hidden) {
       records: nullable(count),
       norm: hidden ? (value) => value === null : notNegative,
     }),
-    "update.refused": record({ round, party: shape.ownerName, code: shape.string }),
+    "update.refused": record({ round, party: shape.ownerName, code: shape.errorCode }),
     "round.merged": record(hidden ? { ...merged, noise_multiplier: notNegative } : merged),
     "federation.finished": record({ rounds: count, state: shape.hex64 }),
     ...(hidden && {

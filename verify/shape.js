@@ -2,6 +2,7 @@
 
 import { fromBase64, seconds } from "./bytes.js";
 import { HIDDEN } from "./characters.js";
+import { ERROR_CODES } from "./codes.js";
 
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
@@ -51,6 +52,8 @@ export const number =
 export const string = (value) => typeof value === "string";
 export const boolean = (value) => typeof value === "boolean";
 export const anyObject = isObject;
+/** A code of the closed list: a word of its form could hold anything. */
+export const errorCode = literal(...ERROR_CODES);
 
 export const hex32 = match(/^[0-9a-f]{32}$/);
 export const hex40 = match(/^[0-9a-f]{40}$/);

@@ -23,7 +23,7 @@ const EVENTS = {
   }),
   "trip.lent": record({ trip: count, holder: shape.ownerName, start: count, end: count, id: shape.hex32 }),
   "trip.written": record({ trip: count, size: count, mark: shape.hex64 }),
-  "trip.refused": record({ trip: count, holder: shape.ownerName, code: shape.string }),
+  "trip.refused": record({ trip: count, holder: shape.ownerName, code: shape.errorCode }),
   "trip.trained": record(
     { trip: count, tokens: count, nonce: shape.hex64, after: record(state) },
     { moved: shape.number() },

@@ -680,6 +680,12 @@ class RankLost(Unreachable):
     retry = "never"
 
 
+class GuestLost(Unreachable):
+    """A guest ended and left neither a model nor a code that says why."""
+
+    retry = "later"
+
+
 class NodeLost(Unreachable):
     """A node of the run ended, or is about to."""
 
@@ -822,6 +828,13 @@ _BY_CODE: Final = {
     for kind in tuple(globals().values())
     if isinstance(kind, type) and issubclass(kind, SealtrainError)
 }
+
+
+INTERNAL: Final = "internal"
+"""The code of a fault, which no class of this module has: its text stays where it happened."""
+ERROR_CODES: Final = frozenset(_BY_CODE) | {INTERNAL}
+"""The closed list of codes. A document that names another one is refused: a word of the right form
+could hold anything that its writer chose."""
 
 
 def error_by_code(code: str) -> type[SealtrainError]:

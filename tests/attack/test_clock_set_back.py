@@ -51,7 +51,7 @@ def test_every_release_after_it_is_found_and_one_step(world: ReleaseWorld) -> No
 def test_sliding_back_a_little_at_a_time_is_found(world: ReleaseWorld) -> None:
     for _ in range(4):
         world.clock.advance(-BACKWARDS_SECONDS // 2)
-        world.ledger.append("refusal", {"action": "release", "code": "x"})
+        world.ledger.append("refusal", {"action": "release", "code": "approvals-missing"})
     assert [one.check for one in audited(world)] == ["time"]
 
 
@@ -71,7 +71,7 @@ def test_after_an_honest_mistake_owners_approve_anew(world: ReleaseWorld) -> Non
 def test_writers_that_waited_for_their_turn_are_no_finding(world: ReleaseWorld, back: int) -> None:
     world.obtain()
     world.clock.advance(-back)
-    entry: dict[str, Any] = {"action": "release", "code": "x"}
+    entry: dict[str, Any] = {"action": "release", "code": "approvals-missing"}
     world.ledger.append("refusal", entry)
     assert audited(world) == ()
     world.clock.advance(-1 - BACKWARDS_SECONDS)

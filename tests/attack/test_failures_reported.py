@@ -13,11 +13,16 @@ from release_world import audited, served_world
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.secret import Secret
 from sealtrain.client.api import BrokerClient
-from sealtrain.errors import LeaseStale, LeaseUnknown
+from sealtrain.errors import ERROR_CODES, DataInvalid, LeaseStale, LeaseUnknown
 from sealtrain.ledger.entry_rules import EntryRules
 from sealtrain.release.lease_code import show_lease
+from sealtrain.release.messages import FailureReport
 
 pytestmark = pytest.mark.claim("C138")
+
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = "patient-4711-took-part-and-the-test-was-positive"
+"""Of a record, in the form that codes have."""
 
 
 def document_of(made: Asking) -> dict[str, Any]:
@@ -97,7 +102,17 @@ def test_nobody_else_ends_a_lease(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"code": "a row: 17"}, {"code": ""}, {"code": "x" * 65}, {"version": 2}, {"more": 1}],
+    [
+        {"code": "a row: 17"},
+        {"code": ""},
+        {"code": "x" * 65},
+        {"code": WORDS},
+        {"code": "Rank-Lost"},
+        {"code": "rank-lost "},
+        {"code": "exit-1"},
+        {"version": 2},
+        {"more": 1},
+    ],
     ids=str,
 )
 def test_a_report_says_a_code_and_nothing_more(change: dict[str, Any], tmp_path: Path) -> None:
@@ -106,8 +121,51 @@ def test_a_report_says_a_code_and_nothing_more(change: dict[str, Any], tmp_path:
         assert made.grant is not None
         body = json.dumps(document_of(made) | change).encode()
         shown = show_lease(made.grant.lease_id, made.grant.lease_key, body)
+        size = world.ledger.size
         assert post(f"{url}/v1/failures", body, shown)[0] == 400
+        assert world.ledger.size == size
         made.renew()
+
+
+def test_a_guest_sends_no_word_that_is_no_code(tmp_path: Path) -> None:
+    """A script has the guest report a word of its records, in the form that codes have."""
+    with served_world(tmp_path) as (world, url):
+        made = run_begun(world, url)
+        size = world.ledger.size
+        with pytest.raises(DataInvalid):
+            report(made, code=WORDS)
+        assert world.ledger.size == size
+        made.renew()
+
+
+def test_each_code_of_the_list_is_one_and_no_other_word(tmp_path: Path) -> None:
+    listed = json.loads((ROOT / "spec/schema/error-codes.json").read_text("utf-8"))
+    assert listed == sorted(ERROR_CODES)
+    for code in listed:
+        assert FailureReport(version=1, run_id="ab" * 16, lease_id="cd" * 32, code=code)
+        for other in (code + "x", code + "-", code.upper(), f" {code}", f"{code}\n"):
+            assert other not in ERROR_CODES
+
+
+@pytest.mark.parametrize("kind", ["failure", "refusal"])
+def test_an_audit_finds_words_that_are_no_code(kind: str, tmp_path: Path) -> None:
+    """The broker's operator changed the broker so that it records what a script chose."""
+    with served_world(tmp_path) as (world, url):
+        made = run_begun(world, url)
+        assert made.grant is not None
+        named = {"run_id": made.grant.run_id, "lease_id": made.grant.lease_id}
+        refused = {"action": "release", "check": None}
+        bodies = {"failure": named, "refusal": refused}
+        assert audited(world).holds
+        world.ledger.append(kind, bodies[kind] | {"code": WORDS})
+        assert [one.check for one in audited(world).findings] == [kind]
+
+
+@pytest.mark.parametrize("action", [WORDS, "", None, 7, ["release"]], ids=str)
+def test_an_audit_finds_words_that_are_no_action(action: Any, tmp_path: Path) -> None:
+    with served_world(tmp_path) as (world, _url):
+        world.ledger.append("refusal", {"action": action, "code": "rank-lost", "check": None})
+        assert [one.check for one in audited(world).findings] == ["refusal"]
 
 
 def test_an_audit_finds_a_lease_that_was_used_after_it_was_given_back(tmp_path: Path) -> None:

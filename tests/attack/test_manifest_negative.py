@@ -257,7 +257,7 @@ def _grown(document: dict[str, Any]) -> None:
     log = RunLog(run["run_id"])
     for entry in entries(document):
         log.append(entry["event"], entry["fields"], FINISHED)
-    log.append("run.forgotten", {}, FINISHED)
+    log.append("data.validated", {}, FINISHED)
     document["predicate"]["run_log"]["entries"] = log.entries
 
 
@@ -286,9 +286,20 @@ def _other_run(document: dict[str, Any]) -> None:
     document["predicate"]["run_log"] = {"head": log.head, "entries": log.entries}
 
 
+def _worded(document: dict[str, Any]) -> None:
+    """Properly chained and quoted, with words of a record as the name of an event."""
+    run_log = document["predicate"]["run_log"]
+    run_log["entries"][1]["event"] = "patient.4711-was-positive"
+    run_id = document["predicate"]["run"]["run_id"]
+    head = hashlib.sha256(b"sealtrain/run-log/v1:" + run_id.encode())
+    for entry in run_log["entries"]:
+        head = hashlib.sha256(head.digest() + canonical_json(entry))
+    run_log["head"] = head.hexdigest()
+
+
 LOGS = [
     _removed, _beheaded, _cut, _swapped, _appended, _grown, _edited, _retimed, _other_head,
-    _emptied, _other_run,
+    _emptied, _other_run, _worded,
 ]  # fmt: skip
 
 

@@ -255,11 +255,18 @@ def test_the_refusal_of_one_nodes_lease_ends_the_run_with_it(
 
 
 @pytest.mark.claim("C162")
-@pytest.mark.parametrize("code", ["run-stopped", "refused", "never-heard-of", "usage-error"])
+@pytest.mark.parametrize("code", ["run-stopped", "refused", "internal", "usage"])
 def test_a_node_that_has_to_end_otherwise_is_lost(trained: Training, code: str) -> None:
     trained.nodes[0].channel.tell("stopping", {"code": code})
     found = trained.end()
     assert (type(found), found.got) == (NodeLost, code)
+
+
+@pytest.mark.claim("C138")
+@pytest.mark.parametrize("code", ["never-heard-of", "patient-4711-was-positive", "Run-Stopped"])
+def test_a_node_says_no_word_that_is_no_code(trained: Training, code: str) -> None:
+    trained.nodes[0].channel.tell("stopping", {"code": code})
+    assert type(trained.end()) is ChannelBroken
 
 
 # -- hostile leads ---------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from control_world import OTHER, RUNNER, SUBMITTER, ControlWorld, control_world,
 from release_world import audited, document_of
 from world import identity
 
+from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.service.controllers import Controllers
 from sealtrain.broker.service.service import Broker
 from sealtrain.broker.store import group_commit
@@ -40,6 +42,7 @@ from sealtrain.errors import (
     TicketInvalid,
     UsageError,
 )
+from sealtrain.signing import dsse
 
 ONCE = pytest.mark.claim("C180")
 WHO = pytest.mark.claim("C181")
@@ -209,9 +212,29 @@ def test_a_clock_that_is_set_back_revives_no_submission(control: ControlWorld) -
         control.submit("dead", not_after=ended)
 
 
+@pytest.mark.claim("C138")
+@pytest.mark.parametrize("event", ["failed", "skipped"])
+def test_a_run_event_has_a_code_of_the_list_and_no_other_word(
+    control: ControlWorld, event: str
+) -> None:
+    """A recipe's script writes a word of its records where the runner reads the guest's code."""
+    posted = control.submit()
+    runner = control.runner()
+    runner.report(posted.submission_id, "claimed")
+    honest = runner.event(posted.submission_id, event, code="rank-lost")
+    size = control.world.ledger.size
+    for code in ("patient-4711-was-positive", "exit-7", "rank-lost-", "Rank-Lost", ""):
+        payload = json.loads(honest.payload) | {"code": code}
+        forged = dsse.sign(canonical_json(payload), honest.payload_type, identity(RUNNER).signer)
+        with pytest.raises(StatementInvalid):
+            control.broker.report(document_of(forged))
+    assert control.world.ledger.size == size
+    assert control.shown(posted.submission_id).state == "claimed"
+
+
 @ONCE
 def test_nothing_follows_the_end_of_a_submission(control: ControlWorld) -> None:
-    for end, more in (("failed", {"code": "exit-1"}), ("skipped", {"code": "ticket-invalid"})):
+    for end, more in (("failed", {"code": "guest-lost"}), ("skipped", {"code": "ticket-invalid"})):
         posted = control.submit(f"ends-{end}")
         runner = control.runner()
         runner.report(posted.submission_id, "claimed")
@@ -332,7 +355,7 @@ def test_an_event_of_one_submission_serves_no_other(control: ControlWorld) -> No
     runner, other = control.runner(RUNNER), control.runner(OTHER)
     runner.report(one.submission_id, "claimed")
     other.report(two.submission_id, "claimed")
-    for event, more in (("started", {}), ("failed", {"code": "exit-1"}), ("claimed", {})):
+    for event, more in (("started", {}), ("failed", {"code": "guest-lost"}), ("claimed", {})):
         with pytest.raises(ClaimTaken):
             runner.report(two.submission_id, event, **more)
     with pytest.raises(RunEventRefused, check=carries(check="previous event")):
@@ -503,10 +526,10 @@ def test_an_audit_finds_what_no_broker_records(faulty: ControlWorld, fault: str)
     elif fault == "event twice":
         body = entry_of(faulty, claim, RUNNER)
     elif fault == "out of order":
-        body = entry_of(faulty, runner.event(one.submission_id, "skipped", code="x",
+        body = entry_of(faulty, runner.event(one.submission_id, "skipped", code="ticket-invalid",
                                              previous="00" * 32), RUNNER)  # fmt: skip
     elif fault == "after the end":
-        runner.report(one.submission_id, "skipped", code="x")
+        runner.report(one.submission_id, "skipped", code="ticket-invalid")
         body = entry_of(faulty, runner.event(one.submission_id, "claimed"), RUNNER)
     elif fault == "no submission":
         body = entry_of(faulty, runner.event("00" * 16, "claimed", previous=None), RUNNER)

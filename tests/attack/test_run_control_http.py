@@ -208,9 +208,9 @@ def test_waiting_ends_with_the_brokers_record_though_the_runner_says_failed(site
     runner = site.control.runner()
     runner.report(posted.submission_id, "claimed")
     runner.report(posted.submission_id, "started", run_id=run_id)
-    runner.report(posted.submission_id, "failed", code="exit-1", run_id=run_id)
+    runner.report(posted.submission_id, "failed", code="guest-lost", run_id=run_id)
     with site.desk() as desk:
-        with pytest.raises(RunNotCompleted, check=carries(check="state", got="failed exit-1")):
+        with pytest.raises(RunNotCompleted, check=carries(check="state", got="failed guest-lost")):
             _waiting(desk).until_ended("nightly", None)
         body: Any = {"run_id": run_id, "manifest_digest": "5a" * 32, "outputs": []}
         with world.store.transaction() as transaction:

@@ -164,7 +164,7 @@ def test_a_submission_sent_again_while_it_runs_and_after_it_starts_nothing(site:
     assert site.starts(posted.submission_id) == ["started"]
     shown = site.control.shown(posted.submission_id)
     assert shown.runner is not None
-    assert (shown.state, shown.runner.code) == ("failed", "exit-7")
+    assert (shown.state, shown.runner.code) == ("failed", "guest-lost")
 
 
 @ONCE
@@ -280,7 +280,7 @@ def test_a_runner_that_says_completed_without_a_run_is_not_believed_by_itself(si
     site.turns(runner, lambda: site.control.events()[-1] == "failed")
     shown = site.control.shown(posted.submission_id)
     assert shown.runner is not None
-    assert shown.runner.code == "run-unknown"
+    assert shown.runner.code == "guest-lost"
 
 
 @PLACES

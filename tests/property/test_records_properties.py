@@ -227,7 +227,7 @@ def test_a_run_log_with_any_entry_changed_is_refused(
 ) -> None:
     log = RunLog("0a" * 16)
     for one in fields:
-        log.append("event", one, 1_772_366_400)
+        log.append("keys.released", one, 1_772_366_400)
     entries = parse_json(canonical_json(log.entries))
     assert runlog.verify("0a" * 16, entries, head=log.head) == log.head
     at = data.draw(st.integers(0, len(entries) - 1))

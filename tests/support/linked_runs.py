@@ -84,7 +84,7 @@ def _facts(world: World, number: int, later: int, before: bytes | None) -> dict[
     )
     log = RunLog(run_id)
     log.append("run.started", {"steps": 300}, START + later)
-    log.append("run.finished", {"steps": 300}, FINISHED + later)
+    log.append("training.finished", {"steps": 300}, FINISHED + later)
     facts = facts_of(world, run_id)
     facts["run"] |= {
         "started_at": to_rfc3339(START + later),

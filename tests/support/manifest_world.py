@@ -288,7 +288,7 @@ def run_log(run_id: str = RUN_ID) -> dict[str, Any]:
     log = RunLog(run_id)
     log.append("run.started", {"steps": 300}, START)
     log.append("keys.released", {"datasets": 4}, RELEASED)
-    log.append("run.finished", {"steps": 300}, FINISHED)
+    log.append("training.finished", {"steps": 300}, FINISHED)
     return {"head": log.head, "entries": log.entries}
 
 

@@ -325,8 +325,8 @@ def run_log_vectors() -> Json:
     log = [
         event(1, "run.started", platform="simulator"),
         event(2, "keys.released", datasets=["d1" * 16], lease="ab" * 32),
-        event(3, "checkpoint", step=50, digest="cd" * 32),
-        event(4, "run.finished", step=100, note="fin — ✓"),
+        event(3, "checkpoint.sealed", step=50, digest="cd" * 32),
+        event(4, "training.finished", step=100, note="fin — ✓"),
     ]
     case("four events", log, head(log), ok=True)
     case("no event", [], head([]), ok=True)
@@ -345,6 +345,7 @@ def run_log_vectors() -> Json:
         ("a number as text", {**log[3], "seq": "4"}),
         ("a time that does not exist", {**log[3], "at": "2026-13-01T00:00:00Z"}),
         ("an event with capitals", {**log[3], "event": "Finished"}),
+        ("words in the form of an event", {**log[3], "event": "patient.4711-was-positive"}),
         ("fields as an array", {**log[3], "fields": []}),
     ):
         entries = [*log[:3], last]

@@ -72,6 +72,7 @@ def refused() -> Json:
         "an unknown field": index(message="clinic-c revoked"),
         "a code in a state that has none": index(code="approvals-missing"),
         "a sentence as a code": index(state="failed", code="a row was too long"),
+        "words in the form of a code": index(state="failed", code="patient-4711-was-positive"),
         "files of no run": index(run_id=None),
         "a manifest before the end": index(files={"manifest.json": one}),
         "the end without a manifest": index(state="completed"),

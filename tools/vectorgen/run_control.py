@@ -110,7 +110,7 @@ def event(word: str, **changed: Json) -> Json:
         "consortium_id": CONSORTIUM,
         "submission_id": ID,
         "event": word,
-        "code": "exit-1" if word in ("failed", "skipped") else None,
+        "code": "guest-lost" if word in ("failed", "skipped") else None,
         "run_id": "99" * 16 if word == "completed" else None,
         "claim_seconds": 600 if word == "claimed" else None,
         "runner": key_id(2),
@@ -196,6 +196,11 @@ def refused() -> Json:
         "an unknown field": (
             "submission", signed("submission", submission(note="x"), 1), "statement-invalid",
         ),
+        "words in the form of a code": (
+            "run-event",
+            signed("run-event", event("failed", code="patient-4711-was-positive"), 2),
+            "statement-invalid",
+        ),
         "no name": ("submission", signed("submission", submission(name="-"), 1),
                     "statement-invalid"),
         "a claim without its time": (
@@ -218,7 +223,9 @@ def refused() -> Json:
             "run-event", signed("run-event", event("failed", code=None), 2), "statement-invalid",
         ),
         "stopped with a code": (
-            "run-event", signed("run-event", event("stopped", code="x"), 2), "statement-invalid",
+            "run-event",
+            signed("run-event", event("stopped", code="guest-lost"), 2),
+            "statement-invalid",
         ),
         "an unknown event": (
             "run-event", signed("run-event", event("paused"), 2), "statement-invalid",

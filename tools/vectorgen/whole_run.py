@@ -187,7 +187,7 @@ def run_log() -> Json:
     head = hashlib.sha256(f"sealtrain/run-log/v1:{RUN}".encode()).digest()
     entries = [
         {"seq": 1, "at": at(STARTED), "event": "run.started", "fields": {"steps": 3}},
-        {"seq": 2, "at": at(FINISHED), "event": "run.finished", "fields": {"steps": 3}},
+        {"seq": 2, "at": at(FINISHED), "event": "training.finished", "fields": {"steps": 3}},
     ]
     for entry in entries:
         head = hashlib.sha256(head + canonical(entry)).digest()

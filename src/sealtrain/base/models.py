@@ -6,7 +6,14 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    StringConstraints,
+    ValidationError,
+    WithJsonSchema,
+)
 
 from sealtrain.base.canonical import (
     MAX_JSON_VALUES,
@@ -21,7 +28,7 @@ from sealtrain.base.filenames import OWNER_NAME
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.spelling import nearest
 from sealtrain.base.visible import is_visible
-from sealtrain.errors import DataInvalid, SealtrainError
+from sealtrain.errors import ERROR_CODES, DataInvalid, SealtrainError
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -54,8 +61,23 @@ OwnerName = Annotated[str, StringConstraints(pattern=OWNER_NAME)]
 """Name of an owner or dataset: lower-case letters, digits and hyphens."""
 Base64 = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]*={0,2}$")]
 """Padded standard base64; decode with ``base.encoding.from_base64``."""
-ErrorCode = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,64}$")]
-"""Code of an error: never a message, which could quote what a code cannot."""
+
+
+def _known(code: str) -> str:
+    if code not in ERROR_CODES:
+        raise ValueError("not a code of an error")
+    return code
+
+
+ErrorCode = Annotated[
+    str,
+    AfterValidator(_known),
+    WithJsonSchema({"type": "string", "enum": sorted(ERROR_CODES)}),
+]
+"""Code of an error, from the closed list: a form would let its writer put words of its own there.
+
+The refusal does not quote the word, which may be what it was meant to carry.
+"""
 Timestamp = Annotated[
     str,
     # Not \d, which also takes the digits of other scripts.

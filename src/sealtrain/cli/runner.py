@@ -32,8 +32,10 @@ from sealtrain.client.runs import Desk
 from sealtrain.client.ticket import RunTicket, parse_ticket
 from sealtrain.consortium.runevents import FINAL, Event, RunEvent
 from sealtrain.errors import (
+    ERROR_CODES,
     AlreadyExists,
     ClaimTaken,
+    GuestLost,
     RunEventRefused,
     RunMismatch,
     SealtrainError,
@@ -328,8 +330,8 @@ class Runner:
         if status in (_STOPPED, -signal.SIGTERM) or (held.stopping and status != 0):
             return {"event": "stopped", "run_id": run_id}
         told = self._status(held.folder).get("code")
-        code = told if isinstance(told, str) else f"exit-{abs(status)}"
-        return {"event": "failed", "code": code if status else "run-unknown", "run_id": run_id}
+        code = told if isinstance(told, str) and told in ERROR_CODES else GuestLost.code
+        return {"event": "failed", "code": code, "run_id": run_id}
 
     def _run_id(self, held: _Held, *, stored: bool) -> str | None:
         """Id of the run, as the guest says; or, at its end, as the store's index does."""

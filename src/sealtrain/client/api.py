@@ -13,6 +13,7 @@ from typing import Any, Self
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.digests import sha256_hex
+from sealtrain.base.models import load_model
 from sealtrain.base.secret import Random, Secret
 from sealtrain.client.transport import Answer, Transport
 from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
@@ -20,7 +21,7 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import RecordedDocument, verify_owned
 from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy
 from sealtrain.consortium.submissions import ControlDocument
-from sealtrain.errors import AnswerInvalid, ConsortiumMismatch, UsageError
+from sealtrain.errors import AnswerInvalid, ConsortiumMismatch, DataInvalid, UsageError
 from sealtrain.ledger.ledger import LedgerProof
 from sealtrain.release.lease_code import show_lease
 from sealtrain.release.messages import (
@@ -216,10 +217,12 @@ class BrokerClient:
             lease_key: As it came with the lease.
 
         Raises:
+            DataInvalid: The code is none of the closed list; nothing is sent.
             LeaseStale: The lease has ended, or was given back.
             LeaseUnknown: It is none of this run.
         """
-        report = FailureReport(version=1, run_id=run_id, lease_id=lease_id, code=code)
+        fields = {"version": 1, "run_id": run_id, "lease_id": lease_id, "code": code}
+        report = load_model(FailureReport, fields, DataInvalid, "failure")
         body = report.to_bytes()
         shown = show_lease(lease_id, lease_key, body)
         self._transport.post("/v1/failures", body, Accepted, sign=lambda *_request: shown)

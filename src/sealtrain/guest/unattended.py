@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import atomic_write
 from sealtrain.client.storecredentials import asked
-from sealtrain.errors import ModelInvalid, OutputStoreInvalid, SealtrainError
+from sealtrain.errors import INTERNAL, ModelInvalid, OutputStoreInvalid, SealtrainError
 from sealtrain.guest.series import note, noted
 from sealtrain.guest.settings import RunSettings, held_run, save_run
 from sealtrain.guest.supervision import (
@@ -56,8 +56,6 @@ PREVIOUS_FOLDER: Final = "previous"
 _IN_RUN: Final = Patience(attempts=3, longest=5.0)
 """While training goes on, the next checkpoint brings the next try."""
 _TRY_AGAIN_SECONDS: Final = 15.0
-_BUG: Final = "internal"
-"""Code of a fault that sealtrain did not foresee, as the command line says it."""
 
 Answer = TypeVar("Answer")
 
@@ -159,7 +157,7 @@ def unattended(
         beside.note("failed", error.code)
         raise
     except Exception:  # a bug, whose text could quote a record
-        beside.note("failed", _BUG)
+        beside.note("failed", INTERNAL)
         raise
     patiently(partial(beside.tell, "completed"))
     return outcome

@@ -61,6 +61,12 @@ __all__ = ["DECISION_SECONDS", "EntryRules"]
 DECISION_SECONDS = 60
 """Longest time between a decision, which counts at the time of the request, and its entry."""
 _NEED_A_CONSORTIUM = ("approval", "dataset", "release", "renewal", "boot")
+_REFUSED_ACTIONS = frozenset(
+    {
+        "approval", "boot-app", "boot-kms", "dataset", "manifest", "release", "renewal",
+        "succession",
+    }
+)  # fmt: skip
 # Rounding error of sums of decimal fractions is smaller.
 _ROUNDING = 1e-9
 
@@ -120,6 +126,11 @@ class _Recorded(StrictModel):
 class _Failed(StrictModel):
     run_id: Hex32
     lease_id: Hex64
+    code: ErrorCode
+
+
+class _Refused(StrictModel):
+    action: str
     code: ErrorCode
 
 
@@ -452,8 +463,14 @@ class EntryRules:
         yield from _unapproved("a guest was let boot", self._tally(target, boot.needs, at))
 
     def _refusal(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
-        if not all(isinstance(body.get(name), str) for name in ("action", "code")):
-            yield "a refusal names what was refused and with which code"
+        refused = load_model(
+            _Refused,
+            {name: body.get(name) for name in ("action", "code")},
+            LedgerInconsistent,
+            "refusal",
+        )
+        if refused.action not in _REFUSED_ACTIONS | DOCUMENTS.keys():
+            yield "it refuses an action that a broker does not have"
 
     def _tally(
         self,

@@ -180,11 +180,180 @@ const escapeHidden = (text) =>
   String(text).replace(HIDDEN, (found) => `\\u{${found.codePointAt(0).toString(16)}}`);
 return { HIDDEN, escapeHidden };
 })();
+const module_codes = (() => {
+// The closed list of error codes: written by tools/verifier_page.py from
+// spec/schema/error-codes.json.
+
+const ERROR_CODES = [
+  "accelerator-unreachable",
+  "agent-declined",
+  "agent-unreachable",
+  "already-exists",
+  "answer-invalid",
+  "app-id-mismatch",
+  "approval-expired",
+  "approval-revoked",
+  "approval-spent",
+  "approval-unknown",
+  "approvals-missing",
+  "broker-mismatch",
+  "broker-not-approved",
+  "broker-unreachable",
+  "budget-spent",
+  "capability-refused",
+  "certificate-chain-invalid",
+  "certificate-revoked",
+  "chain-refused",
+  "chain-unreachable",
+  "challenge-expired",
+  "challenge-replayed",
+  "challenge-unknown",
+  "channel-broken",
+  "channel-cut",
+  "channel-refused",
+  "checkpoint-refused",
+  "chunk-damaged",
+  "claim-contradicted",
+  "claim-taken",
+  "collateral-expired",
+  "collateral-mismatch",
+  "collateral-unreachable",
+  "compose-hash-mismatch",
+  "config",
+  "consortium-invalid",
+  "consortium-mismatch",
+  "cross-site-refused",
+  "data-invalid",
+  "dataset-mismatch",
+  "dataset-unknown",
+  "dataset-withdrawn",
+  "dealer-unreachable",
+  "debug-guest",
+  "decryption-lost",
+  "document-mismatch",
+  "egress-refused",
+  "entry-unknown",
+  "environment-changed",
+  "error",
+  "event-log-mismatch",
+  "evidence-malformed",
+  "evidence-refused",
+  "evidence-stale",
+  "extra-missing",
+  "file-truncated",
+  "format-unknown",
+  "gpu-mode-refused",
+  "gpu-nonce-mismatch",
+  "gpu-report-invalid",
+  "gpu-set-refused",
+  "guest-api-unreachable",
+  "guest-lost",
+  "head-too-large",
+  "header-damaged",
+  "hub-unreachable",
+  "image-refused",
+  "import-refused",
+  "internal",
+  "key-file-invalid",
+  "key-provider-mismatch",
+  "kms-answer-invalid",
+  "kms-unreachable",
+  "lease-stale",
+  "lease-unknown",
+  "ledger-inconsistent",
+  "limit-exceeded",
+  "lock-invalid",
+  "manifest-malformed",
+  "manifest-refused",
+  "masks-refused",
+  "measurement-mismatch",
+  "migratable-guest",
+  "model-invalid",
+  "model-not-reloaded",
+  "no-stanza",
+  "node-lost",
+  "node-missing",
+  "node-refused",
+  "node-taken",
+  "not-sealed",
+  "output-store-invalid",
+  "pads-refused",
+  "page-unknown",
+  "passkey-invalid",
+  "peer-unreachable",
+  "platform-mismatch",
+  "privacy-broken",
+  "product-altered",
+  "project-invalid",
+  "proof-invalid",
+  "protection-missing",
+  "purpose-mismatch",
+  "quote-invalid",
+  "quote-root-untrusted",
+  "rank-lost",
+  "recipe-changed",
+  "recipe-invalid",
+  "record-invalid",
+  "reference-value-invalid",
+  "reference-value-mismatch",
+  "refused",
+  "release-refused",
+  "remote-verdict-refused",
+  "report-data-mismatch",
+  "request-late",
+  "request-replayed",
+  "request-stale",
+  "request-too-large",
+  "retention-ended",
+  "revocation-unknown",
+  "root-mismatch",
+  "run-chain-broken",
+  "run-event-refused",
+  "run-log-broken",
+  "run-mismatch",
+  "run-not-completed",
+  "run-stopped",
+  "run-unconfirmed",
+  "schema-mismatch",
+  "script-failed",
+  "seal-refused",
+  "series-mismatch",
+  "signature-invalid",
+  "signer-unknown",
+  "simulated-evidence",
+  "statement-invalid",
+  "storage-failed",
+  "storage-unreachable",
+  "subject-mismatch",
+  "submission-conflict",
+  "submission-ended",
+  "submission-unknown",
+  "tcb-status-refused",
+  "ticket-invalid",
+  "token-refused",
+  "too-few-parties",
+  "too-many-requests",
+  "training-failed",
+  "transcript-invalid",
+  "trip-broken",
+  "trust-invalid",
+  "trust-mismatch",
+  "unreachable",
+  "update-refused",
+  "usage",
+  "validation-failed",
+  "wait-over",
+  "wrong-context",
+  "wrong-key",
+];
+return { ERROR_CODES };
+})();
 const module_shape = (() => {
 // Shapes of documents: small functions that say whether a parsed value has a form.
 
 const { fromBase64, seconds } = module_bytes;
 const { HIDDEN } = module_characters;
+const { ERROR_CODES } = module_codes;
 
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
@@ -234,6 +403,8 @@ const number =
 const string = (value) => typeof value === "string";
 const boolean = (value) => typeof value === "boolean";
 const anyObject = isObject;
+/** A code of the closed list: a word of its form could hold anything. */
+const errorCode = literal(...ERROR_CODES);
 
 const hex32 = match(/^[0-9a-f]{32}$/);
 const hex40 = match(/^[0-9a-f]{40}$/);
@@ -261,7 +432,7 @@ const line =
     const length = [...value].length;
     return length >= least && length <= most && visible(value);
   };
-return { record, list, map, match, literal, nullable, either, integer, number, string, boolean, anyObject, hex32, hex40, hex64, hex96, ownerName, timestamp, realTime, count, base64, compose, visible, line };
+return { record, list, map, match, literal, nullable, either, integer, number, string, boolean, anyObject, errorCode, hex32, hex40, hex64, hex96, ownerName, timestamp, realTime, count, base64, compose, visible, line };
 })();
 const module_datause = (() => {
 // How owners say that a dataset may be used, and until when (spec/approvals.md §5.1).
@@ -4666,8 +4837,8 @@ function formsOf(hidden) {
       state: shape.hex64,
     }),
     "party.joined": record(hidden ? { ...joined, patients: integer(1) } : joined),
-    "party.left": record({ party: shape.ownerName, code: shape.string }),
-    "party.refused": record({ code: shape.string }),
+    "party.left": record({ party: shape.ownerName, code: shape.errorCode }),
+    "party.refused": record({ code: shape.errorCode }),
     "round.begun": record({ round, state: shape.hex64 }),
     "update.taken": record({
       round,
@@ -4676,7 +4847,7 @@ function formsOf(hidden) {
       records: nullable(count),
       norm: hidden ? (value) => value === null : notNegative,
     }),
-    "update.refused": record({ round, party: shape.ownerName, code: shape.string }),
+    "update.refused": record({ round, party: shape.ownerName, code: shape.errorCode }),
     "round.merged": record(hidden ? { ...merged, noise_multiplier: notNegative } : merged),
     "federation.finished": record({ rounds: count, state: shape.hex64 }),
     ...(hidden && {
@@ -5129,7 +5300,7 @@ const EVENTS = {
   }),
   "trip.lent": record({ trip: count, holder: shape.ownerName, start: count, end: count, id: shape.hex32 }),
   "trip.written": record({ trip: count, size: count, mark: shape.hex64 }),
-  "trip.refused": record({ trip: count, holder: shape.ownerName, code: shape.string }),
+  "trip.refused": record({ trip: count, holder: shape.ownerName, code: shape.errorCode }),
   "trip.trained": record(
     { trip: count, tokens: count, nonce: shape.hex64, after: record(state) },
     { moved: shape.number() },
@@ -6347,10 +6518,49 @@ async function appraisal(state) {
   return `measurements satisfy the policy; compose ${verified.composeHash.slice(0, 16)}…`;
 }
 
+const EVENTS = [
+  "border.closed",
+  "checkpoint.sealed",
+  "cut.begun",
+  "cut.finished",
+  "cut.joined",
+  "cut.received",
+  "data.validated",
+  "federation.begun",
+  "federation.finished",
+  "federation.planned",
+  "keys.released",
+  "nodes.joined",
+  "output.withheld",
+  "outputs.sealed",
+  "pads.begun",
+  "pads.pool",
+  "pads.spent",
+  "party.joined",
+  "party.left",
+  "party.refused",
+  "round.begun",
+  "round.merged",
+  "run.restarted",
+  "run.resumed",
+  "run.started",
+  "training.finished",
+  "travel.finished",
+  "travel.setup",
+  "travel.taken-over",
+  "trip.lent",
+  "trip.refused",
+  "trip.scrubbed",
+  "trip.trained",
+  "trip.written",
+  "update.refused",
+  "update.taken",
+];
+
 const ENTRY = shape.record({
   seq: shape.integer(1),
   at: shape.realTime,
-  event: shape.match(/^[a-z][a-z0-9._-]{0,63}$/),
+  event: shape.literal(...EVENTS),
   fields: shape.anyObject,
 });
 

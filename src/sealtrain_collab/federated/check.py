@@ -24,7 +24,7 @@ from typing import Annotated, Any, Final
 from pydantic import AllowInfNan, Field
 
 from sealtrain.base.clock import from_rfc3339
-from sealtrain.base.models import Hex64, OwnerName, StrictModel, load_model
+from sealtrain.base.models import ErrorCode, Hex64, OwnerName, StrictModel, load_model
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
 from sealtrain.recipe.collaboration import holders_of
@@ -36,7 +36,6 @@ __all__ = ["Rounds", "Terms", "merged_rounds", "rounds_hold"]
 
 _PREFIXES: Final = ("federation.", "party.", "round.", "update.")
 _Count = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
-_Code = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,63}$")]
 _Names = Annotated[tuple[OwnerName, ...], Field(min_length=1, max_length=256)]
 
 
@@ -99,11 +98,11 @@ class _Joined(StrictModel):
 
 class _Left(StrictModel):
     party: OwnerName
-    code: _Code
+    code: ErrorCode
 
 
 class _NotLetIn(StrictModel):
-    code: _Code
+    code: ErrorCode
 
 
 class _RoundBegun(StrictModel):
@@ -122,7 +121,7 @@ class _Taken(StrictModel):
 class _Refused(StrictModel):
     round: _Count
     party: OwnerName
-    code: _Code
+    code: ErrorCode
 
 
 class _Merged(StrictModel):

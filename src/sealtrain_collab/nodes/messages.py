@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, StringConstraints
 
 from sealtrain.base.canonical import canonical_json, parse_canonical
-from sealtrain.base.models import Hex32, Hex64, StrictModel, Timestamp, load_model
+from sealtrain.base.models import ErrorCode, Hex32, Hex64, StrictModel, Timestamp, load_model
 from sealtrain.consortium.receipts import ReleaseReceipt
 from sealtrain.errors import (
     ChannelBroken,
@@ -54,7 +54,6 @@ _Count = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
 _Key = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$")]
 """32 bytes in the one spelling of base64."""
 _Host = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z.:%_-]{1,255}$")]
-_Code = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,63}$")]
 
 
 class Greeting(StrictModel):
@@ -135,7 +134,7 @@ class _Renewed(StrictModel):
 
 
 class _Stopping(StrictModel):
-    code: _Code
+    code: ErrorCode
 
 
 class FromLead(StrictModel):

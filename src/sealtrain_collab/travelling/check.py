@@ -22,7 +22,7 @@ from typing import Any, Final
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.encoding import from_hex
-from sealtrain.errors import ClaimContradicted, DataInvalid, TranscriptInvalid
+from sealtrain.errors import ERROR_CODES, ClaimContradicted, DataInvalid, TranscriptInvalid
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
 from sealtrain_collab.travelling.recipe import program_of, width_of
 from sealtrain_collab.travelling.scrub import proof_of
@@ -250,6 +250,8 @@ class _Reader:
     def _refused(self, fields: dict[str, Any]) -> None:
         state = self.trips[fields["trip"]].state
         self._in(fields, "written" if state == "written" else "lent", "refused")
+        if fields["code"] not in ERROR_CODES:
+            raise self._broken("a trip was refused with a code that no error has")
 
     def _trained(self, fields: dict[str, Any]) -> None:
         trip = self._in(fields, "written", "trained")

@@ -476,7 +476,12 @@ DISHONEST: dict[str, tuple[str, Callable[[History], dict[str, Any]], str]] = {
         lambda h: body_of(h, "dataset") | {"root": "12" * 32},
         "root: not what was signed",
     ),
-    "a refusal without a reason": ("refusal", lambda _h: {"action": "x"}, "with which code"),
+    "a refusal without a reason": ("refusal", lambda _h: {"action": "release"}, "code"),
+    "a refusal of an unknown action": (
+        "refusal",
+        lambda _h: {"action": "x", "code": "approvals-missing"},
+        "action",
+    ),
 }
 
 

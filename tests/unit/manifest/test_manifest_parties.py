@@ -38,7 +38,7 @@ def test_the_page_lists_every_party_and_what_was_recorded(report: Report) -> Non
     page = render(report)
     assert "Training together" in page
     assert all(party_run_id(RUN_ID, name) in page for name in OWNERS)
-    assert "Events in the run log: keys 1, run 2." in page
+    assert "Events in the run log: keys 1, run 1, training 1." in page
 
 
 @pytest.mark.parametrize("export", [model_card, training_summary])

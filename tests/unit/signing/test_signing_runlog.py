@@ -21,8 +21,8 @@ AT = 1_772_366_400
 def example() -> RunLog:
     log = RunLog(RUN)
     log.append("run.started", {"platform": "simulator"}, AT)
-    log.append("checkpoint", {"step": 50, "loss": 1.5}, AT + 1)
-    log.append("run.finished", {}, AT + 2)
+    log.append("checkpoint.sealed", {"step": 50, "loss": 1.5}, AT + 1)
+    log.append("training.finished", {}, AT + 2)
     return log
 
 
@@ -47,12 +47,12 @@ def test_entries_hold_what_was_said() -> None:
 
 def test_append_returns_the_new_head() -> None:
     log = RunLog(RUN)
-    assert log.append("a", {}, AT) == log.head
+    assert log.append("keys.released", {}, AT) == log.head
 
 
 def test_changing_what_came_in_or_out_changes_nothing_inside() -> None:
     log, fields = RunLog(RUN), {"names": ["a"]}
-    log.append("a", fields, AT)
+    log.append("keys.released", fields, AT)
     fields["names"].append("b")
     log.entries[0]["fields"]["names"].append("c")
     assert log.entries[0]["fields"] == {"names": ["a"]}
@@ -62,7 +62,9 @@ def test_changing_what_came_in_or_out_changes_nothing_inside() -> None:
 def test_a_resumed_log_goes_on_where_it_stopped() -> None:
     whole, first = example(), example()
     resumed = RunLog.restore(RUN, first.entries, head=first.head)
-    assert resumed.append("more", {}, AT + 3) == whole.append("more", {}, AT + 3)
+    assert resumed.append("data.validated", {}, AT + 3) == whole.append(
+        "data.validated", {}, AT + 3
+    )
     assert len(resumed) == 4
 
 
@@ -88,6 +90,7 @@ def test_a_log_that_was_touched_is_refused() -> None:
     broken([entries[0], {**entries[1], "seq": True}, entries[2]])
     broken([{**entries[0], "seq": True}, *entries[1:]])
     broken([entries[0], {**entries[1], "extra": 0}, entries[2]])
+    broken([{**entries[0], "event": "run.startet"}, *entries[1:]])
     broken([entries[0], [], entries[2]])  # type: ignore[list-item]  # what a hostile file may hold
 
 
@@ -105,11 +108,13 @@ def test_what_cannot_be_written_leaves_the_log_as_it_was() -> None:
     with pytest.raises(DataInvalid):
         log.append("Loud Event", {}, AT)
     with pytest.raises(DataInvalid):
-        log.append("a", {"loss": float("nan")}, AT)
+        log.append("patient.4711-was-positive", {}, AT)
     with pytest.raises(DataInvalid):
-        log.append("a", {"loss": 2**60}, AT)
+        log.append("keys.released", {"loss": float("nan")}, AT)
+    with pytest.raises(DataInvalid):
+        log.append("keys.released", {"loss": 2**60}, AT)
     with pytest.raises(LimitExceeded):
-        log.append("a", {"text": "x" * runlog.MAX_ENTRY_BYTES}, AT)
+        log.append("keys.released", {"text": "x" * runlog.MAX_ENTRY_BYTES}, AT)
     assert (log.head, len(log)) == (head, 3)
     with pytest.raises(DataInvalid):
         RunLog("not a run id")
@@ -119,7 +124,7 @@ def test_a_full_log_takes_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runlog, "MAX_ENTRIES", 3)
     log = example()
     with pytest.raises(LimitExceeded):
-        log.append("a", {}, AT)
+        log.append("keys.released", {}, AT)
     monkeypatch.setattr(runlog, "MAX_ENTRIES", 2)
     with pytest.raises(RunLogBroken, check=carries(expected="at most 2 entries")):
         runlog.verify(RUN, log.entries)
@@ -130,7 +135,7 @@ def test_several_threads_append_without_losing_an_entry() -> None:
 
     def write(number: int) -> None:
         for step in range(50):
-            log.append("step", {"writer": number, "step": step}, AT)
+            log.append("checkpoint.sealed", {"writer": number, "step": step}, AT)
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
     for thread in threads:

@@ -252,6 +252,7 @@ VALID = {
         {"state": "finished"},
         {"code": "approvals-missing"},
         {"state": "failed", "code": "A record said so"},
+        {"state": "failed", "code": "a-record-said-so"},
         {"attempts": -1},
         {"files": {"../run.json": {"size": 0, "sha256": []}}},
         {"files": {"model/../../x.sealed": {"size": 0, "sha256": []}}},
