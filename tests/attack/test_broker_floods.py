@@ -13,30 +13,39 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from broker_site import ProcessSite, process_site
-from owner_acts import ACTS, HTTP, Asking, approval, post, revocation, signed
+from manifest_world import make_world
+from owner_acts import ACTS, BROKER, HTTP, Asking, approval, post, revocation, signed
 from polling import wait_until
 from release_world import release_world, served_world
 from world import OWNERS
 
 from sealtrain.base.canonical import canonical_json
+from sealtrain.base.digests import sha256_hex
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.client.api import BrokerClient
+from sealtrain.client.grant import Grant
 from sealtrain.consortium.approvals import Target
 from sealtrain.errors import (
     ApprovalRevoked,
     ApprovalUnknown,
-    RunMismatch,
     TooManyRequests,
 )
 from sealtrain.keys.derive import recipe_key
-from sealtrain.release.lease_code import LEASE_HEADER, show_lease
+from sealtrain.release.lease_code import (
+    LEASE_HEADER,
+    Closing,
+    manifest_key,
+    show_lease,
+    show_manifest,
+)
 from sealtrain.release.messages import RenewalRequest
 from sealtrain.sealing.hpke import HpkePrivateKey
 
@@ -345,17 +354,100 @@ def test_a_stranger_who_asks_for_one_owners_key_has_one_key_derived(
         assert len(derived) == 5
 
 
-def test_one_run_is_handed_in_so_often_and_a_strangers_never(tmp_path: Path) -> None:
+def closing_of(grant: Grant) -> Closing:
+    """What a guest, or the lead of its parties, shows a broker with the run's manifest."""
+    lease_id, key = grant.lease_id, manifest_key(grant.lease_key)
+    return Closing(broker_id=BROKER, lease_id=lease_id, key=key)
+
+
+def test_one_run_is_handed_in_so_often(tmp_path: Path) -> None:
     with served_world(tmp_path) as (world, url):
         made = Asking(world, world.attest(), url)
-        run_id = made.obtain().run_id
+        first, second = made.obtain(), made.obtain()
         size = world.ledger.size
-        told = [post(f"{url}/v1/manifests?run_id={run_id}", b"{}", {})[0] for _ in range(20)]
+        path = f"{url}/v1/manifests"
+        told = [
+            post(path, body, show_manifest(closing_of(first), body))[0]
+            for body in (bytes([number]) for number in range(20))
+        ]
         assert told == [403] * 8 + [429] * 12
         assert world.ledger.size == size + 8
-        with BrokerClient(url) as client, pytest.raises(RunMismatch):
-            client.submit_manifest(numbers(), ["ef" * 16])
+        assert post(path, b"{}", show_manifest(closing_of(second), b"{}"))[0] == 403
+        assert world.ledger.size == size + 9
+
+
+def strangers(first: Grant, other: Grant, body: bytes) -> Iterator[tuple[str, dict[str, str]]]:
+    """Heads that a caller without the key of the run's lease can send, and its path's query."""
+    yield f"?run_id={first.run_id}", {}
+    yield "", {LEASE_HEADER: f"{first.lease_id} {'00' * 32} {'00' * 32}"}
+    yield "", {LEASE_HEADER: "x"}
+    yield "", show_lease(first.lease_id, first.lease_key, body)  # of a renewal that it saw
+    yield "", show_manifest(replace(closing_of(other), lease_id=first.lease_id), body)
+    made_up = Closing(broker_id=BROKER, lease_id=first.lease_id, key=Secret(bytes(32)))
+    yield "", show_manifest(made_up, body)
+    of_the_lease = replace(closing_of(first), key=first.lease_key)
+    yield "", show_manifest(of_the_lease, body)
+
+
+def test_no_stranger_uses_up_what_counts_for_a_run(tmp_path: Path) -> None:
+    """The run id and the lease id stand in the public ledger; its key does not."""
+    with served_world(tmp_path) as (world, url):
+        made = Asking(world, world.attest(), url)
+        first, other = made.obtain(), made.obtain()
+        size = world.ledger.size
+        path = f"{url}/v1/manifests"
+        for _ in range(10):
+            for query, head in strangers(first, other, b"junk"):
+                assert post(f"{path}{query}", b"junk", head) == (403, "lease-unknown")
+        # A head that it saw on the way, before another body.
+        seen = show_manifest(closing_of(first), b"{}")
+        for _ in range(10):
+            assert post(path, b"junk", seen) == (403, "signature-invalid")
+        assert world.ledger.size == size
+        told = [post(path, b"{}", seen)[0] for _ in range(8)]
+        assert told == [403] * 8
         assert world.ledger.size == size + 8
+
+
+def test_a_guest_hands_in_the_manifest_of_its_own_run_alone(tmp_path: Path) -> None:
+    with served_world(tmp_path) as (world, url):
+        lease = Asking(world, world.attest(), url).obtain()
+        folder = tmp_path / "runs"
+        folder.mkdir()
+        others = make_world(folder, rules={"own_data_consent": False}, brokers=(BROKER,))
+        manifest = others.manifest()
+        head = show_manifest(closing_of(lease), manifest)
+        assert post(f"{url}/v1/manifests", manifest, head) == (403, "run-mismatch")
+
+
+def test_a_manifest_that_was_recorded_counts_no_more(tmp_path: Path) -> None:
+    with served_world(tmp_path) as (world, url):
+        lease = Asking(world, world.attest(), url).obtain()
+        manifest = b"recorded before"
+        with world.store.transaction() as transaction:
+            transaction.add_manifest(sha256_hex(manifest), lease.run_id, ledger_index=0)
+        head = show_manifest(closing_of(lease), manifest)
+        assert {post(f"{url}/v1/manifests", manifest, head)[0] for _ in range(20)} == {200}
+
+
+def test_a_failure_is_counted_for_the_holder_of_its_lease_alone(tmp_path: Path) -> None:
+    with served_world(tmp_path) as (world, url):
+        made = Asking(world, world.attest(), url)
+        first, other = made.obtain(), made.obtain()
+        named = {"run_id": first.run_id, "lease_id": first.lease_id}
+        body = canonical_json({"version": 1, **named, "code": "rank-lost"})
+        size = world.ledger.size
+        heads = [
+            {},
+            {LEASE_HEADER: f"{first.lease_id} {'00' * 32} {'00' * 32}"},
+            show_lease(first.lease_id, other.lease_key, body),
+            show_manifest(closing_of(first), body),
+        ]
+        for head in heads * 10:
+            assert post(f"{url}/v1/failures", body, head) == (403, "lease-unknown")
+        assert world.ledger.size == size
+        shown = show_lease(first.lease_id, first.lease_key, body)
+        assert post(f"{url}/v1/failures", body, shown)[0] == 200
 
 
 # --- Connections ----------------------------------------------------------------------------------

@@ -27,11 +27,15 @@ from sealtrain.errors import (
     ClaimContradicted,
     DatasetUnknown,
     LeaseStale,
+    LeaseUnknown,
     NoStanza,
+    SealtrainError,
+    TooManyRequests,
     UsageError,
     WrongKey,
 )
 from sealtrain.keys.shares import join_key, split_key
+from sealtrain.release.lease_code import Closing
 from sealtrain.sealing.datakey import DataKey
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C66")]
@@ -491,9 +495,75 @@ def test_one_broker_that_refuses_a_manifest_does_not_spoil_the_run(world: Quorum
     quorum = world.quorum()
     grants = world.obtain(quorum)
     one = _Closing(world, 0)
-    quorum.submit_manifest(b"{}", ["ab" * 16], grants)
+    quorum.submit_manifest(b"{}", quorum.closings(grants))
     assert one.taken == [B, C]
     assert world.told == [(A, "claim-contradicted")]
     _Closing(world, 0, 1, 2)
     with pytest.raises(ClaimContradicted):
-        quorum.submit_manifest(b"{}", ["ab" * 16], grants)
+        quorum.submit_manifest(b"{}", quorum.closings(grants))
+    assert world.slept == []
+
+
+@pytest.mark.claim("C44")
+@pytest.mark.parametrize(
+    ("error", "tries", "recorded", "waited"),
+    [
+        (TooManyRequests, 5, True, range(300)),
+        (TooManyRequests, 100, False, range(120, 300)),
+        (BrokerUnreachable, 2, True, range(10)),
+        (BrokerUnreachable, 5, False, range(10)),
+    ],
+)
+def test_a_busy_broker_gets_the_manifest_once_it_answers(
+    world: QuorumWorld, error: type[SealtrainError], tries: int, recorded: bool, waited: range
+) -> None:
+    """A stranger fills the broker's minute; a run that has ended waits until the next one."""
+    quorum = world.quorum()
+    grants = world.obtain(quorum)
+    one = _Closing(world)
+    taking, asked = world.wires[0].submit_manifest, []
+
+    def busy(manifest: bytes, closing: Closing) -> int:
+        asked.append(closing)
+        if len(asked) <= tries:
+            raise error("not now", check="rate")
+        return taking(manifest, closing)
+
+    world.wires[0].submit_manifest = busy  # type: ignore[method-assign]
+    quorum.submit_manifest(b"{}", quorum.closings(grants))
+    assert (A in one.taken) == recorded
+    assert {B, C} <= set(one.taken)
+    assert sum(world.slept) in waited
+    assert {closing.broker_id for closing in asked} == {world.attested()[0].broker_id}
+
+
+@pytest.mark.claim("C44")
+def test_a_broker_that_granted_nothing_is_shown_no_manifest(world: QuorumWorld) -> None:
+    quorum = world.quorum()
+    grants = world.obtain(quorum)
+    one = _Closing(world)
+    quorum.submit_manifest(b"{}", quorum.closings(grants)[1:])
+    assert one.taken == [B, C]
+    with pytest.raises(UsageError):
+        quorum.submit_manifest(b"{}", ())
+
+
+@pytest.mark.claim("C44")
+def test_a_lease_that_a_broker_lost_is_followed_by_another_guests(world: QuorumWorld) -> None:
+    quorum = world.quorum()
+    (closing, *others) = quorum.closings(world.obtain(quorum))
+    lost = replace(closing, lease_id="00" * 32)
+    taken = []
+
+    def knows_one(_manifest: bytes, shown: Closing) -> int:
+        if shown == lost:
+            raise LeaseUnknown("no such lease", check="lease")
+        taken.append(shown)
+        return 1
+
+    for wire in world.wires:
+        wire.submit_manifest = knows_one  # type: ignore[method-assign]
+    quorum.submit_manifest(b"{}", [lost, closing, *others])
+    assert closing in taken
+    with pytest.raises(LeaseUnknown):
+        quorum.submit_manifest(b"{}", [lost])

@@ -19,6 +19,7 @@ from sealtrain.base.secret import Secret
 from sealtrain.broker.service.keyring import Keyring
 from sealtrain.consortium.receipts import Lease
 from sealtrain.errors import RunChainBroken
+from sealtrain.manifest.form import read
 
 pytestmark = pytest.mark.claim("C193")
 DAYS = 4
@@ -44,7 +45,8 @@ def written(world: ReleaseWorld, folder: Path, others: Sequence[str] = (), **rec
 
 
 def submit(world: ReleaseWorld, manifest: bytes) -> int:
-    return world.broker.registry.submit_manifest(manifest).index
+    run_id = read(manifest).predicate.run.run_id
+    return world.broker.registry.submit_manifest(manifest, run_id).index
 
 
 @pytest.fixture

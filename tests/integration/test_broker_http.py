@@ -20,6 +20,7 @@ from world import OWNERS, Agreement, bound_to, identity, lock_changed
 
 from sealtrain.attest.guest import Guest, open_guest
 from sealtrain.base.clock import system_clock, to_rfc3339
+from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerConfig, BrokerLimits
 from sealtrain.broker.serve import running as running_broker
 from sealtrain.client.api import BrokerClient
@@ -33,10 +34,10 @@ from sealtrain.errors import (
     ApprovalsMissing,
     BrokerUnreachable,
     DataInvalid,
+    LeaseUnknown,
     LedgerInconsistent,
     ManifestMalformed,
     RecipeChanged,
-    RunMismatch,
     SealtrainError,
     UsageError,
 )
@@ -45,6 +46,7 @@ from sealtrain.keys.uris import root_secret
 from sealtrain.ledger import sqlite_store as ledger_store
 from sealtrain.ledger.ledger import Ledger, verify_extension, verify_proof
 from sealtrain.recipe.lock import LockedRecipe
+from sealtrain.release.lease_code import Closing, manifest_key
 from sealtrain.release.messages import MAX_REQUEST_BYTES
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.hpke import HpkePublicKey
@@ -286,23 +288,26 @@ def test_the_same_decision_twice_is_one(site: Site, folders: list[Path]) -> None
 def test_a_manifest_that_is_none_is_refused(site: Site, folders: list[Path]) -> None:
     site.decide("hospital-a")
     site.decide("hospital-b")
-    run_id = site.obtain(folders).run_id
+    grant = site.obtain(folders)
+    closing = Closing(
+        broker_id=site.attest().broker_id,
+        lease_id=grant.lease_id,
+        key=manifest_key(grant.lease_key),
+    )
     with pytest.raises(ManifestMalformed):
-        site.client.submit_manifest(b'{"version":1}', [run_id])
+        site.client.submit_manifest(b'{"version":1}', closing)
 
 
 def test_a_manifest_of_a_run_that_got_no_keys_is_not_looked_at(site: Site) -> None:
     size = site.client.health().ledger_size
-    with pytest.raises(RunMismatch):
-        site.client.submit_manifest(b'{"version":1}', ["ab" * 16])
-    for query in (
-        "",
-        "?run_id=",
-        "?run_id=x",
-        "?run_id=" + "&run_id=".join(["ab" * 16] * 2 + ["zz"]),
-    ):
+    closing = Closing(
+        broker_id=site.attest().broker_id, lease_id="ab" * 32, key=Secret(bytes(range(32)))
+    )
+    with pytest.raises(LeaseUnknown):
+        site.client.submit_manifest(b'{"version":1}', closing)
+    for query in ("", "?run_id=", "?run_id=x", f"?run_id={'ab' * 16}"):
         answer = httpx.post(f"{site.url}/v1/manifests{query}", content=b"{}", trust_env=False)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "data-invalid")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "lease-unknown")
     assert site.client.health().ledger_size == size
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from sealtrain.client.quorum import Quorum
 from sealtrain.client.wrapping import wrap_for_brokers
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import BrokerUnreachable, SealtrainError
+from sealtrain.release.lease_code import Closing
 from sealtrain.release.messages import RegisteredDatasets
 from sealtrain.sealing.stanza import Stanza
 
@@ -42,8 +43,9 @@ class QuorumWire(Wire):
     def decisions(self, target: Any) -> list[dict[str, JsonValue]]:
         return [one.to_dict() for one in self._up().broker.registry.tally(target).decisions]
 
-    def submit_manifest(self, manifest: bytes, _run_ids: Sequence[str]) -> int:
-        return self._up().broker.registry.submit_manifest(manifest).index
+    def submit_manifest(self, manifest: bytes, closing: Closing) -> int:
+        registry = self._up().broker.registry
+        return registry.submit_manifest(manifest, registry.run_of(closing.lease_id)).index
 
     def close(self) -> None:
         """There is no connection."""
@@ -67,6 +69,7 @@ class QuorumWorld:
     wanted: list[Wanted] = field(default_factory=list)
     sealed: dict[str, SealedSet] = field(default_factory=dict)
     told: list[tuple[str, str]] = field(default_factory=list)
+    slept: list[float] = field(default_factory=list)
 
     @property
     def first(self) -> ReleaseWorld:
@@ -120,6 +123,7 @@ class QuorumWorld:
             clock=self.first.clock,
             on_failure=lambda url, error: self.told.append((url, error.code)),
             client=lambda url: wires[url],
+            sleep=self.slept.append,
         )
 
     def obtain(self, quorum: Quorum | None = None, **changed: Any) -> Grants:

@@ -18,7 +18,14 @@ from sealtrain.broker.service.keyring import Keyring
 from sealtrain.consortium.receipts import receipt_digest, verify_receipt
 from sealtrain.errors import Refused, SealtrainError
 from sealtrain.release.challenge_code import expiry_of, make_challenge
-from sealtrain.release.lease_code import LEASE_HEADER, lease_shown, show_lease
+from sealtrain.release.lease_code import (
+    LEASE_HEADER,
+    Closing,
+    lease_shown,
+    manifest_key,
+    show_lease,
+    show_manifest,
+)
 from sealtrain.release.messages import (
     BrokerIdentity,
     BrokerKeys,
@@ -89,8 +96,24 @@ def test_a_lease_is_shown_by_its_key_and_known_by_the_root_alone(case: dict[str,
     shown = lease_shown(case["header"])
     assert shown is not None
     for other in LEASES:
-        known = Keyring(Secret(bytes.fromhex(other["root"]))).granted(shown)
-        assert known == (other["root"] == case["root"])
+        keyring = Keyring(Secret(bytes.fromhex(other["root"])))
+        assert keyring.granted(shown) == (other["root"] == case["root"])
+        assert not keyring.closes(shown)
+
+
+@pytest.mark.parametrize("case", LEASES, ids=lambda case: case["manifest_header"][-16:])
+def test_a_manifest_is_shown_by_a_key_of_its_own(case: dict[str, Any]) -> None:
+    body, lease_key = bytes.fromhex(case["body"]), Secret(bytes.fromhex(case["key"]))
+    key = manifest_key(lease_key)
+    assert key.reveal().hex() == case["manifest_key"]
+    closing = Closing(broker_id="00" * 32, lease_id=case["lease_id"], key=key)
+    assert show_manifest(closing, body) == {LEASE_HEADER: case["manifest_header"]}
+    shown = lease_shown(case["manifest_header"])
+    assert shown is not None
+    for other in LEASES:
+        keyring = Keyring(Secret(bytes.fromhex(other["root"])))
+        assert keyring.closes(shown) == (other["root"] == case["root"])
+        assert not keyring.granted(shown)
 
 
 @pytest.mark.parametrize("case", RECEIPTS["cases"], ids=lambda case: case["name"])

@@ -94,7 +94,7 @@ def joint_keys() -> list[dict[str, Any]]:
 def reports() -> list[dict[str, Any]]:
     """Canonical bytes of a report, and changes that make it none."""
     whole: dict[str, Any] = {
-        "version": 2,
+        "version": 3,
         "name": NAMES[0],
         "role": "holder",
         "run_id": run_id(RUN, NAMES[0]),
@@ -102,13 +102,20 @@ def reports() -> list[dict[str, Any]]:
         "releases": [{"receipt": {"a": 1}, "proof": {"b": 2}, "rotations": []}],
         "from": "2026-01-02T03:04:05Z",
         "until": "2026-01-02T04:04:05Z",
+        "closings": [{"broker_id": "b1" * 32, "lease_id": "1e" * 32, "key": "A" * 43 + "="}],
     }
+    closing = whole["closings"][0]
     changes: list[tuple[str, dict[str, Any] | str, bool]] = [
         ("as it is", {}, True),
         ("without receipts", {"releases": []}, True),
         ("without the name", "name", False),
         ("with a field of tomorrow", {"epsilon": 1}, False),
-        ("of another version", {"version": 1}, False),
+        ("of another version", {"version": 2}, False),
+        ("without a broker", {"closings": []}, True),
+        ("without closings", "closings", False),
+        ("with half a key", {"closings": [closing | {"key": "A" * 22 + "=="}]}, False),
+        ("with a key spelled twice", {"closings": [closing | {"key": "A" * 42 + "B="}]}, False),
+        ("with a lease that is none", {"closings": [closing | {"lease_id": "1e" * 16}]}, False),
         ("with a name that is none", {"name": "Clinic A"}, False),
         ("with half a run id", {"run_id": "5a" * 8}, False),
         ("with a time in words", {"until": "tomorrow"}, False),

@@ -304,17 +304,21 @@ def shown_lease(root: str, lease_id: str, body: bytes) -> Json:
     key = derived(seed(root), "lease-key", lease_id)
     digest = hashlib.sha256(body).digest()
     code = hmac.digest(key, b"sealtrain/renewal/v1:" + digest, "sha256")
+    closing = hmac.digest(key, b"sealtrain/manifest-key/v1", "sha256")
+    manifest = hmac.digest(closing, b"sealtrain/manifest/v1:" + digest, "sha256")
     return {
         "root": hexed(root),
         "lease_id": lease_id,
         "key": key.hex(),
         "body": body.hex(),
         "header": f"{lease_id} {digest.hex()} {code.hex()}",
+        "manifest_key": closing.hex(),
+        "manifest_header": f"{lease_id} {digest.hex()} {manifest.hex()}",
     }
 
 
 def leases() -> Json:
-    """Headers of renewals."""
+    """Headers of renewals and manifests."""
     return {
         "cases": [
             shown_lease("root", hexed("lease"), b"{}"),

@@ -7,7 +7,6 @@ caller (``client.attested``, ``client.grant``), or counted again from signed dec
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Any, Self
 
 from sealtrain.base.canonical import JsonValue, canonical_json
@@ -23,7 +22,7 @@ from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy
 from sealtrain.consortium.submissions import ControlDocument
 from sealtrain.errors import AnswerInvalid, ConsortiumMismatch, DataInvalid, UsageError
 from sealtrain.ledger.ledger import LedgerProof
-from sealtrain.release.lease_code import show_lease
+from sealtrain.release.lease_code import Closing, show_lease, show_manifest
 from sealtrain.release.messages import (
     Accepted,
     BrokerIdentity,
@@ -301,19 +300,22 @@ class BrokerClient:
         accepted = self._hand_in("/v1/successions", envelope.to_bytes(), Accepted)
         return _index(accepted, envelope.digest)
 
-    def submit_manifest(self, manifest: bytes, run_ids: Sequence[str]) -> int:
+    def submit_manifest(self, manifest: bytes, closing: Closing) -> int:
         """Have a run's manifest verified and recorded by digest; returns its ledger index.
 
         Args:
             manifest: The file's bytes.
-            run_ids: That its guests asked for keys under; the broker must know one.
+            closing: Of a guest of the run that this broker released keys to.
 
         Raises:
-            RunMismatch: The broker released nothing to this run.
+            LeaseUnknown: The broker granted no such lease, or the key is another.
+            RunMismatch: The lease is of another run.
             Refused: The manifest does not verify.
         """
-        query = {"run_id": list(run_ids)}
-        accepted = self._transport.post("/v1/manifests", manifest, Accepted, query=query)
+        shown = show_manifest(closing, manifest)
+        accepted = self._transport.post(
+            "/v1/manifests", manifest, Accepted, sign=lambda *_request: shown
+        )
         return _index(accepted, sha256_hex(manifest))
 
     def post_control(self, kind: type[ControlDocument], envelope: Envelope) -> Posted:

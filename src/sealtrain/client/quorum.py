@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import Clock
@@ -43,12 +44,15 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.errors import (
     BrokerMismatch,
     BrokerNotApproved,
+    LeaseUnknown,
     RunMismatch,
     SealtrainError,
+    TooManyRequests,
     Unreachable,
     UsageError,
 )
 from sealtrain.keys.derive import run_key
+from sealtrain.release.lease_code import Closing, manifest_key
 from sealtrain.release.messages import ListedSeries
 from sealtrain.release.sealing_key import verify_sealing_key
 from sealtrain.sealing.datakey import DataKey
@@ -65,6 +69,11 @@ Routes = dict[str, list[tuple[str, str, Stanza]]]
 """What each broker, by URL, is asked for: dataset id, root and stanza."""
 
 Answer = TypeVar("Answer")
+
+_CLOSING_PAUSES: Final = (1.0, 2.0, 4.0, 15.0, 30.0, 60.0, 60.0)
+"""Between tries to hand in a manifest: longer than the minute for which a broker counts a run's."""
+_LONGEST_AWAY: Final = 4.0
+"""Longest of these pauses for a broker that does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +97,7 @@ class Quorum:
         on_failure: OnBrokerFailure,
         random: Random = os.urandom,
         client: Callable[[str], BrokerClient] = BrokerClient,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Prepare a quorum; sends no request yet.
 
@@ -100,6 +110,7 @@ class Quorum:
             on_failure: Called for each broker that did not help, once for each reason.
             random: Source of nonces and ephemeral keys.
             client: Reaches a broker by its URL.
+            sleep: Waits between tries to hand in a manifest.
 
         Raises:
             UsageError: No broker, or one twice.
@@ -118,6 +129,7 @@ class Quorum:
         self._clock = clock
         self.on_failure = on_failure
         self._random = random
+        self._sleep = sleep
         self._clients = {url: client(url) for url in urls}
         self._seats: dict[str, Seat] = {}
         self._known: set[tuple[str, str]] = set()
@@ -306,26 +318,67 @@ class Quorum:
             merged.insert(_place(one, merged, consortium), one)
         return merged
 
-    def submit_manifest(
-        self, manifest: bytes, run_ids: Sequence[str], grants: Grants | None
-    ) -> None:
-        """Have every broker that granted keys record the run's manifest.
+    def closings(self, grants: Grants) -> tuple[Closing, ...]:
+        """What shows brokers that a guest with these grants hands in its run's manifest.
+
+        Args:
+            grants: Of a guest of the run.
+        """
+        with self._lock:
+            seats = dict(self._seats)
+        return tuple(
+            Closing(
+                broker_id=seats[url].broker.broker_id,
+                lease_id=grant.lease_id,
+                key=manifest_key(grant.lease_key),
+            )
+            for url, grant in grants.held.items()
+            if url in seats
+        )
+
+    def submit_manifest(self, manifest: bytes, closings: Sequence[Closing]) -> None:
+        """Have every broker that granted keys to a guest of the run record its manifest.
+
+        A broker that is busy or away is asked again for some minutes: the run has ended, and
+        without the entry it is a run without a result.
 
         Args:
             manifest: The file's bytes.
-            run_ids: That its guests asked for keys under.
-            grants: Of this guest; ``None`` where other guests asked for the keys, so that all
-                brokers are handed it and those that granted none refuse.
+            closings: Of the guests of the run (``closings``).
 
         Raises:
             SealtrainError: None took it.
         """
-        taken, misses = self._each(
-            lambda seat: seat.client.submit_manifest(manifest, run_ids),
-            only=None if grants is None else grants.held,
-        )
-        if not taken:
-            raise _worst(misses)
+
+        def hand_in(seat: Seat) -> int | None:
+            own = [closing for closing in closings if closing.broker_id in seat.broker.ids]
+            for number, closing in enumerate(own, start=1):
+                try:
+                    return self._patiently(seat, manifest, closing)
+                except LeaseUnknown:  # another guest's lease may be known
+                    if number == len(own):
+                        raise
+            return None
+
+        answers, misses = self._each(hand_in)
+        if all(index is None for index in answers.values()):
+            raise (
+                _worst(misses)
+                if misses
+                else UsageError("no broker of this run granted keys to its guests", check="brokers")
+            )
+
+    def _patiently(self, seat: Seat, manifest: bytes, closing: Closing) -> int:
+        """Hand in a manifest, again while the broker says that it is busy, or is away."""
+        for pause in _CLOSING_PAUSES:
+            try:
+                return seat.client.submit_manifest(manifest, closing)
+            except SealtrainError as error:
+                busy = isinstance(error, TooManyRequests)
+                if error.retry != "again" or (not busy and pause > _LONGEST_AWAY):
+                    raise
+                self._sleep(pause)
+        return seat.client.submit_manifest(manifest, closing)
 
     def series(self) -> list[tuple[ListedSeries, ...]]:
         """Members of series as each broker lists them for the guest's deployment.

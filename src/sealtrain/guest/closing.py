@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
@@ -159,13 +159,12 @@ class LoggedRun(Protocol):
         """Seconds of work so far."""
 
 
-def close_run(run: GuestRun, trained: Trained, fellows: Sequence[str] = ()) -> Outcome:
+def close_run(run: GuestRun, trained: Trained) -> Outcome:
     """Steps 6 and 7 of a run (``guest.run``).
 
     Args:
         run: The run, which still holds its keys.
         trained: Model files in memory, and the counts of training.
-        fellows: Run ids under which other guests of the run asked for keys.
 
     Returns:
         The paths of model and manifest, and the final metrics.
@@ -187,7 +186,7 @@ def close_run(run: GuestRun, trained: Trained, fellows: Sequence[str] = ()) -> O
         )
 
     manifest = written(run, trained, files, held, run.next_recipe, run.next_run)
-    run.quorum.submit_manifest(manifest, [run.run_id, *fellows], run.grant)
+    run.quorum.submit_manifest(manifest, run.quorum.closings(run.grant))
     run.close()
     return outcome_of(run, trained)
 

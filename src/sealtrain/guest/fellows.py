@@ -28,12 +28,10 @@ class Fellows(Protocol):
     Attributes:
         company: All ranks of the training; ``None`` where this guest has them all.
         urls: Addresses of the others, which the sandbox lets this guest reach.
-        run_ids: Under which they asked brokers for keys, in this process.
     """
 
     company: Company | None
     urls: Sequence[str]
-    run_ids: Sequence[str]
 
     def begin(self, checkpoint: CheckpointRef | None) -> None:
         """Note in the run log who is there, and let the others train from a checkpoint."""
@@ -58,7 +56,6 @@ class NoFellows:
 
     company: Company | None = None
     urls: Sequence[str] = ()
-    run_ids: Sequence[str] = ()
 
     def begin(self, checkpoint: CheckpointRef | None) -> None:
         """No other guest to tell."""

@@ -244,7 +244,7 @@ class _Work:
                 standins=standins,
             )
         fellows.finish()
-        return close_run(run, trained, fellows.run_ids)
+        return close_run(run, trained)
 
 
 class Opened(Protocol):

@@ -15,25 +15,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.clock import Clock, from_rfc3339, system_clock, to_rfc3339
+from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.files import TEMPORARY_SUFFIX, atomic_write, read_bounded, sync
 from sealtrain.base.models import (
+    ONE_SPELLING,
+    Base64,
     Document,
     Hex32,
+    Hex64,
     OwnerName,
     StrictModel,
     Timestamp,
     load_model,
 )
-from sealtrain.base.secret import Random
+from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import AlreadyExists, ClaimContradicted, Refused, RunMismatch, UsageError
 from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.guest.settings import RunSettings
 from sealtrain.manifest.condense import needed_releases
 from sealtrain.manifest.predicate import Release
+from sealtrain.release.lease_code import Closing
 from sealtrain.signing.parties import party_run_id
 
 if TYPE_CHECKING:
@@ -50,8 +55,31 @@ _MARK = re.compile(rf"{re.escape(_FILE)}|\.{re.escape(_FILE)}\..*{re.escape(TEMP
 _MAX_FILE_BYTES = 64 << 20
 
 
+class ReportedClosing(StrictModel):
+    """Shows one broker that the lead of a party's run hands in the manifest; secret.
+
+    Attributes:
+        broker_id: Of a broker that released keys to the party.
+        lease_id: Of the party's newest lease there.
+        key: ``release.lease_code.manifest_key`` of that lease's key, base64.
+    """
+
+    broker_id: Hex64
+    lease_id: Hex64
+    key: Annotated[Base64, StringConstraints(min_length=44, max_length=44), ONE_SPELLING] = Field(
+        repr=False
+    )
+
+    def to_closing(self) -> Closing:
+        """As a broker is shown it."""
+        key = Secret(from_base64(self.key))
+        return Closing(broker_id=self.broker_id, lease_id=self.lease_id, key=key)
+
+
 class PartyReport(Document):
     """What a party says to the lead at the end, for the manifest (spec/parties.md §4).
+
+    It goes over the channel of the two guests alone: ``closings`` are secret.
 
     Attributes:
         name: Of the owner whose data it held.
@@ -61,6 +89,7 @@ class PartyReport(Document):
         releases: Its receipts with their ledger proofs, in order of time.
         begun: When it was released its keys for the first time; ``from`` in JSON.
         until: Until when it took part.
+        closings: For each broker that released keys to it.
     """
 
     what = "a party's report"
@@ -68,7 +97,7 @@ class PartyReport(Document):
     max_bytes = MAX_REPORT_BYTES
     form = ("party", None)
 
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     name: OwnerName
     role: Annotated[str, Field(pattern=r"^[a-z][a-z-]{0,31}$")]
     run_id: Hex32
@@ -76,6 +105,7 @@ class PartyReport(Document):
     releases: tuple[Release, ...] = Field(max_length=4096)
     begun: Timestamp = Field(alias="from")
     until: Timestamp
+    closings: tuple[ReportedClosing, ...] = Field(max_length=64)
 
 
 class _PartyFile(StrictModel):
@@ -253,6 +283,14 @@ class PartyRun(DataGuest):
                 ),
                 "from": self._kept.begun,
                 "until": to_rfc3339(until),
+                "closings": tuple(
+                    {
+                        "broker_id": closing.broker_id,
+                        "lease_id": closing.lease_id,
+                        "key": to_base64(closing.key.reveal()),
+                    }
+                    for closing in self.quorum.closings(self.grant)
+                ),
             }
         )
 

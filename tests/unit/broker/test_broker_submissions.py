@@ -137,13 +137,13 @@ def manifest(world: ReleaseWorld, tmp_path: Path) -> bytes:
 
 
 def test_a_manifest_that_verifies_is_recorded_once(world: ReleaseWorld, manifest: bytes) -> None:
-    accepted = world.broker.registry.submit_manifest(manifest)
+    accepted = world.broker.registry.submit_manifest(manifest, RUN_ID)
     entry = proved(world, accepted)
     assert entry["kind"] == "manifest"
     assert entry["body"]["manifest_digest"] == accepted.digest
     assert entry["body"]["run_id"] == RUN_ID
     size = world.ledger.size
-    assert world.broker.registry.submit_manifest(manifest).index == accepted.index
+    assert world.broker.registry.submit_manifest(manifest, RUN_ID).index == accepted.index
     assert world.ledger.size == size
 
 
@@ -152,19 +152,19 @@ def test_an_altered_manifest_is_refused(world: ReleaseWorld, manifest: bytes, pl
     altered = bytearray(manifest)
     altered[int(place * len(altered))] ^= 1
     with pytest.raises(Refused):
-        world.broker.registry.submit_manifest(bytes(altered))
+        world.broker.registry.submit_manifest(bytes(altered), RUN_ID)
     assert world.refusals()[-1]["action"] == "manifest"
     assert "manifest" not in world.kinds()
 
 
 def test_a_manifest_of_a_run_nobody_knows(tmp_path: Path, manifest: bytes) -> None:
     with release_world(tmp_path) as other, pytest.raises(RunMismatch):
-        other.broker.registry.submit_manifest(manifest)
+        other.broker.registry.submit_manifest(manifest, RUN_ID)
 
 
 def test_bytes_that_are_no_manifest(world: ReleaseWorld) -> None:
     with pytest.raises(ManifestMalformed):
-        world.broker.registry.submit_manifest(os.urandom(64))
+        world.broker.registry.submit_manifest(os.urandom(64), RUN_ID)
     assert world.refusals()[-1]["code"] == "manifest-malformed"
 
 
@@ -175,7 +175,7 @@ def test_manifests_of_one_run_are_bounded(
         for number in range(16):
             transaction.add_manifest(f"{number:064x}", RUN_ID, ledger_index=0)
     with pytest.raises(LimitExceeded):
-        world.broker.registry.submit_manifest(manifest)
+        world.broker.registry.submit_manifest(manifest, RUN_ID)
 
 
 def test_a_dataset_may_be_sealed_for_two_recipes(world: ReleaseWorld) -> None:

@@ -1,7 +1,8 @@
 """Authenticates a caller by the request's head alone, before the broker reads its body.
 
 1. An owner, submitter or runner by a signature on the request (spec/requests.md §1).
-2. The holder of a lease by an authentication code under the lease's key (spec/key-release.md §5).
+2. The holder of a lease by an authentication code under the lease's key (spec/key-release.md §5),
+   and a guest that hands in its run's manifest by one under a key of that key (§6).
 3. Every other caller is counted, by address and in total, before its body is read.
 
 A caller authenticated by 1 or 2 has its own connection slot, threads and count: other callers
@@ -10,9 +11,7 @@ cannot use them up. The event loop's thread calls this module; nothing here wait
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from typing import Final
 
 from fastapi import Request
 
@@ -22,13 +21,9 @@ from sealtrain.broker.service.owners import OwnersRequest
 from sealtrain.broker.service.service import Broker
 from sealtrain.broker.service.throttle import address_group
 from sealtrain.broker.urls import asked_url
-from sealtrain.errors import DataInvalid
 from sealtrain.release.lease_code import LEASE_HEADER, LeaseShown, lease_shown
 
 __all__ = ["Admission", "caller_of"]
-
-_RUN_ID: Final = re.compile(r"[0-9a-f]{32}")
-_MOST_RUNS: Final = 256
 
 
 class Admission:
@@ -72,6 +67,14 @@ class Admission:
         _admit(request, f"lease {shown.lease_id}")
         return shown
 
+    def closer(self, request: Request) -> LeaseShown | None:
+        """Return the lease under whose key a manifest's head was made; ``None`` if none was."""
+        shown = lease_shown(request.headers.get(LEASE_HEADER, ""))
+        if shown is None or not self._broker().closes(shown):
+            return None
+        _admit(request, f"manifest {shown.lease_id}")
+        return shown
+
     def stranger(self, request: Request) -> None:
         """Count a request of an unauthenticated caller.
 
@@ -81,21 +84,6 @@ class Admission:
         broker, now = self._broker(), self._broker().now()
         broker.shares.take(caller_of(request), now)
         broker.throttle.take(now)
-
-    def runs(self, request: Request) -> tuple[str, ...]:
-        """Run ids in a request's query, unverified.
-
-        Raises:
-            DataInvalid: There are none, too many, or a malformed run id.
-        """
-        named = tuple(dict.fromkeys(request.query_params.getlist("run_id")))
-        if not 1 <= len(named) <= _MOST_RUNS or not all(map(_RUN_ID.fullmatch, named)):
-            raise DataInvalid(
-                "the request's query does not name the manifest's runs",
-                check="query",
-                expected=f"1 to {_MOST_RUNS} times run_id=, 32 hexadecimal digits",
-            )
-        return named
 
 
 def caller_of(request: Request) -> str:

@@ -228,33 +228,36 @@ def _add_owners(app: FastAPI, broker: Serving, admission: Admission, lanes: Lane
 def _add_manifests(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes) -> None:
     # No model: the manifest is a file whose bytes count.
     body = {"application/json": {"schema": {"type": "object"}}}
-    runs = {
-        "name": "run_id",
-        "in": "query",
-        "required": True,
-        "schema": {"type": "array", "items": {"type": "string", "pattern": "^[0-9a-f]{32}$"}},
-    }
 
     @app.post(
         "/v1/manifests",
         response_model=Accepted,
         summary="Record a run manifest",
-        openapi_extra={
-            "requestBody": {"required": True, "content": body},
-            "parameters": [runs],
-        },
+        openapi_extra={"requestBody": {"required": True, "content": body}},
     )
     async def manifests(request: Request) -> Response:
-        named, caller = admission.runs(request), caller_of(request)
-        admission.stranger(request)
-        run_id = await lanes.guests.run(caller, partial(broker().registry.known_run, named))
-        broker().manifest_shares.take(run_id, broker().now())
+        shown = admission.closer(request)
+        if shown is None:
+            admission.stranger(request)
+            raise LeaseUnknown(
+                "no guest that this broker released keys to sent this manifest",
+                check="lease",
+                hint="a guest hands in the manifest of its own run",
+            )
+        lease_id = shown.lease_id
+        known_run = partial(broker().registry.run_of, lease_id)
+        run_id = await lanes.holders.run(lease_id, known_run)
         data = await read_body(request, MAX_MANIFEST_BYTES, broker().caps.body_seconds)
+        await lanes.holders.run(lease_id, partial(_check_holder, shown, data, lease_id))
 
         def act() -> Response:
-            return answer(broker().registry.submit_manifest(data))
+            recorded = broker().registry.recorded_manifest(data)
+            if recorded is None:
+                broker().manifest_shares.take(run_id, broker().now())
+                recorded = broker().registry.submit_manifest(data, run_id)
+            return answer(recorded)
 
-        return await lanes.manifests.run(caller, act)
+        return await lanes.manifests.run(lease_id, act)
 
 
 def _check_holder(shown: LeaseShown, data: bytes, lease_id: str) -> None:

@@ -20,7 +20,7 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.receipts import ReleaseReceipt, receipt_digest
 from sealtrain.errors import DataInvalid, DatasetMismatch, NoStanza, SealRefused, WrongKey
 from sealtrain.keys.derive import derive, recipe_key, signing_key
-from sealtrain.release.lease_code import LeaseShown, lease_code
+from sealtrain.release.lease_code import LeaseShown, lease_code, manifest_code, manifest_key
 from sealtrain.release.messages import (
     BrokerKey,
     DatasetRequest,
@@ -112,11 +112,20 @@ class Keyring:
 
     def granted(self, shown: LeaseShown) -> bool:
         """Whether a request's head was made by the holder of a lease that was granted here."""
-        for root in (self, *self._former):
-            key = root._lease_key(shown.lease_id)
-            if hmac.compare_digest(lease_code(key, shown.digest), shown.code):
-                return True
-        return False
+        return any(
+            hmac.compare_digest(lease_code(key, shown.digest), shown.code)
+            for key in self._lease_keys(shown.lease_id)
+        )
+
+    def closes(self, shown: LeaseShown) -> bool:
+        """Whether a manifest's head was made under the key that a lease granted here has for it."""
+        return any(
+            hmac.compare_digest(manifest_code(manifest_key(key), shown.digest), shown.code)
+            for key in self._lease_keys(shown.lease_id)
+        )
+
+    def _lease_keys(self, lease_id: str) -> tuple[Secret, ...]:
+        return tuple(root._lease_key(lease_id) for root in (self, *self._former))
 
     def seal_answer(
         self,

@@ -305,6 +305,10 @@ class Broker:
         """Whether a request's head was made by the holder of a lease that was granted here."""
         return self._parts.keyring.granted(shown)
 
+    def closes(self, shown: LeaseShown) -> bool:
+        """Whether a manifest's head was made by a guest, or for it, that keys were released to."""
+        return self._parts.keyring.closes(shown)
+
     def _decide(
         self,
         request: Asked,

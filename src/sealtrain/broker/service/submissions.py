@@ -145,18 +145,17 @@ class Registry:
             found = verify_succession(envelope, self._parts.consortium)
             return self._record_succession(found.in_time(self._parts.clock()))
 
-    def known_run(self, run_ids: Iterable[str]) -> str:
-        """Return the first of these runs that this broker released keys to.
+    def run_of(self, lease_id: str) -> str:
+        """Return the run that a lease was granted for, live or ended.
 
         Raises:
-            RunMismatch: There is none; nothing is recorded.
+            LeaseUnknown: There is none; nothing is recorded.
         """
-        named = list(run_ids)
         with self._parts.store.reading() as transaction:
-            for run_id in named:
-                if transaction.run(run_id) is not None:
-                    return run_id
-        raise _no_such_run(named[0])
+            lease = transaction.lease(lease_id)
+        if lease is None:
+            raise LeaseUnknown("the broker granted no such lease", check="lease", got=lease_id)
+        return lease.run_id
 
     def record_failure(self, asked: FailureReport) -> Accepted:
         """Record that a run failed, and end its lease (§5).
@@ -178,14 +177,22 @@ class Registry:
             index = self._record(transaction, "failure", body)
         return self._accepted(index, sha256_hex(canonical_json(body)))
 
-    def submit_manifest(self, data: bytes) -> Accepted:
+    def recorded_manifest(self, data: bytes) -> Accepted | None:
+        """The answer to a manifest that was recorded before; ``None`` for any other."""
+        digest = sha256_hex(data)
+        with self._parts.store.reading() as transaction:
+            index = transaction.manifest(digest)
+        return None if index is None else self._accepted(index, digest)
+
+    def submit_manifest(self, data: bytes, run_id: str) -> Accepted:
         """Verify a run's manifest as an auditor would and record its digest.
 
         Args:
             data: The manifest file's bytes.
+            run_id: Of the guest that hands it in, as its lease says.
 
         Raises:
-            RunMismatch: This broker never released a key to this run.
+            RunMismatch: The manifest is of another run, or this broker released no key to it.
             Refused: The manifest does not verify.
             LimitExceeded: Too many manifests for this run.
         """
@@ -193,6 +200,13 @@ class Registry:
         with self._refusing("manifest", digest):
             read = read_manifest(data)
             asked = [one.run_id for one in stays_of(read.predicate)]
+            if run_id not in asked:
+                raise RunMismatch(
+                    "the manifest is of another run than that of the guest which hands it in",
+                    check="run",
+                    got=read.predicate.run.run_id,
+                    expected=run_id,
+                )
             with self._parts.store.reading() as transaction:
                 known = {one: run for one in asked if (run := transaction.run(one)) is not None}
             trust = self._trust(read.predicate.run.run_id, next(iter(known.values()), None))

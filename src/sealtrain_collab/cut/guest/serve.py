@@ -276,6 +276,7 @@ class _Work:
                     "releases": (),
                     "from": to_rfc3339(clients.joined_at(name)),
                     "until": until,
+                    "closings": (),
                 }
             )
             for name in consents
