@@ -14,14 +14,15 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import read_bounded
 from sealtrain.base.hostport import host_and_port, written
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
-from sealtrain.base.wsgi import App, bound
+from sealtrain.base.wsgi import App, Limits, bound
 from sealtrain.cli.output import say
 from sealtrain.client.storecredentials import MAX_REQUEST_BYTES, Lender, parse_credentials
-from sealtrain.errors import RequestTooLarge, SealtrainError
+from sealtrain.errors import DataInvalid, RequestTooLarge, SealtrainError
 from sealtrain.recipe.compose import compose_hash, extract_lock
 
-__all__ = ["credentials", "lending"]
+__all__ = ["LIMITS", "credentials", "lending"]
 
+LIMITS: Final = Limits(body_bytes=MAX_REQUEST_BYTES)
 _MAX_FILE_BYTES: Final = 64 << 10
 
 
@@ -50,17 +51,18 @@ def credentials(
         server.serve_forever()
 
 
-def lending(lender: Lender, listen: str) -> WSGIServer:
+def lending(lender: Lender, listen: str, *, limits: Limits = LIMITS) -> WSGIServer:
     """A server of a lender, bound; it serves with ``serve_forever``.
 
     Args:
         lender: Answers.
         listen: ``HOST:PORT``, port 0 for any.
+        limits: What it takes of callers, who have proven nothing before their request is whole.
 
     Raises:
         UsageError: The place cannot be listened at.
     """
-    return bound(_page(lender), listen)
+    return bound(_page(lender), listen, limits=limits)
 
 
 def _page(lender: Lender) -> App:
@@ -91,4 +93,7 @@ def _body(request: dict[str, Any]) -> bytes:
     if not 0 <= length <= MAX_REQUEST_BYTES:
         raise RequestTooLarge("the request is too long", got=told[:20], expected=MAX_REQUEST_BYTES)
     data: bytes = request["wsgi.input"].read(length)
+    if len(data) != length:
+        raise DataInvalid("the request ended early", got=len(data), expected=length)
+    request["sealtrain.received"]()
     return data

@@ -5,7 +5,8 @@ is gone then, and checkpoints are sealed. The supervisor starts another process,
 keys again and resumes bit for bit. The supervisor never holds a key or a record.
 
 The supervisor is outside of the sandbox that the run's process closes around itself. So it takes
-plain data from that process and runs nothing that comes from it: a recipe's script is in there.
+plain data from that process and runs nothing that comes from it: a recipe's script is in there. It
+waits for nothing that has begun: a message that is not whole in time counts as none.
 
 What ends a process decides what happens next:
 
@@ -46,6 +47,7 @@ from pydantic import Field
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.files import system_failure
 from sealtrain.base.models import Hex32, StrictModel, load_model
+from sealtrain.base.pipes import Messages
 from sealtrain.base.processes import end_with_parent
 from sealtrain.errors import DataInvalid, RankLost, SealtrainError
 from sealtrain.guest.closing import Outcome
@@ -66,6 +68,7 @@ LONGEST_PAUSE: Final = 300.0
 """Seconds; each pause between two tries is twice as long as the one before."""
 _GRACE_SECONDS: Final = 10.0
 _TICK_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 0.01
 _COUNTER_BYTES: Final = 8
 _MAX_ANSWER_BYTES: Final = 64 << 20
 
@@ -99,12 +102,16 @@ class Endurance:
         restarts: How often to start a process again that ended without an answer.
         before_run: Wait also for the first keys, which begin the run.
         first_pause: Seconds; each pause after it is twice as long, up to five minutes.
+        message_seconds: For what the process says to be whole, from its first byte on.
+        end_seconds: For the process to end after its last words; then it is killed.
     """
 
     seconds: float
     restarts: int = 0
     before_run: bool = False
     first_pause: float = FIRST_PAUSE
+    message_seconds: float = 60.0
+    end_seconds: float = 60.0
 
 
 class Beside:
@@ -160,7 +167,7 @@ def supervised(
             attempt += 1
             beside.starts(attempt)
             try:
-                return _apart(work, out, beside, ending)
+                return _apart(work, out, endures, beside, ending)
             except SealtrainError as error:
                 if ending.asked:
                     raise
@@ -244,7 +251,9 @@ def _newest(out: Path) -> str:
     return max((one.name for one in found), default="")
 
 
-def _apart(work: Work, out: Path, beside: Beside, ending: _Ending) -> Outcome | None:
+def _apart(
+    work: Work, out: Path, endures: Endurance, beside: Beside, ending: _Ending
+) -> Outcome | None:
     """Do ``work`` in a forked process; returns its result or raises its error."""
     here, there = multiprocessing.Pipe(duplex=False)
     asked, asks = multiprocessing.Pipe()
@@ -258,13 +267,14 @@ def _apart(work: Work, out: Path, beside: Beside, ending: _Ending) -> Outcome | 
     asks.close()
     told: bytes | None = None
     try:
-        told = _last_words(here, asked, beside)
-        process.join()
+        told = _last_words(here, asked, beside, endures.message_seconds)
+        if not _ended(process, endures.end_seconds):
+            process.kill()
+            process.join()
     finally:
         ending.process = None
-        if process.is_alive():  # interrupted here; a terminal interrupts both processes
-            process.join(_GRACE_SECONDS)
-        if process.is_alive():
+        # Interrupted here; a terminal interrupts both processes.
+        if not _ended(process, _GRACE_SECONDS):
             process.kill()
             process.join()
         here.close()
@@ -279,26 +289,47 @@ def _apart(work: Work, out: Path, beside: Beside, ending: _Ending) -> Outcome | 
     return _outcome(told, out)
 
 
-def _last_words(here: Connection, asked: Connection, beside: Beside) -> bytes | None:
+def _ended(process: BaseProcess, seconds: float) -> bool:
+    """Whether a process ends in time.
+
+    ``join`` with a time looks at a pipe that the process can write to, and then waits for ever.
+    """
+    until = time.monotonic() + seconds
+    while process.is_alive():
+        if time.monotonic() > until:
+            return False
+        time.sleep(_LOOK_SECONDS)
+    return True
+
+
+def _last_words(
+    here: Connection, asked: Connection, beside: Beside, seconds: float
+) -> bytes | None:
     """What the process says in the end, ``None`` for nothing; serves it and the store before."""
     wanted: int | None = None
-    open_ends = [here, asked]
+    answers = Messages(here, _MAX_ANSWER_BYTES, seconds=seconds)
+    questions = Messages(asked, _COUNTER_BYTES, seconds=seconds)
+    open_ends, ticked = [here, asked], time.monotonic()
     while True:
-        ready = wait(open_ends, _TICK_SECONDS)
+        wait(open_ends, _TICK_SECONDS)
         try:
-            if here in ready:
-                return here.recv_bytes(_MAX_ANSWER_BYTES)
+            if (said := answers.take()) is not None:
+                return said
         except (EOFError, OSError):
             return None
-        if asked in ready:
+        if asked in open_ends:
             try:
-                wanted = int.from_bytes(asked.recv_bytes(_COUNTER_BYTES))
+                if (question := questions.take()) is not None:
+                    wanted = int.from_bytes(question)
             except (EOFError, OSError):
                 open_ends.remove(asked)
+        now = time.monotonic()
         if wanted is None:
-            beside.tick()
+            if now - ticked >= _TICK_SECONDS:  # bytes that trickle in make it no quicker
+                ticked = now
+                beside.tick()
         elif beside.stored(wanted):
-            with contextlib.suppress(OSError):  # the process is gone
+            with contextlib.suppress(OSError):  # the process is gone, or does not read
                 asked.send_bytes(wanted.to_bytes(_COUNTER_BYTES))
             wanted = None
 

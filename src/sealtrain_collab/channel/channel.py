@@ -28,6 +28,7 @@ from sealtrain_collab.channel.frames import (
     derive_next,
 )
 from sealtrain_collab.channel.handshake import Conversation, Keys, initiate, respond
+from sealtrain_collab.channel.ports import Caller
 from sealtrain_collab.channel.proofs import Peer
 from sealtrain_collab.channel.streams import Address, Buffer, Stream, Timed, dialled, prepared
 
@@ -186,6 +187,8 @@ def accept(sock: socket.socket, conversation: Conversation, *, timeout: float) -
     with _closed_on_error(sock):
         prepared(sock, timeout)
         keys = respond(Timed(sock, HANDSHAKE_SECONDS, pause=timeout), conversation)
+        if isinstance(sock, Caller):
+            sock.proven()
         sock.settimeout(timeout)
         return _answering(sock, keys)
 

@@ -27,13 +27,13 @@ class Limits:
 
     Attributes:
         matrix_bytes: Of the matrices of all connections together.
-        connections: At a time.
+        connections: At a time; three quarters of them of one address.
         frame_seconds: For one frame to arrive or leave.
         idle_seconds: Between two requests.
     """
 
     matrix_bytes: int = 16 << 30
-    connections: int = 8
+    connections: int = 16
     frame_seconds: float = 120.0
     idle_seconds: float = 3600.0
 

@@ -31,7 +31,7 @@ from sealtrain.errors import (
     PeerUnreachable,
     SealtrainError,
 )
-from sealtrain_collab.channel.ports import listening
+from sealtrain_collab.channel.ports import Caller, listening
 from sealtrain_collab.pads import wire
 from sealtrain_collab.pads.multiplying import Device, Limits, Matrices
 from sealtrain_collab.pads.tensors import elements, expect_rows, octets
@@ -65,10 +65,18 @@ class Multiplier:
         """
         frames = wire.Frames(sock, seconds=self._limits.frame_seconds)
         with Matrices(self._room, self._device.name) as matrices, torch.no_grad():
+            caller = sock if isinstance(sock, Caller) else None
+            hold = (lambda _size: None) if caller is None else caller.hold
+            # Whoever only connects has as long as for a frame; whoever was answered may pause.
+            idle = self._limits.frame_seconds
             try:
-                while (asked := frames.receive(idle_seconds=self._limits.idle_seconds)) is not None:
+                while (asked := frames.receive(idle_seconds=idle, hold=hold)) is not None:
                     kind, body = asked
                     frames.send(kind | wire.ANSWER, self._answer(kind, body, matrices))
+                    hold(0)
+                    if caller is not None:
+                        caller.served()
+                    idle = self._limits.idle_seconds
             except (PeerUnreachable, ChannelCut):
                 raise
             except SealtrainError as error:

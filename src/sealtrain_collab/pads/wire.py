@@ -12,6 +12,7 @@ import socket
 import struct
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -90,11 +91,17 @@ class Frames:
         for part in (_FRAME.pack(kind, length), *parts):
             send_all(self._stream, part)
 
-    def receive(self, *, idle_seconds: float | None = None) -> tuple[int, memoryview] | None:
+    def receive(
+        self,
+        *,
+        idle_seconds: float | None = None,
+        hold: Callable[[int], object] = lambda _size: None,
+    ) -> tuple[int, memoryview] | None:
         """Kind and body of the next frame; ``None`` where the other end closed the connection.
 
         Args:
             idle_seconds: How long it may take to begin; as long as a frame when ``None``.
+            hold: Called with the length of the body before there is memory for it; may refuse.
 
         Raises:
             PeerUnreachable: It did not come in time, or the connection failed.
@@ -110,6 +117,7 @@ class Frames:
             raise LimitExceeded(
                 "a frame is too long", got=f"{length} bytes", expected=f"at most {MAX_FRAME}"
             )
+        hold(length)
         body = octets(torch.empty(length, dtype=torch.uint8))
         self._stream.allow(self._seconds)
         receive_into(self._stream, body)

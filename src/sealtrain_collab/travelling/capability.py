@@ -34,6 +34,7 @@ from sealtrain_collab.channel.frames import (
     FrameReader,
     FrameWriter,
 )
+from sealtrain_collab.channel.ports import Caller
 from sealtrain_collab.channel.streams import (
     dialled,
     receive_exactly,
@@ -345,6 +346,8 @@ class Gate:
         """Serve one write; whether another may follow."""
         sock.settimeout(timeout)
         loan = self._claim(capability_id, sock)
+        if isinstance(sock, Caller):
+            sock.served()
         capability = loan.capability
         reader = FrameReader(sock, capability.key("write"))
         try:

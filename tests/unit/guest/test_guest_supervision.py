@@ -7,6 +7,7 @@ import mmap
 import os
 import pickle
 import signal
+import stat
 import struct
 import subprocess
 import sys
@@ -417,6 +418,83 @@ def test_nothing_that_the_runs_process_says_runs_in_the_supervisor(
     with pytest.raises(SealtrainError):
         supervised(work, work, out=tmp_path, endures=endures, beside=Beside())
     assert not there.exists()
+
+
+class Ticking(Beside):
+    """Counts what the supervisor does beside a run."""
+
+    stores = True
+
+    def __init__(self) -> None:
+        self.ticks = 0
+
+    def tick(self) -> None:
+        self.ticks += 1
+
+    def stored(self, counter: int) -> bool:
+        return True
+
+
+HALVES = {
+    "a header without bytes": struct.pack("!i", 8),
+    "half a header": b"\0\0",
+    "half a message": struct.pack("!i", 8) + b"1234",
+    "a longer form of the header": struct.pack("!i", -1) + struct.pack("!Q", 8),
+    "a message that is too long": struct.pack("!i", 1 << 30),
+    "a length below zero": struct.pack("!i", -5),
+}
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.claim("C64")
+def test_a_message_that_never_ends_holds_no_supervisor(half: str, tmp_path: Path) -> None:
+    before, beside = open_pipes(), Ticking()
+
+    def work(_stored: Any) -> Outcome:
+        for number in set(open_pipes()) - set(before):
+            with contextlib.suppress(OSError):
+                os.write(number, HALVES[half])
+        while True:  # killed, not waited for
+            time.sleep(1.0)
+
+    endures = Endurance(seconds=0, message_seconds=2.5, end_seconds=0.1)
+    with pytest.raises(RankLost):
+        supervised(work, work, out=tmp_path, endures=endures, beside=beside)
+    if half in ("a header without bytes", "half a header", "half a message"):
+        assert beside.ticks >= 1  # until it was too late
+
+
+@pytest.mark.claim("C64")
+def test_a_process_that_closes_its_pipes_and_lives_on_is_killed(tmp_path: Path) -> None:
+    before = open_pipes()
+
+    def work(_stored: Any) -> Outcome:
+        for number in set(open_pipes()) - set(before):
+            os.close(number)
+        while True:
+            time.sleep(1.0)
+
+    endures = Endurance(seconds=0, end_seconds=0.1)
+    with pytest.raises(RankLost):
+        supervised(work, work, out=tmp_path, endures=endures, beside=Beside())
+
+
+@pytest.mark.claim("C64")
+def test_a_process_that_reads_no_answer_holds_no_supervisor(tmp_path: Path) -> None:
+    before, beside = open_pipes(), Ticking()
+
+    def work(_stored: Any) -> Outcome:
+        asks = list(set(open_pipes()) - set(before))
+        until = time.monotonic() + 3.0
+        while time.monotonic() < until:
+            for number in asks:
+                with contextlib.suppress(OSError):
+                    if stat.S_ISSOCK(os.fstat(number).st_mode):
+                        os.write(number, struct.pack("!i", 8) + (7).to_bytes(8))
+        return done(7)
+
+    outcome = supervised(work, work, out=tmp_path, endures=Endurance(seconds=0), beside=beside)
+    assert outcome.steps == 7
 
 
 VICTIM = """

@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 from fastapi import Request
 
+from sealtrain.base.connections import address_group
 from sealtrain.broker.http.bodies import connection_of
 from sealtrain.broker.service.controllers import SignerRole
 from sealtrain.broker.service.owners import OwnersRequest
 from sealtrain.broker.service.service import Broker
-from sealtrain.broker.service.throttle import address_group
 from sealtrain.broker.urls import asked_url
 from sealtrain.release.lease_code import LEASE_HEADER, LeaseShown, lease_shown
 

@@ -9,8 +9,8 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 from starlette.requests import ClientDisconnect
 
+from sealtrain.base.connections import Connection
 from sealtrain.base.models import StrictModel
-from sealtrain.broker.http.connections import Connection
 from sealtrain.errors import RequestLate, RequestTooLarge, SealtrainError
 
 __all__ = [

@@ -115,7 +115,7 @@ class Lanes:
     """Every lane of a broker.
 
     Fewer requests wait than there are connections: one can always give way to a new caller
-    (``http.connections``).
+    (``base.connections``).
 
     Attributes:
         owners: Requests that owners signed; a caller is an owner.

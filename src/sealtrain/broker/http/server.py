@@ -4,7 +4,7 @@
    its bytes are spread; the body has its own limit (``http.bodies``).
 2. A caller that does not read its answer for ``READ_SECONDS`` is cut off.
 3. One address holds at most so many connections. When the table is full, connections whose request
-   is unfinished give way to new ones (``http.connections``).
+   is unfinished give way to new ones (``base.connections``).
 4. On a signal, the server stops accepting connections and finishes the requests it began.
 """
 
@@ -22,8 +22,8 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sealtrain.base.background import Quitters, in_background, serve_on
+from sealtrain.base.connections import Connection, Connections, Stage
 from sealtrain.broker.config import BrokerConfig
-from sealtrain.broker.http.connections import Connection, Connections, Stage
 from sealtrain.errors import UsageError
 
 __all__ = ["READ_SECONDS", "STOP_SECONDS", "serve_app", "serving"]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from ipaddress import ip_address, ip_network
 
 from sealtrain.errors import TooManyRequests
 
-__all__ = ["Shares", "Throttle", "address_group"]
+__all__ = ["Shares", "Throttle"]
 
 
 class _Minute:
@@ -82,20 +81,3 @@ class Shares:
             TooManyRequests: This caller has used up this minute.
         """
         self._calls.take(caller, now)
-
-
-def address_group(address: str) -> str:
-    """The addresses that count as one caller: an IPv4 address, even if mapped; a /64 of IPv6.
-
-    Args:
-        address: Of a socket; anything else is of one group.
-    """
-    try:
-        parsed = ip_address(address)
-    except ValueError:
-        return "unknown"  # not a socket of the internet
-    if parsed.version == 4:
-        return str(parsed)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(ip_network((parsed.packed[:8] + bytes(8), 64)))

@@ -32,7 +32,7 @@ from sealtrain.guest.guest import AttestedGuest, secluded
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain_collab.channel.channel import accept
 from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.channel.ports import bind, listening
+from sealtrain_collab.channel.ports import Caller, bind, first_proven, listening
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.parties.party import Part, PartyRun
 from sealtrain_collab.travelling.given import GivenFile, GivenTrips, GivingBounds
@@ -206,28 +206,32 @@ def _first(
     listener: socket.socket, talk: Conversation, party: str, how: Holding
 ) -> tuple[AttestedChannel, str]:
     """The channel to the first orchestrator that proves itself, and its run."""
+    refused: list[SealtrainError] = []
     until = time.monotonic() + how.wait
-    refused: SealtrainError | None = None
-    while (left := until - time.monotonic()) > 0:
-        listener.settimeout(left)
+
+    def prove(sock: Caller) -> tuple[AttestedChannel, str]:
         try:
-            sock, _ = listener.accept()
-        except TimeoutError:
-            break
-        try:
+            left = max(_POLL_S, until - time.monotonic())
             channel = accept(sock, talk, timeout=min(how.timeout, left))
+            try:
+                run_id = _run_of(channel, party)
+            except SealtrainError:
+                channel.close()
+                raise
         except SealtrainError as error:  # of a stranger; the right peer may still come
-            refused = error
-            continue
-        try:
-            run_id = _run_of(channel, party)
-        except SealtrainError as error:
-            refused = error
-            channel.close()
-            continue
+            refused.append(error)
+            raise
         sock.settimeout(how.wait)
         return channel, run_id
-    raise refused or PeerUnreachable(
+
+    found = first_proven(
+        listener, prove, what="orchestrators", seconds=how.wait, say=lambda _line: None
+    )
+    if found is not None:
+        return found
+    if refused:
+        raise refused[-1]
+    raise PeerUnreachable(
         "no orchestrator came",
         check="orchestrator",
         got=f"none within {how.wait:g} s",

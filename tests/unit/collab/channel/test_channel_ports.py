@@ -6,7 +6,7 @@ import socket
 import threading
 from contextlib import ExitStack
 
-from sealtrain_collab.channel.ports import listening
+from sealtrain_collab.channel.ports import Caller, listening
 
 WITHIN_S = 20.0
 
@@ -15,7 +15,8 @@ def test_a_full_port_says_so_once_and_serves_again_when_one_has_gone() -> None:
     said: list[str] = []
     served, leave = threading.Semaphore(0), threading.Event()
 
-    def handle(sock: socket.socket) -> None:
+    def handle(sock: Caller) -> None:
+        sock.proven()
         served.release()
         leave.wait(WITHIN_S)
         sock.sendall(b"done")

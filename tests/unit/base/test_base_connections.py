@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from sealtrain.base.connections import Caps, Connection, Connections, Stage, address_group
 from sealtrain.broker.config import BrokerLimits
-from sealtrain.broker.http.connections import Connection, Connections, Stage
-from sealtrain.broker.service.throttle import address_group
 from sealtrain.errors import TooManyRequests
 
 pytestmark = pytest.mark.claim("C96")
@@ -166,3 +165,48 @@ def test_a_connection_that_ended_makes_room() -> None:
     site.table.close(first)
     site.must("c", "192.0.2.3")
     assert site.cut == []
+
+
+def test_one_that_is_served_gives_way_only_where_its_group_has_more_than_its_share() -> None:
+    site = Site(connections=4)
+    for number in range(3):
+        site.must(f"many {number}", "192.0.2.9", Stage.SERVED)
+    site.must("one", "192.0.2.1", Stage.SERVED)
+    site.must("second", "192.0.2.2", Stage.SERVED)
+    assert site.cut == ["many 0"]
+    # Two of four are a fair share for one of three groups that would have two each.
+    assert site.open("another of one", "192.0.2.1") is None
+    site.must("third", "192.0.2.3", Stage.SERVED)
+    assert site.cut == ["many 0", "many 1"]
+    assert site.open("fourth", "192.0.2.4") is None
+    assert len(site.table) == 4
+
+
+def test_any_that_has_proven_nothing_goes_before_one_that_is_served() -> None:
+    site = Site(connections=4)
+    for number in range(3):
+        site.must(f"many {number}", "192.0.2.9", Stage.SERVED)
+    site.must("silent", "192.0.2.1")
+    site.must("new", "192.0.2.2")
+    assert site.cut == ["silent"]
+
+
+def test_memory_is_given_up_by_the_group_that_holds_most_bytes() -> None:
+    site = Site(connections=10, body_bytes=100)
+    site.must("big", "192.0.2.9", Stage.SERVED).hold(90)
+    for number in range(2):
+        site.must(f"small {number}", "192.0.2.1", Stage.BODY).hold(4)
+    mine = site.must("mine", "192.0.2.2", Stage.BODY)
+    mine.hold(20)
+    assert site.cut == ["big"]
+    with pytest.raises(TooManyRequests):
+        site.must("most", "192.0.2.3", Stage.SERVED).hold(200)
+
+
+def test_caps_of_a_small_server_are_those_of_the_table() -> None:
+    table = Connections(Caps(connections=2, connections_per_address=1, body_bytes=10))
+    cut: list[int] = []
+    for number in range(3):
+        made = table.open("192.0.2.1", lambda number=number: cut.append(number))  # type: ignore[misc]
+        assert made is not None
+    assert cut == [0, 1]
