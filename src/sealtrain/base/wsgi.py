@@ -139,7 +139,7 @@ class _Incoming(io.RawIOBase):
             return 0
         try:
             self._socket.settimeout(seconds)
-            count = self._socket.recv_into(memoryview(buffer)[:room])
+            count: int = self._socket.recv_into(memoryview(buffer)[:room])
         except OSError:
             return 0
         self._left -= count
