@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sealtrain.errors import ImageRefused
-from sealtrain.image.layer import Entry, read_layer, write_layer
+from sealtrain.image.layer import Entry, is_program, read_layer, write_layer
 from sealtrain.image.pins import files_digest
 
 VECTORS: dict[str, Any] = json.loads(
@@ -35,6 +35,7 @@ def entry_of(told: dict[str, str]) -> tuple[Entry, bytes]:
         size=len(content),
         target=told.get("target", ""),
         sha256=hashlib.sha256(content).hexdigest() if is_file else "",
+        program=is_file and is_program(content),
     ), content
 
 

@@ -124,7 +124,7 @@ def test_a_code_nobody_knows_is_a_refusal() -> None:
 def test_a_refusal_cannot_drive_the_terminal() -> None:
     body = {"error": {"code": "approvals-missing", "message": "\x1b[2Jfine\nreally"}}
     error = error_of(403, json.dumps(body).encode())
-    assert error.message == "?[2Jfine?really"
+    assert error.message == "\\u{1b}[2Jfine\\u{a}really"
 
 
 def test_a_failing_broker_is_unreachable() -> None:
