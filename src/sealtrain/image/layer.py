@@ -10,7 +10,7 @@ import hashlib
 import re
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import BinaryIO, Final, Literal
 
 from sealtrain.errors import ImageRefused
@@ -55,7 +55,7 @@ class Entry:
     size: int = 0
     target: str = ""
     sha256: str = ""
-    program: bool = False
+    program: bool = field(default=False, compare=False)
 
     def described(self) -> str:
         """``0644 HEX``, ``link TARGET`` or ``folder 0755``: equal for equal entries."""
