@@ -1,12 +1,13 @@
 // The trust file (spec/trust.md) with its appraisal policy (spec/evidence.md §6).
 
 import { Refusal, demand, fromBase64 } from "./bytes.js";
-import { Malformed, parseYaml } from "./json.js";
+import { Malformed } from "./json.js";
 import { RULES as NITRO } from "./nitro.js";
 import { RULES as NVIDIA } from "./nvidia.js";
 import * as shape from "./shape.js";
 import { RULES as SNP } from "./snp.js";
 import { BadDer, certificate } from "./x509.js";
+import { parseYaml } from "./yaml.js";
 
 const { either, integer, list, literal, record } = shape;
 const any = literal("any");
@@ -104,7 +105,7 @@ const TRUST = record({
 export function readTrust(bytes) {
   let document;
   try {
-    document = parseYaml(bytes);
+    document = parseYaml(bytes, { whole: true });
   } catch (error) {
     if (!(error instanceof Malformed)) throw error;
     throw new Refusal("trust-invalid", `trust file: ${error.message}`);

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
 from http_server import Server, running
 
+from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.programs import Part
 from sealtrain.image.layout import describe_image
 
@@ -117,7 +117,7 @@ def broker(folder: Path, image: Path) -> Iterator[Part]:
 def locked(folder: Path, image: Path, recipe: dict[str, Any] = RECIPE) -> Path:
     """Lock the recipe for an image; its document."""
     hardware = recipe["hardware"] | {"image": named(image)}
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe | {"hardware": hardware}))
+    (folder / "recipe.yaml").write_text(yaml_text(recipe | {"hardware": hardware}))
     run(folder, "lock", "recipe.yaml", "--consortium", "consortium.json",
         "--broker", "broker.yaml", "--image", image, "--out", folder)  # fmt: skip
     return folder / "app-compose.json"

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import yaml
 from broker_site import BrokerSite, broker_site
 from manifest_world import FEDERATED
 from typer.testing import CliRunner
 from world import OWNERS, RECIPE
 
 from sealtrain.base.encoding import to_base64
+from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli import app
 from sealtrain.client.api import BrokerClient
 from sealtrain.guest.settings import RunSettings
@@ -78,7 +78,7 @@ def joint_site(
     once = patch("sealtrain.recipe.measure.measure_installation", lambda _recipe: measured())
     with once, broker_site(folder) as site, site.serving("state") as client:
         document = RECIPE | {"collaboration": FEDERATED} | recipe
-        (folder / "recipe.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+        (folder / "recipe.yaml").write_text(yaml_text(document))
         locked = lock_recipe(
             folder / "recipe.yaml",
             consortium_id=site.consortium.consortium_id,

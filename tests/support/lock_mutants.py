@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from mutants import OTHERS, Steps, at, near, places
 from policies import intel
 from world import INSTALLATION, OWNERS, RECIPE
 
+from sealtrain.base.yamltext import yaml_text
 from sealtrain.recipe.lock import lock_recipe
 from sealtrain.recipe.modelspec import ModelFromFolder
 from sealtrain.recipe.schema import load_recipe
@@ -128,7 +128,7 @@ def locks(folder: Path) -> dict[str, Any]:
     for path in sorted((ROOT / "recipes").glob("*.yaml")):
         found[path.stem] = _locked(folder / path.stem, path.read_bytes())
     for name, changed in FURTHER.items():
-        text = yaml.safe_dump(RECIPE | changed, sort_keys=False)
+        text = yaml_text(RECIPE | changed)
         found[name] = _locked(folder / name, text.encode())
     cases = json.loads((ROOT / "vectors/recipe/compose.json").read_text("utf-8"))["cases"]
     return found | {f"vector {case['name']}": json.loads(case["lock"]) for case in cases}
@@ -138,7 +138,7 @@ def _locked(folder: Path, recipe: bytes) -> Any:
     path = folder / "recipes/recipe.yaml"
     path.parent.mkdir(parents=True)
     path.write_bytes(recipe)
-    (path.parent / "policy.yaml").write_text(yaml.safe_dump(intel()))
+    (path.parent / "policy.yaml").write_text(yaml_text(intel()))
     (path.parent / "train.py").write_text("import json\n")
     read = load_recipe(path)
     for model in (read.model, *read.further_models.values()):

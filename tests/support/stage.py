@@ -24,6 +24,7 @@ from warm import CLOSED, WARM, Warm, heavy, light
 from world import RECIPE as BIOPSIES
 
 from sealtrain.base.clock import system_clock
+from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.programs import Part, Process
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.connection import deployment_of
@@ -256,7 +257,7 @@ class Stage:
         )
         if self.policy is not None:
             path = self.folder / "policy.yaml"
-            path.write_text(yaml.safe_dump(self.policy(yaml.safe_load(path.read_text()))))
+            path.write_text(yaml_text(self.policy(yaml.safe_load(path.read_text()))))
 
     def _controllers(self) -> list[str]:
         words: list[str] = []
@@ -304,7 +305,7 @@ class Stage:
         """
         folder = self.folder / name
         folder.mkdir()
-        (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+        (folder / "recipe.yaml").write_text(yaml_text(recipe))
         for path, text in (files or {}).items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(text.encode() if isinstance(text, str) else text)

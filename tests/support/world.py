@@ -22,6 +22,7 @@ from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.secret import Secret
+from sealtrain.base.yamltext import yaml_text
 from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.approvals import DatasetPin, Decision, Target, sign_decision
@@ -154,7 +155,7 @@ def locked_in(
     """
     folder.mkdir(exist_ok=True)
     path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(dict(recipe), sort_keys=False))
+    path.write_text(yaml_text(dict(recipe)))
     return lock_recipe(
         path,
         consortium_id=consortium_id,
@@ -172,7 +173,7 @@ def lock_changed(
     recipe = copy.deepcopy(RECIPE)
     recipe["datasets"] = [one for one in recipe["datasets"] if one["role"] == "train"]
     change(recipe)
-    return _locked(consortium_id, brokers, yaml.safe_dump(recipe, sort_keys=False))
+    return _locked(consortium_id, brokers, yaml_text(recipe))
 
 
 @cache

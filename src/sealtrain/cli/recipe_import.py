@@ -12,7 +12,8 @@ import typer
 
 from sealtrain.base.filenames import slug
 from sealtrain.base.files import atomic_write, read_bounded
-from sealtrain.base.yamltext import MAX_YAML_BYTES, parse_yaml, yaml_text
+from sealtrain.base.foreignyaml import parse_foreign_yaml
+from sealtrain.base.yamltext import MAX_YAML_BYTES, yaml_text
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.errors import AlreadyExists, RecipeInvalid
 from sealtrain.recipe.axolotl import Imported, Wanted, import_axolotl
@@ -66,7 +67,7 @@ def import_recipe(
     lock it: what may leave, and who gets the model, is not in Axolotl's file.
     """
     data = read_bounded(source, MAX_YAML_BYTES)
-    config = parse_yaml(data, error=RecipeInvalid, what="Axolotl file")
+    config = parse_foreign_yaml(data, error=RecipeInvalid, what="Axolotl file")
     if not isinstance(config, Mapping):
         raise RecipeInvalid("the Axolotl file is no mapping of keys", check="axolotl")
     named, base = config.get("base_model"), choices.base

@@ -560,7 +560,7 @@ const spkiDigest = (key) => sha256(SPKI, key);
 return { keyId, isEnvelope, readEnvelope, signedBytes, verifyEnvelope, isSoundKey, spkiDigest };
 })();
 const module_json = (() => {
-// Strict JSON, its canonical form (RFC 8785), and the reading of YAML that a trust file needs.
+// Strict JSON and its canonical form (RFC 8785).
 
 const { text, utf8 } = module_bytes;
 
@@ -719,188 +719,7 @@ function parseCanonical(bytes, limits) {
   if (write(value) !== text(bytes)) fail("not canonical");
   return value;
 }
-
-// YAML as spec/recipe.md §1 reads it, of block and flow collections and one-line scalars. Anchors,
-// tags, block scalars and text over several lines are refused: no trust file needs them.
-
-const INTEGER = /^[-+]?(?:0|[1-9][0-9]{0,18})$/;
-const FRACTION = /^[-+]?(?:0|[1-9][0-9]{0,30})(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,3})?$/;
-const KEY = /^("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s#&*!|>'"%@`{}[\],][^#]*?)\s*:(?=\s|$)/;
-
-/** The value of a YAML document, or of a JSON one. */
-function parseYaml(bytes, { size = 1 << 20 } = {}) {
-  if (bytes.length > size) fail("too large");
-  let source;
-  try {
-    source = text(bytes);
-  } catch {
-    fail("not UTF-8");
-  }
-  if (/^\s*\{/.test(source)) return parseJson(bytes, { depth: 24, values: 20_000, whole: true });
-  const lines = [];
-  for (const raw of source.split(/\r?\n/)) {
-    const line = withoutComment(raw);
-    if (line.trim() === "" || (lines.length === 0 && line.trim() === "---")) continue;
-    const indent = line.length - line.trimStart().length;
-    if (/\t/.test(line)) fail("a tab");
-    lines.push({ indent, content: line.trim() });
-  }
-  if (lines.length === 0) return null;
-  const reader = new Block(lines);
-  const value = reader.node(lines[0].indent, 1);
-  return reader.at === lines.length ? value : fail(`cannot read: ${lines[reader.at].content}`);
-}
-
-function withoutComment(line) {
-  let quote = "";
-  for (let i = 0; i < line.length; i++) {
-    const character = line[i];
-    if (quote === '"' && character === "\\") i++;
-    else if (quote) quote = character === quote ? "" : quote;
-    else if (character === "#" && (i === 0 || /\s/.test(line[i - 1]))) return line.slice(0, i);
-    else if ((character === '"' || character === "'") && /[\s,[{:]/.test(line[i - 1] ?? " ")) {
-      quote = character;
-    }
-  }
-  return line;
-}
-
-class Block {
-  constructor(lines) {
-    this.lines = lines;
-    this.at = 0;
-  }
-
-  node(indent, level) {
-    if (level > 24) fail("nested too deeply");
-    const { content } = this.lines[this.at];
-    if (content === "-" || content.startsWith("- ")) return this.list(indent, level);
-    if (KEY.test(content)) return this.mapping(indent, level);
-    this.at++;
-    return inline(content);
-  }
-
-  list(indent, level) {
-    const result = [];
-    while (this.at < this.lines.length) {
-      const line = this.lines[this.at];
-      if (line.indent !== indent || !(line.content === "-" || line.content.startsWith("- "))) break;
-      const rest = line.content.slice(1).trimStart();
-      if (rest === "") {
-        this.at++;
-        result.push(this.below(indent, level));
-      } else {
-        const inner = indent + line.content.length - rest.length;
-        this.lines[this.at] = { indent: inner, content: rest };
-        result.push(this.node(inner, level + 1));
-      }
-    }
-    return result;
-  }
-
-  below(indent, level, listToo = false) {
-    const next = this.lines[this.at];
-    if (next === undefined) return null;
-    if (next.indent > indent) return this.node(next.indent, level + 1);
-    const isItem = next.content === "-" || next.content.startsWith("- ");
-    return listToo && next.indent === indent && isItem ? this.list(indent, level + 1) : null;
-  }
-
-  mapping(indent, level) {
-    const result = Object.create(null);
-    while (this.at < this.lines.length && this.lines[this.at].indent === indent) {
-      const { content } = this.lines[this.at];
-      const [whole, written] = KEY.exec(content) ?? fail(`not a key: ${content}`);
-      const key = scalar(written);
-      if (typeof key !== "string" || key === "<<" || key in result) fail("a key twice, or no text");
-      const rest = content.slice(whole.length).trim();
-      this.at++;
-      result[key] = rest === "" ? this.below(indent, level, true) : this.folded(rest, indent);
-    }
-    return result;
-  }
-
-  folded(first, indent) {
-    // A flow collection may go on over lines of deeper indentation.
-    let whole = first;
-    if (/^[[{]/.test(first)) {
-      while (this.at < this.lines.length && this.lines[this.at].indent > indent) {
-        whole += ` ${this.lines[this.at++].content}`;
-      }
-    }
-    return inline(whole);
-  }
-}
-
-function inline(source) {
-  const flow = new Flow(source);
-  const value = flow.value(1);
-  flow.space();
-  return flow.at === source.length ? value : fail(`cannot read: ${source}`);
-}
-
-class Flow {
-  constructor(source) {
-    this.source = source;
-    this.at = 0;
-  }
-
-  space() {
-    while (this.source[this.at] === " ") this.at++;
-  }
-
-  value(level) {
-    if (level > 24) fail("nested too deeply");
-    this.space();
-    const first = this.source[this.at];
-    if (first === "[" || first === "{") return this.collection(first, level);
-    return scalar(this.word(level > 1));
-  }
-
-  word(inside) {
-    const pattern = inside
-      ? /"(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|(?:[^,[\]{}:]|:(?! |$))+/y
-      : /"(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|.+/y;
-    pattern.lastIndex = this.at;
-    const [found] = pattern.exec(this.source) ?? fail(`cannot read: ${this.source}`);
-    this.at += found.length;
-    return found.trim();
-  }
-
-  collection(open, level) {
-    const [close, result] = open === "[" ? ["]", []] : ["}", Object.create(null)];
-    this.at++;
-    this.space();
-    while (this.source[this.at] !== close) {
-      if (open === "[") {
-        result.push(this.value(level + 1));
-      } else {
-        const key = scalar(this.word(true));
-        if (typeof key !== "string" || key in result) fail("a key twice, or no text");
-        this.space();
-        if (this.source[this.at++] !== ":") fail("no value for a key");
-        result[key] = this.value(level + 1);
-      }
-      this.space();
-      if (this.source[this.at] === ",") this.at++;
-      else if (this.source[this.at] !== close) fail(`cannot read: ${this.source}`);
-      this.space();
-    }
-    this.at++;
-    return result;
-  }
-}
-
-function scalar(word) {
-  if (word.startsWith("'")) return word.slice(1, -1).replaceAll("''", "'");
-  if (word.startsWith('"')) return parseJson(utf8(word));
-  if (word === "" || word === "~" || word === "null") return null;
-  if (word === "true") return true;
-  if (word === "false") return false;
-  if (/^[&*!|>%@`]|^[-?:](?: |$)|:(?: |$)/.test(word)) fail(`cannot read: ${word}`);
-  return INTEGER.test(word) || FRACTION.test(word) ? counted(word, true) : word;
-}
-return { Malformed, parseJson, canonical, parseCanonical, parseYaml };
+return { Malformed, parseJson, canonical, parseCanonical };
 })();
 const module_consortium = (() => {
 // Consortium, decisions, dataset manifests and receipts (spec/consortium.md, spec/approvals.md).
@@ -6809,16 +6628,256 @@ const CHECKS = [
 ];
 return { CHECKS };
 })();
+const module_yaml = (() => {
+// The strict subset of YAML that a trust file is written in (spec/recipe.md §1): the reader of
+// src/sealtrain/base/yamltext.py once more, with the same expressions.
+
+const { text } = module_bytes;
+const { Malformed } = module_json;
+const { HIDDEN } = module_characters;
+
+const DEPTH = 24;
+const VALUES = 20_000;
+const LONGEST_KEY = 1000;
+const WORDS = new Map([["~", null], ["null", null], ["true", true], ["false", false]]);
+const INTEGER = /^[-+]?(?:0|[1-9][0-9]*)$/;
+const NUMBER = /^[-+]?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?$/;
+const BOUNDED = /^[-+]?[0-9]{1,31}(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,3})?$/;
+const QUOTED = String.raw`(?:"(?:[^"\\]|\\["\\/bfnrt]|\\u[0-9A-Fa-f]{4})*"|'(?:[^']|'')*')`;
+const START = String.raw`(?:[^ \-?:,\[\]{}#&*!|>'"%@\x60]|-(?=[0-9A-Za-z.]))`;
+const IN_BLOCK = String.raw`${START}(?:[^ :]|:(?=[^ ])| +(?=[^ #:]))*`;
+const IN_FLOW = String.raw`${START}(?:[^ :,?\[\]{}]|:(?=[^ ,?\[\]{}])| +(?=[^ #:,?\[\]{}]))*`;
+const BLOCK_WORD = new RegExp(`${QUOTED}|${IN_BLOCK}`, "uy");
+const FLOW_WORD = new RegExp(`${QUOTED}|${IN_FLOW}`, "uy");
+const COLON = / *:(?= |$)/y;
+const ENDING = /^(?: +#.*)?$/;
+const LONE = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/;
+
+const isItem = (said) => said === "-" || said.startsWith("- ");
+
+/** Key of a line of a block mapping, and where its colon ends; null for another line. */
+function entry(said) {
+  FLOW_WORD.lastIndex = 0;
+  const word = FLOW_WORD.exec(said);
+  COLON.lastIndex = word === null ? 0 : word[0].length;
+  return word !== null && COLON.test(said) ? [word[0], COLON.lastIndex] : null;
+}
+
+/** The value of a YAML document; `whole` refuses an integer that is written as a fraction or with an exponent. */
+function parseYaml(bytes, { size = 1 << 20, whole = false } = {}) {
+  if (bytes.length > size) throw new Malformed("too large");
+  let source;
+  try {
+    source = text(bytes);
+  } catch {
+    throw new Malformed("not UTF-8");
+  }
+  return new Reader(source, whole).document();
+}
+
+class Reader {
+  constructor(source, whole) {
+    this.whole = whole;
+    this.left = VALUES;
+    this.row = 0;
+    this.column = 0;
+    this.lines = [];
+    for (const [at, line] of source.split(/\r?\n/).entries()) {
+      if (line.search(HIDDEN) >= 0) throw new Malformed(`line ${at + 1}: a character that is not visible`);
+      const said = line.trim(); // of visible characters only U+0020 is a space
+      if (said === "" || said.startsWith("#")) continue;
+      if (this.lines.length === 0 && line.startsWith("---") && said === "---") continue;
+      this.lines.push({ indent: line.length - line.trimStart().length, said, number: at + 1 });
+    }
+  }
+
+  fail(message) {
+    throw new Malformed(`line ${this.lines[this.row]?.number ?? "after the last"}: ${message}`);
+  }
+
+  document() {
+    if (this.lines.length === 0) return null;
+    const value = this.node(-1, 0);
+    return this.row < this.lines.length ? this.fail("goes on where nothing can follow") : value;
+  }
+
+  node(floor, depth) {
+    const { indent, said } = this.lines[this.row];
+    if (isItem(said)) return this.sequence(indent, depth);
+    if (entry(said) !== null) return this.mapping(indent, depth);
+    return this.inline(0, floor, depth);
+  }
+
+  sequence(indent, depth) {
+    const items = [];
+    this.open(depth);
+    while (this.row < this.lines.length) {
+      const line = this.lines[this.row];
+      if (line.indent !== indent || !isItem(line.said)) break;
+      const rest = line.said.slice(1).trimStart();
+      if (rest === "" || rest.startsWith("#")) {
+        this.row++;
+        items.push(this.below(indent, depth + 1, false));
+      } else {
+        this.lines[this.row] = { ...line, indent: indent + line.said.length - rest.length, said: rest };
+        items.push(this.node(indent, depth + 1));
+      }
+    }
+    return items;
+  }
+
+  mapping(indent, depth) {
+    const found = Object.create(null);
+    this.open(depth);
+    while (this.row < this.lines.length && this.lines[this.row].indent === indent) {
+      const { said } = this.lines[this.row];
+      const [word, end] = entry(said) ?? this.fail("no key with its value");
+      const key = this.key(word, found);
+      const rest = said.slice(end).trimStart();
+      if (rest === "" || rest.startsWith("#")) {
+        this.row++;
+        found[key] = this.below(indent, depth + 1, true);
+      } else {
+        found[key] = this.inline(said.length - rest.length, indent, depth + 1);
+      }
+    }
+    return found;
+  }
+
+  below(indent, depth, itemsBeside) {
+    if (this.row < this.lines.length) {
+      const line = this.lines[this.row];
+      if (line.indent > indent) return this.node(indent, depth);
+      if (itemsBeside && line.indent === indent && isItem(line.said)) return this.sequence(indent, depth);
+    }
+    this.count();
+    return null;
+  }
+
+  inline(column, floor, depth) {
+    this.column = column;
+    const first = this.character();
+    const value =
+      first === "[" || first === "{" ? this.flow(floor, depth) : this.scalar(this.word(BLOCK_WORD));
+    if (!ENDING.test(this.lines[this.row].said.slice(this.column))) this.fail("something behind a value");
+    this.row++;
+    return value;
+  }
+
+  flow(floor, depth) {
+    const first = this.character();
+    if (first !== "[" && first !== "{") return this.scalar(this.word(FLOW_WORD));
+    this.open(depth);
+    this.column++;
+    const [close, result] = first === "[" ? ["]", []] : ["}", Object.create(null)];
+    this.skip(floor);
+    while (this.character() !== close) {
+      if (first === "[") {
+        result.push(this.flow(floor, depth + 1));
+      } else {
+        const key = this.flowKey(result);
+        this.skip(floor);
+        result[key] = this.flow(floor, depth + 1);
+      }
+      this.skip(floor);
+      if (this.character() === ",") {
+        this.column++;
+        this.skip(floor);
+      } else if (this.character() !== close) {
+        this.fail("neither a comma nor a bracket behind a value");
+      }
+    }
+    this.column++;
+    return result;
+  }
+
+  flowKey(found) {
+    const word = this.word(FLOW_WORD);
+    while (this.character() === " ") this.column++;
+    if (this.character() !== ":") this.fail("a key without a value");
+    this.column++;
+    const next = this.character();
+    if (!/^["']/.test(word) && next !== "" && next !== " ") this.fail("no space behind a colon");
+    return this.key(word, found);
+  }
+
+  skip(floor) {
+    for (;;) {
+      const { said } = this.lines[this.row];
+      while (said[this.column] === " ") this.column++;
+      const isComment = said[this.column] === "#" && said[this.column - 1] === " ";
+      if (this.column < said.length && !isComment) return;
+      this.row++;
+      this.column = 0;
+      if (this.row === this.lines.length || this.lines[this.row].indent <= floor) {
+        this.fail("a collection that does not end");
+      }
+    }
+  }
+
+  character() {
+    return this.lines[this.row].said[this.column] ?? "";
+  }
+
+  word(pattern) {
+    pattern.lastIndex = this.column;
+    const [found] = pattern.exec(this.lines[this.row].said) ?? this.fail("no value of the subset");
+    this.column += found.length;
+    return found;
+  }
+
+  key(word, found) {
+    this.count();
+    const key = this.resolve(word);
+    if (typeof key !== "string" || key === "<<") this.fail("a key that is not text");
+    if ([...word].length > LONGEST_KEY) this.fail("a key that is too long");
+    return key in found ? this.fail("a key twice") : key;
+  }
+
+  scalar(word) {
+    this.count();
+    return this.resolve(word);
+  }
+
+  resolve(word) {
+    if (word.startsWith("'")) return word.slice(1, -1).replaceAll("''", "'");
+    if (word.startsWith('"')) {
+      const value = JSON.parse(word);
+      return LONE.test(value) ? this.fail("half of a surrogate pair") : value;
+    }
+    if (WORDS.has(word)) return WORDS.get(word);
+    if (word.startsWith("...")) this.fail("the end of a document");
+    const value = Number(word);
+    if (INTEGER.test(word)) {
+      return word.length > 17 || !Number.isSafeInteger(value) ? this.fail("an integer beyond 2^53 - 1") : value;
+    }
+    if (!NUMBER.test(word)) return word;
+    if (!BOUNDED.test(word) || !Number.isFinite(value)) this.fail("a number out of range");
+    return this.whole && Number.isInteger(value) ? this.fail("an integer written otherwise") : value;
+  }
+
+  open(depth) {
+    if (depth >= DEPTH) this.fail("nested too deeply");
+    this.count();
+  }
+
+  count() {
+    if (--this.left < 0) this.fail("too many values");
+  }
+}
+return { parseYaml };
+})();
 const module_trust = (() => {
 // The trust file (spec/trust.md) with its appraisal policy (spec/evidence.md §6).
 
 const { Refusal, demand, fromBase64 } = module_bytes;
-const { Malformed, parseYaml } = module_json;
+const { Malformed } = module_json;
 const { RULES: NITRO } = module_nitro;
 const { RULES: NVIDIA } = module_nvidia;
 const shape = module_shape;
 const { RULES: SNP } = module_snp;
 const { BadDer, certificate } = module_x509;
+const { parseYaml } = module_yaml;
 
 const { either, integer, list, literal, record } = shape;
 const any = literal("any");
@@ -6916,7 +6975,7 @@ const TRUST = record({
 function readTrust(bytes) {
   let document;
   try {
-    document = parseYaml(bytes);
+    document = parseYaml(bytes, { whole: true });
   } catch (error) {
     if (!(error instanceof Malformed)) throw error;
     throw new Refusal("trust-invalid", `trust file: ${error.message}`);

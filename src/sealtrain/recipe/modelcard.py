@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from sealtrain.base.canonical import JsonValue
+from sealtrain.base.foreignyaml import parse_foreign_yaml
 from sealtrain.base.visible import is_visible
-from sealtrain.base.yamltext import parse_yaml
 from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.lockfile import MAX_LICENCE_CHARS
 
@@ -35,7 +35,7 @@ def licence_in(folder: Path) -> str | None:
     if len(ends) < 2 or ends[0] != 0:
         return None
     try:
-        header = parse_yaml(
+        header = parse_foreign_yaml(
             b"\n".join(lines[1 : ends[1]]), error=RecipeInvalid, what="the model's card"
         )
     except RecipeInvalid:

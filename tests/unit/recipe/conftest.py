@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from sealtrain.base.yamltext import yaml_text
 from sealtrain.recipe.installation import CodePin, EnvironmentPin, PackagePin
 from sealtrain.recipe.lock import Installation, LockedRecipe, lock_recipe
 
@@ -96,7 +96,7 @@ def lock_of(tmp_path: Path, installation: Installation) -> Callable[..., LockedR
 
     def lock(recipe: dict[str, Any], **changed: Any) -> LockedRecipe:
         path = tmp_path / "recipe.yaml"
-        path.write_text(yaml.safe_dump(recipe, sort_keys=False), "utf-8")
+        path.write_text(yaml_text(recipe), "utf-8")
         arguments = {
             "consortium_id": CONSORTIUM,
             "brokers": BROKERS,

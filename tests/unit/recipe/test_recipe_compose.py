@@ -62,11 +62,7 @@ def test_the_service_is_one_image_by_digest_without_privilege(
 
 
 def test_every_yaml_reader_sees_the_same_lock(on_dstack: Document, lock_of: LockOf) -> None:
-<<<<<<< ours
-    on_dstack["description"] = "Größe, 大きさ 'quoted' \"twice\" \\n # {{x}} ${HOME} $$ %"
-=======
     on_dstack["description"] = "Größe, 大きさ ≤ 'quoted' \"twice\" \\n # {{x}} ${HOME} $$ %"
->>>>>>> theirs
     locked = lock_of(on_dstack)
     text = json.loads(locked.compose_bytes)["docker_compose_file"]
     assert yaml.safe_load(text) == json.loads(text)
