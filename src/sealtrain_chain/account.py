@@ -39,14 +39,17 @@ def load_account(path: Path, password: Path | None = None) -> LocalAccount:
     require_extra()
     from eth_account import Account
 
+    from sealtrain.base.ownfiles import require_own
     from sealtrain.keys.keyfile import read_secret_file
 
     data = read_secret_file(path, max_bytes=_MAX_BYTES).strip()
+    require_own(path, KeyFileInvalid, check="key file")
     if data.startswith(b"{"):
         if password is None:
             raise _odd(path, "it is a keystore and no password file was given")
         try:
             secret = read_secret_file(password, max_bytes=4096).decode().rstrip("\r\n")
+            require_own(password, KeyFileInvalid, check="key file")
             keystore: Any = parse_json(data)
             data = bytes(Account.decrypt(keystore, secret)).hex().encode()
         except (DataInvalid, ValueError, TypeError, KeyError, NotImplementedError):

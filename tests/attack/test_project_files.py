@@ -146,10 +146,15 @@ def test_a_file_or_folder_that_every_user_can_write_is_refused(tmp_path: Path, o
         load_project(path)
 
 
-def test_a_sticky_folder_keeps_others_from_replacing_the_file(tmp_path: Path) -> None:
-    path = written(tmp_path, GOOD)
+def test_a_sticky_folder_is_no_place_for_the_file_but_for_a_folder_of_ones_own(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "own").mkdir()
+    path, below = written(tmp_path, GOOD), written(tmp_path / "own", GOOD)
     tmp_path.chmod(0o1777)
-    assert load_project(path).values["consortium"] == tmp_path / "consortium.json"
+    with pytest.raises(ProjectInvalid, check=carries(check="mode")):
+        load_project(path)
+    assert load_project(below).values["consortium"] == tmp_path / "own/consortium.json"
 
 
 def test_a_bad_file_hides_a_good_one_above_it(tmp_path: Path) -> None:
@@ -246,7 +251,7 @@ def test_each_place_that_was_not_typed_is_shown(
     _, said = took(tmp_path, ("log", "witness"))
     lines = said.splitlines()
     assert any(str(tmp_path / NAME) in line and "theirs.json" in line for line in lines)
-    assert any("SEALTRAIN_BROKERS" in line and "evil?[2K.yaml" in line for line in lines)
+    assert any("SEALTRAIN_BROKERS" in line and "evil\\u{1b}[2K.yaml" in line for line in lines)
 
 
 def test_help_reads_no_project_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

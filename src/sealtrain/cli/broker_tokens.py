@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sealtrain.base.clock import system_clock, to_rfc3339
+from sealtrain.base.ownfiles import require_own
 from sealtrain.cli.broker_database import Database, State, tables_at
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit, table
@@ -89,6 +90,7 @@ def read_token(path: Path) -> str:
         KeyFileInvalid: No such file, readable by others, or no token.
     """
     token = read_secret_file(path, max_bytes=256).strip()
+    require_own(path, KeyFileInvalid, check="key file")
     if not token.isascii() or len(token.split()) != 1:
         raise KeyFileInvalid(f"{path} is not the file of a token", check="token")
     return token.decode("ascii")

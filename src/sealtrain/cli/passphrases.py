@@ -81,6 +81,7 @@ def _typed(question: str) -> Secret:
 
 def _read(file: Path) -> Secret:
     """A passphrase in a file, without one line end."""
+    from sealtrain.base.ownfiles import require_own
     from sealtrain.base.secret import Secret
     from sealtrain.errors import KeyFileInvalid
     from sealtrain.keys.keyfile import read_secret_file
@@ -88,6 +89,7 @@ def _read(file: Path) -> Secret:
     found = _DESCRIPTOR.fullmatch(str(file))
     if found is None:
         data = read_secret_file(file, max_bytes=_MAX_BYTES)
+        require_own(file, KeyFileInvalid, check="key file")
     else:
         try:
             with os.fdopen(os.dup(int(found.group(1))), "rb") as given:

@@ -7,15 +7,14 @@ and no secret has a key here, and a key that is not in ``KEYS`` is refused by na
 
 Checks, numbered as in the code:
 
-1. The file, and the folder that it lies in, belong to the user of the command or to root.
-2. Other users can write neither of them (a sticky folder keeps them from replacing the file).
-3. It is TOML of version 1 with known keys, each of its own type.
+1. The file, each link on the way to it and each folder above them are the user's own
+   (``base.ownfiles``).
+2. It is TOML of version 1 with known keys, each of its own type.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from sealtrain.base.files import open_regular
+from sealtrain.base.ownfiles import require_own
 from sealtrain.errors import LimitExceeded, ProjectInvalid
 
 __all__ = ["KEYS", "NAME", "PLACE", "Key", "Project", "found_project", "load_project"]
@@ -162,10 +162,11 @@ def load_project(path: Path) -> Project:
         DataInvalid: It cannot be read.
     """
     path = path.absolute()
+    # 1. Before it is opened: what is the user's own now, no other user replaces afterwards.
+    hint = f"name your own project file in {PLACE}, or set it to none"
+    require_own(path, ProjectInvalid, hint=hint)
     with os.fdopen(open_regular(path), "rb") as file:
-        _expect_own(path, os.fstat(file.fileno()))
         data = file.read(_MAX_BYTES + 1)
-    _expect_own(path.parent, path.parent.stat())
     if len(data) > _MAX_BYTES:
         raise LimitExceeded(
             f"{path} is too large", got=f"over {_MAX_BYTES} bytes", expected=f"at most {_MAX_BYTES}"
@@ -173,33 +174,8 @@ def load_project(path: Path) -> Project:
     return Project(path=path, values=_values(path, data))
 
 
-def _expect_own(path: Path, found: os.stat_result) -> None:
-    """Refuse what another user made or can change; systems without users have no such checks."""
-    if not hasattr(os, "getuid"):
-        return
-    # 1.
-    if found.st_uid not in {os.getuid(), 0}:
-        raise ProjectInvalid(
-            f"{path} belongs to another user",
-            check="owner",
-            got=f"user {found.st_uid}",
-            expected=f"user {os.getuid()}",
-            hint=f"name your own project file in {PLACE}, or set it to none",
-        )
-    # 2.
-    sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
-    if found.st_mode & stat.S_IWOTH and not sticky:
-        raise ProjectInvalid(
-            f"every user can write {path}",
-            check="mode",
-            got=f"{stat.S_IMODE(found.st_mode):04o}",
-            expected="not writable by others",
-            hint=f"chmod o-w {path}",
-        )
-
-
 def _values(path: Path, data: bytes) -> Mapping[str, Path | tuple[Path, ...]]:
-    # 3.
+    # 2.
     try:
         document = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

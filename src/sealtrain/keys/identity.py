@@ -19,6 +19,7 @@ from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.files import made_folder
 from sealtrain.base.models import Base64, OwnerName, StrictModel, load_model
+from sealtrain.base.ownfiles import require_own
 from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import DataInvalid, KeyFileInvalid
 from sealtrain.keys.derive import KEY_BYTES, derive
@@ -201,10 +202,11 @@ class Identity:
         """Read an identity file; one with a passphrase asks ``PASSPHRASES``.
 
         Raises:
-            KeyFileInvalid: No such file, readable by others, not an identity, or the passphrase
-                is wrong.
+            KeyFileInvalid: No such file, readable by others, below a folder that others can write,
+                not an identity, or the passphrase is wrong.
         """
         data = read_secret_file(path, max_bytes=MAX_IDENTITY_BYTES)
+        require_own(path, KeyFileInvalid, check="key file")
         try:
             value = parse_json(data, max_bytes=MAX_IDENTITY_BYTES, max_depth=2)
             file = load_model(_IdentityFile, value, KeyFileInvalid, "identity file")

@@ -29,6 +29,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.models import Base64, StrictModel, load_model
+from sealtrain.base.ownfiles import require_own
 from sealtrain.errors import ConfigError, DataInvalid, LedgerInconsistent, SignatureInvalid
 from sealtrain.ledger.proofs import verify_extension
 from sealtrain.signing.cosignature import (
@@ -319,6 +320,7 @@ def memory(path: Path) -> Iterator[LedgerMemory]:
 
 
 def _read(path: Path) -> _MemoryFile | None:
+    require_own(path, ConfigError, check="state file")
     if not path.exists():
         return None
     try:

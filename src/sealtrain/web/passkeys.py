@@ -23,6 +23,7 @@ from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.models import Base64, StrictModel, load_model
+from sealtrain.base.ownfiles import require_own
 from sealtrain.errors import KeyFileInvalid, PasskeyInvalid
 
 __all__ = ["RP_ID", "Passkeys", "challenge_of", "code_of", "passkey_file", "url_text"]
@@ -83,6 +84,7 @@ class Passkeys:
     def _load(self) -> tuple[_Passkey, ...]:
         if not self.file.exists():
             return ()
+        require_own(self.file, KeyFileInvalid, check="key file")
         document = parse_json(read_bounded(self.file, _MAX_BYTES))
         return load_model(_File, document, KeyFileInvalid, self.file.name).passkeys
 
