@@ -3,7 +3,7 @@
 
 import { Refusal, demand, digest, equal, fromHex, hex, seconds, sha256, utf8 } from "./bytes.js";
 import { artefactsMatch } from "./artefacts.js";
-import { readDataset, readDecision, tally } from "./consortium.js";
+import { isFor, readDataset, readDecision, tally } from "./consortium.js";
 import { requirePurpose } from "./datause.js";
 import { embeddedLock } from "./deployment.js";
 import { verifyEnvelope } from "./dsse.js";
@@ -199,8 +199,9 @@ async function approvals(state) {
   const target = { ...predicate.deployment, recipe_hash: predicate.recipe.recipe_hash };
   let last = null;
   const unasked = new Set();
-  for (const { at, approvedBy, using } of await moments(state)) {
-    const known = decisions.filter(({ statement }) => {
+  for (const { at, approvedBy, using, brokers } of await moments(state)) {
+    const here = decisions.filter((one) => isFor(one, brokers));
+    const known = here.filter(({ statement }) => {
       const signedAt = seconds(statement.signed_at);
       return statement.decision === "revoke" ? signedAt < at : signedAt <= at + TOLERANCE;
     });
@@ -220,7 +221,8 @@ async function moments(state) {
   const { predicate } = state;
   const counted = state.need("receipts");
   if (!keysReleased(predicate)) {
-    return [{ at: moment(predicate.run.started_at), approvedBy: [], using: new Set() }];
+    const { brokers } = state.need("lock");
+    return [{ at: moment(predicate.run.started_at), approvedBy: [], using: new Set(), brokers }];
   }
   const ownerOf = new Map(state.need("datasets").map((one) => [one.dataset_id, one.owner]));
   const released = new Set(counted.flatMap((one) => one.receipt.datasets.map((data) => data.dataset_id)));
@@ -229,11 +231,11 @@ async function moments(state) {
   for (const { runId, party } of await staysOf(predicate)) {
     using.set(runId, new Set(elsewhere.filter((owner) => party === null || owner === party)));
   }
-  return counted.map(({ receipt }) => {
+  return counted.map(({ receipt, ids }) => {
     const now = new Set(using.get(receipt.run_id));
     for (const { dataset_id } of receipt.datasets) now.add(ownerOf.get(dataset_id));
     using.set(receipt.run_id, now);
-    return { at: seconds(receipt.released_at), approvedBy: receipt.approved_by, using: now };
+    return { at: seconds(receipt.released_at), approvedBy: receipt.approved_by, using: now, brokers: ids };
   });
 }
 

@@ -100,8 +100,9 @@ const STANDING = record(
 );
 
 const DECISION = record({
-  version: literal(1),
+  version: literal(2),
   consortium_id: shape.hex64,
+  brokers: list(shape.hex64, { min: 1, max: 64 }),
   app_id: shape.hex40,
   compose_hash: shape.hex64,
   recipe_hash: shape.hex64,
@@ -117,7 +118,7 @@ const DECISION = record({
 function isDecision(value) {
   if (!DECISION(value)) return false;
   const ids = value.datasets.map((one) => one.dataset_id);
-  if (!sorted(ids) || !sorted(value.lifts)) return false;
+  if (!sorted(ids) || !sorted(value.lifts) || !sorted(value.brokers)) return false;
   if (value.decision === "revoke") {
     if (value.standing !== undefined) return false;
     return ids.length + value.lifts.length === 0 && value.needs === null && value.not_after === null;
@@ -263,6 +264,9 @@ export async function readRotation(envelope, origin) {
   demand(rotation.origin === origin, "statement-invalid", "a rotation of another ledger");
   return { oldKey: keys[0], newKey: keys[1] };
 }
+
+/** Whether a decision names a broker by one of its ids (spec/approvals.md §2, check 7). */
+export const isFor = ({ statement }, ids) => statement.brokers.some((id) => ids.includes(id));
 
 /** Approvals that count at a time, and what stops the target (spec/approvals.md §3). */
 export function tally(decisions, consortium, target, needs, now) {

@@ -33,8 +33,8 @@ export async function receiptsHold(state) {
       const key = trusted.get(keyid);
       if (!key) continue;
       const receipt = await readReceipt(envelope, key);
-      const broker = await namedBroker(state, key, listed.rotations);
-      counted.push({ broker, key, receipt, listed, digest: await digest(canonical(envelope)) });
+      const ids = await idsOf(state, key, listed.rotations);
+      counted.push({ broker: namedBroker(state, ids), ids, key, receipt, listed, digest: await digest(canonical(envelope)) });
     }
   }
   if (counted.length === 0) {
@@ -51,7 +51,8 @@ export async function receiptsHold(state) {
   return `${counted.length - renewals} releases, ${renewals} renewals, ${ignored} of other brokers`;
 }
 
-async function namedBroker(state, key, rotations) {
+/** Ids of the broker with this key: its own, and those of the keys that it was rotated from. */
+async function idsOf(state, key, rotations) {
   const origin = `sealtrain/ledger/${state.consortiumId}`;
   const keys = [key];
   for (const envelope of [...rotations].reverse()) {
@@ -60,11 +61,13 @@ async function namedBroker(state, key, rotations) {
     demand(leads, "statement-invalid", "a rotation does not lead to the key of the receipt");
     keys.push(oldKey);
   }
+  return Promise.all(keys.map(brokerId));
+}
+
+function namedBroker(state, ids) {
   const { brokers } = state.need("lock");
-  for (const one of keys) {
-    const id = await brokerId(one);
-    if (brokers.includes(id)) return id;
-  }
+  const named = ids.find((id) => brokers.includes(id));
+  if (named !== undefined) return named;
   throw new Refusal("broker-not-approved", "a broker that the lock does not name");
 }
 
@@ -114,12 +117,12 @@ export async function ledgerHolds(state) {
   const stays = await staysOf(state.predicate);
   const places = new Map();
   const proven = (condition, message) => demand(condition, "proof-invalid", message);
-  for (const { broker, key, receipt, listed, digest: name } of state.need("receipts")) {
+  for (const { broker, ids, key, receipt, listed, digest: name } of state.need("receipts")) {
     const entry = await verifyProof(listed.proof, key, `sealtrain/ledger/${state.consortiumId}`);
     const fits = entry.kind === receipt.kind && entry.body?.receipt_digest === name;
     proven(fits, "the entry is about something else than the receipt");
     proven(reserves(state, receipt, entry.body, listed.proof.index), "a reservation of privacy is missing");
-    await beginsAsAllowed(state, receipt, entry.body);
+    await beginsAsAllowed(state, { receipt, ids }, entry.body);
     if (receipt.kind === "release") {
       sameData(dataOf(state, stays.find((one) => one.runId === receipt.run_id)), entry.body);
     }

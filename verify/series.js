@@ -1,7 +1,7 @@
 // Series of datasets and standing approvals (spec/approvals.md §2.1 and §5.2, spec/run-manifest.md §2.4).
 
 import { demand, digest, seconds, utf8 } from "./bytes.js";
-import { readDataset, readDecision } from "./consortium.js";
+import { isFor, readDataset, readDecision } from "./consortium.js";
 import { canonical } from "./json.js";
 import { datasetsOf } from "./lock.js";
 import * as shape from "./shape.js";
@@ -97,7 +97,7 @@ function items(body, name, form) {
 }
 
 /** (13) The entry with which a run begins counts it, and names the newest member of each series. */
-export async function beginsAsAllowed(state, receipt, body) {
+export async function beginsAsAllowed(state, { receipt, ids }, body) {
   if (receipt.kind !== "release" || receipt.resume) {
     const silent = !Object.hasOwn(body, "standing") && !Object.hasOwn(body, "series");
     proven(silent, "only the entry with which a run begins counts it");
@@ -105,7 +105,7 @@ export async function beginsAsAllowed(state, receipt, body) {
   }
   state.need("datasets");
   await newestRead(state.chains, receipt, items(body, "series", NEWEST));
-  await counted(state, receipt, items(body, "standing", USE));
+  await counted(state, receipt, ids, items(body, "standing", USE));
 }
 
 async function newestRead(chains, receipt, stated) {
@@ -124,7 +124,7 @@ async function newestRead(chains, receipt, stated) {
   }
 }
 
-async function counted(state, receipt, uses) {
+async function counted(state, receipt, ids, uses) {
   const { predicate, owners, consortiumId } = state;
   const names = uses.map((use) => use.owner);
   const order = predicate.consortium.owners.map((one) => one.name).filter((name) => names.includes(name));
@@ -136,6 +136,7 @@ async function counted(state, receipt, uses) {
   const target = { ...predicate.deployment, recipe_hash: predicate.recipe.recipe_hash };
   const approvals = known.filter(
     ({ statement }) =>
+      isFor({ statement }, ids) &&
       statement.decision === "approve" &&
       ["app_id", "compose_hash", "recipe_hash"].every((name) => statement[name] === target[name]) &&
       seconds(statement.signed_at) <= until,

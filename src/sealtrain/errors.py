@@ -416,7 +416,7 @@ class ConsortiumMismatch(ReleaseRefused):
 
 
 class BrokerMismatch(ReleaseRefused):
-    """The broker is not the one that the request or the broker file names."""
+    """The broker is not the one that the request, the decision or the broker file names."""
 
     retry = "later"  # a guest that asks again after a rotation learns the broker's new key
 

@@ -395,6 +395,7 @@ def test_no_other_owner_lifts_a_revocation(desk: Desk) -> None:
     now = system_clock()
     theirs = Decision.approve(
         consortium_id=desk.site.consortium.consortium_id,
+        brokers=desk.locked.lock.brokers,
         target=target_of(desk.locked),
         needs=desk.site.needs,
         lifts=[mine.digest],

@@ -164,7 +164,10 @@ def test_a_kms_that_owners_approved_boots_as_nothing_else(
     assert ask(url, "kms", body)["isAllowed"] is True
     assert refused_with(booting, "app", body) == "approvals-missing"
     revocation = Decision.revoke(
-        consortium_id=world.consortium.consortium_id, target=target, signed_at=world.clock()
+        consortium_id=world.consortium.consortium_id,
+        brokers=world.locked.lock.brokers,
+        target=target,
+        signed_at=world.clock(),
     )
     world.submit(sign_decision(revocation, identity("hospital-b").signer))
     assert refused_with(booting, "kms", body) == "approval-revoked"

@@ -79,6 +79,7 @@ def decision(
     until = chain.now + DAY if ends is None else ends
     common: dict[str, Any] = {
         "consortium_id": "12" * 32,
+        "brokers": ["b1" * 32],
         "target": target,
         "signed_at": min(chain.now, until - 1),
     }

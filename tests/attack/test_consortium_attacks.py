@@ -66,12 +66,14 @@ LABS = Consortium.found(name="labs", owners=[ADA, BEN, CYD], approve=2, own_data
 def approval(key: Ed25519Signer, target: Target = TARGET, **changes: Any) -> Envelope:
     fields = {"signed_at": NOW, "not_after": NOW + DAY, "needs": NEEDS, **changes}
     of = fields.pop("of", LABS)
-    decision = Decision.approve(consortium_id=of.consortium_id, target=target, **fields)
+    named = {"consortium_id": of.consortium_id, "brokers": ["b1" * 32]}
+    decision = Decision.approve(**named, target=target, **fields)
     return sign_decision(decision, key)
 
 
 def revocation(key: Ed25519Signer, target: Target = TARGET) -> Envelope:
-    decision = Decision.revoke(consortium_id=LABS.consortium_id, target=target, signed_at=NOW)
+    named = {"consortium_id": LABS.consortium_id, "brokers": ["b1" * 32]}
+    decision = Decision.revoke(**named, target=target, signed_at=NOW)
     return sign_decision(decision, key)
 
 

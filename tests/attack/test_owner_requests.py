@@ -156,7 +156,10 @@ def test_of_two_brokers_behind_one_url_each_takes_its_own(served: Served, tmp_pa
         listening(world.broker, config) as one,
         listening(second.broker, config) as other,
     ):
-        body, sizes = approval(world), (world.ledger.size, second.ledger.size)
+        both = [world.pin.broker_id, second.pin.broker_id]
+        ends = world.clock() + 3600
+        decision = world.decision("hospital-c", datasets=[], not_after=ends, brokers=both)
+        body, sizes = decision.to_bytes(), (world.ledger.size, second.ledger.size)
         headers = signed(asked, body) | host
         assert post(f"{other}/v1/approvals", body, headers) == (403, "broker-mismatch")
         named = headers | {"sealtrain-broker": second.pin.broker_id}

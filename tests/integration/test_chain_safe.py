@@ -201,6 +201,7 @@ def test_the_owners_contract_is_proven_by_another_implementation(
     now = system_clock()
     decision = Decision.approve(
         consortium_id="12" * 32,
+        brokers=["b1" * 32],
         target=target,
         needs=Needs(actions=("approve",), owners=()),
         signed_at=now,

@@ -270,6 +270,7 @@ def signed(
 ) -> SignedDecision:
     fields: dict[str, Any] = {
         "consortium_id": of.consortium_id,
+        "brokers": ["b1" * 32],
         "target": TARGETS[target],
         "signed_at": NOW - 10,
     }

@@ -100,7 +100,8 @@ class BrokerSite(Agreement):
 
     def decide(self, client: BrokerClient, owner: str, decision: str = "approve") -> int:
         """Hand a decision in, without looking at the ledger."""
-        made = self.decision(owner, revoke=decision == "revoke")
+        named = [self.pin.broker_id]
+        made = self.decision(owner, revoke=decision == "revoke", brokers=named)
         with self.owner(client, owner) as mine:
             return mine.submit_decision(made)
 

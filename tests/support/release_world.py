@@ -265,10 +265,15 @@ class ReleaseWorld(Agreement):
         return self.broker.registry.register_dataset(document_of(sealed.envelope))
 
     def approve(self, owner: str, **changed: Any) -> Accepted:
-        return self.submit(self.decision(owner, **changed))
+        return self.submit(self.decision(owner, **{"brokers": self.decided_at} | changed))
 
     def revoke(self, owner: str) -> Accepted:
-        return self.submit(self.decision(owner, revoke=True))
+        return self.submit(self.decision(owner, revoke=True, brokers=self.decided_at))
+
+    @property
+    def decided_at(self) -> list[str]:
+        """Ids of the brokers of the lock, and of this one, which a lock may leave out."""
+        return [*self.locked.lock.brokers, self.pin.broker_id]
 
     def submit(self, envelope: Envelope) -> Accepted:
         return self.broker.registry.submit_decision(document_of(envelope))

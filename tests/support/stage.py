@@ -344,6 +344,7 @@ class Stage:
         now = system_clock()
         decision = Decision.approve(
             consortium_id=lock.consortium_id,
+            brokers=lock.brokers,
             target=target,
             needs=needs_of(lock.recipe),
             datasets=[DatasetPin(dataset_id=one.dataset_id, root=one.root) for one in manifests],

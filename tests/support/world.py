@@ -235,6 +235,7 @@ class Agreement:
         """A decision on the recipe as its owner signs it, with changes."""
         fields: dict[str, Any] = {
             "consortium_id": self.consortium.consortium_id,
+            "brokers": self.locked.lock.brokers,
             "target": self.target,
             "signed_at": self.now(),
         }

@@ -75,7 +75,8 @@ def test_a_decision_is_accepted_or_refused_by_its_check(case: Case) -> None:
     consortium, now = Consortium.from_dict(made["consortium"]), from_rfc3339(made["now"])
 
     def read() -> Any:
-        return verify_decision(Envelope.from_bytes(case["envelope"].encode()), consortium, now=now)
+        envelope = Envelope.from_bytes(case["envelope"].encode())
+        return verify_decision(envelope, consortium, now=now, broker_ids=case.get("reader"))
 
     code, result = outcome(read)
     assert code == case["outcome"], result

@@ -84,6 +84,7 @@ def _given(world: Any, url: str) -> dict[str, Any]:
     world.obtain()
     approval = Decision.approve(
         consortium_id=world.consortium.consortium_id,
+        brokers=world.locked.lock.brokers,
         target=target,
         needs=world.needs,
         signed_at=now,

@@ -106,6 +106,7 @@ GRADED = consortium([A, B, C], 1, 1, export_model=2, raise_logging=3)
 NEEDS = {"actions": ["approve", "export_model"], "owners": ["bank-a", "bank-b"]}
 TARGET = {"app_id": "0a" * 20, "compose_hash": "0b" * 32, "recipe_hash": "0c" * 32}
 CHANGED = {"app_id": "1a" * 20, "compose_hash": "1b" * 32, "recipe_hash": "1c" * 32}
+BROKERS = ["b1" * 32, "b2" * 32]
 PIN = {"dataset_id": "d1" * 16, "root": "e1" * 32}
 PIN2 = {"dataset_id": "d2" * 16, "root": "e2" * 32}
 
@@ -120,8 +121,9 @@ def decision(
 ) -> Json:
     """A decision on ``TARGET`` unless told otherwise."""
     document = {
-        "version": 1,
+        "version": 2,
         "consortium_id": sha(canonical(of)),
+        "brokers": BROKERS,
         **target,
         "datasets": [PIN] if word == "approve" else [],
         "needs": NEEDS if word == "approve" else None,

@@ -171,7 +171,7 @@ def decision_vectors() -> Json:
         ("approval without an end", {"not_after": None}),
         ("approval that ends when it begins", {"not_after": SIGNED}),
         ("an unknown field", {"comment": "yes"}),
-        ("another version", {"version": 2}),
+        ("another version", {"version": 3}),
         ("another word", {"decision": "maybe"}),
         ("a time that does not exist", {"signed_at": "2026-02-30T11:00:00Z"}),
         ("a time with an offset", {"signed_at": "2026-03-01T11:00:00+00:00"}),
@@ -184,6 +184,12 @@ def decision_vectors() -> Json:
         ("needs with an unknown action", {"needs": {**NEEDS, "actions": ["approve", "open"]}}),
         ("actions out of order", {"needs": {**NEEDS, "actions": NEEDS["actions"][::-1]}}),
         ("an owner named twice", {"needs": {**NEEDS, "owners": ["bank-a", "bank-a"]}}),
+        ("brokers out of order", {"brokers": ["b2" * 32, "b1" * 32]}),
+        ("a broker twice", {"brokers": ["b1" * 32] * 2}),
+        ("a broker that is no id", {"brokers": ["b1" * 31]}),
+        ("for no broker", {"brokers": []}),
+        ("for too many brokers", {"brokers": [f"{number:064x}" for number in range(65)]}),
+        ("of version 1", {"version": 1}),
         ("lifts out of order", {"lifts": ["bb" * 32, "aa" * 32]}),
         ("a lift twice", {"lifts": ["aa" * 32] * 2}),
         ("a lift that is no digest", {"lifts": ["aa" * 31]}),
@@ -201,6 +207,14 @@ def decision_vectors() -> Json:
         case(name, text(envelope(decision(name, word="revoke", **changes), A)), "statement-invalid")
     loose = json.dumps(good, sort_keys=True).encode()
     case("payload not canonical", text(envelope(good, A, payload=loose)), "statement-invalid")
+    for name, reader, outcome in (
+        ("read by one of its brokers", ["b2" * 32], "ok"),
+        ("read by a broker that it names by a former id", ["b3" * 32, "b1" * 32], "ok"),
+        ("carried to another broker", ["b3" * 32], "broker-mismatch"),
+    ):
+        named = {"owner": A.name} if outcome == "ok" else {}
+        case(name, text(genuine), outcome, reader=reader, **named)
+    case("revocation carried to another broker", text(stop), "broker-mismatch", reader=["b3" * 32])
     late = decision("late", signed_at="2026-03-01T12:05:01Z")
     case("dated one second beyond the skew", text(envelope(late, A)), "statement-invalid")
     edge = decision("edge", signed_at="2026-03-01T12:05:00Z")

@@ -145,8 +145,9 @@ def ledger_decision(verdict: str = "approve", **changed: Json) -> Json:
     """The owner's decision for the ledger."""
     approves = verdict == "approve"
     return {
-        "version": 1,
+        "version": 2,
         "consortium_id": "12" * 32,
+        "brokers": ["b1" * 32],
         "app_id": "c0" * 20,
         "compose_hash": HASH,
         "recipe_hash": "ef" * 32,

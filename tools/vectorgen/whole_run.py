@@ -104,8 +104,9 @@ def dataset_manifest() -> Json:
 def approval(owner: Any, **changes: Json) -> Json:
     """The decision of an owner for this target."""
     document = {
-        "version": 1,
+        "version": 2,
         "consortium_id": CONSORTIUM_ID,
+        "brokers": [BROKER_ID],
         **TARGET,
         "datasets": [DATASET] if owner is A else [],
         "needs": {"actions": ["approve", "export_model"], "owners": [A.name]},
@@ -352,6 +353,12 @@ def cases() -> list[Json]:
         lambda it: it.update(datasets=it["datasets"] * 2),
     )
     case("no release", "releases claim-contradicted", lambda it: it["releases"].clear())
+    carried = approval(B, brokers=["b9" * 32])
+    case(
+        "an approval that was given to another broker",
+        "approvals approvals-missing",
+        lambda it: it.update(approvals=[it["approvals"][0], carried]),
+    )
     case("one approval", "approvals approvals-missing", lambda it: it["approvals"].pop())
     case(
         "an approval that had ended",

@@ -198,11 +198,18 @@ def approve_kms(
         say(f"app id        {target.app_id}")
     confirm(word, yes)
     members, now = Consortium.load(consortium), system_clock()
+    pin = load_pin(broker)
     made = (
-        Decision.revoke(consortium_id=members.consortium_id, target=target, signed_at=now)
+        Decision.revoke(
+            consortium_id=members.consortium_id,
+            brokers=[pin.broker_id],
+            target=target,
+            signed_at=now,
+        )
         if kms.revoke
         else Decision.approve(
             consortium_id=members.consortium_id,
+            brokers=[pin.broker_id],
             target=target,
             needs=KMS_NEEDS,
             signed_at=now,
@@ -210,7 +217,6 @@ def approve_kms(
         )
     )
     signer = Identity.load(identity).signer
-    pin = load_pin(broker)
     with BrokerClient(pin.url, signer=signer, broker=pin.broker_id) as client:
         client.submit_decision(sign_decision(made, signer))
         tally = client.approvals_status(target, members, now, needs=KMS_NEEDS)

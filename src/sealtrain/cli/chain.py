@@ -165,10 +165,11 @@ def revoke(
 
     Writes a file; send it with: chain execute.
     """
-    target = target_of(deployment)
+    lock, target = deployment_of(deployment)
     confirm("REVOKE", yes)
     decision = Decision.revoke(
         consortium_id=Consortium.load(consortium).consortium_id,
+        brokers=lock.brokers,
         target=target,
         signed_at=system_clock(),
     )

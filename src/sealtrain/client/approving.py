@@ -293,6 +293,7 @@ def written(intent: Intent, *, days: int = 30, until: int | None = None) -> Deci
         )
     return Decision.approve(
         consortium_id=intent.consortium.consortium_id,
+        brokers=intent.brokers,
         target=intent.target,
         needs=needs_of(intent.lock.recipe),
         datasets=[DatasetPin(dataset_id=one.dataset_id, root=one.root) for one in intent.pinned],
@@ -338,10 +339,16 @@ def revoke(owner: Owner, deployment: Path | Reviewed, consortium: Consortium) ->
 
 
 def revocation(deployment: Path | Reviewed, consortium: Consortium) -> Decision:
-    """A revocation as it will be signed; nothing is signed yet. Arguments as ``revoke``."""
-    _, target = deployment_of(deployment)
+    """A revocation as it will be signed; nothing is signed yet. Arguments as ``revoke``.
+
+    It is for every broker of the lock: one that the owner does not reach may get it later.
+    """
+    lock, target = deployment_of(deployment)
     return Decision.revoke(
-        consortium_id=consortium.consortium_id, target=target, signed_at=system_clock()
+        consortium_id=consortium.consortium_id,
+        brokers=lock.brokers,
+        target=target,
+        signed_at=system_clock(),
     )
 
 

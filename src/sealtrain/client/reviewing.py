@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.client.standing import words_of_chain
+from sealtrain.client.standing import counted_apart, words_of_chain
 from sealtrain.consortium.series import block_of, members_read
 from sealtrain.recipe.backends import processes_of
 
@@ -246,7 +246,8 @@ def approval_lines(intent: Intent) -> Iterator[str]:
     if intent.standing is not None:
         terms = intent.standing
         budget = "" if terms.epsilon is None else f", within epsilon {terms.epsilon:g} in all"
-        yield f"  standing: at most {terms.runs} run{'' if terms.runs == 1 else 's'}{budget}"
+        apart = counted_apart(len(intent.brokers))
+        yield f"  standing: at most {terms.runs} run{'' if terms.runs == 1 else 's'}{budget}{apart}"
     for chain in intent.chains.values():
         yield f"  series {words_of_chain(chain)}"
     if intent.lifts:

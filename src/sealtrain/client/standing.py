@@ -21,6 +21,7 @@ __all__ = [
     "StandingRequest",
     "StandingUsed",
     "chains_named",
+    "counted_apart",
     "terms_of",
     "used_of",
     "words_of_chain",
@@ -51,6 +52,7 @@ class StandingUsed:
         runs_used: How many runs count under it.
         until: Last second at which it counts, RFC 3339.
         epsilon_used: The largest sum of reservations of one of the owner's datasets.
+        brokers: How many brokers it is for: each counts for itself.
     """
 
     owner: str
@@ -58,6 +60,7 @@ class StandingUsed:
     until: str
     epsilon_used: float
     terms: StandingTerms
+    brokers: int = 1
 
     @property
     def in_words(self) -> str:
@@ -67,7 +70,7 @@ class StandingUsed:
             words += f", ε {self.epsilon_used:g} of {self.terms.epsilon:g}"
         if self.terms.series:
             words += f", series {', '.join(one.name for one in self.terms.series)}"
-        return words
+        return words + counted_apart(self.brokers)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
@@ -79,7 +82,22 @@ class StandingUsed:
             "epsilon_used": self.epsilon_used,
             "epsilon": self.terms.epsilon,
             "series": [one.to_dict() for one in self.terms.series],
+            "brokers": self.brokers,
         }
+
+
+def counted_apart(brokers: int) -> str:
+    """What several brokers mean for a number of runs; nothing where one broker counts.
+
+    Args:
+        brokers: How many brokers a standing approval is for.
+    """
+    if brokers == 1:
+        return ""
+    return (
+        f"; each of {brokers} brokers counts for itself: where any k of them open your data, "
+        f"{brokers}/k times as many runs may begin"
+    )
 
 
 def used_of(tally: Tally, used: Iterable[tuple[str, int, float]]) -> tuple[StandingUsed, ...]:
@@ -103,6 +121,7 @@ def used_of(tally: Tally, used: Iterable[tuple[str, int, float]]) -> tuple[Stand
                 until=decision.not_after,
                 epsilon_used=epsilon,
                 terms=decision.standing,
+                brokers=len(decision.brokers),
             )
         )
     return tuple(found)

@@ -5,9 +5,10 @@ A decision is canonical JSON in a DSSE envelope under ``PAYLOAD_TYPE``. ``verify
 1. the envelope carries exactly one signature,
 2. by the signing key of an owner of this consortium,
 3. that verifies,
-4. over a canonical document that follows the format, and
+4. over a canonical document that follows the format,
 5. that names this consortium,
-6. and, where the time is given, that an approval is not dated in the future.
+6. where the time is given, that an approval is not dated in the future,
+7. and, where the reader is a broker or its ledger, that it names this broker.
 
 A revocation is never refused for its date: a wrong clock must not keep an owner from stopping.
 """
@@ -15,7 +16,7 @@ A revocation is never refused for its date: a wrong clock must not keep an owner
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -28,7 +29,7 @@ from sealtrain.base.models import Hex32, Hex40, Hex64, RealTime, StrictModel, lo
 from sealtrain.base.secret import Random
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.standing_terms import StandingTerms
-from sealtrain.errors import ApprovalUnknown, DataInvalid, StatementInvalid
+from sealtrain.errors import ApprovalUnknown, BrokerMismatch, DataInvalid, StatementInvalid
 from sealtrain.signing import dsse
 from sealtrain.signing.identity import PublicIdentity
 from sealtrain.signing.needs import Needs
@@ -52,6 +53,7 @@ PAYLOAD_TYPE = "application/vnd.sealtrain.decision+json"
 CLOCK_SKEW = 300
 """Seconds by which an owner's clock may be ahead of the reader's."""
 MAX_PINS = 1024
+MAX_NAMED_BROKERS = 64
 MAX_LIFTS = 64
 KMS_NEEDS = Needs(actions=("approve",), owners=())
 """Needs that an approval of a dstack KMS states: it runs no recipe and reads no data."""
@@ -101,8 +103,10 @@ class DatasetPin(StrictModel):
 class Decision(StrictModel):
     """The signed document. Build it with ``approve`` or ``revoke``."""
 
-    version: Literal[1]
+    version: Literal[2]
     consortium_id: Hex64
+    brokers: tuple[Hex64, ...] = Field(min_length=1, max_length=MAX_NAMED_BROKERS)
+    """Ids of the brokers that it is for; no other counts it. In order, none twice."""
     app_id: Hex40
     compose_hash: Hex64
     recipe_hash: Hex64
@@ -126,6 +130,8 @@ class Decision(StrictModel):
         ids = [pin.dataset_id for pin in self.datasets]
         if ids != sorted(set(ids)):
             raise ValueError("datasets must stand in the order of their ids, none twice")
+        if list(self.brokers) != sorted(set(self.brokers)):
+            raise ValueError("brokers must stand in the order of their ids, none twice")
         signed = from_rfc3339(self.signed_at)
         ends = None if self.not_after is None else from_rfc3339(self.not_after)
         if list(self.lifts) != sorted(set(self.lifts)):
@@ -147,6 +153,7 @@ class Decision(StrictModel):
         cls,
         *,
         consortium_id: str,
+        brokers: Iterable[str],
         target: Target,
         needs: Needs,
         datasets: Iterable[DatasetPin] = (),
@@ -160,6 +167,7 @@ class Decision(StrictModel):
 
         Args:
             consortium_id: The owner's consortium.
+            brokers: Ids of the brokers that it is for, in any order.
             target: What is approved.
             needs: Of the recipe (``recipe.needs``); an approval that states others does not count.
             datasets: Datasets to pin, in any order.
@@ -181,35 +189,40 @@ class Decision(StrictModel):
             "lifts": [*sorted(set(lifts))],
             **({} if standing is None else {"standing": standing.to_dict()}),
         }
-        return cls._write("approve", consortium_id, target, fields, signed_at, not_after, random)
+        named = consortium_id, tuple(brokers)
+        return cls._write("approve", named, target, fields, signed_at, not_after, random)
 
     @classmethod
     def revoke(
         cls,
         *,
         consortium_id: str,
+        brokers: Iterable[str],
         target: Target,
         signed_at: int,
         random: Random = os.urandom,
     ) -> Self:
         """Write a revocation; arguments and errors as ``approve``."""
         fields: dict[str, JsonValue] = {"datasets": [], "needs": None, "lifts": []}
-        return cls._write("revoke", consortium_id, target, fields, signed_at, None, random)
+        named = consortium_id, tuple(brokers)
+        return cls._write("revoke", named, target, fields, signed_at, None, random)
 
     @classmethod
     def _write(
         cls,
         decision: str,
-        consortium_id: str,
+        named: tuple[str, tuple[str, ...]],
         target: Target,
         fields: dict[str, JsonValue],
         signed_at: int,
         not_after: int | None,
         random: Random,
     ) -> Self:
-        document = {
-            "version": 1,
+        consortium_id, brokers = named
+        document: dict[str, JsonValue] = {
+            "version": 2,
             "consortium_id": consortium_id,
+            "brokers": [*sorted(set(brokers))],
             **target.to_dict(),
             **fields,
             "decision": decision,
@@ -225,6 +238,10 @@ class Decision(StrictModel):
         return Target(
             app_id=self.app_id, compose_hash=self.compose_hash, recipe_hash=self.recipe_hash
         )
+
+    def is_for(self, broker_ids: Iterable[str]) -> bool:
+        """Whether it names a broker by one of the broker's ids."""
+        return not set(self.brokers).isdisjoint(broker_ids)
 
     @property
     def signed(self) -> int:
@@ -284,6 +301,7 @@ def verify_decision(
     *,
     now: int | None = None,
     skew: int = CLOCK_SKEW,
+    broker_ids: Collection[str] | None = None,
 ) -> SignedDecision:
     """Return the decision of an owner of ``consortium``, once the module's checks hold.
 
@@ -292,8 +310,11 @@ def verify_decision(
         consortium: The consortium that must be named and whose owners may sign.
         now: The reader's time; ``None`` leaves check 6 to the tally.
         skew: Seconds an owner's clock may be ahead.
+        broker_ids: Present and former ids of the broker that reads it, or whose ledger holds it;
+            ``None`` where a reader compares them itself.
 
     Raises:
+        BrokerMismatch: It is for other brokers.
         SignatureInvalid: Not one signature, another payload type, or it does not verify.
         ApprovalUnknown: No owner here signed it, or it is about another consortium.
         StatementInvalid: Signed by an owner but malformed, or dated in the future.
@@ -322,6 +343,15 @@ def verify_decision(
             got=decision.signed_at,
             expected=f"at most {to_rfc3339(now + skew)}",
             hint="set the owner's clock and approve again",
+        )
+    if broker_ids is not None and not decision.is_for(broker_ids):
+        raise BrokerMismatch(
+            "the decision is for other brokers",
+            check="decision brokers",
+            owner=owner.name,
+            got=" or ".join(decision.brokers),
+            expected=" or ".join(broker_ids),
+            hint="its owner decides at this broker too: --broker",
         )
     return SignedDecision(owner=owner, decision=decision, envelope=envelope, digest=envelope.digest)
 

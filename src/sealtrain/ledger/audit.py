@@ -25,6 +25,7 @@ from sealtrain.ledger.rotation import Rotation, keys_with, read_rotation, signed
 from sealtrain.ledger.witness import verify_witnessed
 from sealtrain.signing import merkle
 from sealtrain.signing.ed25519 import key_id
+from sealtrain.signing.identity import broker_id
 from sealtrain.signing.tree_head import TreeHead, verify_tree_head
 
 __all__ = ["BACKWARDS_SECONDS", "AuditReport", "Auditor", "Finding"]
@@ -232,6 +233,11 @@ class Auditor:
     def _read_all(self) -> None:
         """Verify the tree heads under the keys that rotations connect with the trusted one."""
         known = keys_with(self._public_key, self._rotations)
+        ids = {broker_id(key) for key in known}
+        for index, signed in self._rules.named:
+            if not signed.decision.is_for(ids):
+                problem = f"the decision of {signed.owner.name} is for other brokers"
+                self.add_finding(signed.entry_kind, problem, index)
         order = [one for rotation in self._rotations for one in (rotation.old, rotation.new)]
         keys = [key for key in dict.fromkeys(order) if key in known] or [self._public_key]
         for note in self._notes:

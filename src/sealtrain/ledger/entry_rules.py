@@ -178,6 +178,9 @@ class EntryRules:
         self._reserved_at: dict[str, int] = {}
         self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._once: set[tuple[str, str]] = set()
+        self.named: list[tuple[int, SignedDecision]] = []
+        """Decisions by the place of their entry. Which brokers are this ledger's follows from all
+        its rotations, so an audit compares the ids that decisions name at its end."""
         self.unknown: Counter[str] = Counter()
         """Number of entries by kind, for kinds without a rule."""
 
@@ -227,6 +230,7 @@ class EntryRules:
         envelope = Envelope.from_dict(body.get("envelope"))
         signed = verify_decision(envelope, self._consortium, now=at)
         self._decisions.append(signed)
+        self.named.append((self._entries - 1, signed))
         if signed.decision.standing is not None:
             self._standing.setdefault(signed.digest, (signed, self._entries - 1))
         if signed.decision.ends is not None:

@@ -824,8 +824,9 @@ const STANDING = record(
 );
 
 const DECISION = record({
-  version: literal(1),
+  version: literal(2),
   consortium_id: shape.hex64,
+  brokers: list(shape.hex64, { min: 1, max: 64 }),
   app_id: shape.hex40,
   compose_hash: shape.hex64,
   recipe_hash: shape.hex64,
@@ -841,7 +842,7 @@ const DECISION = record({
 function isDecision(value) {
   if (!DECISION(value)) return false;
   const ids = value.datasets.map((one) => one.dataset_id);
-  if (!sorted(ids) || !sorted(value.lifts)) return false;
+  if (!sorted(ids) || !sorted(value.lifts) || !sorted(value.brokers)) return false;
   if (value.decision === "revoke") {
     if (value.standing !== undefined) return false;
     return ids.length + value.lifts.length === 0 && value.needs === null && value.not_after === null;
@@ -988,6 +989,9 @@ async function readRotation(envelope, origin) {
   return { oldKey: keys[0], newKey: keys[1] };
 }
 
+/** Whether a decision names a broker by one of its ids (spec/approvals.md §2, check 7). */
+const isFor = ({ statement }, ids) => statement.brokers.some((id) => ids.includes(id));
+
 /** Approvals that count at a time, and what stops the target (spec/approvals.md §3). */
 function tally(decisions, consortium, target, needs, now) {
   const own = consortium.own_data_consent ? needs.owners : [];
@@ -1031,7 +1035,7 @@ function tally(decisions, consortium, target, needs, now) {
 
 const runIdOf = async (prefix, ...parts) =>
   (await digest(concat(utf8(prefix), utf8(parts.join("/"))))).slice(0, 32);
-return { isConsortium, consortiumId, ownersOf, readDecision, readDataset, readOwned, brokerId, readReceipt, listedReceipt, readRotation, tally, runIdOf };
+return { isConsortium, consortiumId, ownersOf, readDecision, readDataset, readOwned, brokerId, readReceipt, listedReceipt, readRotation, isFor, tally, runIdOf };
 })();
 const module_form = (() => {
 // Check 1: the file of a run manifest, read strictly (spec/run-manifest.md §1, §2).
@@ -5877,7 +5881,7 @@ const module_series = (() => {
 // Series of datasets and standing approvals (spec/approvals.md §2.1 and §5.2, spec/run-manifest.md §2.4).
 
 const { demand, digest, seconds, utf8 } = module_bytes;
-const { readDataset, readDecision } = module_consortium;
+const { isFor, readDataset, readDecision } = module_consortium;
 const { canonical } = module_json;
 const { datasetsOf } = module_lock;
 const shape = module_shape;
@@ -5973,7 +5977,7 @@ function items(body, name, form) {
 }
 
 /** (13) The entry with which a run begins counts it, and names the newest member of each series. */
-async function beginsAsAllowed(state, receipt, body) {
+async function beginsAsAllowed(state, { receipt, ids }, body) {
   if (receipt.kind !== "release" || receipt.resume) {
     const silent = !Object.hasOwn(body, "standing") && !Object.hasOwn(body, "series");
     proven(silent, "only the entry with which a run begins counts it");
@@ -5981,7 +5985,7 @@ async function beginsAsAllowed(state, receipt, body) {
   }
   state.need("datasets");
   await newestRead(state.chains, receipt, items(body, "series", NEWEST));
-  await counted(state, receipt, items(body, "standing", USE));
+  await counted(state, receipt, ids, items(body, "standing", USE));
 }
 
 async function newestRead(chains, receipt, stated) {
@@ -6000,7 +6004,7 @@ async function newestRead(chains, receipt, stated) {
   }
 }
 
-async function counted(state, receipt, uses) {
+async function counted(state, receipt, ids, uses) {
   const { predicate, owners, consortiumId } = state;
   const names = uses.map((use) => use.owner);
   const order = predicate.consortium.owners.map((one) => one.name).filter((name) => names.includes(name));
@@ -6012,6 +6016,7 @@ async function counted(state, receipt, uses) {
   const target = { ...predicate.deployment, recipe_hash: predicate.recipe.recipe_hash };
   const approvals = known.filter(
     ({ statement }) =>
+      isFor({ statement }, ids) &&
       statement.decision === "approve" &&
       ["app_id", "compose_hash", "recipe_hash"].every((name) => statement[name] === target[name]) &&
       seconds(statement.signed_at) <= until,
@@ -6068,8 +6073,8 @@ async function receiptsHold(state) {
       const key = trusted.get(keyid);
       if (!key) continue;
       const receipt = await readReceipt(envelope, key);
-      const broker = await namedBroker(state, key, listed.rotations);
-      counted.push({ broker, key, receipt, listed, digest: await digest(canonical(envelope)) });
+      const ids = await idsOf(state, key, listed.rotations);
+      counted.push({ broker: namedBroker(state, ids), ids, key, receipt, listed, digest: await digest(canonical(envelope)) });
     }
   }
   if (counted.length === 0) {
@@ -6086,7 +6091,8 @@ async function receiptsHold(state) {
   return `${counted.length - renewals} releases, ${renewals} renewals, ${ignored} of other brokers`;
 }
 
-async function namedBroker(state, key, rotations) {
+/** Ids of the broker with this key: its own, and those of the keys that it was rotated from. */
+async function idsOf(state, key, rotations) {
   const origin = `sealtrain/ledger/${state.consortiumId}`;
   const keys = [key];
   for (const envelope of [...rotations].reverse()) {
@@ -6095,11 +6101,13 @@ async function namedBroker(state, key, rotations) {
     demand(leads, "statement-invalid", "a rotation does not lead to the key of the receipt");
     keys.push(oldKey);
   }
+  return Promise.all(keys.map(brokerId));
+}
+
+function namedBroker(state, ids) {
   const { brokers } = state.need("lock");
-  for (const one of keys) {
-    const id = await brokerId(one);
-    if (brokers.includes(id)) return id;
-  }
+  const named = ids.find((id) => brokers.includes(id));
+  if (named !== undefined) return named;
   throw new Refusal("broker-not-approved", "a broker that the lock does not name");
 }
 
@@ -6149,12 +6157,12 @@ async function ledgerHolds(state) {
   const stays = await staysOf(state.predicate);
   const places = new Map();
   const proven = (condition, message) => demand(condition, "proof-invalid", message);
-  for (const { broker, key, receipt, listed, digest: name } of state.need("receipts")) {
+  for (const { broker, ids, key, receipt, listed, digest: name } of state.need("receipts")) {
     const entry = await verifyProof(listed.proof, key, `sealtrain/ledger/${state.consortiumId}`);
     const fits = entry.kind === receipt.kind && entry.body?.receipt_digest === name;
     proven(fits, "the entry is about something else than the receipt");
     proven(reserves(state, receipt, entry.body, listed.proof.index), "a reservation of privacy is missing");
-    await beginsAsAllowed(state, receipt, entry.body);
+    await beginsAsAllowed(state, { receipt, ids }, entry.body);
     if (receipt.kind === "release") {
       sameData(dataOf(state, stays.find((one) => one.runId === receipt.run_id)), entry.body);
     }
@@ -6272,7 +6280,7 @@ const module_checks = (() => {
 
 const { Refusal, demand, digest, equal, fromHex, hex, seconds, sha256, utf8 } = module_bytes;
 const { artefactsMatch } = module_artefacts;
-const { readDataset, readDecision, tally } = module_consortium;
+const { isFor, readDataset, readDecision, tally } = module_consortium;
 const { requirePurpose } = module_datause;
 const { embeddedLock } = module_deployment;
 const { verifyEnvelope } = module_dsse;
@@ -6468,8 +6476,9 @@ async function approvals(state) {
   const target = { ...predicate.deployment, recipe_hash: predicate.recipe.recipe_hash };
   let last = null;
   const unasked = new Set();
-  for (const { at, approvedBy, using } of await moments(state)) {
-    const known = decisions.filter(({ statement }) => {
+  for (const { at, approvedBy, using, brokers } of await moments(state)) {
+    const here = decisions.filter((one) => isFor(one, brokers));
+    const known = here.filter(({ statement }) => {
       const signedAt = seconds(statement.signed_at);
       return statement.decision === "revoke" ? signedAt < at : signedAt <= at + TOLERANCE;
     });
@@ -6489,7 +6498,8 @@ async function moments(state) {
   const { predicate } = state;
   const counted = state.need("receipts");
   if (!keysReleased(predicate)) {
-    return [{ at: moment(predicate.run.started_at), approvedBy: [], using: new Set() }];
+    const { brokers } = state.need("lock");
+    return [{ at: moment(predicate.run.started_at), approvedBy: [], using: new Set(), brokers }];
   }
   const ownerOf = new Map(state.need("datasets").map((one) => [one.dataset_id, one.owner]));
   const released = new Set(counted.flatMap((one) => one.receipt.datasets.map((data) => data.dataset_id)));
@@ -6498,11 +6508,11 @@ async function moments(state) {
   for (const { runId, party } of await staysOf(predicate)) {
     using.set(runId, new Set(elsewhere.filter((owner) => party === null || owner === party)));
   }
-  return counted.map(({ receipt }) => {
+  return counted.map(({ receipt, ids }) => {
     const now = new Set(using.get(receipt.run_id));
     for (const { dataset_id } of receipt.datasets) now.add(ownerOf.get(dataset_id));
     using.set(receipt.run_id, now);
-    return { at: seconds(receipt.released_at), approvedBy: receipt.approved_by, using: now };
+    return { at: seconds(receipt.released_at), approvedBy: receipt.approved_by, using: now, brokers: ids };
   });
 }
 

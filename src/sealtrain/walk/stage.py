@@ -175,6 +175,7 @@ class Desk:
         now = self.stage.clock()
         decision = Decision.approve(
             consortium_id=self.run.consortium.consortium_id,
+            brokers=of.lock.brokers,
             target=_target(of),
             needs=needs_of(of.lock.recipe),
             datasets=datasets,
@@ -193,6 +194,7 @@ class Desk:
         """Revoke the run's recipe."""
         decision = Decision.revoke(
             consortium_id=self.run.consortium.consortium_id,
+            brokers=self.run.locked.lock.brokers,
             target=_target(self.run.locked),
             signed_at=self.stage.clock(),
         )

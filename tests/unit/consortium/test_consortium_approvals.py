@@ -33,6 +33,7 @@ DAY = 86_400
 TARGET = Target(app_id="0a" * 20, compose_hash="0b" * 32, recipe_hash="0c" * 32)
 OTHER = Target(app_id="1a" * 20, compose_hash="1b" * 32, recipe_hash="1c" * 32)
 NEEDS = Needs(actions=("approve", "export_model"), owners=("ada",))
+BROKERS = ("b1" * 32, "b2" * 32)
 PINS = [DatasetPin(dataset_id=f"{n}" * 32, root=f"{n}" * 64) for n in (2, 1)]
 
 
@@ -40,7 +41,8 @@ PINS = [DatasetPin(dataset_id=f"{n}" * 32, root=f"{n}" * 64) for n in (2, 1)]
 def approve(consortium: Consortium, members: dict[str, Any]) -> Any:
     def write(name: str, target: Target = TARGET, **changes: Any) -> SignedDecision:
         fields = {"signed_at": NOW, "not_after": NOW + DAY, "needs": NEEDS, **changes}
-        decision = Decision.approve(consortium_id=consortium.consortium_id, target=target, **fields)
+        named = {"consortium_id": consortium.consortium_id, "brokers": BROKERS}
+        decision = Decision.approve(**named, target=target, **fields)
         return verify_decision(sign_decision(decision, members[name].signer), consortium)
 
     return write
@@ -50,7 +52,7 @@ def approve(consortium: Consortium, members: dict[str, Any]) -> Any:
 def revoke(consortium: Consortium, members: dict[str, Any]) -> Any:
     def write(name: str, target: Target = TARGET) -> SignedDecision:
         decision = Decision.revoke(
-            consortium_id=consortium.consortium_id, target=target, signed_at=NOW
+            consortium_id=consortium.consortium_id, brokers=BROKERS, target=target, signed_at=NOW
         )
         return verify_decision(sign_decision(decision, members[name].signer), consortium)
 
@@ -68,9 +70,8 @@ def test_an_approval_says_what_was_meant(approve: Any, members: dict[str, Any]) 
 
 def test_nonces_are_random_by_default_and_given_for_tests(consortium: Consortium) -> None:
     def write(**changes: Any) -> Decision:
-        return Decision.revoke(
-            consortium_id=consortium.consortium_id, target=TARGET, signed_at=NOW, **changes
-        )
+        named = {"consortium_id": consortium.consortium_id, "brokers": BROKERS}
+        return Decision.revoke(**named, target=TARGET, signed_at=NOW, **changes)
 
     assert write().nonce != write().nonce
     assert write(random=lambda size: b"\x01" * size).nonce == "01" * 16
@@ -84,13 +85,32 @@ def test_nonces_are_random_by_default_and_given_for_tests(consortium: Consortium
         {"datasets": [PINS[0], PINS[0]]},
         {"target": Target(app_id="", compose_hash="0b" * 32, recipe_hash="0c" * 32)},
         {"datasets": [DatasetPin(dataset_id=f"{n:032x}", root="0" * 64) for n in range(1025)]},
+        {"brokers": ()},
+        {"brokers": ("b1",)},
+        {"brokers": [f"{number:064x}" for number in range(65)]},
     ],
-    ids=["ends at once", "ended before", "a dataset twice", "no target", "too many datasets"],
+    ids=[
+        "ends at once",
+        "ended before",
+        "a dataset twice",
+        "no target",
+        "too many datasets",
+        "no broker",
+        "half a broker",
+        "too many brokers",
+    ],
 )
 def test_an_approval_that_nobody_would_read_is_not_written(
     changes: dict[str, Any], consortium: Consortium
 ) -> None:
-    fields = {"target": TARGET, "needs": NEEDS, "signed_at": NOW, "not_after": NOW + DAY, **changes}
+    fields = {
+        "brokers": BROKERS,
+        "target": TARGET,
+        "needs": NEEDS,
+        "signed_at": NOW,
+        "not_after": NOW + DAY,
+        **changes,
+    }
     with pytest.raises(StatementInvalid):
         Decision.approve(consortium_id=consortium.consortium_id, **fields)
 

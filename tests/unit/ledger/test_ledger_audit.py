@@ -33,6 +33,7 @@ from sealtrain.ledger.sqlite_store import LedgerStore
 from sealtrain.ledger.witness import cosign_tree_head, memory
 from sealtrain.release.messages import CosignedCheckpoint, ledger_origin
 from sealtrain.signing.ed25519 import Ed25519Signer
+from sealtrain.signing.identity import broker_id
 from sealtrain.signing.needs import Needs
 from sealtrain.signing.note import SignedNote
 
@@ -370,6 +371,7 @@ def grant(history: History, kind: str = "release", number: int = 0) -> dict[str,
 def decision(history: History, owner: str, **changed: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "consortium_id": history.consortium.consortium_id,
+        "brokers": [broker_id(history.signer.public)],
         "target": _target(history),
         "needs": history.needs,
         "signed_at": history.at,

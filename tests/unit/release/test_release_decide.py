@@ -114,6 +114,7 @@ MANIFEST = DatasetManifest(
 def approval(owner: str, *, ends: int = NOW + 9999, target: Target = TARGET, **pins: str) -> Any:
     decision = Decision.approve(
         consortium_id=CONSORTIUM.consortium_id,
+        brokers=["b1" * 32],
         target=target,
         needs=NEEDS,
         datasets=[DatasetPin(dataset_id=name, root=root) for name, root in pins.items()],
@@ -125,7 +126,10 @@ def approval(owner: str, *, ends: int = NOW + 9999, target: Target = TARGET, **p
 
 def revocation(owner: str) -> SignedDecision:
     decision = Decision.revoke(
-        consortium_id=CONSORTIUM.consortium_id, target=TARGET, signed_at=NOW - 1
+        consortium_id=CONSORTIUM.consortium_id,
+        brokers=["b1" * 32],
+        target=TARGET,
+        signed_at=NOW - 1,
     )
     return verify_decision(sign_decision(decision, identity(owner).signer), CONSORTIUM)
 

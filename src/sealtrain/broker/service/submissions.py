@@ -65,6 +65,7 @@ from sealtrain.release.messages import (
     TallyAnswer,
 )
 from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.identity import broker_id
 
 __all__ = ["Registry"]
 
@@ -82,13 +83,15 @@ class Registry:
         """Record an owner's approval or revocation.
 
         Raises:
-            Refused: Not signed by an owner of this consortium, malformed, or expired.
+            Refused: Not signed by an owner of this consortium, malformed, expired, or for other
+                brokers.
             LimitExceeded: The broker holds as many decisions as it keeps.
         """
         envelope = document.envelope()
         now = self._parts.clock()
         with self._refusing("approval", envelope.digest):
-            signed = verify_decision(envelope, self._parts.consortium, now=now)
+            ids = tuple(broker_id(key) for key in self._parts.ledger.keys)
+            signed = verify_decision(envelope, self._parts.consortium, now=now, broker_ids=ids)
             return self._record_decision(signed, now)
 
     def register_dataset(self, document: EnvelopeDocument) -> Accepted:

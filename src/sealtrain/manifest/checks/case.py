@@ -39,12 +39,14 @@ class Counted:
 
     Attributes:
         broker: Id by which the lock names the broker: it stays, whatever keys it had since.
+        ids: That id, and those of every key that the rotations of the receipt lead from.
         key: That signed the receipt and the broker's ledger, 32 bytes.
         receipt: Verified under it.
         listed: As the manifest lists it, with its ledger proof.
     """
 
     broker: str
+    ids: tuple[str, ...]
     key: bytes
     receipt: ReleaseReceipt
     listed: Release

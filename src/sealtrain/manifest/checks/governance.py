@@ -69,7 +69,10 @@ def datasets_are_their_owners(case: Case) -> str:
 
 
 def approvals_sufficed(case: Case) -> str:
-    """(12) At each release enough owners had approved this target, and none stood against it."""
+    """(12) At each release enough owners had approved this target, and none stood against it.
+
+    Decisions count at the brokers that they name. Where no key was released, a broker of the lock.
+    """
     consortium, deployment = case.predicate.consortium, case.predicate.deployment
     decisions = tuple(
         verify_decision(dsse.Envelope.from_dict(document), consortium)
@@ -85,7 +88,11 @@ def approvals_sufficed(case: Case) -> str:
     standing = None
     unasked: set[str] = set()
     for moment in _moments(case):
-        made = [decision for decision in decisions if _was_known(decision, moment.at)]
+        made = [
+            signed
+            for signed in decisions
+            if signed.decision.is_for(moment.brokers) and _was_known(signed, moment.at)
+        ]
         standing = require(tally(made, consortium, target, moment.at, needs=needs))
         unasked |= moment.owners - set(standing.approved_by)
         absent = set(moment.approved_by) - set(standing.approved_by)
@@ -119,11 +126,13 @@ class _Moment:
         at: Seconds since the epoch.
         approved_by: Whose approvals a broker says it counted then.
         owners: Whose data the run had then.
+        brokers: Ids of the broker that decided then.
     """
 
     at: int
     approved_by: tuple[str, ...]
     owners: frozenset[str]
+    brokers: tuple[str, ...]
 
 
 def _moments(case: Case) -> list[_Moment]:
@@ -135,7 +144,8 @@ def _moments(case: Case) -> list[_Moment]:
     """
     receipts = case.need_receipts()
     if not keys_were_released(case.predicate):
-        return [_Moment(from_rfc3339(case.predicate.run.started_at), (), frozenset())]
+        began, brokers = from_rfc3339(case.predicate.run.started_at), case.need_lock().brokers
+        return [_Moment(began, (), frozenset(), tuple(brokers))]
     owner_of = {dataset.dataset_id: dataset.owner for dataset in case.need_datasets()}
     released = {one.dataset_id for receipt in receipts for one in receipt.datasets}
     elsewhere = {owner for one, owner in owner_of.items() if one not in released}
@@ -144,11 +154,11 @@ def _moments(case: Case) -> list[_Moment]:
         for stay in stays_of(case.predicate)
     }
     found = []
-    for receipt in receipts:
+    for counted in case.need_counted():
+        receipt = counted.receipt
         using[receipt.run_id] |= {owner_of[dataset.dataset_id] for dataset in receipt.datasets}
-        found.append(
-            _Moment(from_rfc3339(receipt.released_at), receipt.approved_by, using[receipt.run_id])
-        )
+        at, owners = from_rfc3339(receipt.released_at), using[receipt.run_id]
+        found.append(_Moment(at, receipt.approved_by, owners, counted.ids))
     return found
 
 

@@ -92,7 +92,7 @@ def ledger_holds_receipts(case: Case) -> str:
             )
         if isinstance(body, dict):
             privacy_reserved(case, one.receipt, body, proof.index)
-            begins_as_allowed(case, one.receipt, body)
+            begins_as_allowed(case, one, body)
             if one.receipt.kind == "release":
                 _refuse_other_data(case, body, stays[one.receipt.run_id])
         indices.setdefault(one.broker, []).append(proof.index)
@@ -187,17 +187,16 @@ def _counted(case: Case, trusted: dict[str, bytes]) -> Iterator[Counted]:
         for named in {signature.keyid for signature in envelope.signatures} & set(trusted):
             key = trusted[named]
             receipt = verify_receipt(envelope, key)
+            ids = _ids_of(case, key, release)
             yield Counted(
-                broker=_named(case, key, release), key=key, receipt=receipt, listed=release
+                broker=_named(case, ids), ids=ids, key=key, receipt=receipt, listed=release
             )
 
 
-def _named(case: Case, key: bytes, listed: Release) -> str:
-    """By which id the lock names the broker with this key, or with one it was rotated from.
+def _ids_of(case: Case, key: bytes, listed: Release) -> tuple[str, ...]:
+    """Ids of the broker with this key: its own, and those of the keys that it was rotated from.
 
     Raises:
-        BrokerNotApproved: The lock does not name it. The measured code obeys no such broker, so
-            this is no manifest of that code, whomever its reader trusts.
         SignatureInvalid, StatementInvalid: A rotation does not hold, or leads elsewhere.
     """
     keys = [key]
@@ -212,8 +211,17 @@ def _named(case: Case, key: bytes, listed: Release) -> str:
                 expected=key_id(keys[-1]),
             )
         keys.append(rotation.old)
+    return tuple(broker_id(one) for one in keys)
+
+
+def _named(case: Case, ids: Sequence[str]) -> str:
+    """By which of its ids the lock names a broker.
+
+    Raises:
+        BrokerNotApproved: The lock does not name it. The measured code obeys no such broker, so
+            this is no manifest of that code, whomever its reader trusts.
+    """
     brokers = case.need_lock().brokers
-    ids = [broker_id(one) for one in keys]
     for one in ids:
         if one in brokers:
             return one

@@ -28,7 +28,7 @@ from sealtrain.signing import dsse
 
 if TYPE_CHECKING:
     from sealtrain.consortium.decisions import SignedDecision
-    from sealtrain.manifest.checks.case import Case
+    from sealtrain.manifest.checks.case import Case, Counted
     from sealtrain.manifest.predicate import SeriesRead
 
 __all__ = ["begins_as_allowed", "chains_hold"]
@@ -69,12 +69,12 @@ def chains_hold(
     return {(one.owner, one.name): _chain(case, one, by_id) for one in series}
 
 
-def begins_as_allowed(case: Case, receipt: ReleaseReceipt, body: Mapping[str, JsonValue]) -> None:
+def begins_as_allowed(case: Case, counted: Counted, body: Mapping[str, JsonValue]) -> None:
     """(13) The entry with which a run begins counts it, and names the newest member of each series.
 
     Args:
         case: Its datasets and its lock are known.
-        receipt: The receipt that the entry is about.
+        counted: The receipt that the entry is about.
         body: Of the ledger entry.
 
     Raises:
@@ -82,13 +82,14 @@ def begins_as_allowed(case: Case, receipt: ReleaseReceipt, body: Mapping[str, Js
         SeriesMismatch: Its broker knew a newer member than the run read.
         ApprovalSpent, BudgetSpent: It counts more than an approval allows.
     """
+    receipt = counted.receipt
     if receipt.kind != "release" or receipt.resume:
         if "standing" in body or "series" in body:
             raise _unproven("only the entry with which a run begins counts it")
         return
     case.need_datasets()  # and with them the chains
     _newest_read(case, receipt, _items(NewestMember, body, "series"))
-    _counted(case, receipt, _items(StandingUse, body, "standing"))
+    _counted(case, counted, _items(StandingUse, body, "standing"))
 
 
 def _chain(
@@ -149,12 +150,13 @@ def _newest_read(case: Case, receipt: ReleaseReceipt, stated: Sequence[NewestMem
             )
 
 
-def _counted(case: Case, receipt: ReleaseReceipt, uses: Sequence[StandingUse]) -> None:
+def _counted(case: Case, counted: Counted, uses: Sequence[StandingUse]) -> None:
+    receipt = counted.receipt
     named = [use.owner for use in uses]
     order = [owner.name for owner in case.predicate.consortium.owners if owner.name in named]
     if named != order or not set(named) <= set(receipt.approved_by):
         raise _unproven("it counts approvals of other owners than the receipt names")
-    known = _approvals(case, receipt)
+    known = _approvals(case, counted)
     for use in uses:
         signed = known.get(use.owner, {}).get(use.approval)
         terms = None if signed is None else signed.decision.standing
@@ -182,15 +184,18 @@ def _counted(case: Case, receipt: ReleaseReceipt, uses: Sequence[StandingUse]) -
             raise _unproven("it does not count the run under a standing approval")
 
 
-def _approvals(case: Case, receipt: ReleaseReceipt) -> dict[str, dict[str, SignedDecision]]:
-    """By owner and digest, approvals of the target that were signed by the time of a receipt."""
+def _approvals(case: Case, counted: Counted) -> dict[str, dict[str, SignedDecision]]:
+    """By owner and digest, approvals of the target that are for the broker of a receipt.
+
+    They were signed by the time of the receipt.
+    """
     deployment = case.predicate.deployment
     target = Target(
         app_id=deployment.app_id,
         compose_hash=deployment.compose_hash,
         recipe_hash=case.predicate.recipe.recipe_hash,
     )
-    until = from_rfc3339(receipt.released_at) + CLOCK_SKEW
+    until = from_rfc3339(counted.receipt.released_at) + CLOCK_SKEW
     found: dict[str, dict[str, SignedDecision]] = {}
     for document in case.predicate.approvals:
         signed = verify_decision(dsse.Envelope.from_dict(document), case.predicate.consortium)
@@ -198,6 +203,7 @@ def _approvals(case: Case, receipt: ReleaseReceipt) -> dict[str, dict[str, Signe
         if (
             decision.decision == "approve"
             and decision.target == target
+            and decision.is_for(counted.ids)
             and decision.signed <= until
         ):
             found.setdefault(signed.owner.name, {})[signed.digest] = signed
