@@ -15,20 +15,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.secret import Secret
-from sealtrain.base.yamltext import yaml_text
+from sealtrain.base.yamltext import parse_yaml, yaml_text
 from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.approvals import DatasetPin, Decision, Target, sign_decision
 from sealtrain.consortium.datasets import sign_dataset
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.series_block import SeriesBlock
+from sealtrain.errors import RecipeInvalid
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.installation import CodePin, EnvironmentPin, PackagePin
 from sealtrain.recipe.lock import Installation, LockedRecipe, lock_recipe
@@ -180,7 +180,10 @@ def lock_changed(
 def _locked(consortium_id: str, brokers: tuple[str, ...], recipe: str) -> LockedRecipe:
     with tempfile.TemporaryDirectory() as folder:
         return locked_in(
-            Path(folder), yaml.safe_load(recipe), consortium_id=consortium_id, brokers=brokers
+            Path(folder),
+            parse_yaml(recipe.encode(), error=RecipeInvalid, what="recipe"),
+            consortium_id=consortium_id,
+            brokers=brokers,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -43,6 +43,7 @@ __all__ = [
     "Hex64",
     "OwnerName",
     "RealTime",
+    "SkipReason",
     "StrictModel",
     "Timestamp",
     "holding",
@@ -78,6 +79,8 @@ ErrorCode = Annotated[
 
 The refusal does not quote the word, which may be what it was meant to carry.
 """
+SkipReason = Literal["late", "schedule-spent", "still-running"]
+"""Why a scheduler passes a due time over, beside the codes of errors (spec/schedule.md §2)."""
 Timestamp = Annotated[
     str,
     # Not \d, which also takes the digits of other scripts.

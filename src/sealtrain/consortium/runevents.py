@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Final, Literal, NamedTuple, Self
+from typing import Annotated, Final, Literal, NamedTuple, Self, get_args
 
 from pydantic import Field, model_validator
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.base.models import ErrorCode, Hex32, Hex64
+from sealtrain.base.models import ErrorCode, Hex32, Hex64, SkipReason
 from sealtrain.consortium.decisions import Target
 from sealtrain.consortium.submissions import ControlDocument, KeyId, RunStop, Submission
 from sealtrain.errors import (
@@ -97,7 +97,7 @@ class RunEvent(ControlDocument):
 
     submission_id: Hex32
     event: Event
-    code: ErrorCode | None
+    code: SkipReason | ErrorCode | None
     run_id: Hex32 | None
     claim_seconds: Annotated[int, Field(ge=MIN_CLAIM_SECONDS, le=MAX_CLAIM_SECONDS)] | None
     """How long a claim lasts from the broker's recording of it."""
@@ -112,6 +112,8 @@ class RunEvent(ControlDocument):
         fields = _EVENTS[self.event]
         if fields.code != (self.code is not None):
             raise ValueError(f"{self.event} has {'a' if fields.code else 'no'} code")
+        if self.event != "skipped" and self.code in get_args(SkipReason):
+            raise ValueError("only what a scheduler passes over has its reason for a code")
         if (self.event == "claimed") != (self.claim_seconds is not None):
             raise ValueError("claimed, and no other event, has claim_seconds")
         wrong = {"none": self.run_id is not None, "must": self.run_id is None, "may": False}

@@ -6,7 +6,16 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from sealtrain.base.models import ErrorCode, Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp
+from sealtrain.base.models import (
+    ErrorCode,
+    Hex32,
+    Hex40,
+    Hex64,
+    OwnerName,
+    SkipReason,
+    StrictModel,
+    Timestamp,
+)
 from sealtrain.consortium.runevents import Event, State
 from sealtrain.consortium.submissions import KeyId
 from sealtrain.release.messages import EnvelopeDocument
@@ -59,7 +68,7 @@ class RunnerWord(StrictModel):
     key_id: KeyId
     instance: Hex32
     event: Event
-    code: ErrorCode | None
+    code: SkipReason | ErrorCode | None
     run_id: Hex32 | None
     at: Timestamp
     index: int = Field(ge=0)
