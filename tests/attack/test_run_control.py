@@ -213,6 +213,19 @@ def test_a_clock_that_is_set_back_revives_no_submission(control: ControlWorld) -
 
 
 @pytest.mark.claim("C138")
+@pytest.mark.parametrize("code", ["late", "schedule-spent", "still-running"])
+def test_a_reason_of_the_scheduler_goes_with_what_it_passed_over_alone(
+    control: ControlWorld, code: str
+) -> None:
+    posted = control.submit()
+    runner = control.runner()
+    runner.report(posted.submission_id, "claimed")
+    with pytest.raises(StatementInvalid):
+        runner.event(posted.submission_id, "failed", code=code)
+    runner.report(posted.submission_id, "skipped", code=code)
+    assert control.shown(posted.submission_id).state == "skipped"
+
+
 @pytest.mark.parametrize("event", ["failed", "skipped"])
 def test_a_run_event_has_a_code_of_the_list_and_no_other_word(
     control: ControlWorld, event: str
