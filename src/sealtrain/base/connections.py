@@ -30,10 +30,17 @@ from typing import Protocol
 
 from sealtrain.errors import TooManyRequests
 
-__all__ = ["Caps", "Connection", "ConnectionCaps", "Connections", "Stage", "address_group"]
+__all__ = [
+    "Caps",
+    "Connection",
+    "ConnectionCaps",
+    "ConnectionStage",
+    "Connections",
+    "address_group",
+]
 
 
-class Stage(IntEnum):
+class ConnectionStage(IntEnum):
     """How far a connection's request has come, in the order in which connections give way."""
 
     HEAD = 0
@@ -44,7 +51,7 @@ class Stage(IntEnum):
     WORK = 5
 
 
-_UNFINISHED = (Stage.BODY, Stage.SERVED)
+_UNFINISHED = (ConnectionStage.BODY, ConnectionStage.SERVED)
 
 
 class ConnectionCaps(Protocol):
@@ -111,7 +118,7 @@ class Connection:
         self._cut = cut
         self.group = group
         self.number = number
-        self.stage = Stage.HEAD
+        self.stage = ConnectionStage.HEAD
         self.caller: str | None = None
         """Who its caller proved to be, such as an owner or the holder of a lease; or ``None``."""
         self.held = 0
@@ -241,8 +248,8 @@ class Connections:
         idle = [
             one
             for one in among
-            if one.stage < Stage.SERVED
-            or (one.stage is Stage.SERVED and weights[one.group] > share)
+            if one.stage < ConnectionStage.SERVED
+            or (one.stage is ConnectionStage.SERVED and weights[one.group] > share)
         ]
         if not idle:
             return False
@@ -250,7 +257,7 @@ class Connections:
         victim = min(
             idle,
             key=lambda one: (
-                served_last and one.stage is Stage.SERVED,
+                served_last and one.stage is ConnectionStage.SERVED,
                 -1 if one.group in self._exempt else -weights[one.group],
                 one.stage,
                 one.number,

@@ -22,7 +22,13 @@ from socketserver import ThreadingMixIn
 from typing import Any, Final, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from sealtrain.base.connections import Caps, Connection, ConnectionCaps, Connections, Stage
+from sealtrain.base.connections import (
+    Caps,
+    Connection,
+    ConnectionCaps,
+    Connections,
+    ConnectionStage,
+)
 from sealtrain.base.hostport import host_and_port
 from sealtrain.errors import UsageError
 
@@ -144,7 +150,7 @@ class _Incoming(io.RawIOBase):
             return 0
         self._left -= count
         self._held += count
-        if self._connection.stage is Stage.BODY:
+        if self._connection.stage is ConnectionStage.BODY:
             self._connection.hold(self._held)
         return count
 
@@ -167,13 +173,15 @@ class _Request(WSGIRequestHandler):
         told = environ.get("CONTENT_LENGTH") or "0"
         has_body = told.isascii() and told.strip("0").isdecimal()
         self._incoming.allow(self._body_bytes)
-        self._connection.stage = Stage.BODY if has_body and self._body_bytes else Stage.WORK
+        self._connection.stage = (
+            ConnectionStage.BODY if has_body and self._body_bytes else ConnectionStage.WORK
+        )
         environ["sealtrain.received"] = self._received
         return environ
 
     def _received(self) -> None:
         """The body is whole: from now on the caller waits."""
-        self._connection.stage = Stage.WORK
+        self._connection.stage = ConnectionStage.WORK
         self.request.settimeout(self._seconds)
 
     def log_message(self, *_: Any) -> None:

@@ -66,7 +66,7 @@ def guest(
     from sealtrain.recipe.lockfile import load_lock
 
     given = load_ticket(ticket)
-    lock = lay_out(lock, partial(_measured, guest, files), out.parent)
+    lock = lay_out(lock, partial(_read_document, guest, files), out.parent)
     recipe = load_lock(lock).recipe
     play = _role(recipe, given.role)
     kept = FileOptions(
@@ -90,7 +90,7 @@ def guest(
     play(settings, given, as_json)
 
 
-def _measured(guest: GuestOptions, files: FileOptions) -> bytes:
+def _read_document(guest: GuestOptions, files: FileOptions) -> bytes:
     from sealtrain.attest.guest import open_guest, platform_of
 
     platform = platform_of(guest.platform)

@@ -81,16 +81,16 @@ def measure(
             expected="--firmware (TDX), --uki (a virtual TPM) or --eif (Nitro)",
         )
     if domain.firmware is not None:
-        found = _trust_domain(domain, domain.firmware)
+        found = _measure_domain(domain, domain.firmware)
     elif unified.uki is not None:
-        found = _unified(unified, unified.uki, domain.command_line)
+        found = _measure_uki(unified, unified.uki, domain.command_line)
     else:
-        found = _enclave(eif or Path())
+        found = _measure_eif(eif or Path())
     _show(found, as_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _Registers:
     """What was computed, and what was not.
 
     Attributes:
@@ -105,7 +105,7 @@ class _Found:
     policy: dict[str, Any] | None
 
 
-def _trust_domain(domain: TrustDomainOptions, firmware: Path) -> _Found:
+def _measure_domain(domain: TrustDomainOptions, firmware: Path) -> _Registers:
     from sealtrain.image.machine.trustdomain import measure_firmware, rtmr1, rtmr2
 
     digests = measure_firmware(_read(firmware))
@@ -114,7 +114,7 @@ def _trust_domain(domain: TrustDomainOptions, firmware: Path) -> _Found:
     if domain.kernel is None or domain.initrd is None:
         unknown["rtmr1"] = "needs --kernel, --initrd and --guest-memory"
         unknown["rtmr2"] = "needs --command-line and --initrd"
-        return _Found(values=values, unknown=unknown, policy=None)
+        return _Registers(values=values, unknown=unknown, policy=None)
     initrd = _read(domain.initrd)
     if domain.guest_memory is None:
         unknown["rtmr1"] = "needs --guest-memory: QEMU tells the kernel where the initrd is"
@@ -126,12 +126,12 @@ def _trust_domain(domain: TrustDomainOptions, firmware: Path) -> _Found:
     else:
         values["rtmr2"] = rtmr2(domain.command_line, initrd)
     if not {"rtmr1", "rtmr2"} <= values.keys():
-        return _Found(values=values, unknown=unknown, policy=None)
+        return _Registers(values=values, unknown=unknown, policy=None)
     image = {name: values[name] for name in ("mrtd", "rtmr1", "rtmr2")} | {"rtmr0": "log"}
-    return _Found(values=values, unknown=unknown, policy={"measurements": [image]})
+    return _Registers(values=values, unknown=unknown, policy={"measurements": [image]})
 
 
-def _unified(unified: UnifiedOptions, uki: Path, command_line: str | None) -> _Found:
+def _measure_uki(unified: UnifiedOptions, uki: Path, command_line: str | None) -> _Registers:
     from sealtrain.image.machine.unified import Unified, measure_unified
 
     if unified.stub is None:
@@ -150,10 +150,10 @@ def _unified(unified: UnifiedOptions, uki: Path, command_line: str | None) -> _F
     )
     values = {f"pcr{n}": value for n, value in measure_unified(_read(uki), how).items()}
     unknown = {"pcr5": _GPT, "pcr14": _SHIM}
-    return _Found(values=values, unknown=unknown, policy=None)
+    return _Registers(values=values, unknown=unknown, policy=None)
 
 
-def _enclave(eif: Path) -> _Found:
+def _measure_eif(eif: Path) -> _Registers:
     from sealtrain.image.machine.enclavefile import measure_enclave
 
     values = {f"pcr{number}": value for number, value in measure_enclave(_read(eif)).items()}
@@ -162,10 +162,10 @@ def _enclave(eif: Path) -> _Found:
         "pcr4": "is of the parent's instance",
         "pcr8": "is of the certificate that signed the image, where one did",
     }
-    return _Found(values=values, unknown=unknown, policy={"images": [values]})
+    return _Registers(values=values, unknown=unknown, policy={"images": [values]})
 
 
-def _show(found: _Found, as_json: bool) -> None:
+def _show(found: _Registers, as_json: bool) -> None:
     width = max(map(len, found.values))
     for name, reason in found.unknown.items():
         say(f"not computed: {name} {reason}")

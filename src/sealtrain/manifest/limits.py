@@ -291,7 +291,7 @@ def _is_kernels(fields: Mapping[str, Any]) -> bool:
     return rules and everywhere and fields.get("seccomp") is True
 
 
-def _listed(cpu: Mapping[str, Any]) -> Sequence[Any]:
+def _measurements_of(cpu: Mapping[str, Any]) -> Sequence[Any]:
     found = cpu.get("measurements")
     return found if isinstance(found, list | tuple) else ()
 
@@ -308,7 +308,7 @@ def left_open(trust: Trust, *, artefacts_checked: bool) -> tuple[str, ...]:
         for name, value in written
         if value == "any"
     ]
-    if any(isinstance(one, dict) and one.get("rtmr0") == "log" for one in _listed(cpu)):
+    if any(isinstance(one, dict) and one.get("rtmr0") == "log" for one in _measurements_of(cpu)):
         sentences.append(
             "Your trust file takes tables of the host's machine (RTMR0) as the guest's log has "
             "them."

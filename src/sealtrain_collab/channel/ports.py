@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Self, TypeVar
 
-from sealtrain.base.connections import Caps, Connection, Connections, Stage
+from sealtrain.base.connections import Caps, Connection, Connections, ConnectionStage
 from sealtrain.base.hostport import written
 from sealtrain.errors import SealtrainError, UsageError
 
@@ -48,11 +48,11 @@ class Caller(socket.socket):
 
     def proven(self) -> None:
         """It proved to be a party that is meant: no other caller takes its place."""
-        self._reached(Stage.WORK)
+        self._reached(ConnectionStage.WORK)
 
     def served(self) -> None:
         """It is served without proof: its place is safe while its address has its share."""
-        self._reached(Stage.SERVED)
+        self._reached(ConnectionStage.SERVED)
 
     def hold(self, size: int) -> None:
         """Account for bytes that it is about to send, or for none.
@@ -60,12 +60,12 @@ class Caller(socket.socket):
         Raises:
             TooManyRequests: All callers together hold too many.
         """
-        if self.place is not None and self.place.stage is not Stage.WORK:
-            if self.place.stage is Stage.HEAD and size:
-                self.place.stage = Stage.BODY
+        if self.place is not None and self.place.stage is not ConnectionStage.WORK:
+            if self.place.stage is ConnectionStage.HEAD and size:
+                self.place.stage = ConnectionStage.BODY
             self.place.hold(size)
 
-    def _reached(self, stage: Stage) -> None:
+    def _reached(self, stage: ConnectionStage) -> None:
         if self.place is not None:
             self.place.stage = stage
 

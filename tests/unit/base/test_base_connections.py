@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sealtrain.base.connections import Caps, Connection, Connections, Stage, address_group
+from sealtrain.base.connections import Caps, Connection, Connections, ConnectionStage, address_group
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.errors import TooManyRequests
 
@@ -20,13 +20,17 @@ class Site:
         self.table = Connections(BrokerLimits(**limits), exempt)
         self.cut: list[str] = []
 
-    def open(self, name: str, address: str, stage: Stage = Stage.HEAD) -> Connection | None:
+    def open(
+        self, name: str, address: str, stage: ConnectionStage = ConnectionStage.HEAD
+    ) -> Connection | None:
         made = self.table.open(address, self._cutting(name))
         if made is not None:
             made.stage = stage
         return made
 
-    def must(self, name: str, address: str, stage: Stage = Stage.HEAD) -> Connection:
+    def must(
+        self, name: str, address: str, stage: ConnectionStage = ConnectionStage.HEAD
+    ) -> Connection:
         made = self.open(name, address, stage)
         assert made is not None
         return made
@@ -56,10 +60,10 @@ def test_addresses_count_in_groups(address: str, group: str) -> None:
 def test_of_the_heaviest_group_the_oldest_unfinished_head_gives_way() -> None:
     site = Site(connections=5)
     site.must("owner's", "192.0.2.1")
-    site.must("idle", "192.0.2.9", Stage.IDLE)
+    site.must("idle", "192.0.2.9", ConnectionStage.IDLE)
     site.must("first", "192.0.2.9")
     site.must("second", "192.0.2.9")
-    site.must("working", "192.0.2.9", Stage.WORK)
+    site.must("working", "192.0.2.9", ConnectionStage.WORK)
     for name in ("a", "b", "c"):
         site.must(name, "192.0.2.2")
     # Oldest first; by the third, both groups weigh the same, and a head goes before an idle one.
@@ -69,13 +73,49 @@ def test_of_the_heaviest_group_the_oldest_unfinished_head_gives_way() -> None:
 @pytest.mark.parametrize(
     ("stages", "victim"),
     [
-        ((Stage.WORK, Stage.UNREAD, Stage.BODY, Stage.IDLE, Stage.HEAD), 4),
-        ((Stage.WORK, Stage.UNREAD, Stage.BODY, Stage.IDLE, Stage.WORK), 3),
-        ((Stage.WORK, Stage.UNREAD, Stage.BODY, Stage.WORK, Stage.WORK), 2),
-        ((Stage.WORK, Stage.UNREAD, Stage.WORK, Stage.WORK, Stage.WORK), 1),
+        (
+            (
+                ConnectionStage.WORK,
+                ConnectionStage.UNREAD,
+                ConnectionStage.BODY,
+                ConnectionStage.IDLE,
+                ConnectionStage.HEAD,
+            ),
+            4,
+        ),
+        (
+            (
+                ConnectionStage.WORK,
+                ConnectionStage.UNREAD,
+                ConnectionStage.BODY,
+                ConnectionStage.IDLE,
+                ConnectionStage.WORK,
+            ),
+            3,
+        ),
+        (
+            (
+                ConnectionStage.WORK,
+                ConnectionStage.UNREAD,
+                ConnectionStage.BODY,
+                ConnectionStage.WORK,
+                ConnectionStage.WORK,
+            ),
+            2,
+        ),
+        (
+            (
+                ConnectionStage.WORK,
+                ConnectionStage.UNREAD,
+                ConnectionStage.WORK,
+                ConnectionStage.WORK,
+                ConnectionStage.WORK,
+            ),
+            1,
+        ),
     ],
 )
-def test_stages_give_way_in_their_order(stages: tuple[Stage, ...], victim: int) -> None:
+def test_stages_give_way_in_their_order(stages: tuple[ConnectionStage, ...], victim: int) -> None:
     site = Site(connections=5)
     for number, stage in enumerate(stages):
         site.must(str(number), "192.0.2.1", stage)
@@ -87,7 +127,7 @@ def test_stages_give_way_in_their_order(stages: tuple[Stage, ...], victim: int) 
 def test_what_waits_for_its_answer_is_not_cut() -> None:
     site = Site(connections=3)
     for number in range(3):
-        site.must(str(number), f"192.0.2.{number}", Stage.WORK)
+        site.must(str(number), f"192.0.2.{number}", ConnectionStage.WORK)
     assert site.open("new", "192.0.2.9") is None
     assert site.cut == []
 
@@ -138,21 +178,21 @@ def test_a_proxy_weighs_as_one() -> None:
 
 def test_bodies_that_are_on_their_way_have_so_much_memory() -> None:
     site = Site(connections=10, body_bytes=100)
-    slow = [site.must(f"slow {number}", "192.0.2.9", Stage.BODY) for number in range(2)]
+    slow = [site.must(f"slow {number}", "192.0.2.9", ConnectionStage.BODY) for number in range(2)]
     for one in slow:
         one.hold(45)
-    mine = site.must("quick", "192.0.2.1", Stage.BODY)
+    mine = site.must("quick", "192.0.2.1", ConnectionStage.BODY)
     mine.hold(50)
     assert site.cut == ["slow 0"]
     # Where nothing gives way, the one that asks for more is refused.
     alone = Site(connections=10, body_bytes=100)
-    waiting = alone.must("waiting", "192.0.2.9", Stage.BODY)
+    waiting = alone.must("waiting", "192.0.2.9", ConnectionStage.BODY)
     waiting.hold(90)
-    waiting.stage = Stage.WORK
+    waiting.stage = ConnectionStage.WORK
     with pytest.raises(TooManyRequests):
-        alone.must("more", "192.0.2.1", Stage.BODY).hold(20)
+        alone.must("more", "192.0.2.1", ConnectionStage.BODY).hold(20)
     # What an owner sends counts apart.
-    owners = alone.must("owner's", "192.0.2.1", Stage.BODY)
+    owners = alone.must("owner's", "192.0.2.1", ConnectionStage.BODY)
     owners.admit("owner hospital-a")
     owners.hold(1000)
     assert alone.cut == []
@@ -170,13 +210,13 @@ def test_a_connection_that_ended_makes_room() -> None:
 def test_one_that_is_served_gives_way_only_where_its_group_has_more_than_its_share() -> None:
     site = Site(connections=4)
     for number in range(3):
-        site.must(f"many {number}", "192.0.2.9", Stage.SERVED)
-    site.must("one", "192.0.2.1", Stage.SERVED)
-    site.must("second", "192.0.2.2", Stage.SERVED)
+        site.must(f"many {number}", "192.0.2.9", ConnectionStage.SERVED)
+    site.must("one", "192.0.2.1", ConnectionStage.SERVED)
+    site.must("second", "192.0.2.2", ConnectionStage.SERVED)
     assert site.cut == ["many 0"]
     # Two of four are a fair share for one of three groups that would have two each.
     assert site.open("another of one", "192.0.2.1") is None
-    site.must("third", "192.0.2.3", Stage.SERVED)
+    site.must("third", "192.0.2.3", ConnectionStage.SERVED)
     assert site.cut == ["many 0", "many 1"]
     assert site.open("fourth", "192.0.2.4") is None
     assert len(site.table) == 4
@@ -185,7 +225,7 @@ def test_one_that_is_served_gives_way_only_where_its_group_has_more_than_its_sha
 def test_any_that_has_proven_nothing_goes_before_one_that_is_served() -> None:
     site = Site(connections=4)
     for number in range(3):
-        site.must(f"many {number}", "192.0.2.9", Stage.SERVED)
+        site.must(f"many {number}", "192.0.2.9", ConnectionStage.SERVED)
     site.must("silent", "192.0.2.1")
     site.must("new", "192.0.2.2")
     assert site.cut == ["silent"]
@@ -193,14 +233,14 @@ def test_any_that_has_proven_nothing_goes_before_one_that_is_served() -> None:
 
 def test_memory_is_given_up_by_the_group_that_holds_most_bytes() -> None:
     site = Site(connections=10, body_bytes=100)
-    site.must("big", "192.0.2.9", Stage.SERVED).hold(90)
+    site.must("big", "192.0.2.9", ConnectionStage.SERVED).hold(90)
     for number in range(2):
-        site.must(f"small {number}", "192.0.2.1", Stage.BODY).hold(4)
-    mine = site.must("mine", "192.0.2.2", Stage.BODY)
+        site.must(f"small {number}", "192.0.2.1", ConnectionStage.BODY).hold(4)
+    mine = site.must("mine", "192.0.2.2", ConnectionStage.BODY)
     mine.hold(20)
     assert site.cut == ["big"]
     with pytest.raises(TooManyRequests):
-        site.must("most", "192.0.2.3", Stage.SERVED).hold(200)
+        site.must("most", "192.0.2.3", ConnectionStage.SERVED).hold(200)
 
 
 def test_caps_of_a_small_server_are_those_of_the_table() -> None:

@@ -20,7 +20,7 @@ from sealtrain.image.machine.registers import (
     EXIT_EVENTS,
     SEPARATOR,
     digest_of,
-    extended,
+    extend,
 )
 from sealtrain.image.machine.trustdomain import as_loaded, measure_firmware, rtmr1, rtmr2
 from sealtrain.image.machine.unified import Unified, measure_unified, secure_boot_off
@@ -58,14 +58,14 @@ def test_rtmrs_of_a_real_guest_follow_from_what_dstack_measured_of_its_files() -
     assert mrtd == files["tdvf"]["mrtd"]["two_pass"]
     texts = [digest_of(one, "sha384") for one in (BOOT_OPTION, SEPARATOR, *EXIT_EVENTS)]
     image = files["image"]
-    assert extended([image["kernel_authenticode"], *texts], "sha384") == registers[1]
-    assert extended([image["cmdline_sha384"], image["initrd_sha384"]], "sha384") == registers[2]
+    assert extend([image["kernel_authenticode"], *texts], "sha384") == registers[1]
+    assert extend([image["cmdline_sha384"], image["initrd_sha384"]], "sha384") == registers[2]
 
 
 def test_pcr_7_of_a_real_machine_without_secure_boot() -> None:
     told = json.loads(published(NITRO_TPM))["pcrs"]["sha384"]
     assert secure_boot_off("sha384") == told["7"]
-    assert extended([digest_of(SEPARATOR, "sha384")], "sha384").hex() == told["3"] == told["6"]
+    assert extend([digest_of(SEPARATOR, "sha384")], "sha384").hex() == told["3"] == told["6"]
 
 
 def test_pcr_2_of_an_enclave_without_a_second_ramdisk_is_a_constant() -> None:

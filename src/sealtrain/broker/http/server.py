@@ -22,7 +22,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sealtrain.base.background import Quitters, in_background, serve_on
-from sealtrain.base.connections import Connection, Connections, Stage
+from sealtrain.base.connections import Connection, Connections, ConnectionStage
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.errors import UsageError
 
@@ -66,10 +66,10 @@ class _Bounded(H11Protocol):
         """Take bytes; further bytes of an unfinished head do not extend its deadline."""
         super().data_received(data)
         if self.cycle is None or self.cycle.response_complete:
-            self._reached(Stage.HEAD)
+            self._reached(ConnectionStage.HEAD)
             self._expect_head()
         else:
-            self._reached(Stage.BODY if self.cycle.more_body else Stage.WORK)
+            self._reached(ConnectionStage.BODY if self.cycle.more_body else ConnectionStage.WORK)
             self._cancel()
 
     def on_response_complete(self) -> None:
@@ -77,13 +77,13 @@ class _Bounded(H11Protocol):
         self._cancel()
         if self._connection is not None:
             self._connection.finished()
-        self._reached(Stage.IDLE)
+        self._reached(ConnectionStage.IDLE)
         super().on_response_complete()
 
     def pause_writing(self) -> None:
         """The peer does not read: give it some time."""
         super().pause_writing()
-        self._reached(Stage.UNREAD)
+        self._reached(ConnectionStage.UNREAD)
         if self._unread is None:
             self._unread = self.loop.call_later(READ_SECONDS, self.transport.abort)
 
@@ -93,10 +93,10 @@ class _Bounded(H11Protocol):
             self._unread.cancel()
             self._unread = None
         if self.cycle is not None and not self.cycle.response_complete:
-            self._reached(Stage.WORK)
+            self._reached(ConnectionStage.WORK)
         super().resume_writing()
 
-    def _reached(self, stage: Stage) -> None:
+    def _reached(self, stage: ConnectionStage) -> None:
         if self._connection is not None:
             self._connection.stage = stage
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from sealtrain.errors import ImageRefused
-from sealtrain.image.machine.registers import extended
+from sealtrain.image.machine.registers import extend
 
 __all__ = ["EnclaveFile", "measure_enclave"]
 
@@ -93,7 +93,7 @@ def measure_enclave(data: bytes) -> dict[int, str]:
         whole.update(ramdisk)
         (application if number else boot).update(ramdisk)
     return {
-        number: extended([found.digest()], "sha384").hex()
+        number: extend([found.digest()], "sha384").hex()
         for number, found in enumerate((whole, boot, application))
     }
 

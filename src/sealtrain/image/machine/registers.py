@@ -18,7 +18,7 @@ __all__ = [
     "SEPARATOR",
     "Algorithm",
     "digest_of",
-    "extended",
+    "extend",
     "variable_digest",
 ]
 
@@ -35,7 +35,7 @@ def digest_of(data: bytes | memoryview, algorithm: Algorithm) -> bytes:
     return hashlib.new(algorithm, data).digest()
 
 
-def extended(digests: Iterable[bytes], algorithm: Algorithm) -> bytes:
+def extend(digests: Iterable[bytes], algorithm: Algorithm) -> bytes:
     """The value of a register that began with zeros and was extended by these digests."""
     value = bytes(hashlib.new(algorithm).digest_size)
     for digest in digests:

@@ -22,7 +22,7 @@ from sealtrain.image.machine.registers import (
     EXIT_EVENTS,
     SEPARATOR,
     digest_of,
-    extended,
+    extend,
 )
 
 __all__ = ["FirmwareDigests", "as_loaded", "measure_firmware", "rtmr1", "rtmr2"]
@@ -88,7 +88,7 @@ def rtmr1(kernel: bytes, initrd_bytes: int, memory: int) -> str:
     loaded = Portable(as_loaded(kernel, initrd_bytes, memory), "the kernel")
     texts = (BOOT_OPTION, SEPARATOR, *EXIT_EVENTS)
     digests = [loaded.authenticode("sha384"), *(digest_of(text, "sha384") for text in texts)]
-    return extended(digests, "sha384").hex()
+    return extend(digests, "sha384").hex()
 
 
 def rtmr2(command_line: str, initrd: bytes) -> str:
@@ -99,7 +99,7 @@ def rtmr2(command_line: str, initrd: bytes) -> str:
         initrd: Its bytes.
     """
     text = f"{command_line} initrd=initrd\0".encode("utf-16-le")
-    return extended((digest_of(text, "sha384"), digest_of(initrd, "sha384")), "sha384").hex()
+    return extend((digest_of(text, "sha384"), digest_of(initrd, "sha384")), "sha384").hex()
 
 
 def as_loaded(kernel: bytes, initrd_bytes: int, memory: int) -> bytes:

@@ -17,7 +17,7 @@ from sealtrain.image.machine.registers import (
     SEPARATOR,
     Algorithm,
     digest_of,
-    extended,
+    extend,
     variable_digest,
 )
 
@@ -77,11 +77,11 @@ def measure_unified(uki: bytes, how: Unified) -> dict[int, str]:
     if initrd is not None:
         ninth.append(digest_of(initrd, algorithm))
     return {
-        4: extended([*texts, *loaded], algorithm).hex(),
+        4: extend([*texts, *loaded], algorithm).hex(),
         7: secure_boot_off(algorithm),
-        9: extended(ninth, algorithm).hex(),
-        11: extended(_sections(image, how), algorithm).hex(),
-        12: extended(_outside(how), algorithm).hex(),
+        9: extend(ninth, algorithm).hex(),
+        11: extend(_sections(image, how), algorithm).hex(),
+        12: extend(_outside(how), algorithm).hex(),
     }
 
 
@@ -95,7 +95,7 @@ def secure_boot_off(algorithm: Algorithm) -> str:
         (_SECURITY, "dbx", b""),
     )
     digests = [variable_digest(*one, algorithm) for one in variables]
-    return extended([*digests, digest_of(SEPARATOR, algorithm)], algorithm).hex()
+    return extend([*digests, digest_of(SEPARATOR, algorithm)], algorithm).hex()
 
 
 def _sections(image: Portable, how: Unified) -> list[bytes]:
