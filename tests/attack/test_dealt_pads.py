@@ -455,8 +455,10 @@ def test_whoever_has_only_a_key_is_no_dealer() -> None:
 )
 def test_a_dealer_deals_for_no_guest_of_another_deployment(proof: Any) -> None:
     said: list[str] = []
-    with dealing(said=said) as address, pytest.raises(DealerUnreachable):
-        dealt(address, talk(proof=proof))
+    with dealing(said=said) as address:
+        with pytest.raises(DealerUnreachable):
+            dealt(address, talk(proof=proof))
+        wait_until(lambda: said)
     assert len(said) == 1  # the operator of the dealer sees why
 
 

@@ -76,7 +76,6 @@ COMMENTS: Final = {
     **tdx.COMMENTS,
     "key_provider": f"{FILL}id of the key service that may have given the guest its keys.",
     "os_image_hash": "OS images as the key provider names them; any where images are measured.",
-    "measurements": f"{FILL}mrtd, rtmr0 (or log), rtmr1, rtmr2 of each image, as sealtrain image "
-    "measure prints them. Empty accepts none.",
+    "measurements": f"{FILL}of each image what sealtrain image measure prints. Empty accepts none.",
 }
 LINES: Final = {**tdx.LINES, "key provider": "key_provider", "OS image": "os_image_hash"}
