@@ -335,18 +335,21 @@ def revoke(owner: Owner, deployment: Path | Reviewed, consortium: Consortium) ->
     Raises:
         SealtrainError: No broker took it: the worst failure.
     """
-    return hand_in_revocation(owner, deployment, consortium, revocation(deployment, consortium))
+    decision = revocation(owner, deployment, consortium)
+    return hand_in_revocation(owner, deployment, consortium, decision)
 
 
-def revocation(deployment: Path | Reviewed, consortium: Consortium) -> Decision:
+def revocation(owner: Owner, deployment: Path | Reviewed, consortium: Consortium) -> Decision:
     """A revocation as it will be signed; nothing is signed yet. Arguments as ``revoke``.
 
-    It is for every broker of the lock: one that the owner does not reach may get it later.
+    It is for every broker of the lock, since one that the owner does not reach may get it later,
+    and for every broker that the owner names: stopping is possible at each.
     """
     lock, target = deployment_of(deployment)
+    named = {load_pin(broker).broker_id for broker in owner.brokers}
     return Decision.revoke(
         consortium_id=consortium.consortium_id,
-        brokers=lock.brokers,
+        brokers=named.union(lock.brokers),
         target=target,
         signed_at=system_clock(),
     )

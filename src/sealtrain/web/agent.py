@@ -156,7 +156,7 @@ class Agent:
             intent = approving.prepare(self.owner, read, consortium, lift_revocation=lift)
             decision = approving.written(intent, days=days)
         else:
-            decision = approving.revocation(read, consortium)
+            decision = approving.revocation(self.owner, read, consortium)
         self._pending = made = Pending(
             read=read,
             consortium=consortium,
