@@ -197,7 +197,8 @@ def test_bytes_of_another_spelling_end_alike(
 def base64_variants(text: str) -> Iterator[tuple[str, str]]:
     """Texts of which a lenient reader gets the same bytes."""
     bare = text.rstrip("=")
-    yield "without padding", bare
+    if bare != text:
+        yield "without padding", bare
     yield "padding too much", text + "="
     yield "of URLs", f"{text[:4]}-_{text[6:]}"
     yield "a line feed", text[:64] + "\n" + text[64:]
