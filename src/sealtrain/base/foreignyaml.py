@@ -17,17 +17,13 @@ import re
 from typing import TYPE_CHECKING
 
 from sealtrain.base.canonical import JsonValue
+from sealtrain.base.yamltext import MAX_YAML_BYTES, MAX_YAML_DEPTH, MAX_YAML_NODES
+from sealtrain.errors import SealtrainError
 
 if TYPE_CHECKING:
     from yaml.events import Event, ScalarEvent
 
-    from sealtrain.errors import SealtrainError
-
 __all__ = ["parse_foreign_yaml"]
-
-MAX_YAML_BYTES = 128 << 10
-MAX_YAML_DEPTH = 24
-MAX_YAML_NODES = 20_000
 
 _WORDS: dict[str, JsonValue] = {"": None, "~": None, "null": None, "true": True, "false": False}
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,18})")

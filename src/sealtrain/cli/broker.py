@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -210,8 +211,12 @@ def _with_ticket(config: BrokerConfig, ticket: RunTicket) -> BrokerConfig:
 
 
 def _with_measured_files(config: BrokerConfig) -> BrokerConfig:
-    """Settings whose files of the measured document lie beside the broker's state."""
+    """Settings whose files of the measured document lie beside the broker's state.
 
+    The guest is asked once: all files are of one answer.
+    """
+
+    @cache
     def measured() -> bytes:
         platform = platform_of(config.platform)
         return open_guest(platform, config.guest, collateral=config.collateral).app_compose()

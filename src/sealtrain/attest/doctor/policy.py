@@ -90,7 +90,7 @@ def _unsigned(quote: Quote | DstackQuote, policy: AppraisalPolicy, now: int) -> 
     """What a quote says of itself; that it says so truly is for collateral to show."""
     from sealtrain.attest.dstack import appraise as dstack
     from sealtrain.attest.dstack.policy import DstackPolicy
-    from sealtrain.attest.dstack.verify import replay_log
+    from sealtrain.attest.dstack.verify import replay_log, shows_firmware
     from sealtrain.attest.tdx import appraise as tdx
     from sealtrain.attest.tdx.verify import VerifiedQuote, check_root
 
@@ -115,8 +115,7 @@ def _unsigned(quote: Quote | DstackQuote, policy: AppraisalPolicy, now: int) -> 
         ppid=open_words,
         fmspc=open_words,
     )
-    log = quote.log if isinstance(quote, DstackQuote) else ()
-    logged = any(entry.imr == 0 for entry in log)
+    logged = isinstance(quote, DstackQuote) and shows_firmware(quote.log)
     for finding in _made(tdx.checks_of(read, rules, now, logged=logged), rules.tee):
         if finding.name in {line_of(rules.tee, "cpu0", name) for name in _UNSIGNED}:
             yield finding

@@ -17,6 +17,7 @@ from sealtrain.attest.dstack.verify import (
     MeasuredGuest,
     MeasuredQuote,
     replay_log,
+    shows_firmware,
 )
 from sealtrain.attest.field import CPU, Field
 from sealtrain.attest.forms import Statement
@@ -78,7 +79,7 @@ def _part(
         names = tdx.eat(signed)
         groups: list[Group] = []
         if own is not None:
-            logged = any(entry.imr == 0 for entry in log)
+            logged = shows_firmware(log)
             groups += map(single, tdx.checks_of(signed, own, at.now, logged=logged))
         bound: list[Group] = []
         replayed = groups if at.shown_compose is None else bound

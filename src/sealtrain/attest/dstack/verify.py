@@ -33,7 +33,7 @@ from sealtrain.errors import (
     KeyProviderMismatch,
 )
 
-__all__ = ["LOG", "MeasuredGuest", "MeasuredQuote", "replay_log"]
+__all__ = ["LOG", "MeasuredGuest", "MeasuredQuote", "replay_log", "shows_firmware"]
 
 LOG = "event log"
 _READY = "system-ready"
@@ -95,11 +95,15 @@ def replay_log(
                 expected=quoted[:16] + "…",
                 hint="an event was changed, dropped, added or moved after it was measured",
             )
-    logged = any(entry.imr == 0 for entry in log)
-    measured = _measured(_boot_events(log), firmware_logged=logged)
+    measured = _measured(_boot_events(log), firmware_logged=shows_firmware(log))
     if any(mr_config_id):
         _check_config_id(mr_config_id, measured, _boot_events(log))
     return measured
+
+
+def shows_firmware(log: tuple[LogEntry, ...]) -> bool:
+    """Whether a log has the firmware's own events, of register 0; nothing is replayed."""
+    return any(entry.imr == 0 for entry in log)
 
 
 def _replay(entries: tuple[LogEntry, ...]) -> bytes:
