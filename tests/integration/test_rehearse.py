@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from stage import RECIPE, records
 from variants import variants
 
 from sealtrain.base.files import TEMPORARY_SUFFIX
+from sealtrain.cli import programs
 
 pytestmark = pytest.mark.long
 
@@ -209,6 +211,37 @@ def test_a_rehearsal_that_a_signal_ends_leaves_no_server(
     if ending == signal.SIGTERM:
         assert list(scratch.iterdir()) == []
         assert [path for path in played.rglob(f"*{TEMPORARY_SUFFIX}*") if path.is_file()] == []
+
+
+SLOW_STEP = """
+import pathlib, time
+part = pathlib.Path("step.tmp")
+part.touch()
+try:
+    time.sleep(60)
+finally:
+    time.sleep(1)
+    part.unlink()
+"""
+
+
+def test_a_step_that_is_interrupted_removes_what_it_wrote_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told to end and has time to: killed, it would leave its file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(programs, "program", lambda words: [sys.executable, "-c", SLOW_STEP])
+    part = tmp_path / "step.tmp"
+
+    def interrupt() -> None:
+        wait_until(part.exists)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with ThreadPoolExecutor() as beside:
+        beside.submit(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            programs.ran("seal")
+    assert not part.exists()
 
 
 def nothing_runs(folder: Path) -> None:

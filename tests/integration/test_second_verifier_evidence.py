@@ -181,8 +181,17 @@ def not_der(der: bytes) -> Iterator[tuple[str, bytes]]:
     yield "cut", der[:-1]
     yield "depth", b"\x30\x80" * 2000
     yield "empty", b""
-    bits = der.rfind(b"\x03", 0, len(der) - 60)
+    bits = behind(der, behind(der, head))  # of an element in three parts, where the third begins
+    assert der[bits] == 0x03
     yield "bits left over", der[: bits + 2] + b"\x01" + der[bits + 3 :]
+
+
+def behind(der: bytes, at: int) -> int:
+    """Where the element at a place ends."""
+    if der[at + 1] < 0x80:
+        return at + 2 + der[at + 1]
+    size = der[at + 1] & 0x7F
+    return at + 2 + size + int.from_bytes(der[at + 2 : at + 2 + size], "big")
 
 
 @pytest.mark.parametrize("name", ["snp", "tdx"])

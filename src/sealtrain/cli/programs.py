@@ -73,7 +73,7 @@ def ran(
     Raises:
         SealtrainError: The command's own error.
     """
-    done = subprocess.run(  # noqa: S603  # our own program with our own words
+    process = subprocess.Popen(  # noqa: S603  # our own program with our own words
         [*program(words), "--json"],
         stdout=subprocess.PIPE,
         stderr=None if shown else subprocess.PIPE,
@@ -81,7 +81,13 @@ def ran(
         env=os.environ | dict(variables),
         preexec_fn=end_with_starter(),
     )
-    return answered(str(words[0]), done.returncode, done.stdout)
+    with process:
+        try:
+            printed, _ = process.communicate()
+        except BaseException:
+            end(process, signal.SIGINT)  # killed at once, it would leave a file written in part
+            raise
+    return answered(str(words[0]), process.returncode, printed)
 
 
 def program(words: Sequence[str | Path]) -> list[str]:
