@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from threading import Lock
 from typing import Any, BinaryIO, Final, TypeVar
 
@@ -35,6 +35,7 @@ __all__ = [
     "locked",
     "made_folder",
     "open_regular",
+    "opened_inside",
     "parsing_once",
     "private_file",
     "read_bounded",
@@ -196,24 +197,62 @@ def _without_waiting(path: str, flags: int) -> int:
     return descriptor
 
 
-def open_regular(path: Path) -> int:
+def open_regular(path: Path, *, changed: bool = False) -> int:
     """Descriptor of a file that may come from elsewhere, open for reading.
 
     A pipe is refused without waiting for it.
+
+    Args:
+        path: Of the file.
+        changed: Open it for writing too; it is made where there is none, and a link is refused.
 
     Raises:
         DataInvalid: There is no such file, or it is a pipe, a device or a folder.
     """
     # Systems without a flag have nothing that it would protect from.
-    flags = sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK"))
+    names = ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK", *(("O_NOFOLLOW",) if changed else ()))
+    flags = sum(getattr(os, name, 0) for name in names)
     try:
-        descriptor = os.open(path, os.O_RDONLY | flags)
+        mode = os.O_RDWR | os.O_CREAT if changed else os.O_RDONLY
+        descriptor = os.open(path, mode | flags, 0o644)
     except OSError as error:
         raise DataInvalid(f"cannot read {path}: {error.strerror}", hint="check the path") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise DataInvalid(f"{path} is not a regular file", hint="check the path")
     return descriptor
+
+
+def opened_inside(folder: Path, name: PurePosixPath) -> int:
+    """Descriptor of a regular file below a folder in which somebody else writes, open for reading.
+
+    No link is followed below the folder, and no pipe waited for.
+
+    Args:
+        folder: Itself trusted.
+        name: Relative; no part of it is ``..``.
+
+    Raises:
+        DataInvalid: There is no such file, or a part of its name is a link, or it is a pipe, a
+            device or a folder.
+    """
+    path = folder / name
+    if name.is_absolute() or ".." in name.parts or not name.parts:
+        raise DataInvalid(f"{name} is no name inside a folder", hint="name a file below it")
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    kinds = [os.O_DIRECTORY] * (len(name.parts) - 1) + [os.O_NONBLOCK]
+    try:
+        for part, kind in zip(name.parts, kinds, strict=True):
+            inner = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | kind, dir_fd=held)
+            os.close(held)
+            held = inner
+        if stat.S_ISREG(os.fstat(held).st_mode):
+            return held
+    except OSError as error:
+        os.close(held)
+        raise DataInvalid(f"cannot read {path}: {error.strerror}", hint="check the path") from error
+    os.close(held)
+    raise DataInvalid(f"{path} is not a regular file", hint="check the path")
 
 
 def read_regular(path: Path, max_bytes: int) -> bytes:

@@ -6,16 +6,19 @@ and what it takes from here is believed as little as what a disk holds.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, BinaryIO, Final, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.base.filenames import portable_name
+from sealtrain.base.files import opened_inside
 from sealtrain.base.models import ErrorCode, Hex32, Hex64, StrictModel, load_json
 from sealtrain.consortium.series_block import MAX_MEMBERS
 from sealtrain.errors import (
@@ -194,7 +197,8 @@ class OutputStore:
         for name, pieces in sorted(self._left.files.items()):
             if _STATES_OF_A_RUN.fullmatch(name):
                 self._fetch(name, pieces, out, progress)
-                self._stamps[name] = _stamp(out / name)
+                with _held(out, name) as file:
+                    self._stamps[name] = _stamp(file)
 
     def take_outputs(self, folder: Path, *, progress: Progress = lambda _: None) -> None:
         """Bring manifest and model of a finished run here. Arguments and errors as ``take``."""
@@ -203,6 +207,8 @@ class OutputStore:
                 self._fetch(name, pieces, folder, progress)
 
     def _fetch(self, name: str, pieces: Pieces, folder: Path, progress: Progress) -> None:
+        if (link := (folder / name).parent).is_symlink():
+            raise DataInvalid(f"{link} is a link", hint="name an empty folder of your own")
         try:
             fetch(self._folder, name, pieces, folder / name, progress=progress)
         except DataInvalid as error:
@@ -244,8 +250,8 @@ class OutputStore:
             kept.pop(RUN_MANIFEST, None)
             self._write(state="started", code=None, files=kept)
         for name in changed:
-            self._send(name, out / name, present[name])
-        files = {name: one for name, one in present.items() if self._is_as_sent(name, out / name)}
+            self._send(name, out, present[name])
+        files = {name: one for name, one in present.items() if self._is_as_sent(name, out)}
         self._write(
             run_id=run_id,
             state=state,
@@ -270,34 +276,40 @@ class OutputStore:
     def _present(self, out: Path, *, done: bool) -> dict[str, Pieces]:
         """Whole files of the run's folder that belong into the store; their stamps are kept."""
         found = {}
-        for name, path in _files_in(out, done=done):
+        for name in _names_in(out, done=done):
             try:
-                stamp = _stamp(path)
-                if self._stamps.get(name) != stamp or name not in self._left.files:
-                    if name.endswith(SUFFIX):
-                        verify_ciphertext(path)
-                    found[name] = measured(path)
-                else:
-                    found[name] = self._left.files[name]
-                self._stamps[name] = stamp
+                with _held(out, name) as file:
+                    stamp = _stamp(file)
+                    if self._stamps.get(name) != stamp or name not in self._left.files:
+                        if name.endswith(SUFFIX):
+                            verify_ciphertext(file)
+                            file.seek(0)
+                        found[name] = measured(file)
+                    else:
+                        found[name] = self._left.files[name]
+                    self._stamps[name] = stamp
             except (DataInvalid, SealRefused, OSError):
                 if done:
                     raise
                 # It is being written or was just deleted: the next time shows what became of it.
         return found
 
-    def _is_as_sent(self, name: str, path: Path) -> bool:
+    def _is_as_sent(self, name: str, out: Path) -> bool:
         """Whether a file is still the one that was measured before it was sent."""
         try:
-            return self._stamps.get(name) == _stamp(path)
-        except OSError:
+            with _held(out, name) as file:
+                return self._stamps.get(name) == _stamp(file)
+        except DataInvalid:
             return False
 
-    def _send(self, name: str, path: Path, pieces: Pieces) -> None:
+    def _send(self, name: str, out: Path, pieces: Pieces) -> None:
         try:
-            self._folder.put(name, str(path))
+            with _held(out, name) as file:
+                if self._stamps.get(name) != _stamp(file):
+                    return  # another one since it was measured
+                self._folder.put(name, f"/dev/fd/{file.fileno()}")
         except DataInvalid:
-            if not path.exists():
+            if not (out / name).exists():
                 return  # deleted meanwhile
             raise
         if self._folder.size(name) != pieces.size:
@@ -339,8 +351,8 @@ def _is_named(name: str) -> bool:
         return False
 
 
-def _files_in(out: Path, *, done: bool) -> Iterator[tuple[str, Path]]:
-    """Names and places; of a finished run what it made, of another one what it continues from."""
+def _names_in(out: Path, *, done: bool) -> Iterator[str]:
+    """Of a finished run what it made, of another one what it continues from."""
     if done:
         inside = [out / RUN_MANIFEST, *sorted((out / MODEL_FOLDER).rglob(f"*{SUFFIX}"))]
     else:
@@ -350,11 +362,25 @@ def _files_in(out: Path, *, done: bool) -> Iterator[tuple[str, Path]]:
     for path in inside:
         name = path.relative_to(out).as_posix()
         if _is_named(name):
-            yield name, path
+            yield name
 
 
-def _stamp(path: Path) -> tuple[int, ...]:
+@contextlib.contextmanager
+def _held(out: Path, name: str) -> Iterator[BinaryIO]:
+    """A file of the run's folder, open: what is measured is what is sent.
+
+    Code of a recipe writes in that folder. A link there would have another file of this guest sent,
+    and a pipe would keep its reader for good.
+
+    Raises:
+        DataInvalid: It is gone, or no regular file in folders of its own.
+    """
+    with os.fdopen(opened_inside(out, PurePosixPath(name)), "rb") as file:
+        yield file
+
+
+def _stamp(file: BinaryIO) -> tuple[int, ...]:
     # Not base.files.stamp_of, which differs on every call for a file that has just been written:
     # what has just been sent would be left out of the index.
-    found = path.stat()
+    found = os.fstat(file.fileno())
     return found.st_ino, found.st_size, found.st_mtime_ns

@@ -54,17 +54,22 @@ class Pieces(StrictModel):
             yield start, min(start + PIECE_BYTES, self.size), digest
 
 
-def measured(path: Path) -> Pieces:
+def measured(source: Path | BinaryIO) -> Pieces:
     """Read a file and return what it is.
+
+    Args:
+        source: Its path, or the file at its beginning, which stays open.
 
     Raises:
         DataInvalid: There is no such regular file.
     """
+    if isinstance(source, Path):
+        with os.fdopen(open_regular(source), "rb") as file:
+            return measured(file)
     digests, size = [], 0
-    with os.fdopen(open_regular(path), "rb") as file:
-        while piece := _digest(file, PIECE_BYTES):
-            digests.append(piece[0])
-            size += piece[1]
+    while piece := _digest(source, PIECE_BYTES):
+        digests.append(piece[0])
+        size += piece[1]
     return Pieces(size=size, sha256=tuple(digests))
 
 
@@ -98,7 +103,7 @@ def fetch(
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}{TEMPORARY_SUFFIX}")
-    with part.open("r+b" if part.is_file() else "w+b") as file:
+    with os.fdopen(open_regular(part, changed=True), "r+b") as file:
         for start, end, digest in pieces.spans():
             file.seek(start)
             had = _digest(file, end - start)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from carrying import carries
 from storage_world import Server, serving
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.errors import OutputStoreInvalid, StorageUnreachable
+from sealtrain.errors import OutputStoreInvalid, SealtrainError, StorageUnreachable
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.store import SealedStore
 from sealtrain.storage.outputs import OutputStore, parse_index
@@ -293,3 +295,80 @@ def test_a_store_that_is_away_leaves_its_index_as_it_was(server: Server, tmp_pat
     assert store.index == before
     server.failures = 0
     assert store.leave(tmp_path, run_id=RUN, state="checkpointed").holds_checkpoint(2)
+
+
+@pytest.mark.claim("C134")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes with names")
+def test_what_a_script_puts_in_a_files_place_is_neither_sent_nor_waited_for(
+    server: Server, tmp_path: Path
+) -> None:
+    """A pipe would keep the guest's supervisor for good; a link, send what else the guest holds."""
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    checkpoint(out, 1)
+    checkpoint(elsewhere, 1, b"of another run")
+    for at, place in enumerate(("checkpoints/checkpoint-00000002-0000000002.sealed", TWO)):
+        with contextlib.suppress(FileNotFoundError):
+            (out / place).unlink()
+        if at == 0:
+            os.mkfifo(out / place)
+        else:
+            (out / place).symlink_to(elsewhere / ONE)
+    store = store_at(server)
+    store.leave(out, run_id=RUN, state="checkpointed")
+    assert in_store(server) == {ONE, "journal/journal-00000001.sealed", "index.json"}
+
+    (out / "checkpoints").rename(out / "kept")
+    (out / "checkpoints").symlink_to(elsewhere / "checkpoints")
+    store.leave(out, run_id=RUN, state="checkpointed")
+    assert ONE not in index_at(server)["files"]
+
+
+@pytest.mark.claim("C134")
+def test_a_file_that_is_swapped_after_it_was_measured_is_not_sent(
+    server: Server, tmp_path: Path
+) -> None:
+    """Neither by a link in its place, nor by another file."""
+    out, secret = tmp_path / "out", tmp_path / "ticket.json"
+    checkpoint(out, 1)
+    secret.write_text('{"secret": "of the store"}')
+    folder = server.folder("run")
+    real, sent = folder.forget, []
+
+    def swapping(name: str) -> None:
+        if name == ONE and not sent:
+            sent.append(name)
+            (out / ONE).unlink()
+            (out / ONE).symlink_to(secret)
+        real(name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folder, "forget", swapping)
+        OutputStore(folder, COMPOSE).leave(out, run_id=RUN, state="checkpointed")
+    assert sent == [ONE]
+    assert ONE not in index_at(server)["files"]
+    kept = [path.read_bytes() for path in server.root.rglob("*") if path.is_file()]
+    assert not any(b"of the store" in data for data in kept)
+
+
+@pytest.mark.parametrize("place", [".checkpoint-00000001-0000000010.sealed.tmp", "checkpoints"])
+def test_what_is_brought_back_is_written_through_no_link(
+    server: Server, tmp_path: Path, place: str
+) -> None:
+    checkpoint(tmp_path / "out", 1)
+    store_at(server).leave(tmp_path / "out", run_id=RUN, state="checkpointed")
+    again, elsewhere = tmp_path / "again", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    again.mkdir()
+    if place == "checkpoints":
+        (again / place).symlink_to(elsewhere)
+    else:
+        (again / "checkpoints").mkdir()
+        (elsewhere / "kept").write_text("kept")
+        (again / "checkpoints" / place).symlink_to(elsewhere / "kept")
+    store = OutputStore(server.folder("run"), COMPOSE)
+    store.read()
+    with pytest.raises(SealtrainError):
+        store.take(again)
+    assert [path.read_text() for path in elsewhere.iterdir()] == (
+        [] if place == "checkpoints" else ["kept"]
+    )
