@@ -87,8 +87,9 @@ class SimulatedPki:
             self._pck_key,
             ca,
             self._ca_key,
-            extension=_platform_extension(
-                self._octets("ppid", 16) if ppid is None else ppid, fmspc
+            extension=(
+                _SGX,
+                _platform_extension(self._octets("ppid", 16) if ppid is None else ppid, fmspc),
             ),
         )
         self._tcb = _certificate("SIMULATED SGX TCB Signing", self._tcb_key, root, self._root_key)
@@ -235,6 +236,22 @@ class SimulatedPki:
         signature += struct.pack("<HI", 6, len(certified)) + certified
         return header + body + struct.pack("<I", len(signature)) + signature
 
+    def tpm_key(
+        self, oid: str, machine: bytes
+    ) -> tuple[ec.EllipticCurvePrivateKey, tuple[bytes, ...]]:
+        """The attestation key of this platform's vTPM, and its certificates up to the root.
+
+        Args:
+            oid: The extension that names the machine.
+            machine: Its value, DER.
+        """
+        root, ca = "SIMULATED SGX Root CA", "SIMULATED EK/AK CA Intermediate"
+        ca_key, key = self._key("tpm-ca"), self._key("tpm-ak")
+        issuer = _certificate(ca, ca_key, root, self._root_key, authority=True)
+        leaf = _certificate("SIMULATED vTPM", key, ca, ca_key, extension=(oid, machine))
+        chain = (leaf, issuer, self._root)
+        return key, tuple(one.public_bytes(Encoding.DER) for one in chain)
+
     def _octets(self, label: str, length: int) -> bytes:
         return octets(self._seed, "pki", label, length)
 
@@ -270,7 +287,7 @@ def _certificate(
     issuer_key: ec.EllipticCurvePrivateKey,
     *,
     authority: bool = False,
-    extension: bytes | None = None,
+    extension: tuple[str, bytes] | None = None,
 ) -> x509.Certificate:
     serial = int.from_bytes(hashlib.sha256(name.encode("ascii")).digest()[:8], "big") >> 1 | 1
     usage = x509.KeyUsage(
@@ -297,8 +314,9 @@ def _certificate(
         )
     )
     if extension is not None:
+        oid, value = extension
         builder = builder.add_extension(
-            x509.UnrecognizedExtension(ObjectIdentifier(_SGX), extension), critical=False
+            x509.UnrecognizedExtension(ObjectIdentifier(oid), value), critical=False
         )
     return builder.sign(issuer_key, hashes.SHA256(), ecdsa_deterministic=True)
 

@@ -26,6 +26,7 @@ from sealtrain.errors import (
 )
 
 __all__ = [
+    "GOOGLE_EKAK_ROOT_SHA256",
     "INTEL_ROOT_SHA256",
     "SIMULATED_LABEL",
     "X509_ERRORS",
@@ -40,6 +41,9 @@ __all__ = [
 INTEL_ROOT_SHA256 = "44a0196b2b99f889b8e149e95b807a350e7424964399e885a7cbb8ccfab674d3"
 """SHA-256 of the Intel SGX Root CA certificate (DER). The library holds the certificate itself;
 this names a foreign root before any signature is looked at."""
+GOOGLE_EKAK_ROOT_SHA256 = "594759594b9b61524f6c8ef668f7177f7b9066bc0674f2f49fe9e052be78beb2"
+"""SHA-256 of Google's root of vTPM keys (DER), CN=EK/AK CA Root, 2022 to 2122. dstack and vaportpm
+publish the same file."""
 
 _PEM = re.compile(
     rb"-----BEGIN CERTIFICATE-----\n([A-Za-z0-9+/=\n]+)\n-----END CERTIFICATE-----(?:\n|\Z)"
