@@ -29,7 +29,15 @@ from sealtrain.base.clock import Clock
 from sealtrain.errors import DataInvalid, EvidenceMalformed
 from sealtrain_simulator.seeds import key_of, octets
 
-__all__ = ["FAULTS", "FAULT_MEANINGS", "SimulatedNitroPki", "SimulatedNsm", "simulated_image"]
+__all__ = [
+    "FAULTS",
+    "FAULT_MEANINGS",
+    "Issued",
+    "SimulatedNitroPki",
+    "SimulatedNsm",
+    "signed_document",
+    "simulated_image",
+]
 
 FAULT_MEANINGS = {
     "debug-pcrs": "debug mode: the image's registers are zero (debug-guest)",
@@ -60,7 +68,7 @@ _ROOT_DATES = (1_577_836_800, 2_524_521_600)  # 2020 to 2050
 
 
 @dataclass(frozen=True, slots=True)
-class _Issued:
+class Issued:
     """Issuers from the root down, the leaf under them, and the leaf's key."""
 
     cabundle: list[bytes]
@@ -84,9 +92,9 @@ class SimulatedNitroPki:
             (_ROOT_NAME, self._root_key), (_ROOT_NAME, self._root_key), _ROOT_DATES, path=None
         )
 
-    def issue(self, module_id: str, start: int) -> _Issued:
+    def issue(self, module_id: str, start: int) -> Issued:
         """A chain of five for a module whose leaf lives three hours from ``start``."""
-        parent = module_id.partition("-enc")[0]
+        parent = module_id.rpartition("-")[0]
         ladder = (
             ("region.us-east-1", 2, 21 * DAY),
             ("zonal.us-east-1", 1, 7 * DAY),
@@ -100,7 +108,7 @@ class SimulatedNitroPki:
         key = self._key(module_id)
         subject = (f"SIMULATED {module_id}.us-east-1.aws", key)
         leaf = _certificate(subject, issuer, (start, start + 3 * HOUR), path=None, leaf=True)
-        return _Issued(bundle, leaf, key)
+        return Issued(bundle, leaf, key)
 
     def foreign(self) -> SimulatedNitroPki:
         """Another vendor of the same name, which is not trusted."""
@@ -196,28 +204,52 @@ class SimulatedNsm:
         )
         # A leaf that lives at the verification time, also where the document says it is old.
         start = now - 4 * HOUR if self._fault == "expired-leaf" else now - 1
-        chain = self._pki.issue(self.module_id, start)
-        payload = encode(
+        return signed_document(
+            self._pki.issue(self.module_id, start),
             {
                 "module_id": self.module_id,
                 "digest": "SHA384",
                 "timestamp": made * 1000,
                 "pcrs": {index: self._pcrs[index] for index in sorted(self._locked)},
-                "certificate": chain.leaf,
-                "cabundle": chain.cabundle,
-                "public_key": fields.get("public_key"),
-                "user_data": fields.get("user_data"),
-                "nonce": fields.get("nonce"),
-            }
+            },
+            fields,
+            broken=self._fault == "bad-signature",
         )
-        protected = encode({1: -35})
-        r, s = decode_dss_signature(
-            chain.key.sign(encode(["Signature1", protected, b"", payload]), _ECDSA)
-        )
-        if self._fault == "bad-signature":
-            s ^= 1
-        signature = r.to_bytes(PCR_BYTES, "big") + s.to_bytes(PCR_BYTES, "big")
-        return encode([protected, {}, payload, signature])
+
+
+def signed_document(
+    chain: Issued,
+    named: Mapping[str, Any],
+    fields: Mapping[str, bytes | None],
+    *,
+    broken: bool = False,
+) -> bytes:
+    """A document of an enclave's module or of a NitroTPM (COSE_Sign1).
+
+    Args:
+        chain: Signs, and comes along.
+        named: Fields that the module fills in.
+        fields: Fields that the caller asked for.
+        broken: Alter one bit of the signature.
+    """
+    payload = encode(
+        {
+            **named,
+            "certificate": chain.leaf,
+            "cabundle": chain.cabundle,
+            "public_key": fields.get("public_key"),
+            "user_data": fields.get("user_data"),
+            "nonce": fields.get("nonce"),
+        }
+    )
+    protected = encode({1: -35})
+    r, s = decode_dss_signature(
+        chain.key.sign(encode(["Signature1", protected, b"", payload]), _ECDSA)
+    )
+    if broken:
+        s ^= 1
+    signature = r.to_bytes(PCR_BYTES, "big") + s.to_bytes(PCR_BYTES, "big")
+    return encode([protected, {}, payload, signature])
 
 
 class _RefusedError(Exception):

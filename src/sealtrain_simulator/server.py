@@ -13,6 +13,7 @@ import socket as sockets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from sealtrain.base.extras import extra_missing
 from sealtrain.base.files import read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.errors import AlreadyExists, DataInvalid, LockInvalid, UsageError
+from sealtrain_simulator.cloud_guests import agent_fault, cloud_driver
 from sealtrain_simulator.devices import devices_of
 from sealtrain_simulator.guest import SimulatedGuest
 from sealtrain_simulator.machine import Machine
@@ -240,14 +242,18 @@ def _guest(compose: Path, state: Path, clock: Clock, machine: Machine) -> Simula
     except DataInvalid as error:
         raise LockInvalid(error.message, check="app-compose.json", hint=error.hint) from error
     opened = ensure(Path(state), clock(), machine=machine)
-    return SimulatedGuest(
+    guest = SimulatedGuest(
         opened.pki,
         opened.seed,
         document,
         devices=devices_of(machine, opened, document, clock=clock),
         emit_events=machine.emit_events,
-        fault=machine.cpu_fault if machine.tee == "dstack" else None,
+        fault=agent_fault(machine),
     )
+    attest = cloud_driver(machine, opened, guest, clock=clock)
+    if attest is not None:
+        guest.devices = replace(guest.devices, attest=attest)
+    return guest
 
 
 async def _serve(

@@ -19,6 +19,7 @@ from sealtrain.base.encoding import from_hex
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import AlreadyExists, DataInvalid, KeyFileInvalid
+from sealtrain_simulator.faults import FAULTS
 from sealtrain_simulator.gpu import SimulatedGpus
 from sealtrain_simulator.machine import Machine
 from sealtrain_simulator.nitro import SimulatedNitroPki
@@ -78,6 +79,7 @@ class SimulatorState:
         root = {
             "nitro": lambda: self.nitro.root_der,
             "snp": lambda: self.snp().root_der,
+            "dstack-aws-nitro-tpm": lambda: self.nitro.root_der,
         }.get(machine.tee, self.root_path.read_bytes)()
         return insecure_simulator_policy(
             root, tee=machine.tee, gpu=None if gpus is None else gpus.policy()
@@ -105,6 +107,7 @@ def ensure(
         DataInvalid: Numbers of accelerators that do not go together.
     """
     fault = machine.cpu_fault if machine.tee in DCAP_TEES else None
+    fault = fault if fault in FAULTS else None  # the others are lies of a vTPM
     folder = Path(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / "seed"

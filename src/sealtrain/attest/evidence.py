@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.parse import GpuEvidence
-from sealtrain.attest.registry import TEES
+from sealtrain.attest.registry import TEES, tee_of
 from sealtrain.attest.statement import (
     MAX_COMPOSE_CHARS,
     MAX_EVIDENCE_BYTES,
@@ -77,7 +77,7 @@ class Evidence(Document):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.platform not in (self.cpu.tee, "simulator"):
+        if self.platform not in (tee_of(self.cpu.tee).platform, "simulator"):
             raise ValueError("platform is neither the TEE of the evidence nor a simulator")
         if self.collateral is not None and self.cpu.tee not in DCAP_TEES:
             raise ValueError("this TEE has no DCAP collateral")

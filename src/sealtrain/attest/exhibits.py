@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from sealtrain.attest.bundle import MAX_BUNDLE_BYTES, Bundle
 from sealtrain.attest.dstack.exhibit import DstackQuote
-from sealtrain.attest.dstack.parse import log_entries, parse_attestation, parse_event_log
+from sealtrain.attest.dstack.parse import log_entries, parse_event_log, parse_statement
 from sealtrain.attest.dstack.ratls import carries_evidence, evidence_of_certificate
 from sealtrain.attest.evidence import MAX_EVIDENCE_VALUES, Collateral, Evidence
 from sealtrain.attest.foreign import foreign_form, foreign_json
@@ -42,6 +42,10 @@ from sealtrain.attest.forms import (
     RemoteVerdictFile,
     RevocationList,
 )
+from sealtrain.attest.gcp.collect import tpm_shown
+from sealtrain.attest.gcp.exhibit import GcpStatement
+from sealtrain.attest.nitro.parse import NITRO_TPM, parse_document
+from sealtrain.attest.nitrotpm.exhibit import NitroTpmStatement
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.parse import GpuEvidence, from_nvat
 from sealtrain.attest.nvidia.spdm import canonical_report
@@ -206,9 +210,17 @@ def _attestation(data: bytes) -> Exhibit | None:
 
 
 def _attested(data: bytes) -> Exhibit:
-    quote, log, config, _ = parse_attestation(data)
-    parsed = parse_quote(canonical_quote(quote))
-    return DstackQuote(raw=data, quote=parsed, log=log, vm_config=config)
+    found = parse_statement(data)
+    if found.kind == "aws-nitro-tpm":
+        document = parse_document(found.statement, NITRO_TPM)
+        return NitroTpmStatement(raw=data, document=document, log=found.log, vm_config=found.config)
+    parsed = parse_quote(canonical_quote(found.statement))
+    if found.tpm_quote is not None:
+        shown = tpm_shown(found.tpm_quote, ())
+        return GcpStatement(
+            raw=data, quote=parsed, log=found.log, vm_config=found.config, tpm=shown
+        )
+    return DstackQuote(raw=data, quote=parsed, log=found.log, vm_config=found.config)
 
 
 def _verdict(data: bytes, value: Any) -> Exhibit:

@@ -307,7 +307,12 @@ def _collateral(
     from sealtrain.attest.tdx.collect import CollateralSource
 
     source = CollateralSource(uri)
-    return source.services, lambda shown: source.of(from_base64(str(shown["quote"])))
+
+    def carried(shown: Shown) -> Collateral | None:
+        # An agent of dstack's also runs where no quote of TDX is made.
+        return source.of(from_base64(str(shown["quote"]))) if shown["tee"] in DCAP_TEES else None
+
+    return source.services, carried
 
 
 def _device(tee: str, rest: str) -> tuple[Callable[[bytes], Shown], Path, Path]:

@@ -11,12 +11,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Literal, Union
 
 from pydantic import Field, model_validator
 
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
-from sealtrain.attest.registry import TEES
+from sealtrain.attest.registry import TEES, tee_of
 from sealtrain.attest.roots import SimulatorRoot
 from sealtrain.attest.statement import GuestPolicy
 from sealtrain.base.canonical import JsonValue
@@ -29,8 +29,6 @@ from sealtrain.errors import DataInvalid, TrustInvalid
 __all__ = ["AppraisalPolicy", "CpuPolicy", "load_policy", "policy_from_dict"]
 
 MAX_POLICY_BYTES = 256 << 10
-
-_VENDOR: Final = {tee.name: tee.vendor for tee in TEES}
 
 if TYPE_CHECKING:
     CpuPolicy = GuestPolicy
@@ -68,10 +66,11 @@ class AppraisalPolicy(StrictModel):
                 "its vendor's root"
             )
         if not simulated:
-            if self.platform != self.cpu.tee:
+            tee = tee_of(self.cpu.tee)
+            if self.platform != tee.platform:
                 raise ValueError("cpu holds the rules of another TEE than platform names")
-            if self.root != _VENDOR[self.platform]:
-                raise ValueError(f"the root of {self.platform} is {_VENDOR[self.platform]}")
+            if self.root != tee.vendor:
+                raise ValueError(f"the root of {tee.name} is {tee.vendor}")
         if isinstance(self.gpu, NvidiaPolicy) and simulated != isinstance(
             self.gpu.root, SimulatorRoot
         ):

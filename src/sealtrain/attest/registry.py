@@ -1,6 +1,6 @@
 """The table of TEEs. Another one is a folder with a ``tee.py``, and a line here.
 
-Its name is also one of ``base.platforms.Platform``.
+Its name is also one of ``base.platforms.Platform``, or ``Tee.of`` names the one that shows it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ _FOLDERS: Final = (
     "sealtrain.attest.tdx",
     "sealtrain.attest.nitro",
     "sealtrain.attest.snp",
+    "sealtrain.attest.gcp",
+    "sealtrain.attest.nitrotpm",
 )
 
 TEES: Final[tuple[Tee, ...]] = tuple(import_module(f"{folder}.tee").TEE for folder in _FOLDERS)

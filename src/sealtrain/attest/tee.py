@@ -115,6 +115,7 @@ class Verifier(Generic[E, P, S]):
         collect: Device, 64 bytes, options of the address → evidence; there with ``Tee.device``.
         ask_agent: A ``DstackClient`` of the guest's socket, 64 bytes → evidence; ``None`` asks a
             simulated driver.
+        of_agent: An ``AgentStatement`` of dstack's agent → evidence, where ``Tee.of`` is dstack.
     """
 
     checks: Callable[[S, P, int], tuple[Check, ...]]
@@ -126,6 +127,7 @@ class Verifier(Generic[E, P, S]):
     recognise: Callable[[bytes], Exhibit | None] = field(default=lambda data: None)
     collect: Callable[[Path, bytes, Mapping[str, str]], Shown] | None = None
     ask_agent: Callable[[Any, bytes], Shown] | None = None
+    of_agent: Callable[[Any], Shown] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +135,7 @@ class Tee:
     """One TEE.
 
     Attributes:
-        name: As ``base.platforms.Platform`` has it.
+        name: As ``base.platforms.Platform`` has it, or a kind of evidence of one of those.
         vendor: Whose hardware a policy trusts, in the policy's word.
         vendor_root: The vendor's root in words.
         evidence: Form of its evidence.
@@ -145,6 +147,8 @@ class Tee:
         comments: Field of the rules → its comment in a preset.
         presets: Name → whole policy.
         simulated: Rules that accept every simulated guest.
+        of: The platform whose agent shows it, where that has another name.
+        folder: Its folder, where that has another name.
     """
 
     name: str
@@ -159,11 +163,18 @@ class Tee:
     simulated: Mapping[str, Any]
     dcap: bool = False
     device: Device | None = None
+    of: str | None = None
+    folder: str | None = None
+
+    @property
+    def platform(self) -> str:
+        """What its evidence is offered as where no simulator stands behind it."""
+        return self.of or self.name
 
     @property
     def verifier(self) -> Verifier[Any, Any, Any]:
         """``VERIFIER`` of its ``exhibit.py``."""
         found: Verifier[Any, Any, Any] = import_module(
-            f"sealtrain.attest.{self.name}.exhibit"
+            f"sealtrain.attest.{self.folder or self.name}.exhibit"
         ).VERIFIER
         return found

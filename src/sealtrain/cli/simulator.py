@@ -23,7 +23,13 @@ __all__ = ["MachineOptions", "faults", "serve"]
 State = Annotated[
     Path, typer.Option("--simulator", help="Folder with the simulated root of trust.")
 ]
-Tee = Annotated[str, typer.Option(help="What to play: dstack (on TDX), tdx, nitro or snp.")]
+Tee = Annotated[
+    str,
+    typer.Option(
+        help="What to play: dstack (on TDX), tdx, nitro, snp, dstack-gcp-tdx (dstack on Google "
+        "Cloud) or dstack-aws-nitro-tpm (dstack on EC2)."
+    ),
+]
 Gpus = Annotated[int, typer.Option(min=0, max=32, help="Simulated GPUs of the machine.")]
 Switches = Annotated[int, typer.Option(min=0, max=32, help="NVSwitches beside the GPUs.")]
 

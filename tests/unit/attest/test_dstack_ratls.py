@@ -236,6 +236,14 @@ def scale(guest: SimulatedGuest, **changed: Any) -> bytes:
     } | changed
     log = parts["events"]
     runtime = [entry for entry in log if entry["imr"] == 3]
+    google = vector(b"") * 2 + compact(0) + vector(b"") + b"\1" + compact(0)
+    if parts["variant"] == 4:
+        return b"".join(
+            (
+                b"\0\4" + vector(b"document") + compact(1),
+                vector(b"app-id") + vector(b"\x0a") + bytes(64) + vector(parts["config"]),
+            )
+        )
     return b"".join(
         (
             bytes([0, parts["variant"]]),
@@ -248,6 +256,7 @@ def scale(guest: SimulatedGuest, **changed: Any) -> bytes:
                 + vector(bytes.fromhex(entry["event_payload"]))
                 for entry in log
             ),
+            google if parts["variant"] == 1 else b"",
             compact(len(runtime)),
             *(
                 vector(entry["event"].encode()) + vector(bytes.fromhex(entry["event_payload"]))

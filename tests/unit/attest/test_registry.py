@@ -18,7 +18,9 @@ from sealtrain.errors import UsageError
 
 
 def test_the_table_and_the_vocabulary_name_the_same_tees() -> None:
-    assert [*(tee.name for tee in TEES), "simulator"] == list(get_args(Platform))
+    offered = dict.fromkeys(tee.platform for tee in TEES)
+    assert [*offered, "simulator"] == list(get_args(Platform))
+    assert all(tee.of is None or tee_of(tee.of).of is None for tee in TEES)
     assert PLATFORMS.split(" or ")[1] == "simulator"
     assert either(["a"]) == "a"
 
@@ -36,7 +38,8 @@ def test_a_descriptor_is_of_one_tee(tee: Tee) -> None:
     assert found.policy.model_validate_json(json.dumps(dict(found.simulated)))
     assert (found.device is None) == (found.verifier.collect is None)
     for name in found.presets:
-        assert preset(name).platform == found.name
+        assert preset(name).platform == found.platform
+        assert preset(name).root == found.vendor
     assert all(len(digest) == 64 for digest in found.verifier.pinned_roots)
 
 

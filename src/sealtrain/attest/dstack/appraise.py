@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from sealtrain.attest.claims import Check, among, equal
-from sealtrain.attest.dstack.policy import DstackPolicy
+from sealtrain.attest.dstack.policy import AgentPolicy
 from sealtrain.attest.dstack.verify import LOG, MeasuredGuest, MeasuredQuote
 from sealtrain.attest.tdx import appraise as tdx
 from sealtrain.errors import KeyProviderMismatch, MeasurementMismatch
@@ -13,14 +13,14 @@ from sealtrain.errors import KeyProviderMismatch, MeasurementMismatch
 __all__ = ["checks_of", "eat", "measured_checks"]
 
 
-def checks_of(signed: MeasuredQuote, policy: DstackPolicy, now: int) -> tuple[Check, ...]:
+def checks_of(signed: MeasuredQuote, policy: AgentPolicy, now: int) -> tuple[Check, ...]:
     """What a dstack guest is compared with, not compared yet: its quote, then its measurements."""
     measured = signed.measured
     quoted = tdx.checks_of(signed, policy, now, logged=measured.firmware_logged)
     return (*quoted, *measured_checks(measured, policy))
 
 
-def measured_checks(measured: MeasuredGuest, policy: DstackPolicy) -> tuple[Check, ...]:
+def measured_checks(measured: MeasuredGuest, policy: AgentPolicy) -> tuple[Check, ...]:
     """The comparisons of what the guest measured, not made yet."""
     return (
         partial(

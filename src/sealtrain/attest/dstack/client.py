@@ -13,7 +13,12 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from sealtrain.attest.dstack.parse import parse_attestation, parse_event_log
+from sealtrain.attest.dstack.parse import (
+    AgentStatement,
+    parse_attestation,
+    parse_event_log,
+    parse_statement,
+)
 from sealtrain.attest.report_data import REPORT_DATA_BYTES
 from sealtrain.attest.statement import LogEntry
 from sealtrain.base.canonical import canonical_json, parse_json
@@ -181,6 +186,27 @@ class DstackClient:
             raise EvidenceMalformed("guest API answered with a malformed vm_config")
         log = parse_event_log(_text(answer, "event_log"))
         return GuestQuote(_octets(answer.get("quote")), log, config)
+
+    def get_statement(self, report_data: bytes) -> AgentStatement | None:
+        """Ask for whatever statement this machine makes over 64 bytes.
+
+        Returns:
+            The statement; ``None`` where the agent is of generation v0, which knows TDX only.
+
+        Raises:
+            GuestApiUnreachable: No answer, or the agent refuses.
+            EvidenceMalformed: ``report_data`` is not 64 bytes, or the answer is not what the API
+                promises.
+            PlatformMismatch: The statement of a platform that is not read here.
+        """
+        if len(report_data) != REPORT_DATA_BYTES:
+            raise EvidenceMalformed(
+                "report data has the wrong length", got=len(report_data), expected=64
+            )
+        if self.api != "v1":
+            return None
+        answer = self.call("/v1/Attest", {"report_data": report_data.hex()})
+        return parse_statement(_octets(answer.get("attestation")))
 
     def emit_event(self, event: str, payload: bytes) -> bool:
         """Measure an event of the app into run-time register 3, where the guest still can.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from sealtrain.attest.bundle import Beside
 from sealtrain.attest.claims import Claim, Group, single, unlooked
 from sealtrain.attest.dstack import appraise as dstack
 from sealtrain.attest.dstack.client import DstackClient
-from sealtrain.attest.dstack.policy import DstackPolicy
+from sealtrain.attest.dstack.policy import AgentPolicy, DstackPolicy
 from sealtrain.attest.dstack.tee import DstackEvidence
 from sealtrain.attest.dstack.verify import (
     LOG,
@@ -31,16 +32,17 @@ from sealtrain.attest.part import (
     raising,
     report_data_group,
 )
+from sealtrain.attest.registry import tee_of
 from sealtrain.attest.statement import Collateral, LogEntry
 from sealtrain.attest.tdx import appraise as tdx
 from sealtrain.attest.tdx.exhibit import PINNED_ROOTS, quote_fields, signed_quote, vouched_quote
 from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
-from sealtrain.attest.tdx.verify import QUOTE
+from sealtrain.attest.tdx.verify import QUOTE, VerifiedQuote
 from sealtrain.attest.tee import Shown, Verifier
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import EvidenceRefused
 
-__all__ = ["VERIFIER", "DstackQuote", "log_fields"]
+__all__ = ["VERIFIER", "Companion", "DstackQuote", "agent_fields", "agent_part", "log_fields"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,26 +58,58 @@ class DstackQuote(Statement):
 
     def part(self, beside: Beside, at: Situation) -> Part:
         """The quote's signature under collateral, the log's replay, then their lines."""
-        return _part(self.quote.raw, self.log, beside.collateral, at)
+        return agent_part(self.quote.raw, self.log, beside.collateral, at)
 
     def fields(self, beside: Beside) -> list[Field]:
         """Of quote, log and the host's statement."""
-        return _fields(self.quote, self.log, self.vm_config)
+        return agent_fields(self.quote, self.log, self.vm_config)
 
     def root(self, beside: Beside) -> bytes:
         """As the quote carries it."""
         return self.quote.root_der
 
 
-def _part(
-    raw: bytes, log: tuple[LogEntry, ...], collateral: Collateral | None, at: Situation
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Companion:
+    """A second statement about the same guest, whose signature leads to a root as well.
+
+    Attributes:
+        bound: That it is of this quote and log; compared before anything is said of the guest.
+        lines: What the policy asks of it.
+        joined: Both statements as one.
+    """
+
+    bound: tuple[Group, ...]
+    lines: tuple[Group, ...]
+    joined: Callable[[VerifiedQuote, MeasuredGuest], MeasuredQuote]
+
+
+def agent_part(
+    raw: bytes,
+    log: tuple[LogEntry, ...],
+    collateral: Collateral | None,
+    at: Situation,
+    *,
+    policy: type[AgentPolicy] = DstackPolicy,
+    second: Callable[[Situation], Companion] | None = None,
 ) -> Part:
-    """A TDX quote and the event log that replays to its registers."""
+    """A TDX quote and the event log that replays to its registers.
+
+    Args:
+        raw: The quote.
+        log: The event log.
+        collateral: Intel's data about the platform.
+        at: Policy, time, conversation.
+        policy: The rules that this kind of guest is compared with.
+        second: Leads a second statement to its root, where the kind has one; raises
+            ``EvidenceRefused`` where it does not hold.
+    """
 
     def verify() -> Vouched:
         rules = None if at.policy is None else at.policy.cpu
-        own = rules if isinstance(rules, DstackPolicy) else None
+        own = rules if isinstance(rules, policy) else None
         signed = signed_quote(raw, collateral, own, at)
+        companion = None if second is None else second(at)
         names = tdx.eat(signed)
         groups: list[Group] = []
         if own is not None:
@@ -83,6 +117,9 @@ def _part(
             groups += map(single, tdx.checks_of(signed, own, at.now, logged=logged))
         bound: list[Group] = []
         replayed = groups if at.shown_compose is None else bound
+        if companion is not None:
+            replayed += companion.bound
+            groups += companion.lines
         guest = None
         try:
             measured = replay_log(log, signed.quote.rtmr, signed.quote.mr_config_id)
@@ -96,7 +133,9 @@ def _part(
             names |= {} if image is None else {"swversion": image}
             guest = guest_of(
                 at,
-                MeasuredQuote.of(signed, measured),
+                MeasuredQuote.of(signed, measured)
+                if companion is None
+                else companion.joined(signed, measured),
                 signed.report_data,
                 app_id=measured.app_id,
                 instance_id=measured.instance_id,
@@ -113,7 +152,7 @@ def _replays() -> tuple[Claim, ...]:
     return (Claim(name=LOG, got=said, expected=said, source=QUOTE, outcome="equal"),)
 
 
-def _measured(measured: MeasuredGuest, rules: DstackPolicy | None, at: Situation) -> list[Group]:
+def _measured(measured: MeasuredGuest, rules: AgentPolicy | None, at: Situation) -> list[Group]:
     groups: list[Group] = []
     if rules is not None:
         groups += map(single, dstack.measured_checks(measured, rules))
@@ -145,7 +184,8 @@ def log_fields(log: tuple[LogEntry, ...], part: str = CPU) -> list[Field]:
     return found
 
 
-def _fields(quote: TdxQuote, log: tuple[LogEntry, ...], config: str | None) -> list[Field]:
+def agent_fields(quote: TdxQuote, log: tuple[LogEntry, ...], config: str | None) -> list[Field]:
+    """Of quote, log and the host's statement."""
     return [*quote_fields(quote), *log_fields(log), *_host_fields(config)]
 
 
@@ -173,11 +213,11 @@ _EVENTS = {
 
 
 def _own_part(evidence: DstackEvidence, beside: Beside, at: Situation) -> Part:
-    return _part(evidence.quote_bytes, evidence.event_log, beside.collateral, at)
+    return agent_part(evidence.quote_bytes, evidence.event_log, beside.collateral, at)
 
 
 def _own_fields(evidence: DstackEvidence) -> list[Field]:
-    return _fields(parse_quote(evidence.quote_bytes), evidence.event_log, evidence.vm_config)
+    return agent_fields(parse_quote(evidence.quote_bytes), evidence.event_log, evidence.vm_config)
 
 
 def _show(place: Path, report_data: bytes) -> tuple[DstackQuote, Beside]:
@@ -190,12 +230,24 @@ def _show(place: Path, report_data: bytes) -> tuple[DstackQuote, Beside]:
 
 
 def _ask_agent(client: DstackClient, report_data: bytes) -> Shown:
+    """Evidence in the form of whichever kind of machine the agent runs on."""
+    found = client.get_statement(report_data)
+    if found is not None and found.kind != "tdx":
+        shown = tee_of(f"dstack-{found.kind}").verifier.of_agent
+        if shown is not None:
+            return shown(found)
+    if found is not None:
+        return _shown(found.statement, found.log, found.config)
     answer = client.get_quote(report_data)
+    return _shown(answer.quote, answer.event_log, answer.vm_config)
+
+
+def _shown(quote: bytes, log: tuple[LogEntry, ...], config: str | None) -> Shown:
     return {
         "tee": "dstack",
-        "quote": to_base64(canonical_quote(answer.quote)),
-        "event_log": [entry.to_dict() for entry in answer.event_log],
-        "vm_config": answer.vm_config,
+        "quote": to_base64(canonical_quote(quote)),
+        "event_log": [entry.to_dict() for entry in log],
+        "vm_config": config,
     }
 
 

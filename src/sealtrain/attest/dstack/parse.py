@@ -8,7 +8,8 @@ give equal logs.
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from sealtrain.attest.dstack.msgpack import unpack
 from sealtrain.attest.dstack.scale import unpack_attestation
@@ -19,27 +20,59 @@ from sealtrain.errors import DataInvalid, EvidenceMalformed, PlatformMismatch
 
 __all__ = [
     "RUNTIME_EVENT",
+    "AgentStatement",
     "log_entries",
+    "octets_of",
     "parse_attestation",
     "parse_event_log",
+    "parse_statement",
     "runtime_digest",
+    "runtime_preimage",
 ]
 
+Kind = Literal["tdx", "gcp-tdx", "aws-nitro-tpm"]
 RUNTIME_EVENT = 0x08000001
 """Event type of every dstack run-time event."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentStatement:
+    """What dstack's agent hands out; nothing of it is trusted.
+
+    Attributes:
+        kind: dstack's word for the machine.
+        statement: TDX quote, or the NitroTPM's document.
+        log: Run-time events.
+        config: The host's statement about the machine.
+        report_data: What the agent says it asked the machine to sign.
+        tpm_quote: The vTPM's quote with what came along, on Google Cloud.
+    """
+
+    kind: Kind
+    statement: bytes
+    log: tuple[LogEntry, ...]
+    config: str
+    report_data: bytes
+    tpm_quote: dict[str, Any] | None
 
 
 def runtime_digest(name: str, payload: bytes, version: int) -> bytes:
     """SHA-384 a run-time event extends register 3 with.
 
-    Version 1 hashes ``le32(type) ":" name ":" payload``; version 2 the canonical JSON of name,
-    payload (hex) and type.
+    The same bytes are hashed for registers of other banks.
+    """
+    return hashlib.sha384(runtime_preimage(name, payload, version)).digest()
+
+
+def runtime_preimage(name: str, payload: bytes, version: int) -> bytes:
+    """What is hashed of a run-time event.
+
+    Version 1 is ``le32(type) ":" name ":" payload``; version 2 the canonical JSON of name, payload
+    (hex) and type.
     """
     if version == 2:
-        preimage = canonical_json({"name": name, "payload": payload.hex(), "type": RUNTIME_EVENT})
-    else:
-        preimage = b":".join((RUNTIME_EVENT.to_bytes(4, "little"), name.encode("utf-8"), payload))
-    return hashlib.sha384(preimage).digest()
+        return canonical_json({"name": name, "payload": payload.hex(), "type": RUNTIME_EVENT})
+    return b":".join((RUNTIME_EVENT.to_bytes(4, "little"), name.encode("utf-8"), payload))
 
 
 def parse_event_log(text: str) -> tuple[LogEntry, ...]:
@@ -73,41 +106,107 @@ def log_entries(value: Any) -> tuple[LogEntry, ...]:
 
 
 def parse_attestation(blob: bytes) -> tuple[bytes, tuple[LogEntry, ...], str, bytes]:
-    """Quote, run-time log, host configuration and report data of a versioned attestation.
+    """Quote, run-time log, host configuration and report data of a TDX guest's attestation.
+
+    Raises:
+        EvidenceMalformed: Not such a blob.
+        PlatformMismatch: Of a platform that is not TDX.
+    """
+    found = parse_statement(blob)
+    if found.kind not in ("tdx", "gcp-tdx"):
+        raise _other_platform(found.kind)
+    return found.statement, found.log, found.config, found.report_data
+
+
+def parse_statement(blob: bytes) -> AgentStatement:
+    """The statement of a versioned attestation, of whichever kind of machine.
 
     Version 0 is SCALE and begins with a zero byte, version 1 is MessagePack. Firmware events are
     dropped: guests strip most of them, and the quote itself carries the registers they led to.
 
     Raises:
         EvidenceMalformed: Not such a blob.
-        PlatformMismatch: Of a platform that is not TDX.
+        PlatformMismatch: Of a platform whose statement is not read here.
     """
     if blob.startswith(b"\0"):
         parts = unpack_attestation(blob)
+        if parts["kind"] == "aws-nitro-tpm":
+            return AgentStatement(
+                kind="aws-nitro-tpm",
+                statement=parts["document"],
+                log=_runtime_log(parts["runtime_events"]),
+                config=parts["config"],
+                report_data=parts["report_data"],
+                tpm_quote=None,
+            )
         runtime = [entry for entry in parts["event_log"] if entry["imr"] == 3]
-        return parts["quote"], log_entries(runtime), parts["config"], parts["report_data"]
+        return AgentStatement(
+            kind=parts["kind"],
+            statement=parts["quote"],
+            log=log_entries(runtime),
+            config=parts["config"],
+            report_data=parts["report_data"],
+            tpm_quote=parts.get("tpm_quote"),
+        )
     document = unpack(blob)
     if not isinstance(document, dict) or document.get("version") != 1:
         raise EvidenceMalformed("attestation blob is not of version 1", check="attestation blob")
-    platform, stack = _variant(document, "platform"), _variant(document, "stack")
-    if platform[0] not in ("tdx", "gcp-tdx"):
-        raise PlatformMismatch(
-            "attestation is not of a TDX guest",
-            check="platform",
-            got=platform[0][:64],
-            expected="tdx",
-            hint="take the platform's own report out of it",
-        )
-    log = platform[1].get("event_log")
-    entries = [entry for entry in log if _imr(entry) == 3] if isinstance(log, list) else log
+    (kind, data), stack = _variant(document, "platform"), _variant(document, "stack")
     config = stack[1].get("config")
     if not isinstance(config, str):
         raise EvidenceMalformed("attestation blob has no configuration", check="attestation blob")
-    return (
-        _octets(platform[1].get("quote")),
-        log_entries(entries),
-        config,
-        _octets(stack[1].get("report_data")),
+    report_data = octets_of(stack[1].get("report_data"))
+    if kind == "aws-nitro-tpm":
+        return AgentStatement(
+            kind="aws-nitro-tpm",
+            statement=octets_of(data.get("attestation_doc")),
+            log=_runtime_log(stack[1].get("runtime_events")),
+            config=config,
+            report_data=report_data,
+            tpm_quote=None,
+        )
+    if kind not in ("tdx", "gcp-tdx"):
+        raise _other_platform(kind)
+    tpm_quote = data.get("tpm_quote")
+    if kind == "gcp-tdx" and not isinstance(tpm_quote, dict):
+        raise EvidenceMalformed("attestation blob has no TPM quote", check="attestation blob")
+    log = data.get("event_log")
+    entries = [entry for entry in log if _imr(entry) == 3] if isinstance(log, list) else log
+    return AgentStatement(
+        kind="tdx" if kind == "tdx" else "gcp-tdx",
+        statement=octets_of(data.get("quote")),
+        log=log_entries(entries),
+        config=config,
+        report_data=report_data,
+        tpm_quote=tpm_quote if kind == "gcp-tdx" else None,
+    )
+
+
+def _other_platform(kind: str) -> PlatformMismatch:
+    return PlatformMismatch(
+        "attestation is of another platform",
+        check="platform",
+        got=kind[:64],
+        expected="tdx",
+        hint="take the platform's own report out of it",
+    )
+
+
+def _runtime_log(events: Any) -> tuple[LogEntry, ...]:
+    """Run-time events as the agent lists them, where no register of TDX has them."""
+    if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
+        raise EvidenceMalformed("attestation blob has no run-time events", check="event log")
+    return log_entries(
+        [
+            {
+                "imr": 3,
+                "event_type": RUNTIME_EVENT,
+                "event": event.get("event"),
+                "event_payload": event.get("payload", ""),
+                "version": {"V2": 2, 2: 2}.get(event.get("version"), 1),
+            }
+            for event in events
+        ]
     )
 
 
@@ -133,15 +232,19 @@ def _entry(item: Any) -> LogEntry:
     if imr == 3:
         fields["event_type"] = item.get("event_type")
         fields["event"] = item.get("event")
-        fields["event_payload"] = _octets(item.get("event_payload", "")).hex()
+        fields["event_payload"] = octets_of(item.get("event_payload", "")).hex()
         fields["version"] = item.get("version", 1)
     else:
-        fields["digest"] = _octets(item.get("digest", "")).hex()
+        fields["digest"] = octets_of(item.get("digest", "")).hex()
     return load_model(LogEntry, fields, EvidenceMalformed, "event log entry")
 
 
-def _octets(value: Any) -> bytes:
-    """Bytes from hex text, raw bytes, or a list of integers as some encoders write them."""
+def octets_of(value: Any) -> bytes:
+    """Bytes from hex text, raw bytes, or a list of integers as some encoders write them.
+
+    Raises:
+        EvidenceMalformed: Something else.
+    """
     try:
         if isinstance(value, str):
             return bytes.fromhex(value)

@@ -12,28 +12,41 @@ from sealtrain.attest.tdx.policy import QuotePolicy
 from sealtrain.attest.tee import FILL
 from sealtrain.base.models import Hex64
 
-__all__ = ["COMMENTS", "LINES", "PRESETS", "SIMULATED", "DstackPolicy"]
+__all__ = [
+    "COMMENTS",
+    "LINES",
+    "PRESETS",
+    "SIMULATED",
+    "AgentPolicy",
+    "DstackPolicy",
+    "KeyProvider",
+]
 
-_KeyProvider = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{2}){16,1024}$")]
+KeyProvider = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{2}){16,1024}$")]
 
 
-class DstackPolicy(QuotePolicy):
-    """A dstack guest on TDX."""
+class AgentPolicy(QuotePolicy):
+    """A guest on TDX with dstack's agent, wherever it runs."""
 
-    tee: Literal["dstack"]
-    key_provider: Literal["any"] | _KeyProvider
+    key_provider: Literal["any"] | KeyProvider
     os_image_hash: (
         Literal["any"] | Annotated[tuple[Hex64, ...], Field(min_length=1, max_length=256)]
     )
 
     @model_validator(mode="after")
-    def _consistent(self) -> DstackPolicy:
+    def _consistent(self) -> AgentPolicy:
         if self.os_image_hash != "any" and self.key_provider == "any":
             raise ValueError(
                 "os_image_hash is measured as the key provider told it: pin key_provider too, or "
                 "pin measurements and write os_image_hash: any"
             )
         return self
+
+
+class DstackPolicy(AgentPolicy):
+    """A dstack guest on TDX."""
+
+    tee: Literal["dstack"]
 
 
 _NO_PROVIDER = "00" * 32

@@ -1,7 +1,9 @@
 """SCALE, the part dstack's older attestation blob (version 0) uses: read within limits.
 
-``00 | variant | quote | events | run-time events | 64 bytes of report data | configuration``,
-where a vector is its length (compact integer, shortest form) and its bytes. Nothing may follow.
+``00 | variant | statement | run-time events | 64 bytes of report data | configuration``, where a
+vector is its length (compact integer, shortest form) and its bytes. Nothing may follow. The
+statement is ``quote | events`` on TDX, with the vTPM's quote behind it on Google Cloud, and one
+document on EC2 with a NitroTPM.
 """
 
 from __future__ import annotations
@@ -16,11 +18,17 @@ __all__ = ["unpack_attestation"]
 MAX_BYTES = 10 << 20
 _MAX_EVENTS = 1024
 _TDX_VARIANTS = {0: "tdx", 1: "gcp-tdx"}
-_OTHERS = {2: "nitro-enclave", 3: "amd-sev-snp", 4: "aws-nitro-tpm"}
+_NITRO_TPM = 4
+_OTHERS = {2: "nitro-enclave", 3: "amd-sev-snp"}
+_GOOGLE = 1
+_MAX_REGISTERS = 24
 
 
 def unpack_attestation(blob: bytes) -> dict[str, Any]:
-    """The parts of a version 0 blob: ``quote``, ``event_log``, ``report_data``, ``config``.
+    """The parts of a version 0 blob: ``kind``, ``report_data``, ``config``, ``runtime_events``.
+
+    Of TDX also ``quote`` and ``event_log``, on Google Cloud ``tpm_quote``; of a NitroTPM
+    ``document``.
 
     Raises:
         EvidenceMalformed: Truncated, trailing bytes, over the limits, or of an unknown variant.
@@ -40,32 +48,66 @@ def unpack_attestation(blob: bytes) -> dict[str, Any]:
             expected="tdx",
             hint="take the platform's own report out of it",
         )
-    if variant not in _TDX_VARIANTS:
+    parts: dict[str, Any]
+    if variant == _NITRO_TPM:
+        parts = {"kind": "aws-nitro-tpm", "document": reader.vector()}
+    elif variant in _TDX_VARIANTS:
+        parts = {"kind": _TDX_VARIANTS[variant], **_tdx(reader)}
+        if variant == _GOOGLE:
+            parts["tpm_quote"] = _tpm_quote(reader)
+    else:
         _refuse("is of an unknown variant")
-    quote = reader.vector()
-    log = [
-        {
-            "imr": reader.number("<I"),
-            "event_type": reader.number("<I"),
-            "digest": reader.vector(),
-            "event": reader.text(),
-            "event_payload": reader.vector(),
-        }
-        for _ in range(reader.count())
+    # On TDX these are the events of the log once more, in short; the log is what is replayed.
+    parts["runtime_events"] = [
+        {"event": reader.text(), "payload": reader.vector()} for _ in range(reader.count())
     ]
-    for _ in range(reader.count()):
-        # The run-time events once more, in short; the log above is the one that is replayed.
-        reader.text()
-        reader.vector()
-    parts = {
-        "quote": quote,
-        "event_log": log,
-        "report_data": reader.take(64),
-        "config": reader.text(),
-    }
+    parts |= {"report_data": reader.take(64), "config": reader.text()}
     if reader.at != len(blob):
         _refuse("has trailing bytes")
     return parts
+
+
+def _tdx(reader: _Reader) -> dict[str, Any]:
+    """TDX: the quote, then its event log."""
+    return {
+        "quote": reader.vector(),
+        "event_log": [
+            {
+                "imr": reader.number("<I"),
+                "event_type": reader.number("<I"),
+                "digest": reader.vector(),
+                "event": reader.text(),
+                "event_payload": reader.vector(),
+            }
+            for _ in range(reader.count())
+        ],
+    }
+
+
+def _tpm_quote(reader: _Reader) -> dict[str, Any]:
+    """Google's vTPM: its quote, and what came with it; a platform is one byte."""
+    message, signature = reader.vector(), reader.vector()
+    registers = reader.compact()
+    if registers > _MAX_REGISTERS:
+        _refuse("holds too many registers")
+    values = [
+        {"index": reader.number("<I"), "algorithm": reader.text(), "value": reader.vector()}
+        for _ in range(registers)
+    ]
+    certificate = reader.vector()
+    if reader.take(1) != b"\1":
+        _refuse("holds a TPM quote of another platform")
+    events = [
+        {"pcr_index": reader.number("<I"), "digest": reader.vector()} for _ in range(reader.count())
+    ]
+    return {
+        "message": message,
+        "signature": signature,
+        "pcr_values": values,
+        "ak_cert": certificate,
+        "platform": "gcp",
+        "event_log": events,
+    }
 
 
 def _refuse(what: str) -> NoReturn:

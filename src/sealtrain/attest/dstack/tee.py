@@ -11,15 +11,20 @@ from sealtrain.attest.statement import MAX_LOG_ENTRIES, LogEntry
 from sealtrain.attest.tdx.tee import QuoteEvidence
 from sealtrain.attest.tee import Tee
 
-__all__ = ["TEE", "DstackEvidence"]
+__all__ = ["TEE", "AgentEvidence", "DstackEvidence"]
 
 
-class DstackEvidence(QuoteEvidence):
-    """A dstack guest. ``vm_config`` is the host's unsigned statement, kept for the record."""
+class AgentEvidence(QuoteEvidence):
+    """A guest on TDX with dstack's agent. ``vm_config`` is the host's unsigned statement."""
 
-    tee: Literal["dstack"]
     event_log: Annotated[tuple[LogEntry, ...], Field(min_length=1, max_length=MAX_LOG_ENTRIES)]
     vm_config: Annotated[str, StringConstraints(max_length=64 << 10)] | None
+
+
+class DstackEvidence(AgentEvidence):
+    """A dstack guest."""
+
+    tee: Literal["dstack"]
 
 
 TEE = Tee(

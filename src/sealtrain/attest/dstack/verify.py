@@ -19,12 +19,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Any, Self
 
 from sealtrain.attest.dstack.keccak import keccak256
-from sealtrain.attest.dstack.parse import RUNTIME_EVENT, runtime_digest
+from sealtrain.attest.dstack.parse import RUNTIME_EVENT, runtime_digest, runtime_preimage
 from sealtrain.attest.statement import LogEntry
 from sealtrain.attest.tdx.verify import VerifiedQuote
+from sealtrain.attest.tpm.log import replay_digests
+from sealtrain.attest.tpm.quote import Bank
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import (
@@ -33,7 +35,16 @@ from sealtrain.errors import (
     KeyProviderMismatch,
 )
 
-__all__ = ["LOG", "MeasuredGuest", "MeasuredQuote", "replay_log", "shows_firmware"]
+__all__ = [
+    "LOG",
+    "MeasuredGuest",
+    "MeasuredQuote",
+    "boot_measurements",
+    "config_ids",
+    "replay_log",
+    "replay_register",
+    "shows_firmware",
+]
 
 LOG = "event log"
 _READY = "system-ready"
@@ -63,10 +74,10 @@ class MeasuredQuote(VerifiedQuote):
     measured: MeasuredGuest
 
     @classmethod
-    def of(cls, signed: VerifiedQuote, measured: MeasuredGuest) -> Self:
-        """A quote with the measurements that its log replays to."""
+    def of(cls, signed: VerifiedQuote, measured: MeasuredGuest, **further: Any) -> Self:
+        """A quote with the measurements that its log replays to, and what a subclass adds."""
         quote = {one.name: getattr(signed, one.name) for one in fields(signed)}
-        return cls(measured=measured, **quote)
+        return cls(measured=measured, **quote, **further)
 
 
 def replay_log(
@@ -95,10 +106,36 @@ def replay_log(
                 expected=quoted[:16] + "…",
                 hint="an event was changed, dropped, added or moved after it was measured",
             )
-    measured = _measured(_boot_events(log), firmware_logged=shows_firmware(log))
+    measured = boot_measurements(log)
     if any(mr_config_id):
         _check_config_id(mr_config_id, measured, _boot_events(log))
     return measured
+
+
+def replay_register(log: tuple[LogEntry, ...], bank: Bank) -> bytes:
+    """A register of a TPM that was extended with the run-time events of a log, all of them.
+
+    Raises:
+        EventLogMismatch: An event of register 3 brings a digest or is of another type.
+    """
+    digests = []
+    for entry in log:
+        if entry.imr == 3:
+            _digest(entry)
+            payload = bytes.fromhex(entry.event_payload)
+            measured = runtime_preimage(entry.event, payload, entry.version)
+            digests.append(hashlib.new(bank, measured).digest())
+    return replay_digests(digests, bank)
+
+
+def boot_measurements(log: tuple[LogEntry, ...]) -> MeasuredGuest:
+    """What the run-time events of a log say; that they replay is compared by the caller.
+
+    Raises:
+        EventLogMismatch: The log breaks rule 3 above.
+        KeyProviderMismatch: The key provider's event is malformed.
+    """
+    return _measured(_boot_events(log), firmware_logged=shows_firmware(log))
 
 
 def shows_firmware(log: tuple[LogEntry, ...]) -> bool:
@@ -207,15 +244,27 @@ def _key_provider(payload: str) -> tuple[str, str]:
     return name, identifier
 
 
-def _check_config_id(mr_config_id: bytes, measured: MeasuredGuest, events: dict[str, str]) -> None:
-    """MRCONFIGID, forms 1 to 3; the provider's id may have been open when the guest was started."""
+def config_ids(measured: MeasuredGuest) -> set[bytes]:
+    """Configuration ids of form 2 (33 bytes) that commit to measured values.
+
+    The provider's id may have been open when the guest was started.
+    """
     compose, app = bytes.fromhex(measured.compose_hash), bytes.fromhex(measured.app_id)
     kind = measured.key_provider_name.removesuffix("-sgx")
-    accepted: set[bytes] = {b"\x01" + compose}
+    if kind not in _KIND_BYTE:
+        return set()
+    return {
+        b"\x02" + keccak256(compose + app + bytes([_KIND_BYTE[kind]]) + bytes.fromhex(provider))
+        for provider in (measured.key_provider, "")
+    }
+
+
+def _check_config_id(mr_config_id: bytes, measured: MeasuredGuest, events: dict[str, str]) -> None:
+    """MRCONFIGID, forms 1 to 3; the provider's id may have been open when the guest was started."""
+    compose = bytes.fromhex(measured.compose_hash)
+    kind = measured.key_provider_name.removesuffix("-sgx")
+    accepted: set[bytes] = {b"\x01" + compose, *config_ids(measured)}
     for provider in (measured.key_provider, ""):
-        if kind in _KIND_BYTE:
-            tail = bytes([_KIND_BYTE[kind]]) + bytes.fromhex(provider)
-            accepted.add(b"\x02" + keccak256(compose + app + tail))
         document = {
             "app_id": measured.app_id,
             "compose_hash": measured.compose_hash,

@@ -21,7 +21,15 @@ from sealtrain.attest.nitro.cbor import decode, encode
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import EvidenceMalformed
 
-__all__ = ["MAX_DOCUMENT_BYTES", "PCR_BYTES", "NitroDocument", "parse_document"]
+__all__ = [
+    "ENCLAVE",
+    "MAX_DOCUMENT_BYTES",
+    "NITRO_TPM",
+    "PCR_BYTES",
+    "DocumentForm",
+    "NitroDocument",
+    "parse_document",
+]
 
 MAX_DOCUMENT_BYTES = 16 << 10
 PCR_BYTES = 48
@@ -33,10 +41,35 @@ _LAST_MILLISECOND = 253_402_300_799_999  # of the year 9999
 _COSE_SIGN1 = b"\xd2"  # tag 18
 _ALGORITHM, _ES384 = 1, -35
 _PCRS = 32
-_IMAGE_PCRS = (0, 1, 2)
-_MODULE = re.compile(r"(i-[0-9a-f]{8,32})-enc([0-9a-f]{16})")
-_REQUIRED = ("module_id", "digest", "timestamp", "pcrs", "certificate", "cabundle")
+_REQUIRED = ("module_id", "digest", "timestamp", "certificate", "cabundle")
 _OPTIONAL = ("public_key", "user_data", "nonce")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentForm:
+    """What the documents of enclaves and those of a NitroTPM do not share.
+
+    Attributes:
+        registers: Name of the field that holds the registers.
+        module: Form of the module's id: the instance, then which enclave or TPM of it.
+        required: Registers that every such document holds.
+    """
+
+    registers: str
+    module: re.Pattern[str]
+    required: tuple[int, ...]
+
+
+ENCLAVE = DocumentForm(
+    registers="pcrs",
+    module=re.compile(r"(i-[0-9a-f]{8,32})-enc([0-9a-f]{16})"),
+    required=(0, 1, 2),
+)
+NITRO_TPM = DocumentForm(
+    registers="nitrotpm_pcrs",
+    module=re.compile(r"(i-[0-9a-f]{8,32})-tpm([0-9a-f]{16})"),
+    required=(),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +81,9 @@ class NitroDocument:
         signed: What the signature covers (COSE ``Sig_structure``, payload as received).
         signature: ``r ‖ s``, 96 bytes.
         identity: SHA-256 of ``signed``, hex.
-        module_id: ``i-<instance>-enc<enclave>``.
+        module_id: ``i-<instance>-enc<enclave>``, of a NitroTPM ``i-<instance>-tpm<TPM>``.
         parent_id: The parent instance, first part of ``module_id``.
-        enclave_id: The enclave, 16 hex digits of ``module_id``.
+        enclave_id: The enclave or TPM, 16 hex digits of ``module_id``.
         timestamp_ms: When the document was made, milliseconds since 1970.
         pcrs: Locked registers, 48 bytes each. A register that is absent is not locked.
         certificate: Leaf, DER.
@@ -82,11 +115,12 @@ class NitroDocument:
         return self.pcrs.get(index, b"").hex()
 
 
-def parse_document(raw: bytes) -> NitroDocument:
+def parse_document(raw: bytes, form: DocumentForm = ENCLAVE) -> NitroDocument:
     """Parse a document.
 
     Args:
         raw: The whole document, at most 16 KiB.
+        form: Whose document it must be.
 
     Raises:
         EvidenceMalformed: Anything but a COSE_Sign1 of the module's form.
@@ -108,25 +142,25 @@ def parse_document(raw: bytes) -> NitroDocument:
     fields = decode(payload, "payload")
     if not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
         raise _malformed("payload", "another structure", "a map with text keys")
-    return _document(bytes(raw), protected, payload, signature, fields)
+    signed = encode(["Signature1", protected, b"", payload])
+    return _document(bytes(raw), signed, signature, fields, form)
 
 
 def _document(
-    raw: bytes, protected: bytes, payload: bytes, signature: bytes, fields: dict[str, Any]
+    raw: bytes, signed: bytes, signature: bytes, fields: dict[str, Any], form: DocumentForm
 ) -> NitroDocument:
-    for name in _REQUIRED:
+    for name in (*_REQUIRED, form.registers):
         if name not in fields:
             raise _malformed(name, "nothing", "a required field")
     module_id, timestamp = fields["module_id"], fields["timestamp"]
-    module = _MODULE.fullmatch(module_id) if isinstance(module_id, str) else None
+    module = form.module.fullmatch(module_id) if isinstance(module_id, str) else None
     if module is None:
-        raise _malformed("module_id", _form(module_id), "i-INSTANCE-encENCLAVE")
+        raise _malformed("module_id", _form(module_id), form.module.pattern)
     if fields["digest"] != "SHA384":
         raise _malformed("digest", _form(fields["digest"]), "SHA384")
     # bool is an int in Python; neither is a time.
     if type(timestamp) is not int or not 0 < timestamp <= _LAST_MILLISECOND:
         raise _malformed("timestamp", _form(timestamp), "milliseconds since 1970")
-    signed = encode(["Signature1", protected, b"", payload])
     return NitroDocument(
         raw=raw,
         signed=signed,
@@ -136,13 +170,13 @@ def _document(
         parent_id=module[1],
         enclave_id=module[2],
         timestamp_ms=timestamp,
-        pcrs=MappingProxyType(_pcrs(fields["pcrs"])),
+        pcrs=MappingProxyType(_pcrs(fields[form.registers], form.required)),
         certificate=_certificate(fields["certificate"]),
         cabundle=_cabundle(fields["cabundle"]),
         public_key=_optional(fields, "public_key"),
         user_data=_optional(fields, "user_data"),
         nonce=_optional(fields, "nonce"),
-        unknown_fields=tuple(sorted(set(fields) - {*_REQUIRED, *_OPTIONAL})),
+        unknown_fields=tuple(sorted(set(fields) - {*_REQUIRED, form.registers, *_OPTIONAL})),
     )
 
 
@@ -160,7 +194,7 @@ def _check_header(protected: bytes, unprotected: object) -> None:
         raise _malformed("unprotected header", "something", "an empty map")
 
 
-def _pcrs(value: object) -> dict[int, bytes]:
+def _pcrs(value: object, required: tuple[int, ...]) -> dict[int, bytes]:
     if not isinstance(value, dict) or len(value) > _PCRS:
         raise _malformed("pcrs", _form(value), f"a map of at most {_PCRS} registers")
     for index, register in value.items():
@@ -168,7 +202,7 @@ def _pcrs(value: object) -> dict[int, bytes]:
             raise _malformed("index of a PCR", _form(index), f"0 to {_PCRS - 1}")
         if not isinstance(register, bytes) or len(register) != PCR_BYTES:
             raise _malformed(f"PCR{index}", _form(register), f"{PCR_BYTES} bytes")
-    for index in _IMAGE_PCRS:
+    for index in required:
         if index not in value:
             raise _malformed(f"PCR{index}", "nothing", "a measurement of the image")
     return dict(sorted(value.items()))

@@ -18,7 +18,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from sealtrain.attest.nitro.chain import verify_chain
-from sealtrain.attest.nitro.parse import PCR_BYTES, NitroDocument, parse_document
+from sealtrain.attest.nitro.parse import (
+    ENCLAVE,
+    PCR_BYTES,
+    DocumentForm,
+    NitroDocument,
+    parse_document,
+)
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.errors import (
     EvidenceStale,
@@ -101,13 +107,16 @@ class VerifiedDocument:
         return self.document.unknown_fields
 
 
-def verify_document(raw: bytes, *, simulator_root: bytes | None, now: int) -> VerifiedDocument:
+def verify_document(
+    raw: bytes, *, simulator_root: bytes | None, now: int, form: DocumentForm = ENCLAVE
+) -> VerifiedDocument:
     """Verify structure, chain and signature.
 
     Args:
         raw: The document.
         simulator_root: The one software root to trust, or ``None`` for AWS's.
         now: Verification time, seconds since 1970.
+        form: Whose document it must be.
 
     Raises:
         EvidenceMalformed: Not a document of the module's form.
@@ -116,7 +125,7 @@ def verify_document(raw: bytes, *, simulator_root: bytes | None, now: int) -> Ve
         CertificateChainInvalid: The chain does not hold at ``now``.
         QuoteInvalid: The signature does not hold.
     """
-    document = parse_document(raw)
+    document = parse_document(raw, form)
     chain = verify_chain(
         document.cabundle, document.certificate, simulator_root=simulator_root, now=now
     )

@@ -1,0 +1,118 @@
+"""Appraisal of a dstack guest on Google's TDX machines: the quote's lines, then the vTPM's.
+
+1. The vTPM's qualifying data are SHA-256 of the TDX quote.
+2. PCR 14, SHA-256, replays the same run-time events as RTMR3, all of them.
+3. PCR 0 and PCR 2 are of a listed boot; project, zone and machine are listed.
+
+1 and 2 tie the vTPM's quote to this guest and are never left out. They do not tie it to Intel's
+processor: a vTPM signs whatever its guest asks for. So it adds to the quote, and replaces nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from functools import partial
+
+from sealtrain.attest.claims import Check, Claim, among, unlooked
+from sealtrain.attest.dstack import appraise as dstack
+from sealtrain.attest.dstack.verify import LOG, MeasuredQuote, replay_register
+from sealtrain.attest.gcp.policy import GcpPolicy
+from sealtrain.attest.statement import LogEntry
+from sealtrain.attest.tpm.form import VerifiedTpm, check_qualifying_data
+from sealtrain.attest.tpm.quote import QUOTE
+from sealtrain.errors import EventLogMismatch, MeasurementMismatch, PlatformMismatch
+
+__all__ = ["EVENT_PCR", "GcpQuote", "check_events", "check_quoted", "checks_of", "tpm_checks"]
+
+EVENT_PCR = 14
+_FIRMWARE_PCR, _IMAGE_PCR = 0, 2
+_MACHINE = "AK certificate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcpQuote(MeasuredQuote):
+    """A dstack guest's quote, and the vTPM's quote of it."""
+
+    tpm: VerifiedTpm
+
+
+def check_quoted(tpm: VerifiedTpm, raw: bytes) -> Claim:
+    """The vTPM signed for this TDX quote.
+
+    Raises:
+        ReportDataMismatch: For another.
+    """
+    expected = hashlib.sha256(raw).digest()
+    check_qualifying_data(tpm.quote, expected)
+    return Claim(
+        name="qualifying data",
+        got=expected.hex(),
+        expected=expected.hex(),
+        source=QUOTE,
+        outcome="equal",
+    )
+
+
+def check_events(tpm: VerifiedTpm, log: tuple[LogEntry, ...]) -> Claim:
+    """PCR 14 replays the run-time events.
+
+    Raises:
+        EventLogMismatch: It holds something else, or was not quoted.
+    """
+    quoted, found = tpm.registers.get(EVENT_PCR, b""), replay_register(log, tpm.quote.bank)
+    if not hmac.compare_digest(quoted, found):
+        raise EventLogMismatch(
+            f"event log does not replay to PCR {EVENT_PCR} of the vTPM",
+            check=LOG,
+            got=found.hex(),
+            expected=quoted.hex() or "a quoted register",
+            hint="an event was changed, dropped, added or moved after it was measured",
+        )
+    said = f"replays to PCR {EVENT_PCR}"
+    return Claim(name="vTPM events", got=said, expected=said, source=QUOTE, outcome="equal")
+
+
+def checks_of(signed: GcpQuote, policy: GcpPolicy, now: int) -> tuple[Check, ...]:
+    """What such a guest is compared with, not compared yet: the quote, then the vTPM."""
+    return (*dstack.checks_of(signed, policy, now), *tpm_checks(signed.tpm, policy))
+
+
+def tpm_checks(tpm: VerifiedTpm, policy: GcpPolicy) -> tuple[Check, ...]:
+    """The comparisons of the vTPM, not made yet."""
+    machine = tpm.machine
+    return (
+        partial(_boot, tpm, policy),
+        *(
+            partial(
+                among,
+                name,
+                got,
+                allowed,
+                source=_MACHINE,
+                error=PlatformMismatch,
+                message=f"guest runs in a {name} that the policy does not list",
+            )
+            for name, got, allowed in (
+                ("project", machine.project, policy.projects),
+                ("zone", machine.zone, policy.zones),
+                ("instance", str(machine.instance_id), policy.instances),
+            )
+        ),
+    )
+
+
+def _boot(tpm: VerifiedTpm, policy: GcpPolicy) -> Claim:
+    found = tuple(tpm.registers.get(index, b"").hex() for index in (_FIRMWARE_PCR, _IMAGE_PCR))
+    got = f"pcr0 {found[0] or 'not quoted'} pcr2 {found[1] or 'not quoted'}"
+    if policy.boots == "any":
+        return unlooked("vTPM boot", got, source=QUOTE)
+    if tpm.quote.bank == "sha256" and any(found == (one.pcr0, one.pcr2) for one in policy.boots):
+        return Claim(name="vTPM boot", got=got, expected=got, source=QUOTE, outcome="equal")
+    raise MeasurementMismatch(
+        "machine booted another firmware or image than any the policy lists",
+        check="vTPM boot",
+        got=got,
+        expected=f"one of {len(policy.boots)} boots",
+    )

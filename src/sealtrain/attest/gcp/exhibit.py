@@ -1,0 +1,158 @@
+"""A dstack guest on Google's TDX machines: verified line by line, explained field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from sealtrain.attest.bundle import Beside
+from sealtrain.attest.claims import single
+from sealtrain.attest.dstack import appraise as dstack
+from sealtrain.attest.dstack.exhibit import Companion, agent_fields, agent_part
+from sealtrain.attest.dstack.verify import MeasuredGuest
+from sealtrain.attest.field import CPU, Field, certificate_fields, rows_of
+from sealtrain.attest.forms import Statement
+from sealtrain.attest.gcp import appraise as gcp
+from sealtrain.attest.gcp.appraise import GcpQuote
+from sealtrain.attest.gcp.collect import gcp_shown, with_issuers
+from sealtrain.attest.gcp.policy import GcpPolicy
+from sealtrain.attest.gcp.tee import GcpEvidence
+from sealtrain.attest.part import Part, Situation
+from sealtrain.attest.roots import GOOGLE_EKAK_ROOT_SHA256
+from sealtrain.attest.statement import Collateral, LogEntry
+from sealtrain.attest.tdx.exhibit import PINNED_ROOTS
+from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
+from sealtrain.attest.tdx.verify import VerifiedQuote
+from sealtrain.attest.tee import Verifier
+from sealtrain.attest.tpm import quote as tpm
+from sealtrain.attest.tpm.form import TpmShown, VerifiedTpm, verify_tpm
+from sealtrain.base.encoding import from_base64
+from sealtrain.errors import GuestApiUnreachable
+
+__all__ = ["VERIFIER", "GcpStatement", "tpm_fields"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcpStatement(Statement):
+    """A TDX quote with the event log of a dstack guest, and its vTPM's quote.
+
+    dstack's agent shows the attestation key's certificate alone: its issuers lie beside it.
+    """
+
+    tee = "dstack-gcp-tdx"
+    kind = "dstack-gcp-quote"
+    title = "dstack guest on Google Cloud: TDX quote, event log, vTPM quote"
+    quote: TdxQuote
+    log: tuple[LogEntry, ...]
+    vm_config: str | None
+    tpm: TpmShown
+
+    def part(self, beside: Beside, at: Situation) -> Part:
+        """Both signatures, the log's replays, then their lines."""
+        shown = with_issuers(self.tpm, beside.certificates)
+        return _part(self.quote.raw, self.log, shown, beside.collateral, at)
+
+    def fields(self, beside: Beside) -> list[Field]:
+        """Of quote, log, the host's statement and the vTPM's quote."""
+        return _fields(self.quote, self.log, self.vm_config, self.tpm)
+
+    def root(self, beside: Beside) -> bytes:
+        """As the quote carries it."""
+        return self.quote.root_der
+
+
+def _part(
+    raw: bytes,
+    log: tuple[LogEntry, ...],
+    shown: TpmShown,
+    collateral: Collateral | None,
+    at: Situation,
+) -> Part:
+    return agent_part(
+        raw,
+        log,
+        collateral,
+        at,
+        policy=GcpPolicy,
+        second=partial(_companion, raw, log, shown),
+    )
+
+
+def _companion(raw: bytes, log: tuple[LogEntry, ...], shown: TpmShown, at: Situation) -> Companion:
+    verified = verify_tpm(shown, simulator_root=at.root, now=at.now)
+    rules = None if at.policy is None else at.policy.cpu
+    own = gcp.tpm_checks(verified, rules) if isinstance(rules, GcpPolicy) else ()
+    return Companion(
+        bound=(
+            single(partial(gcp.check_quoted, verified, raw)),
+            single(partial(gcp.check_events, verified, log)),
+        ),
+        lines=tuple(map(single, own)),
+        joined=partial(_joined, verified),
+    )
+
+
+def _joined(verified: VerifiedTpm, signed: VerifiedQuote, measured: MeasuredGuest) -> GcpQuote:
+    return GcpQuote.of(signed, measured, tpm=verified)
+
+
+_PCRS: Mapping[int, str] = {
+    0: "Google's firmware, and which processor protects the memory.",
+    2: "What the firmware started: the guest's image.",
+    14: "The same run-time events as RTMR3.",
+}
+
+
+def tpm_fields(shown: TpmShown) -> Iterable[Field]:
+    """Every field of a vTPM's quote but its signature."""
+    quote = tpm.parse_quote(from_base64(shown.message))
+    rows = [
+        ("qualifying data", quote.qualifying_data.hex(), "What the vTPM was asked to sign for."),
+        ("vTPM bank", quote.bank, "How its registers are extended."),
+        ("vTPM selection", ", ".join(map(str, quote.selection)), "Which registers it quoted."),
+        ("vTPM resets", f"{quote.resets}, {quote.restarts} restarts", "Which boot it quoted."),
+        ("vTPM digest", quote.digest.hex(), "SHA-256 of the quoted registers."),
+    ]
+    for index, value in sorted(shown.values.items()):
+        meaning = _PCRS.get(index, "A register of the vTPM.")
+        rows.append((f"PCR {index}", value.hex(), meaning))
+    rows.append(("vTPM identity", quote.identity, "SHA-256 of what its signature covers."))
+    yield from rows_of(rows)
+    yield from certificate_fields(CPU, shown.certificates_der)
+
+
+def _fields(
+    quote: TdxQuote, log: tuple[LogEntry, ...], config: str | None, shown: TpmShown
+) -> list[Field]:
+    return [*agent_fields(quote, log, config), *tpm_fields(shown)]
+
+
+def _own_part(evidence: GcpEvidence, beside: Beside, at: Situation) -> Part:
+    return _part(evidence.quote_bytes, evidence.event_log, evidence.tpm, beside.collateral, at)
+
+
+def _own_fields(evidence: GcpEvidence) -> list[Field]:
+    quote = parse_quote(evidence.quote_bytes)
+    return _fields(quote, evidence.event_log, evidence.vm_config, evidence.tpm)
+
+
+def _show(place: Path, report_data: bytes) -> tuple[GcpStatement, Beside]:
+    raise GuestApiUnreachable(
+        "a dstack guest on Google Cloud is asked through dstack's agent", check="guest API"
+    )
+
+
+VERIFIER: Verifier[GcpEvidence, GcpPolicy, GcpQuote] = Verifier(
+    checks=gcp.checks_of,
+    eat=dstack.eat,
+    part=_own_part,
+    fields=_own_fields,
+    show=_show,
+    of_agent=gcp_shown,
+    pinned_roots={
+        **PINNED_ROOTS,
+        GOOGLE_EKAK_ROOT_SHA256: "Google's pinned root of vTPM keys",
+    },
+)

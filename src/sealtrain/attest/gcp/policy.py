@@ -1,0 +1,102 @@
+"""Rules for dstack on Google's TDX machines: dstack's, and what the vTPM must say."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, Field, StringConstraints
+
+from sealtrain.attest.dstack import policy as dstack
+from sealtrain.attest.dstack.policy import AgentPolicy
+from sealtrain.attest.nvidia.policy import board
+from sealtrain.attest.tdx import policy as tdx
+from sealtrain.attest.tee import FILL
+from sealtrain.base.models import StrictModel
+
+__all__ = ["COMMENTS", "LINES", "PRESETS", "SIMULATED", "GcpBoot", "GcpPolicy"]
+
+_NAME: Final = "dstack-gcp-tdx"
+
+
+def _extended(value: str) -> str:
+    if not value.strip("0"):
+        raise ValueError("a register of zeros was never extended; never accept it")
+    return value
+
+
+_Pcr = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$"), AfterValidator(_extended)]
+_Named = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.:-]{0,127}$")]
+_Names = Annotated[tuple[_Named, ...], Field(min_length=1, max_length=1024)]
+_Number = Annotated[str, StringConstraints(pattern=r"^(?:0|[1-9][0-9]{0,19})$")]
+_Numbers = Annotated[tuple[_Number, ...], Field(min_length=1, max_length=1024)]
+
+
+class GcpBoot(StrictModel):
+    """One accepted start of a machine, in the SHA-256 bank of its vTPM."""
+
+    pcr0: _Pcr
+    """Google's firmware, and which processor protects the memory."""
+    pcr2: _Pcr
+    """What the firmware started: the guest's image."""
+
+
+class GcpPolicy(AgentPolicy):
+    """A dstack guest on Google's TDX machines. Both statements must hold, each under its root."""
+
+    tee: Literal["dstack-gcp-tdx"]
+    boots: Literal["any"] | Annotated[tuple[GcpBoot, ...], Field(max_length=1024)]
+    """Accepted values of PCR 0 and PCR 2; an empty list accepts none (``measurement-mismatch``)."""
+    projects: Literal["any"] | _Names
+    """Google Cloud projects that the machine may belong to (``platform-mismatch``)."""
+    zones: Literal["any"] | _Names
+    """Zones that it may run in (``platform-mismatch``)."""
+    instances: Literal["any"] | _Numbers
+    """Machines by their number (``platform-mismatch``)."""
+
+
+_RULES: Final[dict[str, Any]] = {
+    "tee": _NAME,
+    **tdx.QUOTE_RULES,
+    "key_provider": "00" * 32,
+    "os_image_hash": "any",
+    "boots": [],
+    "projects": "any",
+    "zones": "any",
+    "instances": "any",
+}
+PRESETS: Final[dict[str, dict[str, Any]]] = {
+    "dstack-gcp-tdx": {
+        "version": 2,
+        "platform": "dstack",
+        "root": "intel",
+        "cpu": _RULES,
+        "gpu": "none",
+    },
+    "dstack-gcp-h100": {
+        "version": 2,
+        "platform": "dstack",
+        "root": "intel",
+        "cpu": _RULES,
+        "gpu": board(["HOPPER"], 1, 0, ["single"]),
+    },
+}
+SIMULATED: Final[dict[str, Any]] = {
+    **_RULES,
+    **tdx.ANY_QUOTE_RULES,
+    "key_provider": "any",
+    "boots": "any",
+}
+COMMENTS: Final = {
+    **dstack.COMMENTS,
+    "boots": f"{FILL}pcr0, pcr2 of the vTPM for each image, or any where measurements suffice.",
+    "projects": "Google Cloud projects, or any: without one any customer's vTPM will do.",
+    "zones": "Zones such as us-central1-a, or any.",
+    "instances": "Machines by number, or any.",
+}
+LINES: Final = {
+    **dstack.LINES,
+    "vTPM boot": "boots",
+    "project": "projects",
+    "zone": "zones",
+    "instance": "instances",
+}
