@@ -155,6 +155,19 @@ export async function rsaPss(info, signature, message) {
   return subtle().verify({ name: "RSA-PSS", saltLength: 48 }, key, signature, message);
 }
 
+/** Whether an RSASSA-PKCS1-v1_5 signature with SHA-256 verifies under a SubjectPublicKeyInfo. */
+export async function rsaPkcs1(info, signature, message) {
+  let key;
+  try {
+    const name = { name: "RSASSA-PKCS1-v1_5", hash: "SHA-256" };
+    key = await subtle().importKey("spki", info, name, false, ["verify"]);
+  } catch (error) {
+    if (error.name === "NotSupportedError") throw new CannotCheck("this browser lacks RSASSA-PKCS1-v1_5");
+    return false;
+  }
+  return subtle().verify({ name: "RSASSA-PKCS1-v1_5" }, key, signature, message);
+}
+
 /** Seconds since the epoch of an RFC 3339 UTC time in whole seconds, null where it is none; no
  * calendar has a year 0. */
 export function seconds(value) {

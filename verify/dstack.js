@@ -12,19 +12,23 @@ function le32(value) {
   return new Uint8Array([value, value >>> 8, value >>> 16, value >>> 24]);
 }
 
+/** What is hashed of a run-time event, in whichever bank. */
+export function runtimePreimage(entry) {
+  replays(entry.event_type === RUNTIME, "a foreign event");
+  replays(entry.digest === "", "an event brings its own digest");
+  if (entry.version === 1) {
+    return concat(le32(RUNTIME), utf8(":"), utf8(entry.event), utf8(":"), fromHex(entry.event_payload));
+  }
+  return canonical({ name: entry.event, payload: entry.event_payload, type: RUNTIME });
+}
+
 async function entryDigest(entry) {
   if (entry.imr < 3) {
     const bare = entry.event_type === 0 && entry.event === "" && entry.event_payload === "";
     replays(bare && entry.version === 1 && entry.digest.length === 96, "a firmware event with more than a digest");
     return fromHex(entry.digest);
   }
-  replays(entry.event_type === RUNTIME, "a foreign event");
-  replays(entry.digest === "", "an event brings its own digest");
-  const payload = fromHex(entry.event_payload);
-  if (entry.version === 1) {
-    return sha384(le32(RUNTIME), utf8(":"), utf8(entry.event), utf8(":"), payload);
-  }
-  return sha384(canonical({ name: entry.event, payload: entry.event_payload, type: RUNTIME }));
+  return sha384(runtimePreimage(entry));
 }
 
 /** What a log that replays to a quote's registers says of the guest. */
@@ -86,16 +90,24 @@ function keyProvider(payload) {
   return { name: value.name, id: value.id };
 }
 
+/** What the run-time events of a log say; that they replay is compared by the caller. */
+export const measuredGuest = (log) => facts(bootEvents(log));
+
+/** Configuration ids of form 2 (33 bytes) that commit to what was measured. */
+export function configIds({ appId, composeHash, provider }) {
+  const kind = provider.name.replace(/-sgx$/, "");
+  if (!Object.hasOwn(KINDS, kind)) return [];
+  return [provider.id, ""].map((id) => {
+    const tail = concat(new Uint8Array([KINDS[kind]]), fromHex(id));
+    return concat(new Uint8Array([2]), keccak256(concat(fromHex(composeHash), fromHex(appId), tail)));
+  });
+}
+
 async function checkConfigId(configId, measured, events) {
   const { appId, composeHash, instanceId, provider } = measured;
   const kind = provider.name.replace(/-sgx$/, "");
-  const accepted = [concat(new Uint8Array([1]), fromHex(composeHash))];
+  const accepted = [concat(new Uint8Array([1]), fromHex(composeHash)), ...configIds(measured)];
   for (const id of [provider.id, ""]) {
-    if (Object.hasOwn(KINDS, kind)) {
-      const tail = concat(new Uint8Array([KINDS[kind]]), fromHex(id));
-      const value = keccak256(concat(fromHex(composeHash), fromHex(appId), tail));
-      accepted.push(concat(new Uint8Array([2]), value));
-    }
     const document = {
       app_id: appId,
       compose_hash: composeHash,

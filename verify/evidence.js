@@ -5,9 +5,11 @@ import { appraiseMeasured, replay } from "./dstack.js";
 import { Malformed, canonical, parseCanonical } from "./json.js";
 import * as nitro from "./nitro.js";
 import * as nvidia from "./nvidia.js";
+import { appraiseGoogle, appraiseNitroTpm, checkGoogle, verifyNitroTpm } from "./rented.js";
 import * as shape from "./shape.js";
 import * as snp from "./snp.js";
 import { appraiseQuote, verifyQuote } from "./tdx.js";
+import * as tpm from "./tpm.js";
 
 const { compose, list, literal, nullable, record, string } = shape;
 const hexText = (value) => fromHex(value) !== null;
@@ -24,6 +26,21 @@ const ENTRY = record({
 const DSTACK_FORM = record({
   tee: literal("dstack"),
   quote,
+  event_log: list(ENTRY, { min: 1, max: 1024 }),
+  app_compose: compose,
+  vm_config: nullable(string),
+});
+const GOOGLE_FORM = record({
+  tee: literal("dstack-gcp-tdx"),
+  quote,
+  event_log: list(ENTRY, { min: 1, max: 1024 }),
+  app_compose: compose,
+  vm_config: nullable(string),
+  tpm: tpm.FORM,
+});
+const NITRO_TPM_FORM = record({
+  tee: literal("dstack-aws-nitro-tpm"),
+  document: tpm.encoded(16384),
   event_log: list(ENTRY, { min: 1, max: 1024 }),
   app_compose: compose,
   vm_config: nullable(string),
@@ -50,7 +67,20 @@ const TEES = {
   },
   nitro: { form: nitro.FORM, verify: nitro.verify, appraise: nitro.appraise },
   snp: { form: snp.FORM, verify: snp.verify, appraise: snp.appraise },
+  "dstack-gcp-tdx": {
+    form: GOOGLE_FORM,
+    verify: (cpu, given) => quoted(cpu, given, googleGuest),
+    appraise(facts, rules, now) {
+      appraiseQuote(facts.signed, rules, now, facts.measured.firmwareLogged);
+      appraiseMeasured(facts.measured, rules);
+      appraiseGoogle(facts.vtpm, rules);
+    },
+  },
+  "dstack-aws-nitro-tpm": { form: NITRO_TPM_FORM, verify: verifyNitroTpm, appraise: appraiseNitroTpm },
 };
+/** Kinds of evidence that a platform of another name shows. */
+const SHOWN_BY = { "dstack-gcp-tdx": "dstack", "dstack-aws-nitro-tpm": "dstack" };
+const DCAP = ["dstack", "tdx", "dstack-gcp-tdx"];
 const crl = (value) => hexText(value) && value.length > 0;
 const filled = (value) => string(value) && value !== "";
 const sealed = shape.match(/^[0-9a-f]{128}$/);
@@ -84,8 +114,8 @@ export function readEvidence(bytes) {
     if (!(error instanceof Malformed)) throw error;
   }
   const agrees = (evidence) =>
-    ["simulator", evidence.cpu.tee].includes(evidence.platform) &&
-    (evidence.collateral === null || ["dstack", "tdx"].includes(evidence.cpu.tee)) &&
+    ["simulator", SHOWN_BY[evidence.cpu.tee] ?? evidence.cpu.tee].includes(evidence.platform) &&
+    (evidence.collateral === null || DCAP.includes(evidence.cpu.tee)) &&
     (evidence.gpu_collateral === null || evidence.gpu !== null);
   demand(EVIDENCE(value) && agrees(value), "evidence-malformed", "not an evidence document");
   return value;
@@ -128,10 +158,11 @@ export async function verifyEvidence(evidence, policy, now, conversation) {
   return { ...facts, platform, tee: cpu.tee, appCompose: utf8(cpu.app_compose) };
 }
 
-async function quoted(cpu, { rules, root, now, collateral }, guest) {
+async function quoted(cpu, given, guest) {
+  const { rules, root, now, collateral } = given;
   const signed = await verifyQuote(fromBase64(cpu.quote), collateral, rules, root, now);
   const shown = await digest(utf8(cpu.app_compose));
-  const facts = await guest(cpu, signed, shown);
+  const facts = await guest(cpu, signed, shown, given);
   return { ...facts, signed, simulated: signed.simulated, reportData: signed.quote.reportData };
 }
 
@@ -139,6 +170,12 @@ async function dstackGuest(cpu, signed, shown) {
   const measured = await replay(cpu.event_log, signed.quote);
   demand(measured.composeHash === shown, "compose-hash-mismatch", "another deployment document");
   return { measured, composeHash: shown, appId: measured.appId, keyProvider: measured.provider.id };
+}
+
+async function googleGuest(cpu, signed, shown, { root, now }) {
+  const { found, bound } = await checkGoogle(cpu, root, now);
+  await bound();
+  return { ...(await dstackGuest(cpu, signed, shown)), vtpm: found };
 }
 
 async function bareGuest(cpu, signed, shown) {

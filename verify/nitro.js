@@ -7,7 +7,13 @@ import * as x509 from "./x509.js";
 
 const { literal, record } = shape;
 const AWS_ROOT = "641a0321a3e244efe456463195d606317ed7cdcc3c1756e09893f3c68f79bb5b";
-const MODULE = /^(i-(?:[0-9a-f]{8,32}))-enc([0-9a-f]{16})$/;
+const ENCLAVE = { registers: "pcrs", module: /^(i-(?:[0-9a-f]{8,32}))-enc([0-9a-f]{16})$/, required: [0, 1, 2] };
+/** What the documents of a NitroTPM have in place of those of enclaves. */
+export const NITRO_TPM = {
+  registers: "nitrotpm_pcrs",
+  module: /^(i-(?:[0-9a-f]{8,32}))-tpm([0-9a-f]{16})$/,
+  required: [],
+};
 const YEAR_10000 = 253_402_300_800_000;
 const ZEROS = new Uint8Array(48);
 const MAX_DOCUMENT = 16384;
@@ -50,7 +56,7 @@ function read(bytes) {
 }
 
 /** The parts of a document in COSE_Sign1, before anything of it is verified. */
-export function parseDocument(raw) {
+export function parseDocument(raw, kind = ENCLAVE) {
   const outer = read(raw[0] === 0xd2 ? raw.subarray(1) : raw);
   form(Array.isArray(outer) && outer.length === 4, "not an array of four");
   const [header, unprotected, payload, signature] = outer;
@@ -66,22 +72,22 @@ export function parseDocument(raw) {
   form(fields instanceof Map, "the payload is no map");
   form([...fields.keys()].every((key) => typeof key === "string"), "a key of the payload is no text");
   const identity = concat(new Uint8Array([0x84, 0x6a]), utf8("Signature1"), byteString(header), new Uint8Array([0x40]), byteString(payload));
-  return { ...parsePayload(fields), signature, signed: identity };
+  return { ...parsePayload(fields, kind), signature, signed: identity };
 }
 
-function parsePayload(fields) {
+function parsePayload(fields, { registers, module, required }) {
   const moduleId = fields.get("module_id");
-  const named = typeof moduleId === "string" ? MODULE.exec(moduleId) : null;
+  const named = typeof moduleId === "string" ? module.exec(moduleId) : null;
   form(named, "module_id is malformed");
   const timestamp = fields.get("timestamp");
   form(Number.isSafeInteger(timestamp) && timestamp > 0 && timestamp < YEAR_10000, "timestamp is no time");
   form(fields.get("digest") === "SHA384", "another digest than SHA384");
-  const pcrs = fields.get("pcrs");
+  const pcrs = fields.get(registers);
   form(pcrs instanceof Map, "no registers");
   for (const [index, value] of pcrs) {
     form(Number.isSafeInteger(index) && index >= 0 && index <= 31 && isBytes(value, 48, 48), "a register is malformed");
   }
-  form([0, 1, 2].every((index) => pcrs.has(index)), "PCR0, PCR1 or PCR2 is missing");
+  form(required.every((index) => pcrs.has(index)), "PCR0, PCR1 or PCR2 is missing");
   const leaf = fields.get("certificate");
   const bundle = fields.get("cabundle");
   form(isBytes(leaf, 1, 1024), "certificate is malformed");
@@ -115,13 +121,19 @@ async function chain({ bundle, leaf }, now) {
   }
 }
 
-/** Facts that AWS signed about an enclave. */
-export async function verify(cpu, { rules, root, now }) {
-  const document = parseDocument(fromBase64(cpu.document));
+/** A document whose chain and signature hold. */
+export async function verifyDocument(raw, root, now, kind = ENCLAVE) {
+  const document = parseDocument(raw, kind);
   await trustedRoot(document.bundle[0], root);
   const leaf = await chain(document, now);
   const holds = await ecdsa("P-384", "SHA-384", leaf.point, document.signature, document.signed);
   demand(holds, "quote-invalid", "the leaf did not sign the document");
+  return document;
+}
+
+/** Facts that AWS signed about an enclave. */
+export async function verify(cpu, { rules, root, now }) {
+  const document = await verifyDocument(fromBase64(cpu.document), root, now);
   const at = document.timestamp / 1000;
   const fresh = now - rules.max_age_s <= at && at <= now + 60;
   demand(fresh, "evidence-stale", "the document was made at another time");

@@ -4,6 +4,7 @@ import { Refusal, demand, fromBase64 } from "./bytes.js";
 import { Malformed } from "./json.js";
 import { RULES as NITRO } from "./nitro.js";
 import { RULES as NVIDIA } from "./nvidia.js";
+import { GOOGLE_RULES, NITRO_TPM_RULES } from "./rented.js";
 import * as shape from "./shape.js";
 import { RULES as SNP } from "./snp.js";
 import { BadDer, certificate } from "./x509.js";
@@ -44,15 +45,28 @@ const QUOTE = {
 };
 const TDX = record({ tee: literal("tdx"), ...QUOTE });
 const valued = ({ rtmr0 }) => rtmr0 !== "log"; // a tdx guest shows no event log
-const DSTACK = record({
-  tee: literal("dstack"),
+const AGENT = {
   ...QUOTE,
   key_provider: either(any, shape.match(/^(?:[0-9a-f]{2}){16,1024}$/)),
   os_image_hash: either(any, list(shape.hex64, { min: 1, max: 256 })),
-});
-const VENDORS = { dstack: "intel", tdx: "intel", nitro: "aws", snp: "amd" };
+};
+const DSTACK = record({ tee: literal("dstack"), ...AGENT });
+const GOOGLE = record({ tee: literal("dstack-gcp-tdx"), ...AGENT, ...GOOGLE_RULES });
+const provided = (value) => value.os_image_hash === "any" || value.key_provider !== "any";
+/** Each kind of evidence: the platform that shows it, and whose root vouches for it. */
+const TEES = {
+  dstack: { platform: "dstack", vendor: "intel" },
+  tdx: { platform: "tdx", vendor: "intel" },
+  nitro: { platform: "nitro", vendor: "aws" },
+  snp: { platform: "snp", vendor: "amd" },
+  "dstack-gcp-tdx": { platform: "dstack", vendor: "intel" },
+  "dstack-aws-nitro-tpm": { platform: "dstack", vendor: "aws" },
+};
+const each = (field) => [...new Set(Object.values(TEES).map((one) => one[field]))];
 const CPU = {
-  dstack: (value) => DSTACK(value) && (value.os_image_hash === "any" || value.key_provider !== "any"),
+  dstack: (value) => DSTACK(value) && provided(value),
+  "dstack-gcp-tdx": (value) => GOOGLE(value) && provided(value),
+  "dstack-aws-nitro-tpm": NITRO_TPM_RULES,
   tdx: (value) => TDX(value) && (value.measurements === "any" || value.measurements.every(valued)),
   nitro: NITRO,
   snp: SNP,
@@ -72,8 +86,8 @@ function isSimulatorRoot(value) {
 export function isPolicy(value) {
   const form = record({
     version: literal(2),
-    platform: literal("simulator", ...Object.keys(VENDORS)),
-    root: either(literal(...Object.values(VENDORS)), isSimulatorRoot),
+    platform: literal("simulator", ...each("platform")),
+    root: either(literal(...each("vendor")), isSimulatorRoot),
     cpu: (cpu) => shape.anyObject(cpu) && shape.string(cpu.tee) && Object.hasOwn(CPU, cpu.tee) && CPU[cpu.tee](cpu),
     gpu: either(literal("any", "none"), shape.anyObject),
   });
@@ -81,7 +95,8 @@ export function isPolicy(value) {
   const simulated = typeof value.root !== "string";
   if (typeof value.gpu !== "string" && !NVIDIA(value.gpu, simulated)) return false;
   if (simulated || value.platform === "simulator") return simulated && value.platform === "simulator";
-  return value.platform === value.cpu.tee && value.root === VENDORS[value.platform];
+  const { platform, vendor } = TEES[value.cpu.tee];
+  return value.platform === platform && value.root === vendor;
 }
 
 const keys = list(shape.base64(32), { min: 1, max: 64 });

@@ -128,12 +128,12 @@ function hashOf(algorithm) {
   return both && oid(generator) === MGF1 && small(der(salt)) === 48 ? "PSS" : undefined;
 }
 
-/** Bits of an RSA key's modulus, 0 of another key. */
-function modulusBits(kind, key) {
-  if (oid(kind[0]) !== RSA) return 0;
-  const [modulus] = items(der(bits(key)));
+/** Bits of an RSA key's modulus, 0 of another key, and its exponent in hex. */
+function rsaKey(kind, key) {
+  if (oid(kind[0]) !== RSA) return { rsaBits: 0, rsaExponent: "" };
+  const [modulus, exponent] = items(der(bits(key)));
   const bytes = modulus.content[0] === 0 ? modulus.content.subarray(1) : modulus.content;
-  return bytes.length * 8 - Math.clz32(bytes[0]) + 24;
+  return { rsaBits: bytes.length * 8 - Math.clz32(bytes[0]) + 24, rsaExponent: hex(exponent.content) };
 }
 
 function safeText(bytes) {
@@ -175,6 +175,7 @@ export function certificate(bytes) {
     signed: body.whole,
     signature: bits(signature),
     hash: named ? hashOf(algorithm) : undefined,
+    algorithm: named ? oid(items(algorithm)[0]) : undefined,
     serial: hex(serial.content),
     issuer: issuer.whole,
     subject: subject.whole,
@@ -182,7 +183,7 @@ export function certificate(bytes) {
     serialNumbers: names(subject, SERIAL_NUMBER),
     info: info.whole,
     key: bits(key),
-    rsaBits: modulusBits(kind, key),
+    ...rsaKey(kind, key),
     start: time(first),
     end: time(last),
     curve: curve?.[0],

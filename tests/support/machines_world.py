@@ -37,6 +37,8 @@ MACHINES = {
     "tdx": Machine(tee="tdx"),
     "nitro": Machine(tee="nitro"),
     "snp": Machine(tee="snp"),
+    "dstack-gcp-tdx": Machine(tee="dstack-gcp-tdx"),
+    "dstack-aws-nitro-tpm": Machine(tee="dstack-aws-nitro-tpm"),
 }
 BARE = tuple(name for name, machine in MACHINES.items() if not machine.gpus)
 """Machines without accelerators: one of each TEE."""
@@ -84,6 +86,31 @@ _OF_GUESTS: dict[SimulatedTee, dict[str, str]] = {
         "bad-signature": "quote-invalid",
         "other-image": "measurement-mismatch",
         "revoked-issuer": "certificate-revoked",
+    },
+    "dstack-gcp-tdx": {
+        **_OF_TDX,
+        "replayed-log": "event-log-mismatch",
+        "tpm-other-quote": "report-data-mismatch",
+        "tpm-other-events": "event-log-mismatch",
+        "tpm-altered-register": "measurement-mismatch",
+        "tpm-other-image": "measurement-mismatch",
+        "tpm-other-zone": "platform-mismatch",
+        "tpm-test-key": "debug-guest",
+        "tpm-foreign-root": "quote-root-untrusted",
+        "tpm-bad-signature": "quote-invalid",
+    },
+    "dstack-aws-nitro-tpm": {
+        "stale-document": "evidence-stale",
+        "future-document": "evidence-stale",
+        "wrong-root": "quote-root-untrusted",
+        "bad-signature": "quote-invalid",
+        "expired-leaf": "certificate-chain-invalid",
+        "other-image": "measurement-mismatch",
+        "other-events": "event-log-mismatch",
+        "other-config": "event-log-mismatch",
+        "enclave": "evidence-malformed",
+        "wrong-report-data": "report-data-mismatch",
+        "other-compose": "compose-hash-mismatch",
     },
 }
 _OF_GPUS = {
@@ -199,12 +226,23 @@ _LEVELS = ("bootloader", "tee", "snp", "microcode", "fmc")
 
 def _pin(evidence: Evidence, policy: AppraisalPolicy) -> AppraisalPolicy:
     signed: Any = verify(evidence, policy, NOW, binding=ASKED).signed
-    if policy.cpu.tee in ("dstack", "tdx"):
+    if policy.cpu.tee in ("dstack", "tdx", "dstack-gcp-tdx"):
         quote = signed.quote
         registers = dict(zip(("rtmr0", "rtmr1", "rtmr2"), quote.rtmr[:3], strict=True))
         rules: dict[str, Any] = {
             "measurements": [{"mrtd": quote.mrtd, **registers}],
             "platform_ids": [signed.ppid],
+        }
+        if policy.cpu.tee == "dstack-gcp-tdx":
+            tpm = signed.tpm
+            rules["boots"] = [{f"pcr{index}": tpm.registers[index].hex() for index in (0, 2)}]
+            rules["zones"], rules["projects"] = [tpm.machine.zone], [tpm.machine.project]
+            rules["instances"] = [str(tpm.machine.instance_id)]
+    elif policy.cpu.tee == "dstack-aws-nitro-tpm":
+        pcrs = signed.document.pcrs
+        rules = {
+            "boots": [{f"pcr{index}": pcrs[index] for index in (4, 7, 12)}],
+            "instances": [signed.document.parent_id],
         }
     elif policy.cpu.tee == "nitro":
         rules = {

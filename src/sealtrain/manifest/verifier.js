@@ -156,6 +156,19 @@ async function rsaPss(info, signature, message) {
   return subtle().verify({ name: "RSA-PSS", saltLength: 48 }, key, signature, message);
 }
 
+/** Whether an RSASSA-PKCS1-v1_5 signature with SHA-256 verifies under a SubjectPublicKeyInfo. */
+async function rsaPkcs1(info, signature, message) {
+  let key;
+  try {
+    const name = { name: "RSASSA-PKCS1-v1_5", hash: "SHA-256" };
+    key = await subtle().importKey("spki", info, name, false, ["verify"]);
+  } catch (error) {
+    if (error.name === "NotSupportedError") throw new CannotCheck("this browser lacks RSASSA-PKCS1-v1_5");
+    return false;
+  }
+  return subtle().verify({ name: "RSASSA-PKCS1-v1_5" }, key, signature, message);
+}
+
 /** Seconds since the epoch of an RFC 3339 UTC time in whole seconds, null where it is none; no
  * calendar has a year 0. */
 function seconds(value) {
@@ -166,7 +179,7 @@ function seconds(value) {
     ? milliseconds / 1000
     : null;
 }
-return { Refusal, CannotCheck, demand, utf8, text, latin1, concat, equal, hex, fromHex, toBase64, fromBase64, u16be, u16le, u32be, u32le, u64be, sha1, sha256, sha384, sha512, digest, ed25519, ecdsa, rsaPss, seconds };
+return { Refusal, CannotCheck, demand, utf8, text, latin1, concat, equal, hex, fromHex, toBase64, fromBase64, u16be, u16le, u32be, u32le, u64be, sha1, sha256, sha384, sha512, digest, ed25519, ecdsa, rsaPss, rsaPkcs1, seconds };
 })();
 const module_characters = (() => {
 // What the table of visible characters does not admit (spec/key-release.md §1): written
@@ -1767,19 +1780,23 @@ function le32(value) {
   return new Uint8Array([value, value >>> 8, value >>> 16, value >>> 24]);
 }
 
+/** What is hashed of a run-time event, in whichever bank. */
+function runtimePreimage(entry) {
+  replays(entry.event_type === RUNTIME, "a foreign event");
+  replays(entry.digest === "", "an event brings its own digest");
+  if (entry.version === 1) {
+    return concat(le32(RUNTIME), utf8(":"), utf8(entry.event), utf8(":"), fromHex(entry.event_payload));
+  }
+  return canonical({ name: entry.event, payload: entry.event_payload, type: RUNTIME });
+}
+
 async function entryDigest(entry) {
   if (entry.imr < 3) {
     const bare = entry.event_type === 0 && entry.event === "" && entry.event_payload === "";
     replays(bare && entry.version === 1 && entry.digest.length === 96, "a firmware event with more than a digest");
     return fromHex(entry.digest);
   }
-  replays(entry.event_type === RUNTIME, "a foreign event");
-  replays(entry.digest === "", "an event brings its own digest");
-  const payload = fromHex(entry.event_payload);
-  if (entry.version === 1) {
-    return sha384(le32(RUNTIME), utf8(":"), utf8(entry.event), utf8(":"), payload);
-  }
-  return sha384(canonical({ name: entry.event, payload: entry.event_payload, type: RUNTIME }));
+  return sha384(runtimePreimage(entry));
 }
 
 /** What a log that replays to a quote's registers says of the guest. */
@@ -1841,16 +1858,24 @@ function keyProvider(payload) {
   return { name: value.name, id: value.id };
 }
 
+/** What the run-time events of a log say; that they replay is compared by the caller. */
+const measuredGuest = (log) => facts(bootEvents(log));
+
+/** Configuration ids of form 2 (33 bytes) that commit to what was measured. */
+function configIds({ appId, composeHash, provider }) {
+  const kind = provider.name.replace(/-sgx$/, "");
+  if (!Object.hasOwn(KINDS, kind)) return [];
+  return [provider.id, ""].map((id) => {
+    const tail = concat(new Uint8Array([KINDS[kind]]), fromHex(id));
+    return concat(new Uint8Array([2]), keccak256(concat(fromHex(composeHash), fromHex(appId), tail)));
+  });
+}
+
 async function checkConfigId(configId, measured, events) {
   const { appId, composeHash, instanceId, provider } = measured;
   const kind = provider.name.replace(/-sgx$/, "");
-  const accepted = [concat(new Uint8Array([1]), fromHex(composeHash))];
+  const accepted = [concat(new Uint8Array([1]), fromHex(composeHash)), ...configIds(measured)];
   for (const id of [provider.id, ""]) {
-    if (Object.hasOwn(KINDS, kind)) {
-      const tail = concat(new Uint8Array([KINDS[kind]]), fromHex(id));
-      const value = keccak256(concat(fromHex(composeHash), fromHex(appId), tail));
-      accepted.push(concat(new Uint8Array([2]), value));
-    }
     const document = {
       app_id: appId,
       compose_hash: composeHash,
@@ -1877,7 +1902,7 @@ function appraiseMeasured(measured, rules) {
   const image = rules.os_image_hash === "any" || rules.os_image_hash.includes(measured.image);
   demand(image, "measurement-mismatch", "another OS image");
 }
-return { replay, appraiseMeasured };
+return { runtimePreimage, replay, measuredGuest, configIds, appraiseMeasured };
 })();
 const module_cbor = (() => {
 // A reader of CBOR, as far as documents of Nitro use it (spec/evidence-nitro.md, rule 2).
@@ -2124,12 +2149,12 @@ function hashOf(algorithm) {
   return both && oid(generator) === MGF1 && small(der(salt)) === 48 ? "PSS" : undefined;
 }
 
-/** Bits of an RSA key's modulus, 0 of another key. */
-function modulusBits(kind, key) {
-  if (oid(kind[0]) !== RSA) return 0;
-  const [modulus] = items(der(bits(key)));
+/** Bits of an RSA key's modulus, 0 of another key, and its exponent in hex. */
+function rsaKey(kind, key) {
+  if (oid(kind[0]) !== RSA) return { rsaBits: 0, rsaExponent: "" };
+  const [modulus, exponent] = items(der(bits(key)));
   const bytes = modulus.content[0] === 0 ? modulus.content.subarray(1) : modulus.content;
-  return bytes.length * 8 - Math.clz32(bytes[0]) + 24;
+  return { rsaBits: bytes.length * 8 - Math.clz32(bytes[0]) + 24, rsaExponent: hex(exponent.content) };
 }
 
 function safeText(bytes) {
@@ -2171,6 +2196,7 @@ function certificate(bytes) {
     signed: body.whole,
     signature: bits(signature),
     hash: named ? hashOf(algorithm) : undefined,
+    algorithm: named ? oid(items(algorithm)[0]) : undefined,
     serial: hex(serial.content),
     issuer: issuer.whole,
     subject: subject.whole,
@@ -2178,7 +2204,7 @@ function certificate(bytes) {
     serialNumbers: names(subject, SERIAL_NUMBER),
     info: info.whole,
     key: bits(key),
-    rsaBits: modulusBits(kind, key),
+    ...rsaKey(kind, key),
     start: time(first),
     end: time(last),
     curve: curve?.[0],
@@ -2358,7 +2384,13 @@ const x509 = module_x509;
 
 const { literal, record } = shape;
 const AWS_ROOT = "641a0321a3e244efe456463195d606317ed7cdcc3c1756e09893f3c68f79bb5b";
-const MODULE = /^(i-(?:[0-9a-f]{8,32}))-enc([0-9a-f]{16})$/;
+const ENCLAVE = { registers: "pcrs", module: /^(i-(?:[0-9a-f]{8,32}))-enc([0-9a-f]{16})$/, required: [0, 1, 2] };
+/** What the documents of a NitroTPM have in place of those of enclaves. */
+const NITRO_TPM = {
+  registers: "nitrotpm_pcrs",
+  module: /^(i-(?:[0-9a-f]{8,32}))-tpm([0-9a-f]{16})$/,
+  required: [],
+};
 const YEAR_10000 = 253_402_300_800_000;
 const ZEROS = new Uint8Array(48);
 const MAX_DOCUMENT = 16384;
@@ -2401,7 +2433,7 @@ function read(bytes) {
 }
 
 /** The parts of a document in COSE_Sign1, before anything of it is verified. */
-function parseDocument(raw) {
+function parseDocument(raw, kind = ENCLAVE) {
   const outer = read(raw[0] === 0xd2 ? raw.subarray(1) : raw);
   form(Array.isArray(outer) && outer.length === 4, "not an array of four");
   const [header, unprotected, payload, signature] = outer;
@@ -2417,22 +2449,22 @@ function parseDocument(raw) {
   form(fields instanceof Map, "the payload is no map");
   form([...fields.keys()].every((key) => typeof key === "string"), "a key of the payload is no text");
   const identity = concat(new Uint8Array([0x84, 0x6a]), utf8("Signature1"), byteString(header), new Uint8Array([0x40]), byteString(payload));
-  return { ...parsePayload(fields), signature, signed: identity };
+  return { ...parsePayload(fields, kind), signature, signed: identity };
 }
 
-function parsePayload(fields) {
+function parsePayload(fields, { registers, module, required }) {
   const moduleId = fields.get("module_id");
-  const named = typeof moduleId === "string" ? MODULE.exec(moduleId) : null;
+  const named = typeof moduleId === "string" ? module.exec(moduleId) : null;
   form(named, "module_id is malformed");
   const timestamp = fields.get("timestamp");
   form(Number.isSafeInteger(timestamp) && timestamp > 0 && timestamp < YEAR_10000, "timestamp is no time");
   form(fields.get("digest") === "SHA384", "another digest than SHA384");
-  const pcrs = fields.get("pcrs");
+  const pcrs = fields.get(registers);
   form(pcrs instanceof Map, "no registers");
   for (const [index, value] of pcrs) {
     form(Number.isSafeInteger(index) && index >= 0 && index <= 31 && isBytes(value, 48, 48), "a register is malformed");
   }
-  form([0, 1, 2].every((index) => pcrs.has(index)), "PCR0, PCR1 or PCR2 is missing");
+  form(required.every((index) => pcrs.has(index)), "PCR0, PCR1 or PCR2 is missing");
   const leaf = fields.get("certificate");
   const bundle = fields.get("cabundle");
   form(isBytes(leaf, 1, 1024), "certificate is malformed");
@@ -2466,13 +2498,19 @@ async function chain({ bundle, leaf }, now) {
   }
 }
 
-/** Facts that AWS signed about an enclave. */
-async function verify(cpu, { rules, root, now }) {
-  const document = parseDocument(fromBase64(cpu.document));
+/** A document whose chain and signature hold. */
+async function verifyDocument(raw, root, now, kind = ENCLAVE) {
+  const document = parseDocument(raw, kind);
   await trustedRoot(document.bundle[0], root);
   const leaf = await chain(document, now);
   const holds = await ecdsa("P-384", "SHA-384", leaf.point, document.signature, document.signed);
   demand(holds, "quote-invalid", "the leaf did not sign the document");
+  return document;
+}
+
+/** Facts that AWS signed about an enclave. */
+async function verify(cpu, { rules, root, now }) {
+  const document = await verifyDocument(fromBase64(cpu.document), root, now);
   const at = document.timestamp / 1000;
   const fresh = now - rules.max_age_s <= at && at <= now + 60;
   demand(fresh, "evidence-stale", "the document was made at another time");
@@ -2511,7 +2549,7 @@ function appraise({ document }, rules) {
   demand(role, "platform-mismatch", "another role of the parent");
 }
 
-return { FORM, RULES, parseDocument, verify, appraise };
+return { NITRO_TPM, FORM, RULES, parseDocument, verifyDocument, verify, appraise };
 })();
 const module_spdm = (() => {
 // Reports of NVIDIA's GPUs and switches (spec/evidence-nvidia.md, "The report"); no trust yet.
@@ -3558,6 +3596,412 @@ function names(named, shown) {
 }
 return { FORM, COLLATERAL, RULES, verify };
 })();
+const module_tpm = (() => {
+// Quotes of a TPM 2.0 under Google's chain (spec/evidence-tpm.md).
+
+const {
+  Refusal,
+  concat,
+  demand,
+  ecdsa,
+  equal,
+  fromBase64,
+  fromHex,
+  hex,
+  rsaPkcs1,
+  sha256,
+  sha384,
+  text,
+  u16be,
+  u32be,
+} = module_bytes;
+const shape = module_shape;
+const x509 = module_x509;
+
+const { either, integer, list, record } = shape;
+const GOOGLE_ROOT = "594759594b9b61524f6c8ef668f7177f7b9066bc0674f2f49fe9e052be78beb2";
+const MACHINE = "1.3.6.1.4.1.11129.2.1.21";
+const [RSA_SHA256, ECDSA_SHA256] = ["1.2.840.113549.1.1.11", "1.2.840.10045.4.3.2"];
+const REGISTERS = 24;
+const NAMES = { 11: 32, 12: 48, 13: 64 };
+const BANKS = { 11: { name: "sha256", size: 32 }, 12: { name: "sha384", size: 48 } };
+const HASHES = { sha256, sha384 };
+
+/** Base64 that may stand for so many bytes, and is not empty. */
+const encoded = (most) => (value) =>
+  shape.string(value) && value.length >= 4 && value.length <= Math.ceil(most / 3) * 4 && fromBase64(value) !== null;
+
+const digest = either(shape.hex64, shape.hex96);
+const index = integer(0, REGISTERS - 1);
+const ascending = (registers) => registers.every((one, i) => i === 0 || registers[i - 1].index < one.index);
+const SHOWN = record({
+  message: encoded(1024),
+  signature: encoded(518),
+  registers: list(record({ index, value: digest }), { min: 1, max: REGISTERS }),
+  certificates: list(encoded(4096), { min: 1, max: 4 }),
+  events: list(record({ index, digest }), { max: 1024 }),
+});
+
+/** What a guest shows of its vTPM. */
+const FORM = (value) => SHOWN(value) && ascending(value.registers);
+
+const form = (condition, message) => demand(condition, "evidence-malformed", `TPM quote: ${message}`);
+const chained = (condition, message) => demand(condition, "certificate-chain-invalid", message);
+
+class Octets {
+  constructor(bytes) {
+    this.bytes = bytes;
+    this.at = 0;
+  }
+
+  take(size) {
+    form(this.at + size <= this.bytes.length, "truncated");
+    this.at += size;
+    return this.bytes.subarray(this.at - size, this.at);
+  }
+
+  u8() {
+    return this.take(1)[0];
+  }
+
+  u16() {
+    return u16be(this.take(2), 0);
+  }
+
+  u32() {
+    return u32be(this.take(4), 0);
+  }
+
+  sized(most) {
+    const size = this.u16();
+    form(size <= most, "a field is too long");
+    return this.take(size);
+  }
+
+  finish() {
+    form(this.at === this.bytes.length, "bytes follow it");
+  }
+}
+
+/** The fields of a `TPMS_ATTEST`, before anything of it is verified. */
+function parseQuote(raw) {
+  form(raw.length <= 1024, "too long");
+  const reader = new Octets(raw);
+  form(reader.u32() === 0xff544347 && reader.u16() === 0x8018, "no quote that a TPM made");
+  const signer = reader.sized(66);
+  form(signer.length === 0 || NAMES[u16be(signer, 0)] === signer.length - 2, "the name of its key");
+  const qualifying = reader.sized(64);
+  reader.take(16);
+  form(reader.u8() <= 1, "the state of its clock");
+  reader.take(8);
+  form(reader.u32() === 1, "registers of more or fewer banks than one");
+  const bank = BANKS[reader.u16()];
+  form(bank, "another bank");
+  form(reader.u8() === 3, "a selection of another length");
+  const [low, middle, high] = reader.take(3);
+  const bits = low | (middle << 8) | (high << 16);
+  const value = reader.sized(64);
+  form(bits !== 0 && value.length === 32, "nothing is selected, or another digest");
+  reader.finish();
+  const selection = [...Array(REGISTERS).keys()].filter((one) => (bits >> one) & 1);
+  return { raw, qualifying, bank, selection, digest: value };
+}
+
+function natural(element) {
+  const { tag, content } = element ?? {};
+  const sound = tag === 2 && content.length >= 1 && content.length <= 9 && !(content[0] & 0x80);
+  chained(sound && !(content.length > 1 && content[0] === 0 && content[1] < 0x80), "no number");
+  return BigInt(`0x${hex(content)}`).toString();
+}
+
+function named(element) {
+  const { tag, content } = element ?? {};
+  const printable = (byte) => byte > 0x20 && byte < 0x7f;
+  const sound = tag === 0x0c && content.length >= 1 && content.length <= 128 && content.every(printable);
+  chained(sound, "a name that is not of printable ASCII");
+  return text(content);
+}
+
+function isProduction(element) {
+  const inner = x509.items(element, 0xa0);
+  chained(inner.length === 1, "properties of another form");
+  let production = false;
+  let before = 0;
+  for (const { tag, content } of x509.items(inner[0])) {
+    chained(tag > before, "properties are not in order");
+    before = tag;
+    if (tag === 0xa0) natural(x509.der(content));
+    if (tag === 0xa1) {
+      const truth = x509.der(content);
+      const sound = truth.tag === 1 && truth.content.length === 1 && [0, 0xff].includes(truth.content[0]);
+      chained(sound, "a truth value that is neither");
+      production = truth.content[0] === 0xff;
+    }
+  }
+  return production;
+}
+
+function machineOf(leaf) {
+  const found = leaf.extensions.get(MACHINE);
+  chained(found, "the attestation key names no machine");
+  const fields = x509.items(x509.der(found.value));
+  chained(fields.length === 5 || fields.length === 6, "a machine's name of another form");
+  const [zone, projectNumber, project, instanceId, instance, properties] = fields;
+  natural(projectNumber);
+  named(instance);
+  return {
+    zone: named(zone),
+    project: named(project),
+    instance: natural(instanceId),
+    production: properties !== undefined && isProduction(properties),
+  };
+}
+
+async function isIssued(below, above, simulated) {
+  if (!equal(above.subject, below.issuer)) return false;
+  if (below.algorithm === RSA_SHA256) {
+    if (above.rsaBits < 2048 && !simulated) return false;
+    return above.rsaBits > 0 && rsaPkcs1(above.info, below.signature, below.signed);
+  }
+  if (!simulated || below.algorithm !== ECDSA_SHA256) return false;
+  return x509.signedBy(above, "SHA-256", below.signature, below.signed);
+}
+
+async function checkChain(path, now, simulated) {
+  const known = ["2.5.29.19", "2.5.29.15"];
+  for (const [place, one] of path.entries()) {
+    for (const [name, { critical }] of one.extensions) {
+      chained(!critical || known.includes(name), "an unknown critical extension");
+    }
+    chained(one.extensions.has("2.5.29.19"), "no basic constraints");
+    const { authority, depth, certifies, signs } = x509.powers(one);
+    chained(certifies !== null, "no key usage");
+    if (place === 0) {
+      chained(!authority && !certifies && signs, "the attestation key is an authority's, or may not sign");
+      continue;
+    }
+    chained(authority && certifies && depth >= place - 1, "an issuer may not sign certificates");
+    chained(await isIssued(path[place - 1], one, simulated), "a certificate was issued by another");
+  }
+  for (const one of path) chained(one.start <= now && now <= one.end, "not valid at that time");
+}
+
+/** The attestation key and its machine, of certificates with the key's own first. */
+async function verifyKey(certificates, root, now) {
+  chained(certificates.length >= 2 && certificates.every((one) => one.length <= 4096), "a chain of another length");
+  const last = certificates.at(-1);
+  if (root) {
+    demand(equal(last, root), "quote-root-untrusted", "another simulator's root");
+  } else if (hex(await sha256(last)) !== GOOGLE_ROOT) {
+    demand(!x509.callsItselfSimulated(last), "simulated-evidence", "a simulator where hardware is asked for");
+    throw new Refusal("quote-root-untrusted", "not Google's root of vTPM keys");
+  }
+  try {
+    const path = certificates.map(x509.certificate);
+    await checkChain(path, now, Boolean(root));
+    const machine = machineOf(path[0]);
+    demand(machine.production, "debug-guest", "the attestation key was not made for production");
+    return { key: path[0], machine };
+  } catch (error) {
+    if (!(error instanceof x509.BadDer || error instanceof TypeError)) throw error;
+    throw new Refusal("certificate-chain-invalid", error.message);
+  }
+}
+
+const RSA_EXPONENT = "010001";
+
+function keyKind(key) {
+  if (key.curve === "P-256") return "ecdsa";
+  const fits = key.rsaBits >= 2048 && key.rsaBits <= 4096 && key.rsaExponent === RSA_EXPONENT;
+  demand(fits, "quote-invalid", "the attestation key is of another kind");
+  return "rsassa";
+}
+
+async function checkSignature(quote, raw, key) {
+  const kind = keyKind(key);
+  const reader = new Octets(raw);
+  form(raw.length <= 518, "signature is too long");
+  const scheme = { 0x14: "rsassa", 0x18: "ecdsa" }[reader.u16()];
+  form(scheme && reader.u16() === 0x0b, "another kind of signature");
+  const parts = [reader.sized(518)];
+  if (scheme === "ecdsa") parts.push(reader.sized(518));
+  reader.finish();
+  let holds = false;
+  if (scheme === "ecdsa") {
+    const sound = (part) => part.length <= 32 && part.some((byte) => byte !== 0);
+    form(parts.every(sound), "no two numbers of a signature");
+    const padded = parts.map((part) => concat(new Uint8Array(32 - part.length), part));
+    holds = kind === scheme && (await ecdsa("P-256", "SHA-256", key.point, concat(...padded), quote.raw));
+  } else {
+    holds = kind === scheme && (await rsaPkcs1(key.info, parts[0], quote.raw));
+  }
+  demand(holds, "quote-invalid", "the attestation key did not sign the TPM quote");
+}
+
+/** A register that was extended with each digest in turn. */
+async function replayed(bank, digests) {
+  let register = new Uint8Array(bank.size);
+  for (const one of digests) register = await HASHES[bank.name](register, one);
+  return hex(register);
+}
+
+async function checkEvents(quote, values, events) {
+  const size = values.values().next().value.length;
+  form(events.every((event) => event.digest.length === size), "an event of another bank");
+  const indexes = [...new Set(events.map((event) => event.index))].sort((a, b) => a - b);
+  for (const one of indexes) {
+    const digests = events.filter((event) => event.index === one).map((event) => fromHex(event.digest));
+    const holds = values.get(one) === (await replayed(quote.bank, digests));
+    demand(holds, "event-log-mismatch", `events do not replay to PCR ${one} of the vTPM`);
+  }
+}
+
+/** Facts that Google signed about a vTPM: `quote`, `registers` (index to hex) and `machine`. */
+async function verifyTpm(shown, root, now) {
+  const quote = parseQuote(fromBase64(shown.message));
+  const { key, machine } = await verifyKey(shown.certificates.map(fromBase64), root, now);
+  await checkSignature(quote, fromBase64(shown.signature), key);
+  const registers = new Map(shown.registers.map((one) => [one.index, one.value]));
+  form([...registers.keys()].join() === quote.selection.join(), "other registers than the quoted ones");
+  form([...registers.values()].every((one) => one.length === 2 * quote.bank.size), "a register of another bank");
+  const found = await sha256(concat(...[...registers.values()].map(fromHex)));
+  demand(equal(found, quote.digest), "measurement-mismatch", "other registers than the quoted ones");
+  await checkEvents(quote, registers, shown.events);
+  return { quote, registers, machine };
+}
+return { encoded, FORM, parseQuote, replayed, verifyTpm };
+})();
+const module_rented = (() => {
+// dstack guests on rented machines: Google Cloud with TDX, EC2 with a NitroTPM (spec/evidence-tpm.md).
+
+const { concat, demand, equal, fromBase64, hex, sha256, sha384, utf8 } = module_bytes;
+const { configIds, measuredGuest, runtimePreimage } = module_dstack;
+const nitro = module_nitro;
+const shape = module_shape;
+const tpm = module_tpm;
+
+const { either, integer, list, literal, match, record } = shape;
+const HASHES = { sha256, sha384 };
+const SHA384 = { name: "sha384", size: 48 };
+const EVENT_PCR = 14;
+const ZEROS = new Uint8Array(48);
+const any = literal("any");
+const extended = (form) => (value) => form(value) && !/^0+$/.test(value);
+const provider = match(/^(?:[0-9a-f]{2}){16,1024}$/);
+const replays = (condition, message) => demand(condition, "event-log-mismatch", message);
+
+const names = either(any, list(match(/^[a-z0-9][a-z0-9.:-]{0,127}$/), { min: 1, max: 1024 }));
+const numbers = either(any, list(match(/^(?:0|[1-9][0-9]{0,19})$/), { min: 1, max: 1024 }));
+const pcr = extended(shape.hex64);
+
+/** Fields that a policy for Google Cloud has besides those of dstack. */
+const GOOGLE_RULES = {
+  boots: either(any, list(record({ pcr0: pcr, pcr2: pcr }), { max: 1024 })),
+  projects: names,
+  zones: names,
+  instances: numbers,
+};
+
+const register = extended(shape.hex96);
+
+/** A policy's rules for EC2 with a NitroTPM. */
+const NITRO_TPM_RULES = record({
+  tee: literal("dstack-aws-nitro-tpm"),
+  boots: list(record({ pcr4: register, pcr7: register, pcr12: shape.hex96 }), { max: 1024 }),
+  config_id: literal("require", "any"),
+  key_provider: either(any, provider),
+  instances: either(any, list(match(/^i-[0-9a-f]{8,32}$/), { min: 1, max: 4096 })),
+  max_age_s: integer(1, 10800),
+});
+
+/** The register that the run-time events of a log extended, hex. */
+async function eventRegister(log, bank) {
+  const digests = [];
+  for (const entry of log.filter((one) => one.imr === 3)) {
+    digests.push(await HASHES[bank.name](runtimePreimage(entry)));
+  }
+  return tpm.replayed(bank, digests);
+}
+
+/** That a vTPM's quote is of this TDX quote and log. */
+async function checkGoogle(cpu, root, now) {
+  const found = await tpm.verifyTpm(cpu.tpm, root, now);
+  return {
+    found,
+    async bound() {
+      const expected = await sha256(fromBase64(cpu.quote));
+      demand(equal(found.quote.qualifying, expected), "report-data-mismatch", "the vTPM signed for another quote");
+      const register = await eventRegister(cpu.event_log, found.quote.bank);
+      replays(found.registers.get(EVENT_PCR) === register, "event log does not replay to PCR 14 of the vTPM");
+    },
+  };
+}
+
+/** The rules of a policy for a vTPM whose quote verified. */
+function appraiseGoogle({ quote, registers, machine }, rules) {
+  const boot = (one) => one.pcr0 === registers.get(0) && one.pcr2 === registers.get(2);
+  const booted = rules.boots === "any" || (quote.bank.name === "sha256" && rules.boots.some(boot));
+  demand(booted, "measurement-mismatch", "another firmware or image was booted");
+  for (const [allowed, got] of [
+    [rules.projects, machine.project],
+    [rules.zones, machine.zone],
+    [rules.instances, machine.instance],
+  ]) {
+    demand(allowed === "any" || allowed.includes(got), "platform-mismatch", `another machine: ${got}`);
+  }
+}
+
+/** Facts that AWS signed about a dstack guest on EC2. */
+async function verifyNitroTpm(cpu, { root, now }) {
+  const document = await nitro.verifyDocument(fromBase64(cpu.document), root, now, nitro.NITRO_TPM);
+  const only = cpu.event_log.every((entry) => entry.imr === 3);
+  const quoted = document.pcrs.has(EVENT_PCR) ? hex(document.pcrs.get(EVENT_PCR)) : null;
+  const found = await eventRegister(cpu.event_log, SHA384);
+  replays(only && quoted === found, "event log does not replay to PCR 14 of the NitroTPM");
+  const measured = measuredGuest(cpu.event_log);
+  const composeHash = hex(await sha256(utf8(cpu.app_compose)));
+  demand(measured.composeHash === composeHash, "compose-hash-mismatch", "another deployment document");
+  demand(document.userData?.length === 64, "report-data-mismatch", "user data is not report data");
+  return {
+    document,
+    measured,
+    simulated: Boolean(root),
+    reportData: document.userData,
+    composeHash,
+    appId: measured.appId,
+    keyProvider: measured.provider.id,
+    configured: await configured(document, measured),
+  };
+}
+
+/** Whether PCR 8 is unset, or commits to what was measured, or does neither (null). */
+async function configured(document, measured) {
+  const found = document.pcrs.get(8) ?? ZEROS;
+  if (equal(found, ZEROS)) return "unset";
+  for (const id of configIds(measured)) {
+    if (equal(found, await sha384(ZEROS, concat(id, new Uint8Array(48 - id.length))))) return "set";
+  }
+  return null;
+}
+
+/** The rules of a policy for a NitroTPM whose document verified. */
+function appraiseNitroTpm({ document, measured, configured: state }, rules, now) {
+  const at = document.timestamp / 1000;
+  const fresh = now - rules.max_age_s <= at && at <= now + 60;
+  demand(fresh, "evidence-stale", "the document was made at another time");
+  const value = (index) => (document.pcrs.has(index) ? hex(document.pcrs.get(index)) : null);
+  const boot = (one) => [4, 7, 12].every((index) => one[`pcr${index}`] === value(index));
+  demand(rules.boots.some(boot), "measurement-mismatch", "another image was booted");
+  const committed = state === "set" || (state === "unset" && rules.config_id === "any");
+  replays(committed, "PCR 8 commits to other values than the log");
+  const named = measured.provider.id || measured.provider.name;
+  const known = rules.key_provider === "any" || rules.key_provider === named;
+  demand(known, "key-provider-mismatch", "another key provider");
+  const instance = rules.instances === "any" || rules.instances.includes(document.parent);
+  demand(instance, "platform-mismatch", "another instance");
+}
+return { GOOGLE_RULES, NITRO_TPM_RULES, checkGoogle, appraiseGoogle, verifyNitroTpm, appraiseNitroTpm };
+})();
 const module_snp = (() => {
 // The report of AMD SEV-SNP (spec/evidence-snp.md).
 
@@ -4248,9 +4692,11 @@ const { appraiseMeasured, replay } = module_dstack;
 const { Malformed, canonical, parseCanonical } = module_json;
 const nitro = module_nitro;
 const nvidia = module_nvidia;
+const { appraiseGoogle, appraiseNitroTpm, checkGoogle, verifyNitroTpm } = module_rented;
 const shape = module_shape;
 const snp = module_snp;
 const { appraiseQuote, verifyQuote } = module_tdx;
+const tpm = module_tpm;
 
 const { compose, list, literal, nullable, record, string } = shape;
 const hexText = (value) => fromHex(value) !== null;
@@ -4267,6 +4713,21 @@ const ENTRY = record({
 const DSTACK_FORM = record({
   tee: literal("dstack"),
   quote,
+  event_log: list(ENTRY, { min: 1, max: 1024 }),
+  app_compose: compose,
+  vm_config: nullable(string),
+});
+const GOOGLE_FORM = record({
+  tee: literal("dstack-gcp-tdx"),
+  quote,
+  event_log: list(ENTRY, { min: 1, max: 1024 }),
+  app_compose: compose,
+  vm_config: nullable(string),
+  tpm: tpm.FORM,
+});
+const NITRO_TPM_FORM = record({
+  tee: literal("dstack-aws-nitro-tpm"),
+  document: tpm.encoded(16384),
   event_log: list(ENTRY, { min: 1, max: 1024 }),
   app_compose: compose,
   vm_config: nullable(string),
@@ -4293,7 +4754,20 @@ const TEES = {
   },
   nitro: { form: nitro.FORM, verify: nitro.verify, appraise: nitro.appraise },
   snp: { form: snp.FORM, verify: snp.verify, appraise: snp.appraise },
+  "dstack-gcp-tdx": {
+    form: GOOGLE_FORM,
+    verify: (cpu, given) => quoted(cpu, given, googleGuest),
+    appraise(facts, rules, now) {
+      appraiseQuote(facts.signed, rules, now, facts.measured.firmwareLogged);
+      appraiseMeasured(facts.measured, rules);
+      appraiseGoogle(facts.vtpm, rules);
+    },
+  },
+  "dstack-aws-nitro-tpm": { form: NITRO_TPM_FORM, verify: verifyNitroTpm, appraise: appraiseNitroTpm },
 };
+/** Kinds of evidence that a platform of another name shows. */
+const SHOWN_BY = { "dstack-gcp-tdx": "dstack", "dstack-aws-nitro-tpm": "dstack" };
+const DCAP = ["dstack", "tdx", "dstack-gcp-tdx"];
 const crl = (value) => hexText(value) && value.length > 0;
 const filled = (value) => string(value) && value !== "";
 const sealed = shape.match(/^[0-9a-f]{128}$/);
@@ -4327,8 +4801,8 @@ function readEvidence(bytes) {
     if (!(error instanceof Malformed)) throw error;
   }
   const agrees = (evidence) =>
-    ["simulator", evidence.cpu.tee].includes(evidence.platform) &&
-    (evidence.collateral === null || ["dstack", "tdx"].includes(evidence.cpu.tee)) &&
+    ["simulator", SHOWN_BY[evidence.cpu.tee] ?? evidence.cpu.tee].includes(evidence.platform) &&
+    (evidence.collateral === null || DCAP.includes(evidence.cpu.tee)) &&
     (evidence.gpu_collateral === null || evidence.gpu !== null);
   demand(EVIDENCE(value) && agrees(value), "evidence-malformed", "not an evidence document");
   return value;
@@ -4371,10 +4845,11 @@ async function verifyEvidence(evidence, policy, now, conversation) {
   return { ...facts, platform, tee: cpu.tee, appCompose: utf8(cpu.app_compose) };
 }
 
-async function quoted(cpu, { rules, root, now, collateral }, guest) {
+async function quoted(cpu, given, guest) {
+  const { rules, root, now, collateral } = given;
   const signed = await verifyQuote(fromBase64(cpu.quote), collateral, rules, root, now);
   const shown = await digest(utf8(cpu.app_compose));
-  const facts = await guest(cpu, signed, shown);
+  const facts = await guest(cpu, signed, shown, given);
   return { ...facts, signed, simulated: signed.simulated, reportData: signed.quote.reportData };
 }
 
@@ -4382,6 +4857,12 @@ async function dstackGuest(cpu, signed, shown) {
   const measured = await replay(cpu.event_log, signed.quote);
   demand(measured.composeHash === shown, "compose-hash-mismatch", "another deployment document");
   return { measured, composeHash: shown, appId: measured.appId, keyProvider: measured.provider.id };
+}
+
+async function googleGuest(cpu, signed, shown, { root, now }) {
+  const { found, bound } = await checkGoogle(cpu, root, now);
+  await bound();
+  return { ...(await dstackGuest(cpu, signed, shown)), vtpm: found };
 }
 
 async function bareGuest(cpu, signed, shown) {
@@ -6884,6 +7365,7 @@ const { Refusal, demand, fromBase64 } = module_bytes;
 const { Malformed } = module_json;
 const { RULES: NITRO } = module_nitro;
 const { RULES: NVIDIA } = module_nvidia;
+const { GOOGLE_RULES, NITRO_TPM_RULES } = module_rented;
 const shape = module_shape;
 const { RULES: SNP } = module_snp;
 const { BadDer, certificate } = module_x509;
@@ -6924,15 +7406,28 @@ const QUOTE = {
 };
 const TDX = record({ tee: literal("tdx"), ...QUOTE });
 const valued = ({ rtmr0 }) => rtmr0 !== "log"; // a tdx guest shows no event log
-const DSTACK = record({
-  tee: literal("dstack"),
+const AGENT = {
   ...QUOTE,
   key_provider: either(any, shape.match(/^(?:[0-9a-f]{2}){16,1024}$/)),
   os_image_hash: either(any, list(shape.hex64, { min: 1, max: 256 })),
-});
-const VENDORS = { dstack: "intel", tdx: "intel", nitro: "aws", snp: "amd" };
+};
+const DSTACK = record({ tee: literal("dstack"), ...AGENT });
+const GOOGLE = record({ tee: literal("dstack-gcp-tdx"), ...AGENT, ...GOOGLE_RULES });
+const provided = (value) => value.os_image_hash === "any" || value.key_provider !== "any";
+/** Each kind of evidence: the platform that shows it, and whose root vouches for it. */
+const TEES = {
+  dstack: { platform: "dstack", vendor: "intel" },
+  tdx: { platform: "tdx", vendor: "intel" },
+  nitro: { platform: "nitro", vendor: "aws" },
+  snp: { platform: "snp", vendor: "amd" },
+  "dstack-gcp-tdx": { platform: "dstack", vendor: "intel" },
+  "dstack-aws-nitro-tpm": { platform: "dstack", vendor: "aws" },
+};
+const each = (field) => [...new Set(Object.values(TEES).map((one) => one[field]))];
 const CPU = {
-  dstack: (value) => DSTACK(value) && (value.os_image_hash === "any" || value.key_provider !== "any"),
+  dstack: (value) => DSTACK(value) && provided(value),
+  "dstack-gcp-tdx": (value) => GOOGLE(value) && provided(value),
+  "dstack-aws-nitro-tpm": NITRO_TPM_RULES,
   tdx: (value) => TDX(value) && (value.measurements === "any" || value.measurements.every(valued)),
   nitro: NITRO,
   snp: SNP,
@@ -6952,8 +7447,8 @@ function isSimulatorRoot(value) {
 function isPolicy(value) {
   const form = record({
     version: literal(2),
-    platform: literal("simulator", ...Object.keys(VENDORS)),
-    root: either(literal(...Object.values(VENDORS)), isSimulatorRoot),
+    platform: literal("simulator", ...each("platform")),
+    root: either(literal(...each("vendor")), isSimulatorRoot),
     cpu: (cpu) => shape.anyObject(cpu) && shape.string(cpu.tee) && Object.hasOwn(CPU, cpu.tee) && CPU[cpu.tee](cpu),
     gpu: either(literal("any", "none"), shape.anyObject),
   });
@@ -6961,7 +7456,8 @@ function isPolicy(value) {
   const simulated = typeof value.root !== "string";
   if (typeof value.gpu !== "string" && !NVIDIA(value.gpu, simulated)) return false;
   if (simulated || value.platform === "simulator") return simulated && value.platform === "simulator";
-  return value.platform === value.cpu.tee && value.root === VENDORS[value.platform];
+  const { platform, vendor } = TEES[value.cpu.tee];
+  return value.platform === platform && value.root === vendor;
 }
 
 const keys = list(shape.base64(32), { min: 1, max: 64 });

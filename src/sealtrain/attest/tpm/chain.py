@@ -170,10 +170,7 @@ def parse_machine(value: bytes) -> Machine:
     Raises:
         EvidenceMalformed: Another structure.
     """
-    reader = _Der(value)
-    content = reader.content(_SEQUENCE)
-    reader.octets.finish()
-    fields = _Der(content)
+    fields = _Der(_Der(value).only(_SEQUENCE))
     zone = fields.text()
     project_number = fields.natural()
     project = fields.text()
@@ -181,7 +178,7 @@ def parse_machine(value: bytes) -> Machine:
     instance = fields.text()
     production = False
     if fields.octets.left:
-        properties = _Der(_Der(fields.content(_PROPERTIES)).content(_SEQUENCE))
+        properties = _Der(_Der(fields.content(_PROPERTIES)).only(_SEQUENCE))
         before = 0
         while properties.octets.left:
             tag, held = properties.element()
@@ -189,7 +186,9 @@ def parse_machine(value: bytes) -> Machine:
                 raise properties.octets.malformed("its properties are not in order")
             before = tag
             if tag == _VERSION:
-                _Der(held).natural()
+                version = _Der(held)
+                version.natural()
+                version.octets.finish()
             elif tag == _PRODUCTION:
                 production = _Der(held).truth()
         fields.octets.finish()
@@ -228,6 +227,11 @@ class _Der:
             raise self.octets.malformed("a field is of another type")
         return held
 
+    def only(self, expected: int) -> bytes:
+        held = self.content(expected)
+        self.octets.finish()
+        return held
+
     def natural(self) -> int:
         held = self.content(_INTEGER)
         if not 1 <= len(held) <= 9 or held[0] & 0x80 or (len(held) > 1 and held[:2] < b"\x00\x80"):
@@ -235,7 +239,7 @@ class _Der:
         return int.from_bytes(held, "big")
 
     def truth(self) -> bool:
-        held = self.content(_BOOLEAN)
+        held = self.only(_BOOLEAN)
         if held not in (b"\0", b"\xff"):
             raise self.octets.malformed("a truth value is neither yes nor no")
         return held == b"\xff"
