@@ -19,6 +19,7 @@ from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import Clock
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import DataInvalid
+from sealtrain_simulator.hosted import enclave_attestation, snp_attestation
 from sealtrain_simulator.machine import Machine, SimulatedTee
 from sealtrain_simulator.nitro import SimulatedNsm
 from sealtrain_simulator.state import SimulatorState
@@ -38,12 +39,15 @@ class Devices:
         nsm: Security module of an enclave, CBOR to CBOR; ``None`` elsewhere.
         attest: Report data (64 bytes) → the TEE's form of evidence, where that is a driver's to
             make; ``None`` elsewhere.
+        attestation: Report data (64 bytes) → the blob of dstack's agent, where the guest is not on
+            TDX; ``None`` there.
         accelerators: Nonce (32 bytes) → reports of all accelerators; ``None`` where there is none.
     """
 
     tee: SimulatedTee = "dstack"
     nsm: Callable[[bytes], bytes] | None = None
     attest: Callable[[bytes], dict[str, JsonValue]] | None = None
+    attestation: Callable[[bytes], bytes] | None = None
     accelerators: Callable[[bytes], GpuEvidence] | None = None
 
     def guest(self) -> dict[str, Any]:
@@ -103,9 +107,11 @@ def devices_of(machine: Machine, state: SimulatorState, compose: bytes, *, clock
         DataInvalid: Numbers of accelerators that do not go together.
     """
     nsm = None
+    attestation: Callable[[bytes], bytes] | None = None
     if machine.tee == "nitro":
         nsm = SimulatedNsm(state.nitro, clock=clock, fault=machine.cpu_fault)
         measure_compose(nsm, compose)
+        attestation = partial(enclave_attestation, nsm)
     attest: Callable[[bytes], dict[str, JsonValue]] | None = None
     if machine.tee == "tdx":
         attest = partial(_tdx, state, compose, machine.cpu_fault)
@@ -115,6 +121,9 @@ def devices_of(machine: Machine, state: SimulatorState, compose: bytes, *, clock
         def attest(report_data: bytes) -> dict[str, JsonValue]:
             return guest.shown(report_data, compose, now=clock(), fault=machine.cpu_fault)
 
+        def attestation(report_data: bytes) -> bytes:
+            return snp_attestation(guest, report_data, compose, fault=machine.cpu_fault)
+
     accelerators: Callable[[bytes], GpuEvidence] | None = None
     if machine.gpus:
         gpus = state.gpus(machine)
@@ -122,7 +131,13 @@ def devices_of(machine: Machine, state: SimulatorState, compose: bytes, *, clock
         def accelerators(nonce: bytes) -> GpuEvidence:
             return gpus.evidence(nonce, fault=machine.gpu_fault)
 
-    return Devices(tee=machine.tee, nsm=nsm, attest=attest, accelerators=accelerators)
+    return Devices(
+        tee=machine.tee,
+        nsm=nsm,
+        attest=attest,
+        attestation=attestation,
+        accelerators=accelerators,
+    )
 
 
 def _tdx(

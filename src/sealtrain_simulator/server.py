@@ -199,8 +199,9 @@ def _info_v1(guest: SimulatedGuest, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _attest(guest: SimulatedGuest, fields: dict[str, Any]) -> dict[str, Any]:
+    make = guest.attestation if guest.devices.attestation is None else guest.devices.attestation
     return {
-        "attestation": guest.attestation(_report_data(fields)).hex(),
+        "attestation": make(_report_data(fields).ljust(64, b"\0")).hex(),
         "boottime_gpu_evidence": [],
     }
 

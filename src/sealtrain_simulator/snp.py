@@ -136,8 +136,21 @@ class SimulatedSnp:
         """The chip as a policy lists it."""
         return self._sound.shown_chip.hex()
 
-    def report(self, report_data: bytes, app_compose: bytes, *, fault: str | None = None) -> bytes:
+    def report(
+        self,
+        report_data: bytes,
+        app_compose: bytes,
+        *,
+        host_data: bytes | None = None,
+        fault: str | None = None,
+    ) -> bytes:
         """A report of 1184 bytes over 64, for a guest started with a deployment document.
+
+        Args:
+            report_data: 64 bytes.
+            app_compose: The document.
+            host_data: What the host set instead of the document's hash, 32 bytes.
+            fault: One of ``SNP_FAULTS``.
 
         Raises:
             DataInvalid: Not 64 bytes, or an unknown fault.
@@ -156,7 +169,7 @@ class SimulatedSnp:
             (0x38, _field(platform.committed, product)),
             (0x50, report_data),
             (0x90, platform.measurement),
-            (0xC0, hashlib.sha256(app_compose).digest()),
+            (0xC0, hashlib.sha256(app_compose).digest() if host_data is None else host_data),
             (0x140, self._report_id),
             (0x160, b"\xff" * 32),
             (0x180, _field(platform.reported, product)),

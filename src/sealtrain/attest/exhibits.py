@@ -44,6 +44,7 @@ from sealtrain.attest.forms import (
 )
 from sealtrain.attest.gcp.collect import tpm_shown
 from sealtrain.attest.gcp.exhibit import GcpStatement
+from sealtrain.attest.hosted import hosted_exhibit
 from sealtrain.attest.nitro.parse import NITRO_TPM, parse_document
 from sealtrain.attest.nitrotpm.exhibit import NitroTpmStatement
 from sealtrain.attest.nvidia.collateral import GpuCollateral
@@ -211,6 +212,8 @@ def _attestation(data: bytes) -> Exhibit | None:
 
 def _attested(data: bytes) -> Exhibit:
     found = parse_statement(data)
+    if (hosted := hosted_exhibit(data, found)) is not None:
+        return hosted
     if found.kind == "aws-nitro-tpm":
         document = parse_document(found.statement, NITRO_TPM)
         return NitroTpmStatement(raw=data, document=document, log=found.log, vm_config=found.config)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sealtrain.attest.dstack.msgpack import unpack
-from sealtrain.attest.dstack.scale import unpack_attestation
+from sealtrain.attest.dstack.scale import kind_of, unpack_attestation
 from sealtrain.attest.statement import MAX_EVIDENCE_VALUES, MAX_LOG_ENTRIES, LogEntry
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.models import load_model
@@ -30,7 +30,8 @@ __all__ = [
     "runtime_preimage",
 ]
 
-Kind = Literal["tdx", "gcp-tdx", "aws-nitro-tpm"]
+Kind = Literal["tdx", "gcp-tdx", "aws-nitro-tpm", "nitro-enclave", "sev-snp"]
+_MAX_CERTIFICATES = 8
 RUNTIME_EVENT = 0x08000001
 """Event type of every dstack run-time event."""
 
@@ -41,11 +42,13 @@ class AgentStatement:
 
     Attributes:
         kind: dstack's word for the machine.
-        statement: TDX quote, or the NitroTPM's document.
+        statement: TDX quote, report of SEV-SNP, or document of a NitroTPM or Nitro enclave.
         log: Run-time events.
         config: The host's statement about the machine.
         report_data: What the agent says it asked the machine to sign.
         tpm_quote: The vTPM's quote with what came along, on Google Cloud.
+        certificates: Beside a report: one table of the kernel, or single ones; perhaps none.
+        mr_config: Beside a report: the text that HOST_DATA commits to.
     """
 
     kind: Kind
@@ -54,6 +57,8 @@ class AgentStatement:
     config: str
     report_data: bytes
     tpm_quote: dict[str, Any] | None
+    certificates: tuple[bytes, ...] = ()
+    mr_config: str = ""
 
 
 def runtime_digest(name: str, payload: bytes, version: int) -> bytes:
@@ -112,6 +117,8 @@ def parse_attestation(blob: bytes) -> tuple[bytes, tuple[LogEntry, ...], str, by
         EvidenceMalformed: Not such a blob.
         PlatformMismatch: Of a platform that is not TDX.
     """
+    if blob.startswith(b"\0") and (kind := kind_of(blob)) not in ("tdx", "gcp-tdx"):
+        raise _other_platform(kind)
     found = parse_statement(blob)
     if found.kind not in ("tdx", "gcp-tdx"):
         raise _other_platform(found.kind)
@@ -139,6 +146,8 @@ def parse_statement(blob: bytes) -> AgentStatement:
                 report_data=parts["report_data"],
                 tpm_quote=None,
             )
+        if parts["kind"] in ("nitro-enclave", "sev-snp"):
+            return _without_events(parts["kind"], parts, parts)
         runtime = [entry for entry in parts["event_log"] if entry["imr"] == 3]
         return AgentStatement(
             kind=parts["kind"],
@@ -165,6 +174,10 @@ def parse_statement(blob: bytes) -> AgentStatement:
             report_data=report_data,
             tpm_quote=None,
         )
+    if kind == "nitro-enclave":
+        return _without_events("nitro-enclave", {"document": data.get("nsm_quote")}, stack[1])
+    if kind == "sev-snp":
+        return _without_events("sev-snp", data, stack[1])
     if kind not in ("tdx", "gcp-tdx"):
         raise _other_platform(kind)
     tpm_quote = data.get("tpm_quote")
@@ -179,6 +192,26 @@ def parse_statement(blob: bytes) -> AgentStatement:
         config=config,
         report_data=report_data,
         tpm_quote=tpm_quote if kind == "gcp-tdx" else None,
+    )
+
+
+def _without_events(kind: Kind, own: dict[str, Any], stack: dict[str, Any]) -> AgentStatement:
+    """Of a machine whose registers hold no run-time events."""
+    chain: Any = own.get("cert_chain", [])
+    config, mr_config = stack.get("config"), own.get("mr_config", "")
+    if not isinstance(config, str) or not isinstance(mr_config, str):
+        raise EvidenceMalformed("attestation blob has no configuration", check="attestation blob")
+    if not isinstance(chain, list) or len(chain) > _MAX_CERTIFICATES:
+        raise EvidenceMalformed("attestation blob has no chain", check="attestation blob")
+    return AgentStatement(
+        kind=kind,
+        statement=octets_of(own.get("report" if kind == "sev-snp" else "document")),
+        log=(),
+        config=config,
+        report_data=octets_of(stack.get("report_data")),
+        tpm_quote=None,
+        certificates=tuple(octets_of(one) for one in chain),
+        mr_config=mr_config,
     )
 
 

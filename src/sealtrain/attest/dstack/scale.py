@@ -2,8 +2,9 @@
 
 ``00 | variant | statement | run-time events | 64 bytes of report data | configuration``, where a
 vector is its length (compact integer, shortest form) and its bytes. Nothing may follow. The
-statement is ``quote | events`` on TDX, with the vTPM's quote behind it on Google Cloud, and one
-document on EC2 with a NitroTPM.
+statement is ``quote | events`` on TDX, with the vTPM's quote behind it on Google Cloud, one
+document on EC2 with a NitroTPM and in a Nitro enclave, and ``report | certificates | launch
+configuration`` on SEV-SNP.
 """
 
 from __future__ import annotations
@@ -11,52 +12,41 @@ from __future__ import annotations
 import struct
 from typing import Any, NoReturn
 
-from sealtrain.errors import EvidenceMalformed, PlatformMismatch
+from sealtrain.errors import EvidenceMalformed
 
-__all__ = ["unpack_attestation"]
+__all__ = ["kind_of", "unpack_attestation"]
 
 MAX_BYTES = 10 << 20
 _MAX_EVENTS = 1024
 _TDX_VARIANTS = {0: "tdx", 1: "gcp-tdx"}
-_NITRO_TPM = 4
-_OTHERS = {2: "nitro-enclave", 3: "amd-sev-snp"}
+_KINDS = {**_TDX_VARIANTS, 2: "nitro-enclave", 3: "sev-snp", 4: "aws-nitro-tpm"}
+_NITRO_ENCLAVE, _SNP, _NITRO_TPM = 2, 3, 4
 _GOOGLE = 1
 _MAX_REGISTERS = 24
+_MAX_CERTIFICATES = 8
 
 
 def unpack_attestation(blob: bytes) -> dict[str, Any]:
     """The parts of a version 0 blob: ``kind``, ``report_data``, ``config``, ``runtime_events``.
 
-    Of TDX also ``quote`` and ``event_log``, on Google Cloud ``tpm_quote``; of a NitroTPM
-    ``document``.
+    Of TDX also ``quote`` and ``event_log``, on Google Cloud ``tpm_quote``; of a NitroTPM and of an
+    enclave ``document``; of SEV-SNP ``report``, ``cert_chain`` and ``mr_config``.
 
     Raises:
         EvidenceMalformed: Truncated, trailing bytes, over the limits, or of an unknown variant.
-        PlatformMismatch: Of another platform.
     """
-    if len(blob) > MAX_BYTES:
-        _refuse("is too long")
+    kind = kind_of(blob)
     reader = _Reader(blob)
-    if reader.take(1) != b"\0":
-        _refuse("is not of version 0")
-    variant = reader.take(1)[0]
-    if variant in _OTHERS:
-        raise PlatformMismatch(
-            "attestation is not of a TDX guest",
-            check="platform",
-            got=_OTHERS[variant],
-            expected="tdx",
-            hint="take the platform's own report out of it",
-        )
-    parts: dict[str, Any]
-    if variant == _NITRO_TPM:
-        parts = {"kind": "aws-nitro-tpm", "document": reader.vector()}
-    elif variant in _TDX_VARIANTS:
-        parts = {"kind": _TDX_VARIANTS[variant], **_tdx(reader)}
+    variant = reader.take(2)[1]
+    parts: dict[str, Any] = {"kind": kind}
+    if variant in (_NITRO_TPM, _NITRO_ENCLAVE):
+        parts["document"] = reader.vector()
+    elif variant == _SNP:
+        parts |= _sev_snp(reader)
+    else:
+        parts |= _tdx(reader)
         if variant == _GOOGLE:
             parts["tpm_quote"] = _tpm_quote(reader)
-    else:
-        _refuse("is of an unknown variant")
     # On TDX these are the events of the log once more, in short; the log is what is replayed.
     parts["runtime_events"] = [
         {"event": reader.text(), "payload": reader.vector()} for _ in range(reader.count())
@@ -65,6 +55,32 @@ def unpack_attestation(blob: bytes) -> dict[str, Any]:
     if reader.at != len(blob):
         _refuse("has trailing bytes")
     return parts
+
+
+def kind_of(blob: bytes) -> str:
+    """The kind of machine that a version 0 blob says it is of, as version 1 calls it.
+
+    Raises:
+        EvidenceMalformed: Too long, too short, of another version or of an unknown variant.
+    """
+    if len(blob) > MAX_BYTES:
+        _refuse("is too long")
+    reader = _Reader(blob)
+    if reader.take(1) != b"\0":
+        _refuse("is not of version 0")
+    variant = reader.take(1)[0]
+    if variant not in _KINDS:
+        _refuse("is of an unknown variant")
+    return _KINDS[variant]
+
+
+def _sev_snp(reader: _Reader) -> dict[str, Any]:
+    """SEV-SNP: the report, its certificates, and the text that HOST_DATA commits to."""
+    report, count = reader.vector(), reader.compact()
+    if count > _MAX_CERTIFICATES:
+        _refuse("holds too many certificates")
+    chain = [reader.vector() for _ in range(count)]
+    return {"report": report, "cert_chain": chain, "mr_config": reader.text()}
 
 
 def _tdx(reader: _Reader) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,7 @@ from sealtrain.attest.tee import Shown, Verifier
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import EvidenceMalformed, GuestApiUnreachable
 
-__all__ = ["VERIFIER", "Nitro"]
+__all__ = ["VERIFIER", "Nitro", "document_fields", "document_part"]
 
 _AWS = "AWS Nitro Enclaves Root G1"
 _OF_A_TPM = b"\x6dnitrotpm_pcrs"
@@ -63,11 +63,11 @@ class Nitro(Statement):
 
     def part(self, beside: Beside, at: Situation) -> Part:
         """Its signature and chain, then its lines; its nonce is whatever its maker chose."""
-        return _part(self.raw, at)
+        return document_part(self.raw, at)
 
     def fields(self, beside: Beside) -> list[Field]:
         """Every field but its signature."""
-        return _fields(self.document)
+        return document_fields(self.document)
 
     def root(self, beside: Beside) -> bytes:
         """As the document carries it."""
@@ -86,8 +86,24 @@ def _recognise(data: bytes) -> Nitro | None:
         raise
 
 
-def _part(raw: bytes, at: Situation) -> Part:
-    """A Nitro document; with a deployment document, its user data are report data."""
+Asked = Callable[[NitroDocument, Situation], Iterable[Group]]
+"""What a document's user data and nonce are compared with."""
+
+
+def _nonce(document: NitroDocument, at: Situation) -> Iterable[Group]:
+    yield single(partial(committed, "nonce", at.nonce, document.nonce, SOURCE))
+    data = "none" if document.user_data is None else document.user_data.hex()
+    yield single(partial(unlooked, "user data", data, source=SOURCE))
+
+
+def document_part(raw: bytes, at: Situation, *, asked: Asked = _nonce) -> Part:
+    """A Nitro document; with a deployment document, its user data are report data.
+
+    Args:
+        raw: The document.
+        at: Policy, time, conversation.
+        asked: Comparisons with the conversation, of a document without a deployment document.
+    """
 
     def verify() -> Vouched:
         verified = verify_document(raw, simulator_root=at.root, now=at.now)
@@ -109,10 +125,7 @@ def _part(raw: bytes, at: Situation) -> Part:
         if bound:
             lines.append(report_data_group(at, document.user_data, SOURCE))
         else:
-            nonce = partial(committed, "nonce", at.nonce, document.nonce, SOURCE)
-            lines.append(single(nonce))
-            data = "none" if document.user_data is None else document.user_data.hex()
-            lines.append(single(partial(unlooked, "user data", data, source=SOURCE)))
+            lines += asked(document, at)
         return Vouched(
             root=root_name(verified.simulated, _AWS),
             simulated=verified.simulated,
@@ -149,7 +162,7 @@ _PCRS = {
 }
 
 
-def _fields(document: NitroDocument) -> list[Field]:
+def document_fields(document: NitroDocument) -> list[Field]:
     """Every field of a Nitro document but its signature."""
     rows = [
         ("module id", document.module_id, "Parent instance and enclave, as the module names them."),
@@ -209,8 +222,8 @@ def _ask_agent(client: DstackClient, report_data: bytes) -> Shown:
 VERIFIER: Verifier[NitroEvidence, NitroPolicy, VerifiedDocument] = Verifier(
     checks=nitro.checks_of,
     eat=nitro.eat,
-    part=lambda evidence, beside, at: _part(evidence.document_bytes, at),
-    fields=lambda evidence: _fields(parse_document(evidence.document_bytes)),
+    part=lambda evidence, beside, at: document_part(evidence.document_bytes, at),
+    fields=lambda evidence: document_fields(parse_document(evidence.document_bytes)),
     recognise=_recognise,
     show=_show,
     pinned_roots={AWS_NITRO_ROOT_SHA256: "AWS's pinned root of Nitro Enclaves"},

@@ -46,6 +46,7 @@ __all__ = [
     "certificates_in",
     "collect",
     "distribution_addresses",
+    "ordered_chain",
     "parse_table",
     "revocations_in",
 ]
@@ -138,7 +139,7 @@ def collect(
     found = parse_table(table)
     return Collected(
         report=report.raw,
-        certificates=_chain(report, found, certificates),
+        certificates=ordered_chain(report, found, certificates),
         crl=None if "crl" not in found else crl_der(found["crl"]),
     )
 
@@ -206,10 +207,20 @@ def _extended_report(device: Path, report_data: bytes, ioctl: Ioctl) -> tuple[by
     return report, bytes(certificates)
 
 
-def _chain(
+def ordered_chain(
     report: SnpReport, table: dict[str, bytes], more: tuple[bytes, ...]
 ) -> tuple[bytes, bytes, bytes]:
-    """Leaf by its kind, issuer and root by their names; whether they fit is verified elsewhere."""
+    """Leaf by its kind, issuer and root by their names; whether they fit is verified elsewhere.
+
+    Args:
+        report: Names the kind of its leaf.
+        table: As ``parse_table`` gives it.
+        more: Further certificates, DER or PEM.
+
+    Raises:
+        CollateralUnreachable: One of the three is missing.
+        EvidenceMalformed: A certificate cannot be read.
+    """
     leaves = [table[report.signing_key]] if report.signing_key in table else []
     known = [*leaves, *(table[name] for name in ("ask", "ark") if name in table), *more]
     found = [(der, load_certificate(der)) for der in map(_der, known)]

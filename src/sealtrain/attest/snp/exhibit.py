@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from sealtrain.attest.tee import Shown, Verifier
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import CertificateChainInvalid
 
-__all__ = ["VERIFIER", "Snp"]
+__all__ = ["VERIFIER", "Snp", "report_fields", "report_part"]
 
 _AMD = "AMD root key (ARK)"
 
@@ -47,11 +47,11 @@ class Snp(Statement):
 
     def part(self, beside: Beside, at: Situation) -> Part:
         """Its signature under the certificates beside it, then its lines."""
-        return _part(self.raw, beside.certificates, beside.crl, at)
+        return report_part(self.raw, beside.certificates, beside.crl, at)
 
     def fields(self, beside: Beside) -> list[Field]:
         """Every field but its signature, and the certificates beside it."""
-        return _fields(self.report, beside.certificates)
+        return report_fields(self.report, beside.certificates)
 
     def root(self, beside: Beside) -> bytes:
         """The last certificate beside it."""
@@ -65,8 +65,31 @@ def _recognise(data: bytes) -> Snp | None:
     return Snp(raw=data, report=parse_report(data))
 
 
-def _part(raw: bytes, certificates: tuple[bytes, ...], crl: bytes | None, at: Situation) -> Part:
-    """A SEV-SNP report whose HOST_DATA names the deployment document."""
+Launched = Callable[[SnpReport, Situation], Iterable[Group]]
+"""What HOST_DATA of a report is compared with."""
+
+
+def _document(report: SnpReport, at: Situation) -> Iterable[Group]:
+    return compose_groups(at, report.host_data.hex(), REPORT, lambda digest: digest)
+
+
+def report_part(
+    raw: bytes,
+    certificates: tuple[bytes, ...],
+    crl: bytes | None,
+    at: Situation,
+    *,
+    launched: Launched = _document,
+) -> Part:
+    """A SEV-SNP report whose HOST_DATA names the deployment document.
+
+    Args:
+        raw: The report.
+        certificates: DER: leaf, issuer, root.
+        crl: AMD's revocation list (DER), where there is one.
+        at: Policy, time, conversation.
+        launched: Comparisons of HOST_DATA, where it is not the document's hash.
+    """
 
     def verify() -> Vouched:
         if not certificates:
@@ -83,7 +106,7 @@ def _part(raw: bytes, certificates: tuple[bytes, ...], crl: bytes | None, at: Si
         groups: list[Group] = []
         if isinstance(rules, SnpPolicy):
             groups += map(single, snp.checks_of(verified, rules, at.now))
-        groups += compose_groups(at, report.host_data.hex(), REPORT, lambda digest: digest)
+        groups += launched(report, at)
         groups.append(report_data_group(at, report.report_data, REPORT))
         return Vouched(
             root=root_name(verified.simulated, f"{_AMD} of {verified.product}"),
@@ -99,7 +122,7 @@ def _part(raw: bytes, certificates: tuple[bytes, ...], crl: bytes | None, at: Si
     return Part(name="cpu0", verify=verify)
 
 
-def _fields(report: SnpReport, certificates: tuple[bytes, ...]) -> list[Field]:
+def report_fields(report: SnpReport, certificates: tuple[bytes, ...]) -> list[Field]:
     """Every field of a SEV-SNP report but its signature."""
     product = report.product or "Genoa"
     unsure = "" if report.product else " (read as before Turin: the report does not say)"
@@ -160,11 +183,11 @@ def _fields(report: SnpReport, certificates: tuple[bytes, ...]) -> list[Field]:
 
 def _own_part(evidence: SnpEvidence, beside: Beside, at: Situation) -> Part:
     crl = evidence.crl_der if beside.crl is None else beside.crl
-    return _part(evidence.report_bytes, evidence.certificates_der, crl, at)
+    return report_part(evidence.report_bytes, evidence.certificates_der, crl, at)
 
 
 def _own_fields(evidence: SnpEvidence) -> list[Field]:
-    return _fields(parse_report(evidence.report_bytes), evidence.certificates_der)
+    return report_fields(parse_report(evidence.report_bytes), evidence.certificates_der)
 
 
 def _show(place: Path, report_data: bytes) -> tuple[Snp, Beside]:
