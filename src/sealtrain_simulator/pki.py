@@ -11,6 +11,7 @@ import hashlib
 import json
 import struct
 from datetime import UTC, datetime
+from typing import Literal
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -199,10 +200,12 @@ class SimulatedPki:
         mr_config_id: bytes = bytes(48),
         td_attributes: bytes = TD_ATTRIBUTES,
         service_td: bytes | None = None,
+        version: Literal[4, 5] = 4,
     ) -> bytes:
         """A quote over 64 bytes, signed by this PKI's attestation key.
 
-        Version 4, or version 5 with a TD report 1.5 where ``service_td`` (48 bytes) is given.
+        Of ``version`` with a TD report 1.0; where ``service_td`` (48 bytes) is given, of version 5
+        with a TD report 1.5.
 
         Raises:
             DataInvalid: A field has the wrong length.
@@ -221,11 +224,12 @@ class SimulatedPki:
         body += bytes(48 + 48) + b"".join(rtmr) + report_data
         if len(body) != 584 or len(report_data) != 64 or len(service_td or bytes(48)) != 48:
             raise DataInvalid("a field of the simulated quote has the wrong length")
-        version = 4 if service_td is None else 5
+        version = version if service_td is None else 5
         header = struct.pack("<HHIHH", version, 2, 0x81, 0, 0) + _QE_VENDOR + bytes(20)
         if service_td is not None:
             body += bytes(16) + service_td
-            header += struct.pack("<HI", 3, len(body))
+        if version == 5:
+            header += struct.pack("<HI", 2 if service_td is None else 3, len(body))
         chain = struct.pack("<HI", 5, len(self._chain)) + self._chain
         certified = qe_report + _raw_sign(self._pck_key, qe_report)
         certified += struct.pack("<H", len(qe_auth)) + qe_auth + chain

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.base.secret import Secret
 from sealtrain_simulator.guest import SimulatedGuest
 from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_simulator.snp import SimulatedSnp
 
 pytestmark = [
     pytest.mark.claim("C170"),
@@ -107,6 +109,54 @@ def test_altered_evidence_ends_alike(
     ]
     counted = compare_codes(asked, capsys)
     assert len(counted) > 3
+
+
+def versions() -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any]]]:
+    """Label, outcome, document and policy of every form of report and quote, known and unknown."""
+    for version in range(1, 9):
+        guest = SimulatedSnp(b"a chip of some firmware", version=version)
+        cpu = guest.shown(ASKED.report_data(), COMPOSE, now=NOW)
+        policy = insecure_simulator_policy(guest.root_der, tee="snp").to_dict()
+        end = "accepted" if 2 <= version <= 6 else "quote-invalid"
+        yield f"report {version}", end, simulated(None, cpu), policy
+    pki = SimulatedPki(b"a platform of some firmware")
+    collateral: Any = pki.collateral(NOW).to_dict()
+    policy = insecure_simulator_policy(pki.root_der, tee="tdx").to_dict()
+    config = b"\1" + hashlib.sha256(COMPOSE).digest() + bytes(15)
+
+    def quote(**form: Any) -> bytes:
+        return pki.quote(ASKED.report_data(), mr_config_id=config, **form)
+
+    older, newer = quote(version=5), quote(service_td=bytes(48))
+    for label, end, raw in (
+        ("version 4", "accepted", quote()),
+        ("version 5, report 1.0", "accepted", older),
+        ("version 5, report 1.5", "accepted", newer),
+        ("a service guest", "migratable-guest", quote(service_td=b"\1" * 48)),
+        ("version 6", "quote-invalid", b"\6" + newer[1:]),
+        ("version 4 with a body's head", "quote-invalid", b"\4" + newer[1:]),
+        ("version 5 without it", "quote-invalid", b"\5" + quote()[1:]),
+        ("a report of SGX", "quote-invalid", older[:48] + b"\1" + older[49:]),
+        ("a later report", "quote-invalid", older[:48] + b"\4" + older[49:]),
+        ("another size", "quote-invalid", newer[:50] + b"\x48" + newer[51:]),
+        ("1.5 called 1.0", "quote-invalid", newer[:48] + b"\2" + newer[49:]),
+    ):
+        cpu = {"tee": "tdx", "quote": base64.b64encode(raw).decode()}
+        yield label, end, simulated(collateral, cpu), policy
+
+
+def simulated(collateral: Any, cpu: dict[str, Any]) -> dict[str, Any]:
+    return {**evidence_of(cpu["tee"], cpu), "platform": "simulator", "collateral": collateral}
+
+
+@pytest.mark.claim("C421")
+def test_every_version_of_report_and_quote_ends_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = []
+    for label, end, document, policy in versions():
+        question = EvidenceQuestion(label=label, document=document, policy=policy)
+        assert own_code(question) == end, label
+        asked.append(question)
+    assert compare_codes(asked, capsys)["accepted"] == 5 + 3
 
 
 P256 = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551

@@ -43,6 +43,7 @@ KINDS: tuple[str, ...] = (
     "gpu-evidence",
     "gpu-report",
     "gpu-verdict",
+    "quote-with-gpus",
 )
 """Kinds of files that can be verified."""
 

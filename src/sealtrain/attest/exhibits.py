@@ -38,6 +38,7 @@ from sealtrain.attest.forms import (
     Gpus,
     OwnEvidence,
     Published,
+    QuotedGpus,
     ReferenceValues,
     RemoteVerdictFile,
     RevocationList,
@@ -48,12 +49,14 @@ from sealtrain.attest.hosted import hosted_exhibit
 from sealtrain.attest.nitro.parse import NITRO_TPM, parse_document
 from sealtrain.attest.nitrotpm.exhibit import NitroTpmStatement
 from sealtrain.attest.nvidia.collateral import GpuCollateral
-from sealtrain.attest.nvidia.parse import GpuEvidence, from_nvat
+from sealtrain.attest.nvidia.parse import GpuEvidence, from_nvat, of_service_request
 from sealtrain.attest.nvidia.spdm import canonical_report
 from sealtrain.attest.nvidia.spdm import parse_report as parse_gpu_report
 from sealtrain.attest.registry import TEES
 from sealtrain.attest.roots import X509_ERRORS, quiet
+from sealtrain.attest.snp.collect import is_table, parse_table
 from sealtrain.attest.snp.revocation import crl_der
+from sealtrain.attest.tdx.exhibit import Quote
 from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.errors import (
@@ -71,7 +74,8 @@ MAX_FILE_BYTES = MAX_BUNDLE_BYTES
 _MAX_CERTIFICATES = 16
 _MAX_TEXT_BYTES = 1 << 20
 _HEX = re.compile(rb"\s*+(?:0x)?((?:[0-9A-Fa-f]{2}\s*+)++)\Z")
-_BASE64 = re.compile(rb"(?:[A-Za-z0-9+/]\s*+)++={0,2}\s*+\Z")
+_BASE64 = re.compile(rb"(?:(?:[A-Za-z0-9+/]\s*+)++|(?:[A-Za-z0-9_-]\s*+)++)={0,2}\s*+\Z")
+_FROM_URL = bytes.maketrans(b"-_", b"+/")
 _MAX_PEM_BYTES = 1 << 20
 _SECRETS = {"k256_key", "disk_crypt_key", "env_crypt_key", "private_key"}
 _BOOT_LOG = b"Spec ID Event03\0"
@@ -126,6 +130,10 @@ def _binary(data: bytes) -> Exhibit | None:
         return GpuReportFile(raw=raw, report=parse_gpu_report(raw))
     if data[32:48] == _BOOT_LOG:
         return BootLog(raw=data)
+    if is_table(data):
+        table = parse_table(data)
+        names = [name for name in ("vcek", "vlek", "ask", "ark") if name in table]
+        return Certificates(raw=data, certificates=tuple(table[name] for name in names))
     if data[:2] in (b"\x30\x81", b"\x30\x82"):
         return _certificate(data) or _revocations(data)
     if data[:1] == b"\0" or 0x81 <= (data[0] if data else 0) <= 0x8F:
@@ -158,6 +166,10 @@ def _json(data: bytes) -> Exhibit:
         return _dstack_answer(data, value)
     if "attestation" in names:
         return _attested(_hex_field(value["attestation"]))
+    if {"intel_quote", "nvidia_payload"} <= names:
+        return _quoted_gpus(data, value)
+    if "evidence_list" in names:
+        return Gpus(raw=data, devices=of_service_request(value), claims=None)
     if {"tcb_info", "pck_crl"} <= names:
         return Published(raw=data, collateral=Collateral.from_dict(value))
     if {"rims", "ocsp"} <= names:
@@ -200,6 +212,36 @@ def _dstack_answer(data: bytes, value: dict[str, Any]) -> Exhibit:
         log=parse_event_log(log) if isinstance(log, str) else log_entries(log),
         vm_config=config if isinstance(config, str) else None,
     )
+
+
+def _quoted_gpus(data: bytes, value: dict[str, Any]) -> Exhibit:
+    """What inference servers answer with: one quote, and what NVIDIA's service is asked."""
+    written, payload = value["intel_quote"], value["nvidia_payload"]
+    raw = _from_text(written.encode("utf-8")) if isinstance(written, str) else None
+    if raw is None:
+        raise EvidenceMalformed("the quote is no hex or base64 text", check="evidence form")
+    if isinstance(payload, str):
+        payload = _embedded(payload)
+    raw = canonical_quote(raw)
+    quote = parse_quote(raw)
+    return QuotedGpus(
+        raw=data,
+        quote=Quote(raw=raw, quote=quote),
+        report_data=quote.report_data,
+        devices=of_service_request(payload),
+    )
+
+
+def _embedded(text: str) -> Any:
+    try:
+        return parse_json(
+            text.encode("utf-8"),
+            max_bytes=MAX_FILE_BYTES,
+            max_depth=8,
+            max_values=MAX_EVIDENCE_VALUES,
+        )
+    except (DataInvalid, UnicodeEncodeError) as error:
+        raise EvidenceMalformed("nvidia_payload is not JSON", check="evidence form") from error
 
 
 def _attestation(data: bytes) -> Exhibit | None:
@@ -291,7 +333,7 @@ def _revocations(data: bytes) -> Exhibit | None:
 
 
 def _from_text(data: bytes) -> bytes | None:
-    """Bytes written as hexadecimal or base64."""
+    """Bytes written as hexadecimal, base64, or base64url with or without its padding."""
     if len(data) > _MAX_TEXT_BYTES:
         return None
     found = _HEX.match(data)
@@ -299,8 +341,11 @@ def _from_text(data: bytes) -> bytes | None:
         return bytes.fromhex(found[1].decode("ascii"))
     if _BASE64.match(data) is None:
         return None
+    text = b"".join(data.split())
+    if not text.endswith(b"="):
+        text += b"=" * (-len(text) % 4)
     try:
-        return b64decode(b"".join(data.split()), validate=True)
+        return b64decode(text.translate(_FROM_URL), validate=True)
     except (binascii.Error, ValueError):
         return None
 

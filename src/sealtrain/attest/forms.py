@@ -30,6 +30,7 @@ __all__ = [
     "Gpus",
     "OwnEvidence",
     "Published",
+    "QuotedGpus",
     "ReferenceValues",
     "RemoteVerdictFile",
     "RevocationList",
@@ -101,6 +102,18 @@ class Gpus(Exhibit):
     devices: tuple[GpuDevice, ...]
     claims: GpuClaims | None
     """What the guest read from its driver; files of NVIDIA's own tools do not hold it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotedGpus(Exhibit):
+    """A quote with reports of accelerators, whose nonce is the second half of its report data."""
+
+    kind = "quote-with-gpus"
+    title = "Intel TDX quote with NVIDIA accelerator evidence"
+    quote: Statement
+    report_data: bytes
+    """As the quote says it."""
+    devices: tuple[GpuDevice, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,16 +36,14 @@ from sealtrain.attest.part import (
     raising,
     report_data_group,
 )
-from sealtrain.attest.snp.collect import ordered_chain, parse_table
-from sealtrain.attest.snp.exhibit import report_fields, report_part
+from sealtrain.attest.snp.collect import parse_table
+from sealtrain.attest.snp.exhibit import report_chain, report_fields, report_part
 from sealtrain.attest.snp.parse import SnpReport, parse_report
 from sealtrain.attest.snp.verify import REPORT
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Hex64, StrictModel, load_model
 from sealtrain.errors import (
-    CertificateChainInvalid,
-    CollateralUnreachable,
     ComposeHashMismatch,
     DataInvalid,
     EvidenceMalformed,
@@ -56,7 +54,6 @@ __all__ = ["DstackEnclave", "DstackSnp", "hosted_exhibit", "image_hash", "launch
 
 _DOMAIN = b"dstack-mr-config-v3:\0"
 _MAX_CONFIG_BYTES = 64 << 10
-_CHAIN = 3
 
 _Hex40 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 _Octets = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{2})*$", max_length=4096)]
@@ -155,24 +152,10 @@ def image_hash(document: NitroDocument) -> str:
 
 
 def _certificates(report: SnpReport, hosted: AgentStatement, beside: Beside) -> tuple[bytes, ...]:
-    """Leaf, issuer, root: three that were named, or the attestation's own with those named."""
-    if len(beside.certificates) == _CHAIN:
-        return beside.certificates
+    """Of the attestation, one table or single certificates, and those beside it."""
     inside = hosted.certificates
     table = parse_table(inside[0]) if len(inside) == 1 else {}
-    more = (*(inside if len(inside) != 1 else ()), *beside.certificates)
-    if not table and not more:
-        return ()
-    try:
-        return ordered_chain(report, table, more)
-    except CollateralUnreachable as error:
-        raise CertificateChainInvalid(
-            error.message,
-            check="certificate chain",
-            got=f"{len(more) + len(table)} certificates",
-            expected="the chip's, its issuer, the root",
-            hint="name them in this order with --certificate",
-        ) from error
+    return report_chain(report, table, inside if len(inside) > 1 else (), beside.certificates)
 
 
 def _known(report: SnpReport, hosted: AgentStatement, beside: Beside) -> tuple[bytes, ...] | None:

@@ -10,7 +10,7 @@ import typer
 from sealtrain.attest.bundle import Bundle
 from sealtrain.attest.explain.examine import Examined, bundled, examine, unwrapped
 from sealtrain.attest.explain.explanation import explain as explained
-from sealtrain.attest.forms import Gpus, OwnEvidence
+from sealtrain.attest.forms import Gpus, OwnEvidence, QuotedGpus
 from sealtrain.attest.guest import open_guest, platform_of
 from sealtrain.attest.nvidia.device import verify_device
 from sealtrain.attest.nvidia.fetch import OCSP_URL, RIM_URL, NvidiaServices, fetch_collateral
@@ -212,7 +212,9 @@ def _collateral_of(quote: Path | None, pccs: str | None) -> Collateral:
 
     exhibit = recognised(quote or Path())
     match exhibit:
-        case Quote(quote=parsed) | DstackQuote(quote=parsed):
+        case (
+            Quote(quote=parsed) | DstackQuote(quote=parsed) | QuotedGpus(quote=Quote(quote=parsed))
+        ):
             return load_collateral(pccs or "", parsed)
         case OwnEvidence(evidence=Evidence(cpu=QuoteEvidence(quote_bytes=raw))):
             return load_collateral(pccs or "", parse_quote(raw))
@@ -222,7 +224,7 @@ def _collateral_of(quote: Path | None, pccs: str | None) -> Collateral:
 def _gpu_collateral(path: Path, rims: str | None, ocsp: str | None) -> bytes:
     exhibit = recognised(path)
     match exhibit:
-        case Gpus(devices=devices):
+        case Gpus(devices=devices) | QuotedGpus(devices=devices):
             shown = devices
         case OwnEvidence(evidence=evidence) if evidence.gpu is not None:
             shown = evidence.gpu.devices

@@ -16,7 +16,7 @@ from sealtrain.attest.bundle import KINDS, Beside, Bundle
 from sealtrain.attest.claims import Claim
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.parts import parts_of
-from sealtrain.attest.forms import Bundled, Exhibit, OwnEvidence
+from sealtrain.attest.forms import Bundled, Exhibit, OwnEvidence, QuotedGpus
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.roots import SIMULATED_LABEL
@@ -197,7 +197,9 @@ def _missing(
     elif exhibit.kind in KINDS:
         if beside.app_compose is None and beside.compose_hash is None:
             yield "document"
-        if policy is not None and isinstance(policy.gpu, NvidiaPolicy):
+        if isinstance(exhibit, QuotedGpus):
+            yield "guest"
+        elif policy is not None and isinstance(policy.gpu, NvidiaPolicy):
             yield "accelerators"
 
 

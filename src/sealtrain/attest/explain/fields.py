@@ -46,6 +46,8 @@ def fields_of(exhibit: forms.Exhibit, beside: Beside) -> list[Field]:
             return _sgx(raw)
         case forms.Gpus(devices=devices, claims=claims):
             return device_fields(devices, claims)
+        case forms.QuotedGpus(quote=quote, devices=devices):
+            return [*quote.fields(beside), *device_fields(devices, None)]
         case forms.GpuReportFile(report=report):
             chain = certificate_fields("gpu0", beside.certificates)
             return [*report_fields(report, "gpu0"), *chain]

@@ -30,6 +30,8 @@ from sealtrain.errors import GpuSetRefused, PlatformMismatch
 
 __all__ = ["parts_of"]
 
+_HALF = 32
+
 
 def parts_of(
     exhibit: forms.Exhibit,
@@ -72,6 +74,8 @@ def parts_of(
             return (Part(name="cpu0", verify=partial(_refuse_enclave, raw)),)
         case forms.Gpus(devices=devices, claims=claims):
             return device_parts((*devices, *beside.switches), claims, beside.gpu_collateral, at)
+        case forms.QuotedGpus():
+            return _quoted(exhibit, beside, at)
         case forms.GpuReportFile(report=report):
             return one_device(
                 report, beside.certificates, beside.switches, beside.gpu_collateral, at
@@ -112,6 +116,19 @@ def _own(evidence: Evidence, beside: Beside, at: Situation) -> tuple[Part, ...]:
         gpu_collateral = evidence.gpu_collateral.without_verdict()
     there = at.with_(nonce=None if said is None else said.gpu_nonce())
     return offered, *device_parts(evidence.gpu.devices, evidence.gpu.claims, gpu_collateral, there)
+
+
+def _quoted(shown: forms.QuotedGpus, beside: Beside, at: Situation) -> tuple[Part, ...]:
+    """The quote, then accelerators whose nonce is the second half of what it signed."""
+    first, second = shown.report_data[:_HALF], shown.report_data[_HALF:]
+    named = at.nonce
+    if named is not None and len(named) == _HALF:
+        named = first + named  # the first half is the service's own, such as its key's hash
+    cpu = shown.quote.part(beside, at.with_(nonce=named))
+    devices = (*shown.devices, *beside.switches)
+    there = at.with_(nonce=second)
+    gpus = device_parts(devices, None, beside.gpu_collateral, there)
+    return _of_its_tee(cpu, shown.quote.tee, at.policy), *gpus
 
 
 def _of_its_tee(part: Part, tee: str, policy: AppraisalPolicy | None) -> Part:

@@ -8,7 +8,7 @@ mode is on, the measured guest does (spec/evidence.md).
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -31,6 +31,8 @@ __all__ = [
     "GpuEvidence",
     "canonical_chain",
     "from_nvat",
+    "listed_devices",
+    "of_service_request",
 ]
 
 MAX_DEVICES = 32
@@ -158,6 +160,30 @@ def from_nvat(data: bytes) -> tuple[GpuDevice, ...]:
     """
     try:
         items = parse_json(data, max_bytes=MAX_GPU_EVIDENCE_BYTES, max_values=_MAX_VALUES)
+    except (DataInvalid, LimitExceeded) as error:
+        raise EvidenceMalformed(
+            f"GPU evidence file cannot be parsed: {error.message}", check="evidence form"
+        ) from error
+    return listed_devices(items)
+
+
+def of_service_request(value: Any) -> tuple[GpuDevice, ...]:
+    """Read what NVIDIA's service is asked: ``{"nonce", "arch", "evidence_list": […]}``, parsed.
+
+    Its items are those of ``from_nvat``, where ``arch`` may stand once for all. Raises as that.
+    """
+    if not isinstance(value, dict) or not isinstance(value.get("evidence_list"), list):
+        raise EvidenceMalformed("GPU evidence has no evidence_list", check="evidence form")
+    common = {"arch": value["arch"]} if "arch" in value else {}
+    items = value["evidence_list"]
+    return listed_devices(
+        [{**common, **item} if isinstance(item, dict) else item for item in items]
+    )
+
+
+def listed_devices(items: Any) -> tuple[GpuDevice, ...]:
+    """The same of a parsed list. Raises as ``from_nvat``."""
+    try:
         found = [
             GpuDevice.build(
                 item["arch"], from_base64(item["evidence"]), from_base64(item["certificate"])

@@ -46,6 +46,7 @@ __all__ = [
     "certificates_in",
     "collect",
     "distribution_addresses",
+    "is_table",
     "ordered_chain",
     "parse_table",
     "revocations_in",
@@ -312,6 +313,11 @@ _NAMES = {guid.bytes: name for name, guid in CERTIFICATE_GUIDS.items()}
 _ENTRY = struct.Struct("<16sII")
 _MAX_TABLE_BYTES = 128 << 10
 _MAX_ENTRIES = 64
+
+
+def is_table(raw: bytes) -> bool:
+    """Whether bytes begin as a table does: with an entry under one of the names above."""
+    return raw[:16] in _NAMES
 
 
 def parse_table(raw: bytes) -> dict[str, bytes]:

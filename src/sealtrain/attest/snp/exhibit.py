@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sealtrain.attest.bundle import Beside
@@ -22,47 +22,110 @@ from sealtrain.attest.part import (
 )
 from sealtrain.attest.snp import appraise as snp
 from sealtrain.attest.snp.chain import AMD_ROOT_SHA256
-from sealtrain.attest.snp.collect import certificates_in, collect, revocations_in
+from sealtrain.attest.snp.collect import (
+    certificates_in,
+    collect,
+    is_table,
+    ordered_chain,
+    parse_table,
+    revocations_in,
+)
 from sealtrain.attest.snp.parse import REPORT_BYTES, SnpReport, parse_report, tcb_of
 from sealtrain.attest.snp.policy import SnpPolicy
 from sealtrain.attest.snp.tee import SnpEvidence
 from sealtrain.attest.snp.verify import REPORT, verify_report
 from sealtrain.attest.tee import Shown, Verifier
 from sealtrain.base.encoding import to_base64
-from sealtrain.errors import CertificateChainInvalid
+from sealtrain.errors import CertificateChainInvalid, CollateralUnreachable, EvidenceRefused
 
-__all__ = ["VERIFIER", "Snp", "report_fields", "report_part"]
+__all__ = ["VERIFIER", "Snp", "report_chain", "report_fields", "report_part"]
 
 _AMD = "AMD root key (ARK)"
+_CHAIN = 3
+_WANTED = "the chip's, its issuer, the root"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snp(Statement):
-    """A SEV-SNP report."""
+    """A SEV-SNP report, perhaps with the host's table of certificates behind it."""
 
     tee = "snp"
     kind = "snp-report"
     title = "AMD SEV-SNP report"
     report: SnpReport
+    table: Mapping[str, bytes] = field(default_factory=dict)
+    """As ``parse_table`` gives it."""
 
     def part(self, beside: Beside, at: Situation) -> Part:
-        """Its signature under the certificates beside it, then its lines."""
-        return report_part(self.raw, beside.certificates, beside.crl, at)
+        """Its signature under its certificates, then its lines."""
+        crl = self.table.get("crl") if beside.crl is None else beside.crl
+
+        def verify() -> Vouched:
+            chain = report_chain(self.report, self.table, (), beside.certificates)
+            return report_part(self.report.raw, chain, crl, at).verify()
+
+        return Part(name="cpu0", verify=verify)
 
     def fields(self, beside: Beside) -> list[Field]:
-        """Every field but its signature, and the certificates beside it."""
-        return report_fields(self.report, beside.certificates)
+        """Every field but its signature, and its certificates."""
+        try:
+            chain = report_chain(self.report, self.table, (), beside.certificates)
+        except EvidenceRefused:
+            chain = beside.certificates
+        return report_fields(self.report, chain)
 
     def root(self, beside: Beside) -> bytes:
-        """The last certificate beside it."""
-        return beside.certificates[-1]
+        """The last certificate of its chain."""
+        return report_chain(self.report, self.table, (), beside.certificates)[-1]
 
 
 def _recognise(data: bytes) -> Snp | None:
-    """A report by its size and the range of its version."""
-    if len(data) != REPORT_BYTES or not 0 < data[0] < 0x30 or any(data[1:4]):
+    """A report by its size and the range of its version; a table behind it by how it begins."""
+    if len(data) < REPORT_BYTES or not 0 < data[0] < 0x30 or any(data[1:4]):
         return None
-    return Snp(raw=data, report=parse_report(data))
+    if len(data) == REPORT_BYTES:
+        return Snp(raw=data, report=parse_report(data))
+    if not is_table(data[REPORT_BYTES:]):
+        return None
+    report = parse_report(data[:REPORT_BYTES])
+    return Snp(raw=data, report=report, table=parse_table(data[REPORT_BYTES:]))
+
+
+def report_chain(
+    report: SnpReport,
+    table: Mapping[str, bytes],
+    inside: tuple[bytes, ...],
+    beside: tuple[bytes, ...],
+) -> tuple[bytes, ...]:
+    """Leaf, issuer, root of a report: those beside it, or the file's own with those.
+
+    Args:
+        report: Names the kind of its leaf.
+        table: The host's table, as ``parse_table`` gives it.
+        inside: Certificates that the file has besides, in any order.
+        beside: Certificates that a person named; three of them are the chain.
+
+    Returns:
+        Nothing where there is no certificate at all.
+
+    Raises:
+        CertificateChainInvalid: One of the three is missing, or cannot be read.
+        EvidenceMalformed: A certificate of the file cannot be read.
+    """
+    if not table and not inside:
+        return beside
+    if len(beside) == _CHAIN:
+        return beside
+    try:
+        return ordered_chain(report, dict(table), (*inside, *beside))
+    except CollateralUnreachable as error:
+        raise CertificateChainInvalid(
+            error.message,
+            check="certificate chain",
+            got=f"{len(table) + len(inside) + len(beside)} certificates",
+            expected=_WANTED,
+            hint="name the missing ones with --certificate",
+        ) from error
 
 
 Launched = Callable[[SnpReport, Situation], Iterable[Group]]
@@ -97,7 +160,7 @@ def report_part(
                 "no certificates to verify the report with",
                 check="certificate chain",
                 got="none",
-                expected="the chip's, its issuer, the root",
+                expected=_WANTED,
                 hint="name them in this order with --certificate",
             )
         verified = verify_report(raw, certificates, simulator_root=at.root, now=at.now, crl=crl)
