@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -112,6 +113,7 @@ class SimulatedPki:
         tcb_evaluation_data_number: int = 1,
         crl_until: int | None = None,
         revoked: bool = False,
+        needed: Mapping[str, int] | None = None,
     ) -> Collateral:
         """Collateral issued at ``now`` (less five minutes of clock skew), or as the fault says.
 
@@ -123,6 +125,8 @@ class SimulatedPki:
             tcb_evaluation_data_number: Age mark of the collateral.
             crl_until: When both revocation lists end, seconds since 1970; 2049 otherwise.
             revoked: Put this platform's certificate on its list.
+            needed: Components, by Intel's words for them, and the security versions of a level
+                above, which is up to date. The platform has 0 of each.
         """
         now += _ISSUED_LATER.get(self._fault or "", 0)
         tcb_status = _STATUS.get(self._fault or "", tcb_status)
@@ -130,6 +134,8 @@ class SimulatedPki:
             tcb_evaluation_data_number = 0
         issued, until = to_rfc3339(now - CLOCK_SKEW), to_rfc3339(now + lifetime)
         components = [{"svn": 0}] * 16
+        level = {"sgxtcbcomponents": components, "pcesvn": 0, "tdxtcbcomponents": components}
+        above = _level(needed or {}, components)
         tcb_info = _json(
             {
                 "id": "TDX",
@@ -146,16 +152,17 @@ class SimulatedPki:
                     "attributesMask": "FF" * 8,
                 },
                 "tcbLevels": [
+                    *(
+                        []
+                        if needed is None
+                        else [{"tcb": above, "tcbDate": issued, "tcbStatus": "UpToDate"}]
+                    ),
                     {
-                        "tcb": {
-                            "sgxtcbcomponents": components,
-                            "pcesvn": 0,
-                            "tdxtcbcomponents": components,
-                        },
+                        "tcb": level,
                         "tcbDate": issued,
                         "tcbStatus": tcb_status,
                         "advisoryIDs": list(advisories),
-                    }
+                    },
                 ],
             }
         )
@@ -261,6 +268,27 @@ class SimulatedPki:
 
     def _key(self, label: str) -> ec.EllipticCurvePrivateKey:
         return key_of(self._octets(label, 48), ec.SECP256R1())
+
+
+_PLACES = {
+    "Early Microcode Update": ("sgxtcbcomponents", 0),
+    "SEAMLDR ACM": ("sgxtcbcomponents", 7),
+    "TDX Module": ("tdxtcbcomponents", 0),
+    "TDX Late Microcode Update": ("tdxtcbcomponents", 2),
+}
+
+
+def _level(needed: Mapping[str, int], components: list[dict[str, int]]) -> dict[str, Any]:
+    """A TCB level that asks for these components."""
+    found: dict[str, Any] = {
+        "sgxtcbcomponents": list(components),
+        "pcesvn": needed.get("PCE", 0),
+        "tdxtcbcomponents": list(components),
+    }
+    for name, (family, place) in _PLACES.items():
+        if name in needed:
+            found[family][place] = {"svn": needed[name], "type": name}
+    return found
 
 
 def _json(value: object) -> str:

@@ -151,6 +151,7 @@ def appraise_boot(info: BootInfo, policy: DstackPolicy) -> BootInfo:
             check="advisories",
             got=", ".join(unknown[:8]),
             expected=policy.advisories if accepted in ("any", ()) else ", ".join(accepted[:8]),
+            hint="have the machine's firmware updated, or list the advisories once they were read",
         )
     _image_fits(info, policy)
     _machine_fits(info, policy)

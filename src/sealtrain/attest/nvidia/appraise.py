@@ -77,6 +77,13 @@ def eat(device: VerifiedDevice) -> dict[str, str]:
     return names
 
 
+_UPDATES = {
+    "driver version": "install NVIDIA driver {minimum} or newer in the guest's image",
+    "VBIOS version": "the machine's operator updates the device's VBIOS (a switch's firmware) to "
+    "{minimum} or newer",
+}
+
+
 def _fwid(fwid: str) -> Claim:
     # Equal to what the certificate was made for, or the device would not have verified.
     return Claim(name="firmware id", got=fwid, expected=fwid, source=_CERTIFICATE, outcome="equal")
@@ -129,6 +136,6 @@ def _floor(
             check=name,
             got=version,
             expected=expected,
-            hint="update driver and firmware",
+            hint=_UPDATES[name].format(minimum=floor.minimum),
         )
     return Claim(name=name, got=version, expected=expected, source=_REPORT, outcome="allowed")

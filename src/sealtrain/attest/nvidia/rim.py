@@ -40,6 +40,13 @@ _CHECK = "reference values"
 _SOURCE = "GPU report and reference values"
 _DRIVER_FILES = {"HOPPER": "NV_GPU_DRIVER_GH100", "BLACKWELL": "NV_GPU_CC_DRIVER_GB100"}
 _SWITCH_FILES = "NV_SWITCH_BIOS_5612_0002_890"  # switch reports do not name their board
+_COMPONENTS = (
+    ("_DRIVER_", "reinstall the driver of that version from NVIDIA's own package"),
+    ("NV_GPU_VBIOS_", "the machine's operator installs the board's VBIOS of that version anew"),
+    ("NV_SWITCH_", "the machine's operator installs the switch's firmware of that version anew"),
+)
+"""Part of a file's name → what to do about the component that it is for."""
+_SHOWN = 4
 _DECODER = 35
 """Index that holds the state of a video decoder where there is one."""
 
@@ -134,12 +141,17 @@ def check_reference_values(
                 source=_SOURCE,
                 error=ReferenceValueMismatch,
                 message="reference values are for another version",
-                hint="the file under this name is another one's; fetch it anew",
+                hint="the file under this name is another version's; fetch collateral anew",
             )
         )
         shared = sorted(taken & set(verified.rim.measurements))
         if shared:
-            raise _mismatch("two files of reference values share an index", shared[0])
+            raise _mismatch(
+                "two files of reference values share an index",
+                rim_id,
+                f"index {shared[0]} in both files",
+                "each index in one file",
+            )
         taken |= set(verified.rim.measurements)
         claims.append(compare_measurements(device, verified.rim, name=rim_id))
     return tuple(claims)
@@ -162,11 +174,12 @@ def compare_measurements(device: VerifiedDevice, rim: Rim, *, name: str) -> Clai
             continue
         got = device.measurements.get(index + 1)
         if got is None or not any(hmac.compare_digest(got, value) for value in values):
+            shown = ", ".join(value.hex() for value in values[:_SHOWN])
             raise _mismatch(
                 f"{name}: firmware differs from the vendor's reference values",
-                index,
-                "no such block" if got is None else got.hex(),
-                f"one of {len(values)} digests",
+                name,
+                f"{name} index {index}: {'no such block' if got is None else got.hex()}",
+                f"{name} index {index}: {shown}" + (", …" if len(values) > _SHOWN else ""),
             )
         compared += 1
     return Claim(
@@ -220,13 +233,14 @@ def _verified(
     return verify_rim(xml, simulator_root=simulator_root, now=now, pinned=pins is not None)
 
 
-def _mismatch(
-    message: str, index: int, got: object = None, expected: object = None
-) -> ReferenceValueMismatch:
+def _mismatch(message: str, rim_id: str, got: str, expected: str) -> ReferenceValueMismatch:
+    """A mismatch whose hint names the component that the file is for."""
+    component = next((told for begin, told in _COMPONENTS if begin in rim_id), "the firmware")
     return ReferenceValueMismatch(
         message,
         check=_CHECK,
-        got=f"index {index}" if got is None else f"index {index}: {got}",
+        got=got,
         expected=expected,
-        hint="NVIDIA re-issues files; fetch collateral anew, and update the device if it persists",
+        hint="NVIDIA re-issues files: fetch collateral anew; then stop the machine and start it; "
+        f"if it persists, {component}",
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from sealtrain.attest.claims import Check, Claim, among, equal, unlooked
-from sealtrain.attest.snp.parse import Tcb
+from sealtrain.attest.snp.parse import SnpReport, Tcb
 from sealtrain.attest.snp.policy import ProductName, SnpPolicy, product_name
 from sealtrain.attest.snp.revocation import check_revocation
 from sealtrain.attest.snp.verify import REPORT, VerifiedReport
@@ -21,6 +22,14 @@ from sealtrain.errors import (
 __all__ = ["checks_of", "eat"]
 
 _CHAIN = "AMD certificate chain"
+_UPDATED_BY = {
+    "bootloader": "bootloader, tee and fmc come with a BIOS",
+    "tee": "bootloader, tee and fmc come with a BIOS",
+    "fmc": "bootloader, tee and fmc come with a BIOS",
+    "snp": "snp comes with the SEV firmware (amd_sev_*.sbin), or with a BIOS",
+    "microcode": "microcode comes with a BIOS, or with the host's microcode package",
+}
+"""Component of a TCB → what brings a newer one."""
 _AMD_ENTERPRISE = "3704"
 """AMD's private enterprise number, an ``oemid`` by RFC 9711 §4.2.3.3."""
 
@@ -179,7 +188,7 @@ def _firmware(platform: VerifiedReport, policy: SnpPolicy) -> tuple[Check, ...]:
             platform.reported_tcb,
             floor,
             "platform's firmware is older than the policy's floor",
-            "the machine's operator updates firmware and microcode",
+            "the machine's operator updates",
         ),
         partial(
             _at_least,
@@ -187,7 +196,7 @@ def _firmware(platform: VerifiedReport, policy: SnpPolicy) -> tuple[Check, ...]:
             platform.launch_tcb,
             floor,
             "guest was launched by firmware older than the policy's floor",
-            "restart the guest after the update",
+            "restart the guest once the machine's operator has updated",
         ),
         partial(
             _at_least,
@@ -196,15 +205,44 @@ def _firmware(platform: VerifiedReport, policy: SnpPolicy) -> tuple[Check, ...]:
             platform.reported_tcb,
             "platform reports a TCB that it has not committed to and can leave again",
             "the machine's operator commits the firmware (SNP_COMMIT)",
+            {},
         ),
     )
 
 
-def _at_least(name: str, got: Tcb, floor: Tcb | None, message: str, hint: str) -> Claim:
-    """Compare with a floor; ``None`` is that of a product which the policy does not list."""
-    expected = "no floor for this product" if floor is None else f"at least {floor}"
-    if floor is None or got.below(floor):
-        raise TcbStatusRefused(message, check=name, got=got, expected=expected, hint=hint)
+def _at_least(
+    name: str,
+    got: Tcb,
+    floor: Tcb | None,
+    message: str,
+    hint: str,
+    sources: Mapping[str, str] = _UPDATED_BY,
+) -> Claim:
+    """Compare with a floor; ``None`` is that of a product which the policy does not list.
+
+    ``sources`` tells of each component what brings a newer one.
+    """
+    if floor is None:
+        raise TcbStatusRefused(
+            message,
+            check=name,
+            got=got,
+            expected="no floor for this product",
+            hint="write a floor for this product into minimum_tcb",
+        )
+    behind = got.below(floor)
+    if behind:
+        ours, theirs = got.parts(), floor.parts()
+        raise TcbStatusRefused(
+            message,
+            check=name,
+            got=", ".join(f"{part} {ours.get(part, 'missing')}" for part in behind),
+            expected=", ".join(f"{part} at least {theirs.get(part, 'none')}" for part in behind),
+            hint=": ".join((hint, "; ".join(dict.fromkeys(sources[part] for part in behind))))
+            if sources
+            else hint,
+        )
+    expected = f"at least {floor}"
     return Claim(name=name, got=str(got), expected=expected, source=REPORT, outcome="allowed")
 
 
@@ -230,8 +268,11 @@ def _mitigations(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
             "platform lacks a mitigation that the policy asks for",
             check="mitigations",
             got=shown,
-            expected=f"at least {asked} in both",
-            hint="the machine's operator updates firmware and microcode, then restart the guest",
+            expected=f"at least {asked} in both: bit {_missing_bits(report, wanted)}",
+            hint="the machine's operator updates firmware and microcode, then restart the guest"
+            if report.current_mitigations is not None
+            else f"reports of version {report.version} tell none: the operator updates the SEV "
+            "firmware to one whose reports have version 5 or later",
         )
     return Claim(
         name="mitigations",
@@ -242,19 +283,36 @@ def _mitigations(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
     )
 
 
+def _missing_bits(report: SnpReport, wanted: int) -> str:
+    """Numbers of the bits that are not set both at the launch and now."""
+    on = (report.launch_mitigations or 0) & (report.current_mitigations or 0)
+    lacking = wanted & ~on
+    return ", ".join(str(bit) for bit in range(64) if lacking >> bit & 1)
+
+
 def _extended_tcb(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
-    found, listed = platform.report.extended_tcb or ("not reported",), policy.extended_tcb
+    report, listed = platform.report, policy.extended_tcb
+    found = report.extended_tcb or ("not reported",)
     if listed == "any":
         return unlooked("extended TCB", ", ".join(found), source=REPORT)
     # One claim for all three: the first that is not listed, or the last.
-    return among(
-        "extended TCB",
-        next((value for value in found if value not in listed), found[-1]),
-        listed,
-        source=REPORT,
-        error=TcbStatusRefused,
-        message="platform's firmware is of another extended TCB than the policy lists",
-        hint="the machine's operator updates firmware, or list the value once it was reviewed",
+    when = ("current", "launch", "committed")
+    at = next((place for place, value in enumerate(found) if value not in listed), None)
+    if at is not None:
+        told = f"{when[at]} {found[at]}" if report.extended_tcb else found[at]
+        raise TcbStatusRefused(
+            "platform's firmware is of another extended TCB than the policy lists",
+            check="extended TCB",
+            got=told,
+            expected=", ".join(listed[:8]),
+            hint="the machine's operator updates firmware, or list the value once it was reviewed"
+            if report.extended_tcb
+            else f"reports of version {report.version} tell none: the operator updates the SEV "
+            "firmware to one whose reports have version 6 or later",
+        )
+    shown = ", ".join(listed[:8]) + (", …" if len(listed) > 8 else "")
+    return Claim(
+        name="extended TCB", got=found[-1], expected=shown, source=REPORT, outcome="allowed"
     )
 
 

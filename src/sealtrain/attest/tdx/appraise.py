@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from sealtrain.attest.claims import Check, Claim, among, equal, unlooked
+from sealtrain.attest.tdx.levels import named_shortfalls
 from sealtrain.attest.tdx.policy import QuotePolicy
 from sealtrain.attest.tdx.verify import QUOTE, VerifiedQuote
 from sealtrain.errors import (
@@ -35,15 +36,7 @@ def checks_of(
     Each raises a leaf of ``EvidenceRefused``.
     """
     return (
-        partial(
-            among,
-            "TCB status",
-            signed.tcb_status,
-            policy.tcb_status,
-            source=_COLLATERAL,
-            error=TcbStatusRefused,
-            message="platform's TCB status is not acceptable",
-        ),
+        partial(_status, signed, policy),
         partial(_advisories, signed, policy),
         partial(_collateral_floor, signed, policy),
         partial(_collateral_age, signed, policy, now),
@@ -87,6 +80,23 @@ def eat(signed: VerifiedQuote) -> dict[str, str]:
     }
 
 
+def _status(signed: VerifiedQuote, policy: QuotePolicy) -> Claim:
+    status, listed = signed.tcb_status, policy.tcb_status
+    if status not in listed:
+        got, expected, hint = named_shortfalls(status, signed.levels, listed)
+        raise TcbStatusRefused(
+            "platform's TCB status is not acceptable",
+            check="TCB status",
+            got=got,
+            expected=expected,
+            hint=hint,
+        )
+    shown = ", ".join(listed)
+    return Claim(
+        name="TCB status", got=status, expected=shown, source=_COLLATERAL, outcome="allowed"
+    )
+
+
 def _advisories(signed: VerifiedQuote, policy: QuotePolicy) -> Claim:
     got = ", ".join(signed.advisories) or "none"
     if policy.advisories == "any":
@@ -97,8 +107,10 @@ def _advisories(signed: VerifiedQuote, policy: QuotePolicy) -> Claim:
         raise TcbStatusRefused(
             "platform has open advisories that the policy does not accept",
             check="advisories",
-            got=got,
+            got=", ".join(one for one in signed.advisories if one not in allowed),
             expected=expected,
+            hint=named_shortfalls(signed.tcb_status, signed.levels, ("UpToDate",))[2]
+            + "; or read the advisories, and list those that the policy shall accept",
         )
     return Claim(
         name="advisories", got=got, expected=expected, source=_COLLATERAL, outcome="allowed"
@@ -113,6 +125,7 @@ def _collateral_floor(signed: VerifiedQuote, policy: QuotePolicy) -> Claim:
             check="collateral floor",
             got=got,
             expected=f"at least {floor}",
+            hint="fetch collateral anew; a service that is behind gives older collateral",
         )
     return Claim(
         name="collateral floor",

@@ -23,6 +23,8 @@ __all__ = ["TdxQuote", "canonical_quote", "parse_quote"]
 _HEADER_BYTES = 48
 _REPORT_BYTES = {2: 584, 3: 648}
 """Report sizes by the body type of version 5; version 4 always has type 2."""
+_QE_SVN = 4 + 128 + 6 + 258
+"""Behind the signed part: length, signature and key, head, then ISVSVN in the enclave's report."""
 _TDX = 0x81
 _SGX = 0x00
 _DEBUG_BIT = 0x01
@@ -34,6 +36,10 @@ class TdxQuote:
 
     raw: bytes
     identity: str
+    tee_tcb_svn: bytes
+    """Security versions of the TDX module and what loaded it, 16 bytes."""
+    qe_svn: int
+    """Security version of the quoting enclave."""
     td_attributes: bytes
     mrtd: str
     mr_config_id: bytes
@@ -84,6 +90,8 @@ def parse_quote(raw: bytes) -> TdxQuote:
     return TdxQuote(
         raw=bytes(raw),
         identity=sha256_hex(raw[:end]),
+        tee_tcb_svn=report[:16],
+        qe_svn=int.from_bytes(raw[end + _QE_SVN : end + _QE_SVN + 2], "little"),
         td_attributes=report[120:128],
         mrtd=report[136:184].hex(),
         mr_config_id=report[184:232],

@@ -32,6 +32,7 @@ from sealtrain.attest.roots import (
     is_simulated_certificate,
 )
 from sealtrain.attest.statement import Collateral
+from sealtrain.attest.tdx.levels import Levels, named_shortfalls
 from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
 from sealtrain.attest.tdx.policy import QuotePolicy
 from sealtrain.attest.tdx.window import check_window, collateral_window
@@ -80,6 +81,8 @@ class VerifiedQuote:
     collateral_issued: int
     ppid: str
     fmspc: str
+    levels: Levels | None = None
+    """Where its security versions can be looked up, once one is not acceptable."""
 
     @property
     def quote_identity(self) -> str:
@@ -147,7 +150,7 @@ def verify_quote(
         )
     except ValueError as error:
         _check_revocation(quote, collateral)  # the library calls it a chain that does not hold
-        raise _typed(str(error), policy) from error
+        raise _typed(str(error), policy, Levels(quote=quote, collateral=collateral)) from error
     _check_agreement(quote, claims)
     if quote.debug:
         raise DebugGuest("guest runs in debug mode", check="debug")
@@ -162,6 +165,7 @@ def verify_quote(
         collateral_issued=window.issued,
         ppid=bytes(claims["platform"]["pck"]["ppid"]).hex(),
         fmspc=bytes(claims["platform"]["pck"]["fmspc"]).hex(),
+        levels=Levels(quote=quote, collateral=collateral),
     )
 
 
@@ -310,14 +314,28 @@ _REASONS: tuple[tuple[str, type[EvidenceRefused], str, str], ...] = (
 )
 
 
-def _typed(message: str, policy: QuotePolicy) -> EvidenceRefused:
+_STATUS = re.compile(r"TCB status (?:is invalid: )?(\w+)")
+_NUMBER = re.compile(r"eval data number (\d+)")
+
+
+def _typed(message: str, policy: QuotePolicy, levels: Levels) -> EvidenceRefused:
     detail = " ".join(message.removeprefix("Verification failed: ").split())[:200]
     for pattern, error, check, text in _REASONS:
-        if re.search(pattern, detail, re.IGNORECASE):
-            expected: str | None = None
-            if error is TcbStatusRefused:
-                expected = ", ".join(policy.tcb_status)
-                if check == "collateral floor":
-                    expected = f"at least {policy.min_tcb_evaluation_data_number}"
-            return error(text, check=check, got=detail, expected=expected)
+        if not re.search(pattern, detail, re.IGNORECASE):
+            continue
+        if check == "collateral floor":
+            number = _NUMBER.search(detail)
+            return error(
+                text,
+                check=check,
+                got=number[1] if number else detail,
+                expected=f"at least {policy.min_tcb_evaluation_data_number}",
+                hint="fetch collateral anew; a service that is behind gives older collateral",
+            )
+        if error is TcbStatusRefused:
+            found = _STATUS.search(detail)
+            status = found[1] if found else "no TCB level"
+            got, expected, hint = named_shortfalls(status, levels, policy.tcb_status)
+            return error(text, check=check, got=got, expected=expected, hint=hint)
+        return error(text, check=check, got=detail)
     return QuoteInvalid("quote does not verify", check="quote signature", got=detail)
