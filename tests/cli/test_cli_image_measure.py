@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from boot_files import enclave, googles_firmware, kernel, program
+from boot_files import disk_image, enclave, googles_firmware, kernel, program
 from typer.testing import CliRunner
 
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.presets import PRESETS
 from sealtrain.cli import app
-from sealtrain.errors import UsageError
+from sealtrain.errors import ExtraMissing, UsageError
 
 
 def run(*words: str | Path) -> Any:
@@ -61,6 +62,33 @@ def test_what_files_do_not_tell_is_named_with_its_reason(files: Path) -> None:
     assert answer["policy"] is None
     assert answer["values"].keys() == {"pcr4", "pcr7", "pcr9", "pcr11", "pcr12"}
     assert answer["not_computed"].keys() == {"pcr5", "pcr14"}
+    (files / "disk").write_bytes(disk_image())
+    (files / "app-compose.json").write_bytes(b"{}")
+    more = ("--disk", files / "disk", "--document", files / "app-compose.json", "--tpm", "sha256")
+    answer = answered("--uki", files / "image.efi", "--stub", "257", *more)
+    assert answer["values"].keys() >= {"pcr5", "pcr14"}
+    assert answer["not_computed"] == {}
+
+
+def test_a_launch_digest_is_a_part_of_a_policy(files: Path) -> None:
+    pytest.importorskip("sevsnpmeasure", reason="the extra measure is not installed")
+    words = ("--snp-firmware", files / "ovmf.fd", "--vcpus", "1", "--vcpu-type", "EPYC-Milan")
+    answer = answered(*words, "--monitor", "gce")
+    rules = PRESETS["snp-genoa"] | {"cpu": PRESETS["snp-genoa"]["cpu"] | answer["policy"]}
+    (pinned,) = policy_from_dict(rules).to_dict()["cpu"]["measurements"]
+    assert pinned == answer["values"]["measurement"]
+    assert pinned.startswith("20ec0dbd1c0a26d1")
+    assert answer["not_computed"].keys() == {"host data", "id key"}
+
+
+def test_without_its_extra_a_launch_digest_names_it(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sevsnpmeasure.guest", None)
+    words = ("--snp-firmware", files / "ovmf.fd", "--vcpus", "1", "--vcpu-type", "EPYC-Milan")
+    error = run(*words).exception
+    assert isinstance(error, ExtraMissing)
+    assert error.hint == "pip install 'sealtrain[measure]'"
 
 
 def test_a_direct_boots_values_are_a_part_of_a_policy(files: Path) -> None:
@@ -80,6 +108,13 @@ def test_a_direct_boots_values_are_a_part_of_a_policy(files: Path) -> None:
     [
         ((), "machine"),
         (("--eif", "image.eif", "--uki", "image.efi"), "machine"),
+        (("--firmware", "ovmf.fd", "--snp-firmware", "ovmf.fd"), "machine"),
+        (("--snp-firmware", "ovmf.fd"), "--vcpus, --vcpu-type"),
+        (("--snp-firmware", "ovmf.fd", "--vcpus", "1"), "--vcpus, --vcpu-type"),
+        (
+            ("--snp-firmware", "ovmf.fd", "--vcpus", "1", "--vcpu-type", "x", "--initrd", "initrd"),
+            "--kernel",
+        ),
         (("--uki", "image.efi"), "--stub"),
         (("--uki", "image.efi", "--stub", "257", "--tpm", "sha1"), "--tpm"),
     ],

@@ -40,6 +40,7 @@ EXTRAS = {
     "sealtrain_simulator": ["simulator"],
     "sealtrain/attest/nvidia": ["train"],  # the driver's bindings, imported where a GPU is read
     "sealtrain/keys": ["aws", "pkcs11"],
+    "sealtrain/image/machine": ["measure"],
     "sealtrain/storage": ["remote"],
     "sealtrain/training/data/validation": ["validation"],
     "sealtrain/base/background.py": [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import uuid
 import zlib
+from typing import Any
 
 
 def guid(text: str) -> bytes:
@@ -90,4 +91,20 @@ def kernel(**fields: int) -> bytes:
     made[0x211] = fields.get("flags", 1)
     struct.pack_into("<I", made, 0x22C, fields.get("initrd_max", 0x7FFFFFFF))
     struct.pack_into("<H", made, 0x236, fields.get("loadable", 0x7F))
+    return bytes(made)
+
+
+def disk_image(*entries: bytes, sector: int = 512, **changed: Any) -> bytes:
+    """The beginning of a disk with these partitions (GPT); ``changed`` replaces header fields."""
+    table = b"".join(entries).ljust(128 * 128, b"\0")
+    fields: dict[str, Any] = {
+        "signature": b"EFI PART", "revision": 0x10000, "size": 92, "crc": 0, "zero": 0, "own": 1,
+        "other": 9999, "first_usable": 34, "last_usable": 9966, "disk": b"d" * 16, "table": 2,
+        "count": 128, "length": 128, "table_crc": zlib.crc32(table),
+    } | changed  # fmt: skip
+    header = struct.pack("<8sIIIIQQQQ16sQIII", *fields.values())
+    if not fields["crc"]:
+        header = header[:16] + struct.pack("<I", zlib.crc32(header)) + header[20:]
+    made = bytearray(2 * sector) + table
+    made[sector : sector + 92] = header
     return bytes(made)

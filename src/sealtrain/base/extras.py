@@ -19,6 +19,7 @@ MODULES: Final = {
     "jwt": "pyjwt",
     "pkcs11": "python-pkcs11",
     "pynvml": "nvidia-ml-py",
+    "sevsnpmeasure": "sev-snp-measure",
     "sklearn": "scikit-learn",
     "stdnum": "python-stdnum",
     "yaml": "pyyaml",

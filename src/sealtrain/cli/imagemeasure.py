@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from sealtrain.base.files import read_bounded
+from sealtrain.base.files import open_regular, read_bounded
+from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.errors import UsageError
@@ -22,8 +24,9 @@ __all__ = ["measure"]
 _MAX_BYTES: Final = 2 << 30
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _ACPI: Final = "depends on the ACPI tables of the host's QEMU: only the machine's log tells it"
-_GPT: Final = "depends on the disk's partition table: take it from the machine's log"
-_SHIM: Final = "depends on a boot loader's own events (shim, the document): none is in these files"
+_GPT: Final = "needs --disk: it is of the partition table of the disk that is booted"
+_SHIM: Final = "needs --document, of an image whose init extends it; a shim extends it too"
+_FULL: Final = "is set when a guest is launched, and in no file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +60,41 @@ class UnifiedOptions:
     stub: Annotated[
         int | None, typer.Option(min=252, max=999, help="Version of the UKI's systemd-stub.")
     ] = None
+    disk: Annotated[
+        Path | None, typer.Option(help="Disk image that is booted: gives PCR 5, of its GPT.")
+    ] = None
+    document: Annotated[
+        Path | None,
+        typer.Option(help="Deployment document: PCR 14 of an image whose init extends it once."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOptions:
+    """A SEV-SNP guest."""
+
+    snp_firmware: Annotated[
+        Path | None,
+        typer.Option(help="SEV-SNP firmware (OVMF), of a SEV-SNP guest: gives MEASUREMENT."),
+    ] = None
+    vcpus: Annotated[
+        int | None, typer.Option(min=1, max=4096, help="Number of the SEV-SNP guest's CPUs.")
+    ] = None
+    vcpu_type: Annotated[
+        str | None, typer.Option(help="Their model as QEMU calls it, such as EPYC-v4.")
+    ] = None
+    monitor: Annotated[
+        str, typer.Option(help="What starts the SEV-SNP guest: qemu, gce or ec2.")
+    ] = "qemu"
+    guest_features: Annotated[
+        int, typer.Option(min=0, max=(1 << 63) - 1, help="SEV_FEATURES of the SEV-SNP guest.")
+    ] = 1
 
 
 def measure(
     domain: TrustDomainOptions,
     unified: UnifiedOptions,
+    launch: LaunchOptions,
     *,
     eif: Annotated[
         Path | None, typer.Option(help="Enclave image file, of a Nitro enclave: gives PCR 0 to 2.")
@@ -72,16 +105,20 @@ def measure(
 
     The values go into an appraisal policy. What no file can tell is named, with the reason.
     """
-    named = [one is not None for one in (domain.firmware, unified.uki, eif)]
+    machines = (domain.firmware, launch.snp_firmware, unified.uki, eif)
+    named = [one is not None for one in machines]
     if sum(named) != 1:
         raise UsageError(
             "name one machine to measure",
             check="machine",
             got=f"{sum(named)} of them",
-            expected="--firmware (TDX), --uki (a virtual TPM) or --eif (Nitro)",
+            expected="--firmware (TDX), --snp-firmware (SEV-SNP), --uki (a virtual TPM) or "
+            "--eif (Nitro)",
         )
     if domain.firmware is not None:
         found = _measure_domain(domain, domain.firmware)
+    elif launch.snp_firmware is not None:
+        found = _measure_launch(launch, launch.snp_firmware, domain)
     elif unified.uki is not None:
         found = _measure_uki(unified, unified.uki, domain.command_line)
     else:
@@ -131,7 +168,48 @@ def _measure_domain(domain: TrustDomainOptions, firmware: Path) -> _Registers:
     return _Registers(values=values, unknown=unknown, policy={"measurements": [image]})
 
 
+def _measure_launch(
+    launch: LaunchOptions, firmware: Path, domain: TrustDomainOptions
+) -> _Registers:
+    from sealtrain.image.machine.launchdigest import Launch, launch_digest
+
+    if launch.vcpus is None or launch.vcpu_type is None:
+        raise UsageError(
+            "number and model of the guest's CPUs change its measurement",
+            check="--vcpus, --vcpu-type",
+            got="none",
+            expected="--vcpus 2 --vcpu-type EPYC-v4",
+            hint="as the guest is started: the words of QEMU's -smp and -cpu",
+        )
+    if domain.kernel is None and (domain.initrd is not None or domain.command_line is not None):
+        raise UsageError(
+            "initrd and command line are measured with a kernel only",
+            check="--kernel",
+            got="none",
+            hint="name --kernel, too; a guest that boots a disk is measured without all three",
+        )
+    how = Launch(
+        vcpus=launch.vcpus,
+        vcpu_type=launch.vcpu_type,
+        monitor=launch.monitor,
+        guest_features=launch.guest_features,
+        kernel=domain.kernel,
+        initrd=domain.initrd,
+        command_line=domain.command_line,
+    )
+    digest = launch_digest(firmware, how)
+    unknown = {"host data": _FULL, "id key": _FULL}
+    policy = {"measurements": [digest]}
+    return _Registers(values={"measurement": digest}, unknown=unknown, policy=policy)
+
+
 def _measure_uki(unified: UnifiedOptions, uki: Path, command_line: str | None) -> _Registers:
+    from sealtrain.image.machine.disk import (
+        GPT_BYTES,
+        PartitionTable,
+        document_register,
+        partition_register,
+    )
     from sealtrain.image.machine.unified import Unified, measure_unified
 
     if unified.stub is None:
@@ -149,7 +227,17 @@ def _measure_uki(unified: UnifiedOptions, uki: Path, command_line: str | None) -
         command_line=command_line,
     )
     values = {f"pcr{n}": value for n, value in measure_unified(_read(uki), how).items()}
-    unknown = {"pcr5": _GPT, "pcr14": _SHIM}
+    unknown = {}
+    if unified.disk is None:
+        unknown["pcr5"] = _GPT
+    else:
+        table = PartitionTable.of_disk(_read_start(unified.disk, GPT_BYTES))
+        values["pcr5"] = partition_register(table, how.algorithm)
+    if unified.document is None:
+        unknown["pcr14"] = _SHIM
+    else:
+        document = read_bounded(unified.document, MAX_DEPLOYMENT_BYTES)
+        values["pcr14"] = document_register(document, how.algorithm)
     return _Registers(values=values, unknown=unknown, policy=None)
 
 
@@ -178,6 +266,12 @@ def _show(found: _Registers, as_json: bool) -> None:
 
 def _read(path: Path) -> bytes:
     return read_bounded(path, _MAX_BYTES)
+
+
+def _read_start(path: Path, size: int) -> bytes:
+    """The first bytes of a file that may be as large as a disk."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        return file.read(size)
 
 
 def _algorithm(name: str) -> Algorithm:
