@@ -77,9 +77,10 @@ const TEES = {
     },
   },
   "dstack-aws-nitro-tpm": { form: NITRO_TPM_FORM, verify: verifyNitroTpm, appraise: appraiseNitroTpm },
+  "dstack-amd-sev-snp": { form: snp.DSTACK_FORM, verify: snp.verifyDstack, appraise: snp.appraiseDstack },
 };
 /** Kinds of evidence that a platform of another name shows. */
-const SHOWN_BY = { "dstack-gcp-tdx": "dstack", "dstack-aws-nitro-tpm": "dstack" };
+const SHOWN_BY = { "dstack-gcp-tdx": "dstack", "dstack-aws-nitro-tpm": "dstack", "dstack-amd-sev-snp": "dstack" };
 const DCAP = ["dstack", "tdx", "dstack-gcp-tdx"];
 const crl = (value) => hexText(value) && value.length > 0;
 const filled = (value) => string(value) && value !== "";

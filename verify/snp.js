@@ -1,6 +1,7 @@
 // The report of AMD SEV-SNP (spec/evidence-snp.md).
 
 import { Refusal, demand, ecdsa, equal, fromBase64, hex, sha256, u32le, utf8 } from "./bytes.js";
+import { Malformed, parseJson } from "./json.js";
 import * as shape from "./shape.js";
 import * as x509 from "./x509.js";
 
@@ -16,13 +17,21 @@ const any = literal("any");
 
 const bounded = (most) => (value) => value !== "" && (fromBase64(value)?.length ?? Infinity) <= most;
 
-/** Evidence of an SEV-SNP guest. */
-export const FORM = record({
-  tee: literal("snp"),
+const REPORT = {
   report: shape.base64(1184),
   certificates: list(bounded(8192), { min: 3, max: 3 }),
   crl: nullable(bounded(65536)),
   app_compose: shape.compose,
+};
+
+/** Evidence of an SEV-SNP guest. */
+export const FORM = record({ tee: literal("snp"), ...REPORT });
+
+/** Evidence of a dstack guest on SEV-SNP. */
+export const DSTACK_FORM = record({
+  tee: literal("dstack-amd-sev-snp"),
+  ...REPORT,
+  mr_config: (value) => shape.string(value) && value.length >= 2 && [...value].length <= 65536,
 });
 
 const PRODUCTS = ["Genoa", "Turin", "InsecureMilan"];
@@ -44,8 +53,7 @@ const FLOOR = {
   Turin: record({ ...LEVELS, fmc: LEVEL }),
 };
 const filled = (form) => (value) => form(value) && !/^0+$/.test(value);
-const RULES_FORM = record({
-  tee: literal("snp"),
+const RULES_FIELDS = {
   products: list(literal(...PRODUCTS), { min: 1, max: 3 }),
   signing_keys: list(literal("vcek", "vlek"), { min: 1, max: 2 }),
   measurements: either(any, list(shape.hex96, { max: 1024 })),
@@ -60,12 +68,22 @@ const RULES_FORM = record({
   smt: literal("any", "refuse"),
   id_keys: either(any, list(filled(shape.hex96), { min: 1, max: 1024 })),
   revocation: literal("any", "require"),
+};
+const RULES_FORM = record({ tee: literal("snp"), ...RULES_FIELDS });
+const DSTACK_RULES_FORM = record({
+  tee: literal("dstack-amd-sev-snp"),
+  ...RULES_FIELDS,
+  key_provider: either(any, shape.match(/^(?:[0-9a-f]{2}){16,1024}$/)),
 });
 const namesExactly = (value, names) => Object.keys(value).sort().join() === [...names].sort().join();
 
 /** A policy's rules for SEV-SNP guests. */
-export function RULES(value) {
-  if (!RULES_FORM(value)) return false;
+export const RULES = (value) => RULES_FORM(value) && consistent(value);
+
+/** A policy's rules for dstack guests on SEV-SNP. */
+export const DSTACK_RULES = (value) => DSTACK_RULES_FORM(value) && consistent(value);
+
+function consistent(value) {
   const { products, minimum_tcb: floors, mitigations } = value;
   return (
     new Set(products).size === products.length &&
@@ -242,8 +260,7 @@ async function notRevoked(crl, certificates, now) {
   demand(!revoked, "certificate-revoked", "the vendor revoked a certificate of the chain");
 }
 
-/** Facts that a chip of AMD signed about a guest. */
-export async function verify(cpu, { rules, root, now }) {
+async function signedReport(cpu, root, now) {
   const report = parseReport(fromBase64(cpu.report));
   const raw = cpu.certificates.map(fromBase64);
   await trustedRoot(raw[2], root);
@@ -262,19 +279,70 @@ export async function verify(cpu, { rules, root, now }) {
   const holds =
     signature !== null && (await ecdsa("P-384", "SHA-384", certificates[0].point, signature, report.signed));
   demand(holds, "quote-invalid", "the chip's key did not sign the report");
-  const shown = await sha256(utf8(cpu.app_compose));
-  demand(equal(shown, report.hostData), "compose-hash-mismatch", "another deployment document");
-  if (rules.revocation === "require") await notRevoked(cpu.crl, certificates, now);
-  const composeHash = hex(shown);
   return {
     report,
+    certificates,
     product: key.product === "Milan" ? "InsecureMilan" : key.product,
     simulated: Boolean(root),
     reportData: report.reportData,
-    composeHash,
-    appId: composeHash.slice(0, 40),
-    keyProvider: "",
   };
+}
+
+/** Facts that a chip of AMD signed about a guest. */
+export async function verify(cpu, { rules, root, now }) {
+  const signed = await signedReport(cpu, root, now);
+  const shown = await sha256(utf8(cpu.app_compose));
+  demand(equal(shown, signed.report.hostData), "compose-hash-mismatch", "another deployment document");
+  if (rules.revocation === "require") await notRevoked(cpu.crl, signed.certificates, now);
+  const composeHash = hex(shown);
+  return { ...signed, composeHash, appId: composeHash.slice(0, 40), keyProvider: "" };
+}
+
+const octets = shape.match(/^(?:[0-9a-f]{2}){0,2048}$/);
+const LAUNCH_CONFIG = record(
+  { compose_hash: shape.hex64, key_provider: literal("none", "local", "kms", "tpm") },
+  {
+    version: literal(3),
+    app_id: nullable(shape.hex40),
+    gpu_policy_hash: nullable(shape.hex64),
+    key_provider_id: nullable(octets),
+    instance_id: nullable(shape.hex40),
+    init_script_hashes: nullable(list(shape.hex64, { max: 256 })),
+  },
+);
+
+/** The text that HOST_DATA of a dstack guest commits to (spec/evidence-tdx.md). */
+async function launchConfig(text, hostData) {
+  const bytes = utf8(text);
+  const expected = await sha256(utf8("dstack-mr-config-v3:\0"), bytes);
+  demand(equal(expected, hostData), "compose-hash-mismatch", "HOST_DATA commits to another launch configuration");
+  let config = null;
+  try {
+    config = parseJson(bytes, { depth: 4, size: 65536 });
+  } catch (error) {
+    if (!(error instanceof Malformed)) throw error;
+  }
+  demand(LAUNCH_CONFIG(config), "evidence-malformed", "the launch configuration has another form");
+  return config;
+}
+
+/** Facts that a chip of AMD signed about a dstack guest. */
+export async function verifyDstack(cpu, { rules, root, now }) {
+  const signed = await signedReport(cpu, root, now);
+  const config = await launchConfig(cpu.mr_config, signed.report.hostData);
+  const composeHash = hex(await sha256(utf8(cpu.app_compose)));
+  demand(config.compose_hash === composeHash, "compose-hash-mismatch", "another deployment document");
+  if (rules.revocation === "require") await notRevoked(cpu.crl, signed.certificates, now);
+  const keyProvider = config.key_provider_id || "";
+  const provider = keyProvider || config.key_provider;
+  return { ...signed, composeHash, appId: config.app_id || composeHash.slice(0, 40), keyProvider, provider };
+}
+
+/** The rules of a policy for a dstack guest whose report verified. */
+export function appraiseDstack(facts, rules) {
+  appraise(facts, rules);
+  const known = rules.key_provider === "any" || rules.key_provider === facts.provider;
+  demand(known, "key-provider-mismatch", "another key provider");
 }
 
 const within = (all, least) => Object.keys(all).every((name) => all[name] >= least[name]);

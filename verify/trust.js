@@ -6,7 +6,7 @@ import { RULES as NITRO } from "./nitro.js";
 import { RULES as NVIDIA } from "./nvidia.js";
 import { GOOGLE_RULES, NITRO_TPM_RULES } from "./rented.js";
 import * as shape from "./shape.js";
-import { RULES as SNP } from "./snp.js";
+import { DSTACK_RULES as DSTACK_SNP, RULES as SNP } from "./snp.js";
 import { BadDer, certificate } from "./x509.js";
 import { parseYaml } from "./yaml.js";
 
@@ -61,6 +61,7 @@ const TEES = {
   snp: { platform: "snp", vendor: "amd" },
   "dstack-gcp-tdx": { platform: "dstack", vendor: "intel" },
   "dstack-aws-nitro-tpm": { platform: "dstack", vendor: "aws" },
+  "dstack-amd-sev-snp": { platform: "dstack", vendor: "amd" },
 };
 const each = (field) => [...new Set(Object.values(TEES).map((one) => one[field]))];
 const CPU = {
@@ -70,6 +71,7 @@ const CPU = {
   tdx: (value) => TDX(value) && (value.measurements === "any" || value.measurements.every(valued)),
   nitro: NITRO,
   snp: SNP,
+  "dstack-amd-sev-snp": DSTACK_SNP,
 };
 
 function isSimulatorRoot(value) {

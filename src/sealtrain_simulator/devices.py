@@ -19,7 +19,7 @@ from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import Clock
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import DataInvalid
-from sealtrain_simulator.hosted import enclave_attestation, snp_attestation
+from sealtrain_simulator.hosted import enclave_attestation, snp_attestation, snp_evidence
 from sealtrain_simulator.machine import Machine, SimulatedTee
 from sealtrain_simulator.nitro import SimulatedNsm
 from sealtrain_simulator.state import SimulatorState
@@ -120,6 +120,13 @@ def devices_of(machine: Machine, state: SimulatorState, compose: bytes, *, clock
 
         def attest(report_data: bytes) -> dict[str, JsonValue]:
             return guest.shown(report_data, compose, now=clock(), fault=machine.cpu_fault)
+
+    elif machine.tee == "dstack-amd-sev-snp":
+        guest = state.snp(launch=os.urandom(16))
+
+        def attest(report_data: bytes) -> dict[str, JsonValue]:
+            fault = machine.cpu_fault
+            return snp_evidence(guest, report_data, compose, now=clock(), fault=fault)
 
         def attestation(report_data: bytes) -> bytes:
             return snp_attestation(guest, report_data, compose, fault=machine.cpu_fault)

@@ -10,20 +10,32 @@ from collections.abc import Callable
 from typing import Literal
 
 from sealtrain.attest.dstack.msgpack import pack
-from sealtrain.attest.hosted import launch_commitment
+from sealtrain.attest.dstacksnp.launch import launch_commitment
 from sealtrain.attest.nitro.collect import attestation
-from sealtrain.base.canonical import canonical_json
+from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.errors import DataInvalid
 from sealtrain_simulator.snp import SimulatedSnp
 
-__all__ = ["HOSTED_FAULT_MEANINGS", "enclave_attestation", "launch_config", "snp_attestation"]
+__all__ = [
+    "HOSTED_FAULT_MEANINGS",
+    "LAUNCH_FAULT_MEANINGS",
+    "enclave_attestation",
+    "launch_config",
+    "snp_attestation",
+    "snp_evidence",
+]
 
 Version = Literal[0, 1]
 _Value = bytes | list[bytes] | str
 _Own = dict[str, _Value]
-HOSTED_FAULT_MEANINGS = {
+LAUNCH_FAULT_MEANINGS = {
     "other-launch-config": "another configuration than the launched one (compose-hash-mismatch)",
     "other-compose": "another deployment document was launched (compose-hash-mismatch)",
+    "malformed-launch-config": "a configuration of another version (evidence-malformed)",
+}
+"""What a guest on SEV-SNP can be told to get wrong, besides the lies of its platform."""
+HOSTED_FAULT_MEANINGS = {
+    **LAUNCH_FAULT_MEANINGS,
     "other-report-data": "shows report data that were not signed (report-data-mismatch)",
 }
 """What a wrapper can be told to get wrong, besides the lies of the platform in it."""
@@ -68,16 +80,39 @@ def snp_attestation(
         DataInvalid: Not 64 bytes, or an unknown fault.
     """
     inner = None if fault in HOSTED_FAULT_MEANINGS else fault
-    launched = launch_config(app_compose + (b"\n" if fault == "other-compose" else b""))
+    launched, shown = _texts(app_compose, fault)
     report = guest.report(
         report_data, app_compose, host_data=launch_commitment(launched), fault=inner
     )
     own: _Own = {
         "report": report,
         "cert_chain": list(guest.certificates(fault=inner) if chain is None else chain),
-        "mr_config": launched + (" " if fault == "other-launch-config" else ""),
+        "mr_config": shown,
     }
     return _blob("sev-snp", own, _shown(report_data, fault), version)
+
+
+def snp_evidence(
+    guest: SimulatedSnp, report_data: bytes, app_compose: bytes, *, now: int, fault: str | None
+) -> dict[str, JsonValue]:
+    """The same as an evidence document carries it, with a revocation list made at ``now``.
+
+    Raises as ``snp_attestation``.
+    """
+    inner = None if fault in HOSTED_FAULT_MEANINGS else fault
+    launched, shown = _texts(app_compose, fault)
+    found = guest.shown(
+        report_data, app_compose, now=now, host_data=launch_commitment(launched), fault=inner
+    )
+    return {**found, "tee": "dstack-amd-sev-snp", "mr_config": shown}
+
+
+def _texts(app_compose: bytes, fault: str | None) -> tuple[str, str]:
+    """The launch configuration that HOST_DATA commits to, and the one that is shown."""
+    launched = launch_config(app_compose + (b"\n" if fault == "other-compose" else b""))
+    if fault == "malformed-launch-config":
+        launched = launched.replace('"version":3', '"version":4')
+    return launched, launched + (" " if fault == "other-launch-config" else "")
 
 
 def enclave_attestation(

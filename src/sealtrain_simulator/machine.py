@@ -7,11 +7,19 @@ from typing import Final, Literal, get_args
 
 from sealtrain.attest.nvidia.policy import GpuMode
 from sealtrain.errors import UsageError
-from sealtrain_simulator import clouds, faults, gpu, nitro, snp
+from sealtrain_simulator import clouds, faults, gpu, hosted, nitro, snp
 
 __all__ = ["GPU_FAULT", "Machine", "SimulatedTee", "fault_meanings"]
 
-SimulatedTee = Literal["dstack", "tdx", "nitro", "snp", "dstack-gcp-tdx", "dstack-aws-nitro-tpm"]
+SimulatedTee = Literal[
+    "dstack",
+    "tdx",
+    "nitro",
+    "snp",
+    "dstack-gcp-tdx",
+    "dstack-aws-nitro-tpm",
+    "dstack-amd-sev-snp",
+]
 GPU_FAULT: Final = "gpu-"
 """Before the names of lies that accelerators tell."""
 _OF_SEVERAL = ("missing-gpu", "same-gpu-twice", "mixed-modes")
@@ -24,7 +32,7 @@ class Machine:
 
     Attributes:
         tee: A dstack guest on TDX, a TDX guest without dstack, a Nitro enclave, a SEV-SNP guest, a
-            dstack guest on Google Cloud or on EC2 with a NitroTPM.
+            dstack guest on Google Cloud, on EC2 with a NitroTPM, or on SEV-SNP.
         gpus: Accelerators, 0 to 32.
         switches: NVSwitches beside them, 0 to 32.
         emit_events: Play an agent of 0.5, which measures the app's own events.
@@ -81,6 +89,7 @@ def fault_meanings(tee: SimulatedTee, *, gpus: int, switches: int) -> dict[str, 
         "snp": snp.SNP_FAULT_MEANINGS,
         "dstack-gcp-tdx": {**faults.FAULT_MEANINGS, **clouds.TPM_FAULT_MEANINGS},
         "dstack-aws-nitro-tpm": clouds.NITRO_TPM_FAULT_MEANINGS,
+        "dstack-amd-sev-snp": {**snp.SNP_FAULT_MEANINGS, **hosted.LAUNCH_FAULT_MEANINGS},
     }[tee]
     told = {} if gpus == 0 else dict(gpu.FAULT_MEANINGS)
     for name in (*(_OF_SEVERAL if gpus < 2 else ()), *(_OF_SWITCHES if switches == 0 else ())):

@@ -215,7 +215,13 @@ class SimulatedSnp:
         return first, second, third
 
     def shown(
-        self, report_data: bytes, app_compose: bytes, *, now: int, fault: str | None = None
+        self,
+        report_data: bytes,
+        app_compose: bytes,
+        *,
+        now: int,
+        host_data: bytes | None = None,
+        fault: str | None = None,
     ) -> dict[str, JsonValue]:
         """Both with a revocation list made at ``now``, as an evidence document carries them.
 
@@ -224,7 +230,9 @@ class SimulatedSnp:
         crl = self.revocations(now, issuer_revoked=fault == "revoked-issuer")
         return {
             "tee": "snp",
-            "report": to_base64(self.report(report_data, app_compose, fault=fault)),
+            "report": to_base64(
+                self.report(report_data, app_compose, host_data=host_data, fault=fault)
+            ),
             "certificates": [to_base64(der) for der in self.certificates(fault=fault)],
             "crl": to_base64(crl),
         }

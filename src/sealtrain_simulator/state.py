@@ -80,6 +80,7 @@ class SimulatorState:
             "nitro": lambda: self.nitro.root_der,
             "snp": lambda: self.snp().root_der,
             "dstack-aws-nitro-tpm": lambda: self.nitro.root_der,
+            "dstack-amd-sev-snp": lambda: self.snp().root_der,
         }.get(machine.tee, self.root_path.read_bytes)()
         return insecure_simulator_policy(
             root, tee=machine.tee, gpu=None if gpus is None else gpus.policy()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import copy
 import hashlib
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +19,12 @@ from exhibit_world import REFUSED, accepted, ders_of
 from machines_world import ASKED, BARE, COMPOSE, MACHINES, NOW, MachinePark
 from second_evidence import IN_LEAF, EvidenceQuestion, compare_codes, own_code
 
+from sealtrain.attest.dstacksnp.launch import launch_commitment
 from sealtrain.attest.presets import PRESETS, insecure_simulator_policy, preset
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.base.secret import Secret
 from sealtrain_simulator.guest import SimulatedGuest
+from sealtrain_simulator.hosted import launch_config
 from sealtrain_simulator.pki import SimulatedPki
 from sealtrain_simulator.snp import SimulatedSnp
 
@@ -76,17 +79,14 @@ def changed(document: Any, step: int) -> Iterator[tuple[str, Any]]:
         for place, text in enumerate(values):
             if not isinstance(text, str):
                 continue
-            raw = text.encode() if field == "app_compose" else base64.b64decode(text)
+            plain = field in ("app_compose", "mr_config")
+            raw = text.encode() if plain else base64.b64decode(text)
             leaf = range(raw.find(PEM_BEGINS), raw.find(PEM_ENDS) + len(PEM_ENDS))
             for at in range(0, len(raw), max(1, len(raw) // step)):
                 altered = bytearray(raw)
                 altered[at] ^= 1
                 kept = copy.deepcopy(document)
-                spelt = (
-                    altered.decode("latin-1")
-                    if field == "app_compose"
-                    else base64.b64encode(altered).decode()
-                )
+                spelt = altered.decode("latin-1") if plain else base64.b64encode(altered).decode()
                 if isinstance(value, list):
                     kept["cpu"][field][place] = spelt
                 else:
@@ -159,6 +159,71 @@ def test_every_version_of_report_and_quote_ends_alike(capsys: pytest.CaptureFixt
     assert compare_codes(asked, capsys)["accepted"] == 5 + 3
 
 
+LAUNCHES: dict[str, Any] = {
+    "as the host writes it": {},
+    "without what is not needed": {"app_id": None, "instance_id": None},
+    "with all there is": {
+        "gpu_policy_hash": "ab" * 32,
+        "key_provider": "kms",
+        "key_provider_id": "cd" * 40,
+        "init_script_hashes": ["ef" * 32, "01" * 32],
+    },
+    "of version 2": {"version": 2},
+    "of a version that is no number": {"version": True},
+    "of a version in a text": {"version": "3"},
+    "with an unknown field": {"more": 1},
+    "without a document": {"compose_hash": None},
+    "with a short document": {"compose_hash": "00" * 20},
+    "in upper case": {"compose_hash": "AB" * 32},
+    "of another document": {"compose_hash": "ab" * 32},
+    "with an unknown provider": {"key_provider": "owner"},
+    "with a short app id": {"app_id": "00"},
+    "with half a byte": {"key_provider_id": "abc"},
+    "with an endless id": {"key_provider_id": "ab" * 2049},
+    "with a script's name": {"init_script_hashes": ["init"]},
+    "with scripts that are no list": {"init_script_hashes": {}},
+}
+TEXTS = (
+    "",
+    "{}",
+    "[]",
+    "{",
+    "null",
+    '{"version":3,"version":3}',
+    "x" * 65536,
+    "x" * 65537,
+    "\u00e9" * 40000,
+)
+
+
+@pytest.mark.claim("C420")
+def test_launch_configurations_of_every_form_end_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    """HOST_DATA commits to each of them: the form alone decides."""
+    guest = SimulatedSnp(b"a guest that dstack launched")
+    policy = insecure_simulator_policy(guest.root_der, tee="dstack-amd-sev-snp").to_dict()
+    pinned = {**policy, "cpu": {**policy["cpu"], "key_provider": "cd" * 40}}
+    written = {
+        label: json.dumps({**json.loads(launch_config(COMPOSE)), **changed})
+        for label, changed in LAUNCHES.items()
+    }
+    written |= {repr(text[:30]): text for text in TEXTS}
+    written["with a fraction"] = written["as the host writes it"].replace(": 3", ": 3.0")
+    asked = []
+    for label, text in written.items():
+        shown = guest.shown(
+            ASKED.report_data(), COMPOSE, now=NOW, host_data=launch_commitment(text)
+        )
+        document = simulated(None, {**shown, "tee": "dstack-amd-sev-snp", "mr_config": text})
+        asked += [
+            EvidenceQuestion(label=label, document=document, policy=rules)
+            for rules in (policy, pinned)
+        ]
+    counted = compare_codes(asked, capsys)
+    # Three are well formed, and 3.0 is 3 to both.
+    assert counted["accepted"] == 4 + 1
+    assert counted["key-provider-mismatch"] == 3
+
+
 P256 = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 P384 = int(
     "FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF"
@@ -169,7 +234,12 @@ P384 = int(
 
 def resigned(document: Any, name: str) -> Iterator[tuple[str, Any]]:
     """The same signature with the other s, and numbers that no signature has."""
-    documents = {"snp": "report", "nitro": "document", "dstack-aws-nitro-tpm": "document"}
+    documents = {
+        "snp": "report",
+        "dstack-amd-sev-snp": "report",
+        "nitro": "document",
+        "dstack-aws-nitro-tpm": "document",
+    }
     field = documents.get(name, "quote")
     raw = base64.b64decode(document["cpu"][field])
     size, order, byteorder = (32, P256, "big") if field == "quote" else (48, P384, "big")
@@ -300,7 +370,7 @@ def policies_near(policy: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
             yield f"{name} = {other!r}", near
 
 
-@pytest.mark.parametrize("name", ["nitro", "snp", "dstack-gcp-tdx", "dstack-aws-nitro-tpm"])
+@pytest.mark.parametrize("name", [name for name in BARE if name not in ("dstack", "tdx")])
 def test_policies_of_another_form_are_read_alike(
     park: MachinePark, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -353,7 +423,8 @@ def test_registers_by_value_and_by_log_end_alike(
                 asked.append(EvidenceQuestion(label=label, document=document, policy=rules))
     counted = compare_codes(asked, capsys)
     # By value of each, and by the log that there is.
-    assert counted["accepted"] == 3 + 1
+    # Three are well formed, and 3.0 is 3 to both.
+    assert counted["accepted"] == 4 + 1
     assert counted["trust-invalid"] > 10
     assert counted["measurement-mismatch"] > 10
 

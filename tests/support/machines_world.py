@@ -39,6 +39,7 @@ MACHINES = {
     "snp": Machine(tee="snp"),
     "dstack-gcp-tdx": Machine(tee="dstack-gcp-tdx"),
     "dstack-aws-nitro-tpm": Machine(tee="dstack-aws-nitro-tpm"),
+    "dstack-amd-sev-snp": Machine(tee="dstack-amd-sev-snp"),
 }
 BARE = tuple(name for name, machine in MACHINES.items() if not machine.gpus)
 """Machines without accelerators: one of each TEE."""
@@ -60,6 +61,20 @@ _OF_TDX = {
     "bad-signature": "quote-invalid",
     "other-compose": "compose-hash-mismatch",
 }
+_OF_SNP = {
+    "debug-bit": "debug-guest",
+    "migration-agent": "migratable-guest",
+    "old-tcb": "tcb-status-refused",
+    "committed-below-reported": "tcb-status-refused",
+    "wrong-chip": "collateral-mismatch",
+    "milan": "platform-mismatch",
+    "vmpl-1": "platform-mismatch",
+    "masked-chip-id": "platform-mismatch",
+    "wrong-root": "quote-root-untrusted",
+    "bad-signature": "quote-invalid",
+    "other-image": "measurement-mismatch",
+    "revoked-issuer": "certificate-revoked",
+}
 _OF_GUESTS: dict[SimulatedTee, dict[str, str]] = {
     "dstack": {**_OF_TDX, "replayed-log": "event-log-mismatch"},
     "tdx": _OF_TDX,
@@ -73,20 +88,7 @@ _OF_GUESTS: dict[SimulatedTee, dict[str, str]] = {
         "wrong-parent": "measurement-mismatch",
         "other-image": "measurement-mismatch",
     },
-    "snp": {
-        "debug-bit": "debug-guest",
-        "migration-agent": "migratable-guest",
-        "old-tcb": "tcb-status-refused",
-        "committed-below-reported": "tcb-status-refused",
-        "wrong-chip": "collateral-mismatch",
-        "milan": "platform-mismatch",
-        "vmpl-1": "platform-mismatch",
-        "masked-chip-id": "platform-mismatch",
-        "wrong-root": "quote-root-untrusted",
-        "bad-signature": "quote-invalid",
-        "other-image": "measurement-mismatch",
-        "revoked-issuer": "certificate-revoked",
-    },
+    "snp": _OF_SNP,
     "dstack-gcp-tdx": {
         **_OF_TDX,
         "replayed-log": "event-log-mismatch",
@@ -111,6 +113,12 @@ _OF_GUESTS: dict[SimulatedTee, dict[str, str]] = {
         "enclave": "evidence-malformed",
         "wrong-report-data": "report-data-mismatch",
         "other-compose": "compose-hash-mismatch",
+    },
+    "dstack-amd-sev-snp": {
+        **_OF_SNP,
+        "other-launch-config": "compose-hash-mismatch",
+        "other-compose": "compose-hash-mismatch",
+        "malformed-launch-config": "evidence-malformed",
     },
 }
 _OF_GPUS = {

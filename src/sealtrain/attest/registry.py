@@ -20,6 +20,7 @@ _FOLDERS: Final = (
     "sealtrain.attest.snp",
     "sealtrain.attest.gcp",
     "sealtrain.attest.nitrotpm",
+    "sealtrain.attest.dstacksnp",
 )
 
 TEES: Final[tuple[Tee, ...]] = tuple(import_module(f"{folder}.tee").TEE for folder in _FOLDERS)

@@ -27,7 +27,7 @@ Tee = Annotated[
     str,
     typer.Option(
         help="What to play: dstack (on TDX), tdx, nitro, snp, dstack-gcp-tdx (dstack on Google "
-        "Cloud) or dstack-aws-nitro-tpm (dstack on EC2)."
+        "Cloud), dstack-aws-nitro-tpm (dstack on EC2) or dstack-amd-sev-snp."
     ),
 ]
 Gpus = Annotated[int, typer.Option(min=0, max=32, help="Simulated GPUs of the machine.")]

@@ -4006,6 +4006,7 @@ const module_snp = (() => {
 // The report of AMD SEV-SNP (spec/evidence-snp.md).
 
 const { Refusal, demand, ecdsa, equal, fromBase64, hex, sha256, u32le, utf8 } = module_bytes;
+const { Malformed, parseJson } = module_json;
 const shape = module_shape;
 const x509 = module_x509;
 
@@ -4021,13 +4022,21 @@ const any = literal("any");
 
 const bounded = (most) => (value) => value !== "" && (fromBase64(value)?.length ?? Infinity) <= most;
 
-/** Evidence of an SEV-SNP guest. */
-const FORM = record({
-  tee: literal("snp"),
+const REPORT = {
   report: shape.base64(1184),
   certificates: list(bounded(8192), { min: 3, max: 3 }),
   crl: nullable(bounded(65536)),
   app_compose: shape.compose,
+};
+
+/** Evidence of an SEV-SNP guest. */
+const FORM = record({ tee: literal("snp"), ...REPORT });
+
+/** Evidence of a dstack guest on SEV-SNP. */
+const DSTACK_FORM = record({
+  tee: literal("dstack-amd-sev-snp"),
+  ...REPORT,
+  mr_config: (value) => shape.string(value) && value.length >= 2 && [...value].length <= 65536,
 });
 
 const PRODUCTS = ["Genoa", "Turin", "InsecureMilan"];
@@ -4049,8 +4058,7 @@ const FLOOR = {
   Turin: record({ ...LEVELS, fmc: LEVEL }),
 };
 const filled = (form) => (value) => form(value) && !/^0+$/.test(value);
-const RULES_FORM = record({
-  tee: literal("snp"),
+const RULES_FIELDS = {
   products: list(literal(...PRODUCTS), { min: 1, max: 3 }),
   signing_keys: list(literal("vcek", "vlek"), { min: 1, max: 2 }),
   measurements: either(any, list(shape.hex96, { max: 1024 })),
@@ -4065,12 +4073,22 @@ const RULES_FORM = record({
   smt: literal("any", "refuse"),
   id_keys: either(any, list(filled(shape.hex96), { min: 1, max: 1024 })),
   revocation: literal("any", "require"),
+};
+const RULES_FORM = record({ tee: literal("snp"), ...RULES_FIELDS });
+const DSTACK_RULES_FORM = record({
+  tee: literal("dstack-amd-sev-snp"),
+  ...RULES_FIELDS,
+  key_provider: either(any, shape.match(/^(?:[0-9a-f]{2}){16,1024}$/)),
 });
 const namesExactly = (value, names) => Object.keys(value).sort().join() === [...names].sort().join();
 
 /** A policy's rules for SEV-SNP guests. */
-function RULES(value) {
-  if (!RULES_FORM(value)) return false;
+const RULES = (value) => RULES_FORM(value) && consistent(value);
+
+/** A policy's rules for dstack guests on SEV-SNP. */
+const DSTACK_RULES = (value) => DSTACK_RULES_FORM(value) && consistent(value);
+
+function consistent(value) {
   const { products, minimum_tcb: floors, mitigations } = value;
   return (
     new Set(products).size === products.length &&
@@ -4247,8 +4265,7 @@ async function notRevoked(crl, certificates, now) {
   demand(!revoked, "certificate-revoked", "the vendor revoked a certificate of the chain");
 }
 
-/** Facts that a chip of AMD signed about a guest. */
-async function verify(cpu, { rules, root, now }) {
+async function signedReport(cpu, root, now) {
   const report = parseReport(fromBase64(cpu.report));
   const raw = cpu.certificates.map(fromBase64);
   await trustedRoot(raw[2], root);
@@ -4267,19 +4284,70 @@ async function verify(cpu, { rules, root, now }) {
   const holds =
     signature !== null && (await ecdsa("P-384", "SHA-384", certificates[0].point, signature, report.signed));
   demand(holds, "quote-invalid", "the chip's key did not sign the report");
-  const shown = await sha256(utf8(cpu.app_compose));
-  demand(equal(shown, report.hostData), "compose-hash-mismatch", "another deployment document");
-  if (rules.revocation === "require") await notRevoked(cpu.crl, certificates, now);
-  const composeHash = hex(shown);
   return {
     report,
+    certificates,
     product: key.product === "Milan" ? "InsecureMilan" : key.product,
     simulated: Boolean(root),
     reportData: report.reportData,
-    composeHash,
-    appId: composeHash.slice(0, 40),
-    keyProvider: "",
   };
+}
+
+/** Facts that a chip of AMD signed about a guest. */
+async function verify(cpu, { rules, root, now }) {
+  const signed = await signedReport(cpu, root, now);
+  const shown = await sha256(utf8(cpu.app_compose));
+  demand(equal(shown, signed.report.hostData), "compose-hash-mismatch", "another deployment document");
+  if (rules.revocation === "require") await notRevoked(cpu.crl, signed.certificates, now);
+  const composeHash = hex(shown);
+  return { ...signed, composeHash, appId: composeHash.slice(0, 40), keyProvider: "" };
+}
+
+const octets = shape.match(/^(?:[0-9a-f]{2}){0,2048}$/);
+const LAUNCH_CONFIG = record(
+  { compose_hash: shape.hex64, key_provider: literal("none", "local", "kms", "tpm") },
+  {
+    version: literal(3),
+    app_id: nullable(shape.hex40),
+    gpu_policy_hash: nullable(shape.hex64),
+    key_provider_id: nullable(octets),
+    instance_id: nullable(shape.hex40),
+    init_script_hashes: nullable(list(shape.hex64, { max: 256 })),
+  },
+);
+
+/** The text that HOST_DATA of a dstack guest commits to (spec/evidence-tdx.md). */
+async function launchConfig(text, hostData) {
+  const bytes = utf8(text);
+  const expected = await sha256(utf8("dstack-mr-config-v3:\0"), bytes);
+  demand(equal(expected, hostData), "compose-hash-mismatch", "HOST_DATA commits to another launch configuration");
+  let config = null;
+  try {
+    config = parseJson(bytes, { depth: 4, size: 65536 });
+  } catch (error) {
+    if (!(error instanceof Malformed)) throw error;
+  }
+  demand(LAUNCH_CONFIG(config), "evidence-malformed", "the launch configuration has another form");
+  return config;
+}
+
+/** Facts that a chip of AMD signed about a dstack guest. */
+async function verifyDstack(cpu, { rules, root, now }) {
+  const signed = await signedReport(cpu, root, now);
+  const config = await launchConfig(cpu.mr_config, signed.report.hostData);
+  const composeHash = hex(await sha256(utf8(cpu.app_compose)));
+  demand(config.compose_hash === composeHash, "compose-hash-mismatch", "another deployment document");
+  if (rules.revocation === "require") await notRevoked(cpu.crl, signed.certificates, now);
+  const keyProvider = config.key_provider_id || "";
+  const provider = keyProvider || config.key_provider;
+  return { ...signed, composeHash, appId: config.app_id || composeHash.slice(0, 40), keyProvider, provider };
+}
+
+/** The rules of a policy for a dstack guest whose report verified. */
+function appraiseDstack(facts, rules) {
+  appraise(facts, rules);
+  const known = rules.key_provider === "any" || rules.key_provider === facts.provider;
+  demand(known, "key-provider-mismatch", "another key provider");
 }
 
 const within = (all, least) => Object.keys(all).every((name) => all[name] >= least[name]);
@@ -4320,7 +4388,7 @@ function appraise({ report, product }, rules) {
   const known = rules.id_keys === "any" || keys.some((one) => rules.id_keys.includes(one));
   demand(known, "measurement-mismatch", "another ID key");
 }
-return { FORM, RULES, parseReport, verify, appraise };
+return { FORM, DSTACK_FORM, RULES, DSTACK_RULES, parseReport, verify, verifyDstack, appraiseDstack, appraise };
 })();
 const module_tdx = (() => {
 // The quote of TDX and its collateral (spec/evidence.md §4), by the rules of Intel's DCAP.
@@ -4764,9 +4832,10 @@ const TEES = {
     },
   },
   "dstack-aws-nitro-tpm": { form: NITRO_TPM_FORM, verify: verifyNitroTpm, appraise: appraiseNitroTpm },
+  "dstack-amd-sev-snp": { form: snp.DSTACK_FORM, verify: snp.verifyDstack, appraise: snp.appraiseDstack },
 };
 /** Kinds of evidence that a platform of another name shows. */
-const SHOWN_BY = { "dstack-gcp-tdx": "dstack", "dstack-aws-nitro-tpm": "dstack" };
+const SHOWN_BY = { "dstack-gcp-tdx": "dstack", "dstack-aws-nitro-tpm": "dstack", "dstack-amd-sev-snp": "dstack" };
 const DCAP = ["dstack", "tdx", "dstack-gcp-tdx"];
 const crl = (value) => hexText(value) && value.length > 0;
 const filled = (value) => string(value) && value !== "";
@@ -7367,7 +7436,7 @@ const { RULES: NITRO } = module_nitro;
 const { RULES: NVIDIA } = module_nvidia;
 const { GOOGLE_RULES, NITRO_TPM_RULES } = module_rented;
 const shape = module_shape;
-const { RULES: SNP } = module_snp;
+const { DSTACK_RULES: DSTACK_SNP, RULES: SNP } = module_snp;
 const { BadDer, certificate } = module_x509;
 const { parseYaml } = module_yaml;
 
@@ -7422,6 +7491,7 @@ const TEES = {
   snp: { platform: "snp", vendor: "amd" },
   "dstack-gcp-tdx": { platform: "dstack", vendor: "intel" },
   "dstack-aws-nitro-tpm": { platform: "dstack", vendor: "aws" },
+  "dstack-amd-sev-snp": { platform: "dstack", vendor: "amd" },
 };
 const each = (field) => [...new Set(Object.values(TEES).map((one) => one[field]))];
 const CPU = {
@@ -7431,6 +7501,7 @@ const CPU = {
   tdx: (value) => TDX(value) && (value.measurements === "any" || value.measurements.every(valued)),
   nitro: NITRO,
   snp: SNP,
+  "dstack-amd-sev-snp": DSTACK_SNP,
 };
 
 function isSimulatorRoot(value) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,22 +15,30 @@ from nitro_world import COMPOSE, HOUR, NOW, PKI, enclave
 from public_evidence import published
 
 from sealtrain.attest.bundle import Beside
-from sealtrain.attest.dstack.parse import parse_attestation
+from sealtrain.attest.dstack.parse import AgentStatement, parse_attestation
+from sealtrain.attest.dstacksnp.exhibit import DstackSnp
+from sealtrain.attest.dstacksnp.launch import launch_commitment
+from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import Examined, bundled, examine, unwrapped
 from sealtrain.attest.explain.explanation import explain
 from sealtrain.attest.forms import Certificates
-from sealtrain.attest.hosted import DstackEnclave, DstackSnp, launch_commitment
+from sealtrain.attest.hosted import DstackEnclave
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
+from sealtrain.attest.registry import tee_of
+from sealtrain.attest.report_data import Binding
 from sealtrain.attest.snp.collect import CERTIFICATE_GUIDS
+from sealtrain.attest.verify import verify
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import (
     CertificateChainInvalid,
     CollateralMismatch,
+    CollateralUnreachable,
     ComposeHashMismatch,
     DebugGuest,
     EvidenceMalformed,
+    KeyProviderMismatch,
     PlatformMismatch,
     QuoteInvalid,
     ReportDataMismatch,
@@ -53,9 +62,13 @@ DIGEST = hashlib.sha256(COMPOSE).hexdigest()
 VERSIONS = (0, 1)
 
 
+_TEES = {"snp": "dstack-amd-sev-snp", "nitro": "nitro", "bare": "snp"}
+
+
 @cache
-def policy(tee: str) -> AppraisalPolicy:
-    return insecure_simulator_policy(GUEST.root_der if tee == "snp" else PKI.root_der, tee=tee)
+def policy(kind: str) -> AppraisalPolicy:
+    root = PKI.root_der if kind == "nitro" else GUEST.root_der
+    return insecure_simulator_policy(root, tee=_TEES[kind])
 
 
 def judged(blob: bytes, tee: str, now: int = NOW, **beside: Any) -> Examined:
@@ -67,6 +80,15 @@ def judged(blob: bytes, tee: str, now: int = NOW, **beside: Any) -> Examined:
 
 def snp(**options: Any) -> bytes:
     return snp_attestation(GUEST, ASKED, COMPOSE, **options)
+
+
+def hardware(product: str, floor: tuple[int, int, int, int], **changed: Any) -> AppraisalPolicy:
+    """Rules for a real guest of dstack."""
+    found = snp_rules(product, floor, **changed)
+    cpu = {**found["cpu"], "tee": "dstack-amd-sev-snp", "key_provider": "any"} | {
+        name: changed[name] for name in ("key_provider",) if name in changed
+    }
+    return policy_from_dict({**found, "platform": "dstack", "cpu": cpu})
 
 
 def table(*names: str) -> bytes:
@@ -85,7 +107,7 @@ def table(*names: str) -> bytes:
 def test_a_guest_that_tells_the_truth_is_accepted(version: Any) -> None:
     blob = snp(version=version)
     found = judged(blob, "snp")
-    assert (found.kind, found.bound, found.missing) == ("snp-report", True, ())
+    assert (found.kind, found.bound, found.missing) == ("dstack-snp-report", True, ())
     claims = {claim.name: claim for claim in found.submods["cpu0"].claims}
     assert claims["compose hash"].got == DIGEST
     assert claims["launch configuration"].got == launch_commitment(launch_config(COMPOSE)).hex()
@@ -102,12 +124,13 @@ def test_each_lie_of_a_platform_is_refused_as_without_dstack(version: Any, fault
     """Under rules that look at image and chip, with the code of the bare report."""
     rules: dict[str, Any] = {"chip_ids": [GUEST.chip_id], "measurements": [measured()]}
     rules |= {"minimum_tcb": {"Genoa": {**SNP_TCB, "fmc": None}}}
-    document = policy("snp").to_dict()
-    document["cpu"] |= rules
-    strict = policy_from_dict(document)
+    strict, alike = (
+        policy_from_dict({**found, "cpu": {**found["cpu"], **rules}})
+        for found in (policy("snp").to_dict(), policy("bare").to_dict())
+    )
     bare = recognise(GUEST.report(ASKED, COMPOSE, fault=fault))
     with pytest.raises(SealtrainError) as alone:
-        examine(bare, Beside(certificates=GUEST.certificates(fault=fault)), strict, NOW)
+        examine(bare, Beside(certificates=GUEST.certificates(fault=fault)), alike, NOW)
     with pytest.raises(SealtrainError) as wrapped:
         examine(recognise(snp(version=version, fault=fault)), Beside(), strict, NOW)
     assert wrapped.value.code == alone.value.code
@@ -170,12 +193,42 @@ def test_a_policy_of_another_tee_or_of_hardware_is_no_way_in() -> None:
             recognise(blob), Beside(), insecure_simulator_policy(GUEST.root_der, tee="nitro"), NOW
         )
     with pytest.raises(SealtrainError) as refused:
-        examine(recognise(blob), Beside(), policy_from_dict(snp_rules("Genoa", (0, 0, 0, 0))), NOW)
+        examine(recognise(blob), Beside(), hardware("Genoa", (0, 0, 0, 0)), NOW)
     assert refused.value.code == "simulated-evidence"
     document = recognise(enclave_attestation(enclave(), ASKED))
     with pytest.raises(SealtrainError) as refused:
         examine(document, Beside(), policy_from_dict(nitro_rules()), NOW)
     assert refused.value.code == "simulated-evidence"
+
+
+@pytest.mark.negative(23)
+def test_another_key_provider_is_refused(shared: Path) -> None:
+    document = policy("snp").to_dict()
+    document["cpu"]["key_provider"] = "ab" * 32
+    with pytest.raises(KeyProviderMismatch):
+        examine(recognise(snp()), Beside(), policy_from_dict(document), NOW)
+
+
+def test_a_guest_of_this_kind_shows_what_its_agent_says(tmp_path: Path) -> None:
+    """By the agent's own answer, as on a rented machine, and by the simulated driver."""
+    agent = AgentStatement(
+        kind="amd-sev-snp",
+        statement=GUEST.report(ASKED, COMPOSE, host_data=launch_commitment(launch_config(COMPOSE))),
+        log=(),
+        config="{}",
+        report_data=ASKED,
+        tpm_quote=None,
+        certificates=(table("vcek", "ask", "ark"),),
+        mr_config=launch_config(COMPOSE),
+    )
+    of_agent = tee_of("dstack-amd-sev-snp").verifier.of_agent
+    assert of_agent is not None
+    evidence = Evidence.build("simulator", app_compose=COMPOSE, **of_agent(agent))
+    found = verify(evidence, policy("snp"), NOW, binding=Binding("unit", {}))
+    assert found.compose_hash == DIGEST
+    assert found.app_id == DIGEST[:40]
+    with pytest.raises(CollateralUnreachable):
+        of_agent(replace(agent, certificates=()))
 
 
 def test_certificates_come_from_the_attestation_its_table_or_beside_it() -> None:
@@ -256,7 +309,7 @@ def test_no_signed_byte_of_a_wrapped_report_can_be_changed() -> None:
 def test_it_comes_as_json_as_text_and_in_a_bundle() -> None:
     blob = snp(version=0)
     answer = json.dumps({"attestation": blob.hex()}).encode()
-    assert recognise(answer).kind == recognise(blob.hex().encode()).kind == "snp-report"
+    assert recognise(answer).kind == recognise(blob.hex().encode()).kind == "dstack-snp-report"
     beside = Beside(nonce=ASKED, app_compose=COMPOSE)
     kept = bundled(recognise(answer), beside, policy("snp"), NOW)
     inner, with_it = unwrapped(recognise(kept.to_bytes()), Beside())
@@ -286,8 +339,7 @@ def real_snp(shared: Path, floor: tuple[int, int, int, int], **changed: Any) -> 
     assert more[1] == ask
     beside = Beside(certificates=(*more, ark), nonce=b"attest-test-fixture-2026".ljust(64, b"\0"))
     exhibit = recognise(published("a dstack guest on SEV-SNP"))
-    rules = snp_rules("InsecureMilan", floor, **changed)
-    return examine(exhibit, beside, policy_from_dict(rules), _JUNE)
+    return examine(exhibit, beside, hardware("InsecureMilan", floor, **changed), _JUNE)
 
 
 _KEYS = ("key of that guest's chip", "issuer of that guest's key")
@@ -327,7 +379,7 @@ def test_no_byte_of_the_published_report_can_be_changed(shared: Path) -> None:
     data = published("a dstack guest on SEV-SNP")
     ask, ark = ders_of(shared, ("sev-snp/roots/ask_ark_milan.pem",))
     beside = Beside(certificates=(*pems(published("the key of that guest's chip")), ask, ark))
-    rules = policy_from_dict(snp_rules("InsecureMilan", (0, 0, 0, 0)))
+    rules = hardware("InsecureMilan", (0, 0, 0, 0))
     # Report data, measurement, host data, signature; then TCB and chip, which the key names too.
     signed, named = (0x50, 0x90, 0xC0, 0x2A0), (0x180, 0x1A0)
     for at in (*signed, *named):

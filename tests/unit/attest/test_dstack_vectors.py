@@ -177,7 +177,7 @@ def test_a_real_blob_of_another_processor_is_not_taken_for_one(shared: Path) -> 
     blob = bytes.fromhex(json.loads(path.read_text())["attestation"])
     with pytest.raises(PlatformMismatch) as refused:
         parse_attestation(blob)
-    assert refused.value.got == "sev-snp"
+    assert refused.value.got == "amd-sev-snp"
 
 
 def test_a_real_blob_cut_or_prolonged_anywhere_is_refused(shared: Path) -> None:

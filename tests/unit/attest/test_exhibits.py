@@ -35,7 +35,7 @@ KINDS = {
     "dstack/verifier-fixtures/quote-report.json": "dstack-quote",
     "dstack/verifier-fixtures/tdx-lite-getquote.json": "dstack-quote",
     "dstack/verifier-fixtures/tdx-lite-attestation.json": "dstack-quote",
-    "dstack/verifier-fixtures/sev-snp-attestation.json": "snp-report",
+    "dstack/verifier-fixtures/sev-snp-attestation.json": "dstack-snp-report",
     "dstack/gpu/gpu_attestation_h100.json": "gpu-verdict",
     "dstack/ccel/ccel.bin": "boot-log",
     "nvidia/nras_eat_2025.json": "gpu-verdict",

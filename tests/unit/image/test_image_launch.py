@@ -14,8 +14,8 @@ from boot_files import disk_image, googles_firmware
 from carrying import carries
 from public_evidence import published
 
+from sealtrain.attest.dstacksnp.exhibit import DstackSnp
 from sealtrain.attest.exhibits import recognise
-from sealtrain.attest.hosted import DstackSnp
 from sealtrain.errors import ImageRefused, UsageError
 from sealtrain.image.machine.disk import PartitionTable, document_register, partition_register
 from sealtrain.image.machine.launchdigest import Launch, launch_digest

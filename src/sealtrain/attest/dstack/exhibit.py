@@ -40,7 +40,7 @@ from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
 from sealtrain.attest.tdx.verify import QUOTE, VerifiedQuote
 from sealtrain.attest.tee import Shown, Verifier
 from sealtrain.base.encoding import to_base64
-from sealtrain.errors import EvidenceRefused
+from sealtrain.errors import EvidenceRefused, PlatformMismatch
 
 __all__ = ["VERIFIER", "Companion", "DstackQuote", "agent_fields", "agent_part", "log_fields"]
 
@@ -232,6 +232,14 @@ def _show(place: Path, report_data: bytes) -> tuple[DstackQuote, Beside]:
 def _ask_agent(client: DstackClient, report_data: bytes) -> Shown:
     """Evidence in the form of whichever kind of machine the agent runs on."""
     found = client.get_statement(report_data)
+    if found is not None and found.kind == "nitro-enclave":
+        raise PlatformMismatch(
+            "dstack measures no deployment document in an enclave: such a guest is no evidence",
+            check="platform",
+            got=found.kind,
+            expected="dstack on a machine of another kind, or platform nitro",
+            hint="run an image whose init extends PCR16, and ask /dev/nsm: --platform nitro",
+        )
     if found is not None and found.kind != "tdx":
         shown = tee_of(f"dstack-{found.kind}").verifier.of_agent
         if shown is not None:

@@ -30,7 +30,7 @@ __all__ = [
     "runtime_preimage",
 ]
 
-Kind = Literal["tdx", "gcp-tdx", "aws-nitro-tpm", "nitro-enclave", "sev-snp"]
+Kind = Literal["tdx", "gcp-tdx", "aws-nitro-tpm", "nitro-enclave", "amd-sev-snp"]
 _MAX_CERTIFICATES = 8
 RUNTIME_EVENT = 0x08000001
 """Event type of every dstack run-time event."""
@@ -146,7 +146,7 @@ def parse_statement(blob: bytes) -> AgentStatement:
                 report_data=parts["report_data"],
                 tpm_quote=None,
             )
-        if parts["kind"] in ("nitro-enclave", "sev-snp"):
+        if parts["kind"] in ("nitro-enclave", "amd-sev-snp"):
             return _without_events(parts["kind"], parts, parts)
         runtime = [entry for entry in parts["event_log"] if entry["imr"] == 3]
         return AgentStatement(
@@ -177,7 +177,7 @@ def parse_statement(blob: bytes) -> AgentStatement:
     if kind == "nitro-enclave":
         return _without_events("nitro-enclave", {"document": data.get("nsm_quote")}, stack[1])
     if kind == "sev-snp":
-        return _without_events("sev-snp", data, stack[1])
+        return _without_events("amd-sev-snp", data, stack[1])
     if kind not in ("tdx", "gcp-tdx"):
         raise _other_platform(kind)
     tpm_quote = data.get("tpm_quote")
@@ -205,7 +205,7 @@ def _without_events(kind: Kind, own: dict[str, Any], stack: dict[str, Any]) -> A
         raise EvidenceMalformed("attestation blob has no chain", check="attestation blob")
     return AgentStatement(
         kind=kind,
-        statement=octets_of(own.get("report" if kind == "sev-snp" else "document")),
+        statement=octets_of(own.get("report" if kind == "amd-sev-snp" else "document")),
         log=(),
         config=config,
         report_data=octets_of(stack.get("report_data")),

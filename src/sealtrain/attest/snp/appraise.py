@@ -7,7 +7,7 @@ from functools import partial
 
 from sealtrain.attest.claims import Check, Claim, among, equal, unlooked
 from sealtrain.attest.snp.parse import SnpReport, Tcb
-from sealtrain.attest.snp.policy import ProductName, SnpPolicy, product_name
+from sealtrain.attest.snp.policy import ProductName, SnpRules, product_name
 from sealtrain.attest.snp.revocation import check_revocation
 from sealtrain.attest.snp.verify import REPORT, VerifiedReport
 from sealtrain.base.clock import to_rfc3339
@@ -34,7 +34,7 @@ _AMD_ENTERPRISE = "3704"
 """AMD's private enterprise number, an ``oemid`` by RFC 9711 §4.2.3.3."""
 
 
-def checks_of(platform: VerifiedReport, policy: SnpPolicy, now: int) -> tuple[Check, ...]:
+def checks_of(platform: VerifiedReport, policy: SnpRules, now: int) -> tuple[Check, ...]:
     """What a report is compared with, not compared yet.
 
     Args:
@@ -132,7 +132,7 @@ def eat(platform: VerifiedReport) -> dict[str, str]:
     return found
 
 
-def _product(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
+def _product(platform: VerifiedReport, policy: SnpRules) -> Claim:
     milan = platform.product == "Milan"
     return among(
         "product",
@@ -147,7 +147,7 @@ def _product(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
     )
 
 
-def _chip(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
+def _chip(platform: VerifiedReport, policy: SnpRules) -> Claim:
     report = platform.report
     name = "hidden" if report.chip_id_masked else report.chip_id
     return among(
@@ -162,7 +162,7 @@ def _chip(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
     )
 
 
-def _threads(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
+def _threads(platform: VerifiedReport, policy: SnpRules) -> Claim:
     report = platform.report
     allowed = "allowed" if report.smt_allowed else "forbidden"
     return equal(
@@ -176,7 +176,7 @@ def _threads(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
     )
 
 
-def _firmware(platform: VerifiedReport, policy: SnpPolicy) -> tuple[Check, ...]:
+def _firmware(platform: VerifiedReport, policy: SnpRules) -> tuple[Check, ...]:
     """Reported and launch TCB reach the floor; what is reported can no longer be undone."""
     name: ProductName = product_name(platform.product)
     listed = policy.minimum_tcb.get(name)
@@ -246,7 +246,7 @@ def _at_least(
     return Claim(name=name, got=str(got), expected=expected, source=REPORT, outcome="allowed")
 
 
-def _mitigations(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
+def _mitigations(platform: VerifiedReport, policy: SnpRules) -> Claim:
     """Mitigations that the policy asks of the product were on at the launch and are on now."""
     report = platform.report
     got = [
@@ -290,7 +290,7 @@ def _missing_bits(report: SnpReport, wanted: int) -> str:
     return ", ".join(str(bit) for bit in range(64) if lacking >> bit & 1)
 
 
-def _extended_tcb(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
+def _extended_tcb(platform: VerifiedReport, policy: SnpRules) -> Claim:
     report, listed = platform.report, policy.extended_tcb
     found = report.extended_tcb or ("not reported",)
     if listed == "any":
@@ -316,7 +316,7 @@ def _extended_tcb(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
     )
 
 
-def _flags(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
+def _flags(platform: VerifiedReport, policy: SnpRules) -> Claim:
     found = platform.report.platform_flags
     shown = ", ".join(found) or "none"
     if policy.platform_flags == "any":
@@ -335,7 +335,7 @@ def _flags(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
     )
 
 
-def _authorised(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
+def _authorised(platform: VerifiedReport, policy: SnpRules) -> Claim:
     """The key that signed the launch: the ID key, or the author key above it."""
     report = platform.report
     found = [report.id_key_digest]
@@ -354,7 +354,7 @@ def _authorised(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
     )
 
 
-def _revocation(platform: VerifiedReport, policy: SnpPolicy, now: int) -> Claim:
+def _revocation(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
     if policy.revocation == "any":
         return unlooked("revocation", "not looked at", source=_CHAIN)
     made = check_revocation(platform.certificates, platform.crl, now=now)

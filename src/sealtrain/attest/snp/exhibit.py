@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,14 +31,14 @@ from sealtrain.attest.snp.collect import (
     revocations_in,
 )
 from sealtrain.attest.snp.parse import REPORT_BYTES, SnpReport, parse_report, tcb_of
-from sealtrain.attest.snp.policy import SnpPolicy
+from sealtrain.attest.snp.policy import SnpRules
 from sealtrain.attest.snp.tee import SnpEvidence
-from sealtrain.attest.snp.verify import REPORT, verify_report
+from sealtrain.attest.snp.verify import REPORT, VerifiedReport, verify_report
 from sealtrain.attest.tee import Shown, Verifier
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import CertificateChainInvalid, CollateralUnreachable, EvidenceRefused
 
-__all__ = ["VERIFIER", "Snp", "report_chain", "report_fields", "report_part"]
+__all__ = ["VERIFIER", "Launched", "Snp", "report_chain", "report_fields", "report_part"]
 
 _AMD = "AMD root key (ARK)"
 _CHAIN = 3
@@ -128,12 +128,33 @@ def report_chain(
         ) from error
 
 
-Launched = Callable[[SnpReport, Situation], Iterable[Group]]
-"""What HOST_DATA of a report is compared with."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """What HOST_DATA of a report says, by comparisons that are still to be made.
+
+    Attributes:
+        groups: Comparisons with what was named.
+        bound: The same with the document that the evidence shows.
+        signed: The report with what its launch adds; ``None`` where that is malformed.
+        ids: Of the guest, as ``VerifiedGuest`` calls them.
+    """
+
+    groups: tuple[Group, ...]
+    bound: tuple[Group, ...]
+    signed: VerifiedReport | None
+    ids: Mapping[str, str]
 
 
-def _document(report: SnpReport, at: Situation) -> Iterable[Group]:
-    return compose_groups(at, report.host_data.hex(), REPORT, lambda digest: digest)
+def _document(verified: VerifiedReport, at: Situation) -> Launched:
+    """HOST_DATA is the deployment document's hash."""
+    got = verified.report.host_data.hex()
+    return Launched(
+        groups=tuple(compose_groups(at, got, REPORT, lambda digest: digest)),
+        bound=bound_groups(at, got, REPORT, lambda digest: digest),
+        signed=verified,
+        # The firmware's own number for this guest, new at every launch.
+        ids={"instance_id": verified.report.report_id},
+    )
 
 
 def report_part(
@@ -142,7 +163,7 @@ def report_part(
     crl: bytes | None,
     at: Situation,
     *,
-    launched: Launched = _document,
+    launched: Callable[[VerifiedReport, Situation], Launched] = _document,
 ) -> Part:
     """A SEV-SNP report whose HOST_DATA names the deployment document.
 
@@ -167,9 +188,10 @@ def report_part(
         report = verified.report
         rules = None if at.policy is None else at.policy.cpu
         groups: list[Group] = []
-        if isinstance(rules, SnpPolicy):
+        if isinstance(rules, SnpRules):
             groups += map(single, snp.checks_of(verified, rules, at.now))
-        groups += launched(report, at)
+        found = launched(verified, at)
+        groups += found.groups
         groups.append(report_data_group(at, report.report_data, REPORT))
         return Vouched(
             root=root_name(verified.simulated, f"{_AMD} of {verified.product}"),
@@ -177,9 +199,10 @@ def report_part(
             identity=report.identity,
             eat=snp.eat(verified),
             groups=tuple(groups),
-            bound=bound_groups(at, report.host_data.hex(), REPORT, lambda digest: digest),
-            # The firmware's own number for this guest, new at every launch.
-            guest=guest_of(at, verified, report.report_data, instance_id=report.report_id),
+            bound=found.bound,
+            guest=None
+            if found.signed is None
+            else guest_of(at, found.signed, report.report_data, **found.ids),
         )
 
     return Part(name="cpu0", verify=verify)

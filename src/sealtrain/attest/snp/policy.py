@@ -7,7 +7,7 @@ one all the same writes ``InsecureMilan``.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
@@ -23,6 +23,7 @@ __all__ = [
     "SIMULATED",
     "ProductName",
     "SnpPolicy",
+    "SnpRules",
     "TcbFloor",
     "product_name",
 ]
@@ -58,10 +59,9 @@ class TcbFloor(StrictModel):
         )
 
 
-class SnpPolicy(GuestPolicy):
-    """Reference values for a SEV-SNP guest."""
+class SnpRules(GuestPolicy):
+    """Reference values for a report."""
 
-    tee: Literal["snp"]
     products: Annotated[tuple[ProductName, ...], Field(min_length=1, max_length=3)]
     """Processor generations."""
     signing_keys: Annotated[tuple[SigningKey, ...], Field(min_length=1, max_length=2)]
@@ -106,7 +106,7 @@ class SnpPolicy(GuestPolicy):
         return value
 
     @model_validator(mode="after")
-    def _consistent(self) -> SnpPolicy:
+    def _consistent(self) -> Self:
         for name in ("products", "signing_keys", "platform_flags"):
             values = getattr(self, name)
             if values != "any" and len(set(values)) != len(values):
@@ -123,6 +123,12 @@ class SnpPolicy(GuestPolicy):
         if self.id_keys != "any" and any(not key.strip("0") for key in self.id_keys):
             raise ValueError("id_keys: zeros mean that no key authorised the launch")
         return self
+
+
+class SnpPolicy(SnpRules):
+    """A SEV-SNP guest whose HOST_DATA names its deployment document."""
+
+    tee: Literal["snp"]
 
 
 def product_name(product: Product) -> ProductName:

@@ -12,7 +12,7 @@ from sealtrain.attest.tee import Device, Tee
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.models import ONE_SPELLING, Base64
 
-__all__ = ["TEE", "SnpEvidence"]
+__all__ = ["TEE", "ReportEvidence", "SnpEvidence"]
 
 _REPORT_BYTES = 1184
 _MAX_CERTIFICATE_BYTES = 8 << 10
@@ -20,10 +20,9 @@ _MAX_CERTIFICATE_BYTES = 8 << 10
 _Certificate = Annotated[Base64, encoded(_MAX_CERTIFICATE_BYTES), ONE_SPELLING]
 
 
-class SnpEvidence(GuestEvidence):
-    """A SEV-SNP guest: report, and certificates from the chip's own up to the root."""
+class ReportEvidence(GuestEvidence):
+    """A report, and certificates from the chip's own up to the root."""
 
-    tee: Literal["snp"]
     report: Annotated[Base64, encoded(_REPORT_BYTES), ONE_SPELLING]
     certificates: Annotated[tuple[_Certificate, ...], Field(min_length=3, max_length=3)]
     crl: Annotated[Base64, encoded(MAX_CRL_BYTES), ONE_SPELLING] | None
@@ -44,6 +43,12 @@ class SnpEvidence(GuestEvidence):
         """Leaf, intermediate, root."""
         leaf, intermediate, root = (from_base64(text) for text in self.certificates)
         return leaf, intermediate, root
+
+
+class SnpEvidence(ReportEvidence):
+    """A SEV-SNP guest."""
+
+    tee: Literal["snp"]
 
 
 TEE = Tee(

@@ -1,0 +1,179 @@
+"""A dstack guest on SEV-SNP: verified line by line, explained field by field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from sealtrain.attest.bundle import Beside
+from sealtrain.attest.claims import Group, single, unlooked
+from sealtrain.attest.dstack.parse import AgentStatement
+from sealtrain.attest.dstacksnp.launch import (
+    ConfiguredReport,
+    checks_of,
+    launch_config,
+    provider_check,
+)
+from sealtrain.attest.dstacksnp.policy import DstackSnpPolicy
+from sealtrain.attest.dstacksnp.tee import DstackSnpEvidence
+from sealtrain.attest.field import Field, rows_of
+from sealtrain.attest.forms import Statement
+from sealtrain.attest.part import (
+    Part,
+    Situation,
+    Vouched,
+    bound_groups,
+    committed,
+    compose_groups,
+    raising,
+)
+from sealtrain.attest.snp import appraise as snp
+from sealtrain.attest.snp.chain import AMD_ROOT_SHA256
+from sealtrain.attest.snp.collect import ordered_chain, parse_table
+from sealtrain.attest.snp.exhibit import Launched, report_chain, report_fields, report_part
+from sealtrain.attest.snp.parse import SnpReport, parse_report
+from sealtrain.attest.snp.verify import REPORT, VerifiedReport
+from sealtrain.attest.tee import Shown, Verifier
+from sealtrain.base.encoding import to_base64
+from sealtrain.errors import EvidenceRefused, GuestApiUnreachable
+
+__all__ = ["VERIFIER", "DstackSnp"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DstackSnp(Statement):
+    """A SEV-SNP report in an attestation of dstack's agent."""
+
+    tee = "dstack-amd-sev-snp"
+    kind = "dstack-snp-report"
+    title = "dstack guest: AMD SEV-SNP report and launch configuration"
+    report: SnpReport
+    hosted: AgentStatement
+
+    def part(self, beside: Beside, at: Situation) -> Part:
+        """The report's signature and lines, its launch, then report data beside it."""
+        stated = partial(
+            committed, "report data", self.hosted.report_data, self.report.report_data, REPORT
+        )
+
+        def verify() -> Vouched:
+            crl = _table(self.hosted).get("crl") if beside.crl is None else beside.crl
+            launched = partial(_launched, self.hosted.mr_config, (single(stated),))
+            chain = _chain(self.report, self.hosted, beside)
+            return report_part(self.report.raw, chain, crl, at, launched=launched).verify()
+
+        return Part(name="cpu0", verify=verify)
+
+    def fields(self, beside: Beside) -> list[Field]:
+        """Those of the report, and what stands beside it."""
+        try:
+            chain = _chain(self.report, self.hosted, beside)
+        except EvidenceRefused:
+            chain = ()
+        told = "What the host says of the machine; it is not signed."
+        rows = [("host's statement", self.hosted.config, told)]
+        return [*_fields(self.report, chain, self.hosted.mr_config), *rows_of(rows)]
+
+    def root(self, beside: Beside) -> bytes:
+        """The last certificate of its chain."""
+        return _chain(self.report, self.hosted, beside)[-1]
+
+
+def _fields(report: SnpReport, chain: tuple[bytes, ...], mr_config: str) -> list[Field]:
+    told = "What the host set at launch; HOST_DATA commits to it."
+    rows = [("launch configuration", mr_config, told)]
+    return [*report_fields(report, chain), *rows_of(rows)]
+
+
+def _table(hosted: AgentStatement) -> dict[str, bytes]:
+    """The kernel's table of certificates, where that is what came along."""
+    return parse_table(hosted.certificates[0]) if len(hosted.certificates) == 1 else {}
+
+
+def _chain(report: SnpReport, hosted: AgentStatement, beside: Beside) -> tuple[bytes, ...]:
+    """Of the attestation, one table or single certificates, and those beside it."""
+    inside = hosted.certificates if len(hosted.certificates) > 1 else ()
+    return report_chain(report, _table(hosted), inside, beside.certificates)
+
+
+def _launched(
+    mr_config: str, more: tuple[Group, ...], verified: VerifiedReport, at: Situation
+) -> Launched:
+    """HOST_DATA through the text that it commits to."""
+    try:
+        claim, config = launch_config(verified.report.host_data, mr_config)
+    except EvidenceRefused as error:
+        broken = (raising(error),)
+        shown = at.shown_compose is not None
+        return Launched(
+            groups=more if shown else (*broken, *more),
+            bound=broken if shown else (),
+            signed=None,
+            ids={},
+        )
+    first: tuple[Group, ...] = (lambda: (claim,),)
+    rules = None if at.policy is None else at.policy.cpu
+    policy = rules if isinstance(rules, DstackSnpPolicy) else None
+    app_id = config.app_id or config.compose_hash[:40]
+    named = (
+        *compose_groups(at, config.compose_hash, REPORT, lambda digest: digest),
+        single(provider_check(config, policy)),
+        single(partial(unlooked, "app id", app_id, source=REPORT)),
+        *more,
+    )
+    bound = bound_groups(at, config.compose_hash, REPORT, lambda digest: digest)
+    return Launched(
+        groups=named if bound else (*first, *named),
+        bound=(*first, *bound) if bound else (),
+        signed=ConfiguredReport.of(verified, config),
+        ids={
+            "app_id": app_id,
+            "instance_id": config.instance_id or verified.report.report_id,
+            "key_provider": config.key_provider_id or "",
+        },
+    )
+
+
+def _own_part(evidence: DstackSnpEvidence, beside: Beside, at: Situation) -> Part:
+    crl = evidence.crl_der if beside.crl is None else beside.crl
+    launched = partial(_launched, evidence.mr_config, ())
+    chain = evidence.certificates_der
+    return report_part(evidence.report_bytes, chain, crl, at, launched=launched)
+
+
+def _own_fields(evidence: DstackSnpEvidence) -> list[Field]:
+    report = parse_report(evidence.report_bytes)
+    return _fields(report, evidence.certificates_der, evidence.mr_config)
+
+
+def _show(place: Path, report_data: bytes) -> tuple[DstackSnp, Beside]:
+    raise GuestApiUnreachable(
+        "a dstack guest on SEV-SNP is asked through dstack's agent", check="guest API"
+    )
+
+
+def _of_agent(found: AgentStatement) -> Shown:
+    report, table = parse_report(found.statement), _table(found)
+    inside = found.certificates if len(found.certificates) > 1 else ()
+    crl = table.get("crl")
+    return {
+        "tee": "dstack-amd-sev-snp",
+        "report": to_base64(report.raw),
+        "certificates": [to_base64(der) for der in ordered_chain(report, table, inside)],
+        "crl": None if crl is None else to_base64(crl),
+        "mr_config": found.mr_config,
+    }
+
+
+VERIFIER: Verifier[DstackSnpEvidence, DstackSnpPolicy, ConfiguredReport] = Verifier(
+    checks=checks_of,
+    eat=snp.eat,
+    part=_own_part,
+    fields=_own_fields,
+    show=_show,
+    of_agent=_of_agent,
+    pinned_roots={
+        digest: f"AMD's pinned root of {product}" for digest, product in AMD_ROOT_SHA256.items()
+    },
+)

@@ -1,0 +1,35 @@
+"""Rules for dstack on SEV-SNP: those of a report, and the key provider."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from sealtrain.attest.dstack import policy as dstack
+from sealtrain.attest.dstack.policy import KeyProvider
+from sealtrain.attest.snp import policy as snp
+from sealtrain.attest.snp.policy import SnpRules
+
+__all__ = ["COMMENTS", "LINES", "PRESETS", "SIMULATED", "DstackSnpPolicy"]
+
+_NAME: Final = "dstack-amd-sev-snp"
+
+
+class DstackSnpPolicy(SnpRules):
+    """A dstack guest on SEV-SNP, whose HOST_DATA commits to a launch configuration."""
+
+    tee: Literal["dstack-amd-sev-snp"]
+    key_provider: Literal["any"] | KeyProvider
+    """Id of the guest's key provider (``key-provider-mismatch``)."""
+
+
+_RULES: Final[dict[str, Any]] = {
+    **snp.PRESETS["snp-genoa"]["cpu"],
+    "tee": _NAME,
+    "key_provider": "00" * 32,
+}
+PRESETS: Final[dict[str, dict[str, Any]]] = {
+    _NAME: {"version": 2, "platform": "dstack", "root": "amd", "cpu": _RULES, "gpu": "none"},
+}
+SIMULATED: Final[dict[str, Any]] = {**_RULES, "measurements": "any", "key_provider": "any"}
+COMMENTS: Final = {**snp.COMMENTS, "key_provider": dstack.COMMENTS["key_provider"]}
+LINES: Final = {**snp.LINES, "key provider": "key_provider"}
