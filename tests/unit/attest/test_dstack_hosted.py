@@ -15,6 +15,7 @@ from nitro_world import COMPOSE, HOUR, NOW, PKI, enclave
 from public_evidence import published
 
 from sealtrain.attest.bundle import Beside
+from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.dstack.parse import AgentStatement, parse_attestation
 from sealtrain.attest.dstacksnp.exhibit import DstackSnp
 from sealtrain.attest.dstacksnp.launch import launch_commitment
@@ -51,8 +52,11 @@ from sealtrain_simulator.hosted import (
     launch_config,
     snp_attestation,
 )
+from sealtrain_simulator.machine import Machine
 from sealtrain_simulator.nitro import FAULTS
+from sealtrain_simulator.server import running
 from sealtrain_simulator.snp import SNP_FAULTS, SNP_TCB, SimulatedSnp
+from sealtrain_simulator.state import ensure
 
 pytestmark = pytest.mark.claim("C420")
 
@@ -229,6 +233,28 @@ def test_a_guest_of_this_kind_shows_what_its_agent_says(tmp_path: Path) -> None:
     assert found.app_id == DIGEST[:40]
     with pytest.raises(CollateralUnreachable):
         of_agent(replace(agent, certificates=()))
+
+
+def test_agents_of_simulated_machines_answer_with_their_own_kind(tmp_path: Path) -> None:
+    compose = tmp_path / "app-compose.json"
+    compose.write_bytes(COMPOSE)
+    ask = tee_of("dstack").verifier.ask_agent
+    assert ask is not None
+    for tee in ("dstack-amd-sev-snp", "nitro"):
+        machine, state = Machine(tee=tee), tmp_path / tee  # type: ignore[arg-type]
+        with running(tmp_path / "s", compose, state, clock=lambda: NOW, machine=machine) as socket:
+            client = DstackClient(str(socket))
+            if tee == "nitro":
+                found = client.get_statement(ASKED)
+                assert found is not None
+                assert found.kind == "nitro-enclave"
+                with pytest.raises(PlatformMismatch):
+                    ask(client, ASKED)
+                continue
+            shown = ask(client, ASKED)
+        evidence = Evidence.build("simulator", app_compose=COMPOSE, **shown)
+        rules = ensure(state, NOW).policy(machine)
+        assert verify(evidence, rules, NOW, binding=Binding("unit", {})).compose_hash == DIGEST
 
 
 def test_certificates_come_from_the_attestation_its_table_or_beside_it() -> None:
