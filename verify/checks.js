@@ -146,7 +146,7 @@ async function recipe(state) {
   const verified = state.need("verified");
   const provider = hardware.key_provider_id === null || hardware.key_provider_id === verified.keyProvider;
   demand(provider, "key-provider-mismatch", "another key provider than the recipe pins");
-  const measured = embeddedLock(verified.appCompose);
+  const measured = await embeddedLock(verified.appCompose);
   demand(equal(measured, bytes), "recipe-changed", "the guest measured another recipe");
   return `${lock.recipe.name}, embedded in what was measured; rules between its fields are not checked here`;
 }

@@ -1,6 +1,7 @@
 // The deployment document of a guest: the lock in it, and that it is written as sealtrain writes it
 // (spec/deployment-document.md).
 
+import { requireAdditions } from "./adopted.js";
 import { Refusal, demand, equal, utf8 } from "./bytes.js";
 import { Malformed, canonical, parseJson } from "./json.js";
 
@@ -48,13 +49,18 @@ const PLATFORMS = {
 };
 
 /** Bytes of the lock that a measured document embeds. */
-export function embeddedLock(bytes) {
+export async function embeddedLock(bytes) {
   try {
     const document = parseJson(bytes, { size: 256 * 1024 });
-    const found = document?.runner === "docker-compose" ? ofCompose(document) : ofScript(document);
+    const inContainer = document?.runner === "docker-compose";
+    const found = inContainer ? ofCompose(document) : ofScript(document);
     const lock = parseJson(utf8(found));
     const whole = frame(lock.recipe, started(lock, found));
-    changed(equal(whole, bytes), "the document is not written as sealtrain writes it");
+    if (inContainer && Object.hasOwn(document, "pre_launch_script")) {
+      await requireAdditions(bytes, document, parseJson(whole), lock.recipe.hardware.launch_script);
+    } else {
+      changed(equal(whole, bytes), "the document is not written as sealtrain writes it");
+    }
     return utf8(found);
   } catch (error) {
     if (error instanceof Malformed || error instanceof TypeError) {

@@ -16,6 +16,7 @@ POLICY: Final = ("--policy", Read("policy.yaml"))
 DOCUMENT: Final = Read("engineer/app-compose.json")
 DEPLOYMENT: Final = ("--deployment", DOCUMENT)
 SPARE: Final = ("--deployment", Read("spare/app-compose.json"))
+IN_IMAGE: Final = ("--deployment", Read("on-platform.json"))
 LOCK: Final = Read("engineer/recipe.lock.json")
 SEALED: Final = Read("engineer/sealed/clinic-a.notes.sealed")
 SPARE_SEALED: Final = Read("spare/sealed/clinic-a.notes.sealed")
@@ -203,6 +204,10 @@ CALLS: Final[Mapping[str, Call]] = {
     "deploy ticket": Call((
         "--role", Text("train"), *BROKER, "--data", Text("engineer/sealed"), *OUT,
     )),
+    "deploy parts": Call((*IN_IMAGE, *OUT)),
+    "deploy adopt": Call((
+        Read("platform.json"), *IN_IMAGE, "--accept-script", Text("ab" * 32), *OUT,
+    )),
     "deploy credentials": Call(
         (Read("credentials.json"), *DEPLOYMENT, *POLICY, "--listen", Address("127.0.0.1:0")),
         ready="lender ready", answers=False,
@@ -344,7 +349,8 @@ CALLS: Final[Mapping[str, Call]] = {
 """By command."""
 
 AT_THE_DESK: Final = (
-    "broker deployment", "broker root split", "consortium create", "explain", "image measure",
+    "broker deployment", "broker root split", "consortium create", "deploy adopt", "deploy parts",
+    "explain", "image measure",
     "init", "keygen", "policy new", "recipe import", "recipes",
 )  # fmt: skip
 """Commands that ask no server: their bad input is played with every change."""

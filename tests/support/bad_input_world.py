@@ -25,8 +25,10 @@ from stage import OWNERS, RECIPE, Stage, records, stage
 from storage_world import serving as stored
 
 from sealtrain.attest.evidence import Collateral
+from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import to_rfc3339
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 DISK_BYTES = 64 << 10
 LORA = {"method": "lora", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}
 TRAINER = RECIPE["trainer"] | {"max_steps": 6, "save_steps": 3}
@@ -109,6 +111,12 @@ def _desk(folder: Path) -> None:
     (folder / "ruled.yaml").write_text(
         yaml.safe_dump(RECIPE | {"validation": {"columns": {"prompt": {"max_nulls": 0}}}})
     )
+    platform = json.loads((REPOSITORY / "vectors/recipe/adopted.json").read_text())
+    (case,) = (one for one in platform["cases"] if one["name"] == "the script alone")
+    adopted = case["compose"].replace("@@", platform["locks"][case["lock"]]["runs"])
+    (folder / "platform.json").write_text(adopted)
+    ours = {name: value for name, value in json.loads(adopted).items() if "script" not in name}
+    (folder / "on-platform.json").write_bytes(canonical_json(ours))
     (folder / "credentials.json").write_text(json.dumps({"AWS_ACCESS_KEY_ID": "a"}))
     for name in ("root.secret", "next.secret"):
         (folder / name).write_text(os.urandom(32).hex())

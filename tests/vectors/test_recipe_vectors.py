@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sealtrain.base.yamltext import parse_yaml
-from sealtrain.errors import RecipeInvalid
+from sealtrain.errors import LockInvalid, RecipeInvalid
 from sealtrain.recipe.compose import app_id_of, build_compose, compose_hash, extract_lock
 from sealtrain.recipe.installation import record_digest
 from sealtrain.recipe.lock import parse_lock
@@ -32,6 +32,23 @@ def test_a_lock_gives_its_deployment_document_and_back(vector: dict[str, Any]) -
     assert compose_hash(document) == vector["compose_hash"]
     assert app_id_of(document, lock) == vector["app_id"]
     assert extract_lock(document) == vector["lock"].encode()
+
+
+ADOPTED: dict[str, Any] = json.loads((FOLDER / "adopted.json").read_text("utf-8"))
+
+
+@pytest.mark.claim("C440")
+@pytest.mark.parametrize("vector", ADOPTED["cases"], ids=lambda vector: vector["name"])
+def test_a_document_that_a_platform_added_to_is_read_or_refused(vector: dict[str, Any]) -> None:
+    lock = ADOPTED["locks"][vector["lock"]]
+    document = vector["compose"].replace("@@", lock["runs"]).encode()
+    assert compose_hash(document) == vector["compose_hash"]
+    if vector["outcome"] == "ok":
+        assert extract_lock(document) == lock["text"].encode()
+    else:
+        with pytest.raises(LockInvalid) as refusal:
+            extract_lock(document)
+        assert refusal.value.code == vector["outcome"]
 
 
 @pytest.mark.parametrize("vector", vectors("records"), ids=lambda vector: vector["name"])

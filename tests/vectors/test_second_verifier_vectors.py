@@ -33,8 +33,17 @@ for (const one of form.cases.filter(({{ outcome }}) => outcome !== "ok")) {{
   say(`form ${{one.name}}`, await code(() => readManifest(bytes)), one.outcome);
 }}
 for (const {{ name, lock, compose }} of read("recipe/compose.json").cases) {{
-  const found = embeddedLock(utf8(compose));
+  const found = await embeddedLock(utf8(compose));
   say(`compose ${{name}}`, equal(found, utf8(lock)), true);
+}}
+const adopted = read("recipe/adopted.json");
+for (const {{ name, lock, compose, outcome }} of adopted.cases) {{
+  const {{ text, runs }} = adopted.locks[lock];
+  const whole = utf8(compose.replaceAll("@@", () => runs));
+  const judge = async () => {{
+    if (!equal(await embeddedLock(whole), utf8(text))) throw new Refusal("another lock", "");
+  }};
+  say(`adopted ${{name}}`, await code(judge), outcome === "ok" ? "ok" : "recipe-changed");
 }}
 const shared = read("evidence/documents.json");
 for (const {{ name, changes, cpu, now, outcome }} of shared.cases) {{

@@ -1,7 +1,8 @@
 """Vectors of locks and deployment documents, made without sealtrain.
 
-Writes ``vectors/recipe/{compose,records,yaml}.json``: locks with the deployment document that
-belongs to them, RECORD files with their digest, and YAML with the value it must have or none.
+Writes ``vectors/recipe/{compose,adopted,records,yaml}.json``: locks with the deployment document
+that belongs to them, documents that a platform added to with their outcome, RECORD files with their
+digest, and YAML with the value it must have or none.
 Run: ``python tools/vectorgen/recipe.py [FOLDER]``.
 """
 
@@ -335,6 +336,222 @@ def compose_vectors() -> list[Json]:
     return result
 
 
+EMPTY_SCRIPT = (
+    "#!/bin/sh\n"
+    "# sealtrain deployment document 3\n"
+    "# Nothing is done before the containers start.\n"
+    ":\n"
+)
+LOGIN = "#!/bin/bash\necho login \u00e9\n"
+
+
+def adopted_vectors() -> Json:
+    """Documents that a platform added to, with what a reader says of each.
+
+    What a document runs is long and mostly that of its lock: it stands beside the lock, once, and
+    as ``@@`` in the documents.
+    """
+    hardware = {
+        "platforms": ["dstack"],
+        "image": f"registry.example/sealtrain@sha256:{'5a' * 32}",
+        "key_provider": "kms",
+        "key_provider_id": "3059",
+    }
+    named_hardware = {**hardware, "launch_script": sha(LOGIN)}
+    bash = {
+        "platforms": ["simulator"],
+        "image": None,
+        "key_provider": "none",
+        "key_provider_id": None,
+    }
+    locks = {
+        name: written(lock(text, given))
+        for name, text, given in (
+            ("plain", "$HOME \u5927", hardware),
+            ("named", "", named_hardware),
+            ("bash", "", bash),
+        )
+    }
+    documents = {
+        "plain": json.loads(compose(hardware, locks["plain"])),
+        "named": json.loads(compose(named_hardware, locks["named"])),
+        "bash": json.loads(compose(bash, locks["bash"])),
+    }
+    ours = documents["plain"]
+    runs = {
+        name: canonical(document.get("docker_compose_file") or document["bash_script"])[1:-1]
+        for name, document in documents.items()
+    }
+    result: list[Json] = []
+
+    def case(name: str, outcome: str, text: str, locked: str = "plain") -> None:
+        assert "@@" not in text
+        short = text.replace(runs[locked], "@@")
+        result.append(
+            {
+                "name": name,
+                "lock": locked,
+                "compose": short,
+                "compose_hash": sha(text),
+                "outcome": outcome,
+            }
+        )
+
+    def changed(title: str, outcome: str, /, **changes: Json) -> None:
+        document = {**ours, "pre_launch_script": EMPTY_SCRIPT, **changes}
+        document = {field: value for field, value in document.items() if value is not ...}
+        case(title, outcome, canonical(document))
+
+    ok, refused = "ok", "lock-invalid"
+    metadata = {
+        "name": "",
+        "features": ["kms"],
+        "tproxy_enabled": False,
+        "docker_config": {"registry": None, "username": "", "password": "", "token_key": None},
+        "salt": "05fcefaecd984204bb6ccf16938eaad5",
+        "swap_size": 0,
+        "event_log_version": 1,
+        "verity_volumes": [],
+    }
+    changed("the script alone", ok)
+    changed("all that a platform may add", ok, **metadata)
+    for field, value in metadata.items():
+        changed(f"{field} alone", ok, **{field: value})
+    changed("features empty", ok, features=[])
+    changed("docker_config empty", ok, docker_config={})
+    changed("name in another script", ok, name="\u8a3a\u65ad" * 64)
+    # The script.
+    changed("script null", refused, pre_launch_script=None)
+    changed("script empty", refused, pre_launch_script="")
+    changed("script a list", refused, pre_launch_script=[EMPTY_SCRIPT])
+    changed("script another", refused, pre_launch_script=LOGIN)
+    changed("script twice", refused, pre_launch_script=EMPTY_SCRIPT + EMPTY_SCRIPT)
+    changed("script with a line more", refused, pre_launch_script=EMPTY_SCRIPT + "id\n")
+    changed("script without its last byte", refused, pre_launch_script=EMPTY_SCRIPT[:-1])
+    changed("script with CRLF", refused, pre_launch_script=EMPTY_SCRIPT.replace("\n", "\r\n"))
+    changed("script with a mark", refused, pre_launch_script="\ufeff" + EMPTY_SCRIPT)
+    changed(
+        "script with a look-alike", refused, pre_launch_script=EMPTY_SCRIPT.replace("a", "\u0430")
+    )
+    for name, outcome, script in (
+        ("script that the lock names", ok, LOGIN),
+        ("the empty script, another named", ok, EMPTY_SCRIPT),
+        ("script near the one that the lock names", refused, LOGIN + " "),
+    ):
+        document = {**documents["named"], "pre_launch_script": script}
+        case(name, outcome, canonical(document), "named")
+    # Fields of ours.
+    services = json.loads(ours["docker_compose_file"])
+    evil = {**services, "services": {**services["services"], "evil": {"image": "evil"}}}
+    privileged = json.loads(ours["docker_compose_file"])
+    privileged["services"]["guest"]["environment"] = {"PYTHONPATH": "/run-data"}
+    for name, change in (
+        ("a trailing service", {"docker_compose_file": canonical(evil)}),
+        ("an environment", {"docker_compose_file": canonical(privileged)}),
+        (
+            "the compose file with a space",
+            {"docker_compose_file": ours["docker_compose_file"] + " "},
+        ),
+        ("the compose file null", {"docker_compose_file": None}),
+        ("the compose file left out", {"docker_compose_file": ...}),
+        ("an environment variable allowed", {"allowed_envs": ["DSTACK_AUTHORIZED_KEYS"]}),
+        ("allowed_envs a text", {"allowed_envs": ""}),
+        ("allowed_envs left out", {"allowed_envs": ...}),
+        ("another key provider", {"key_provider": "local"}),
+        ("key_provider left out", {"key_provider": ...}),
+        ("another pin", {"key_provider_id": "305a"}),
+        ("no pin", {"key_provider_id": ""}),
+        ("kms off", {"kms_enabled": False}),
+        ("kms 1", {"kms_enabled": 1}),
+        ("public logs", {"public_logs": True}),
+        ("public logs 0", {"public_logs": 0}),
+        ("public sysinfo", {"public_sysinfo": True}),
+        ("no public tcbinfo", {"public_tcbinfo": False}),
+        ("a gateway", {"gateway_enabled": True}),
+        ("time of the host", {"secure_time": False}),
+        ("secure_time left out", {"secure_time": ...}),
+        ("no instance", {"no_instance_id": True}),
+        ("another file system", {"storage_fs": "ext4"}),
+        ("another runner", {"runner": "nerdctl-compose"}),
+        ("a script as runner", {"runner": "bash", "bash_script": "id"}),
+        ("version 3", {"manifest_version": "3"}),
+        ("version as a text", {"manifest_version": "2"}),
+        # The name.
+        ("a name of 129", {"name": "x" * 129}),
+        ("a name with a line", {"name": "a\nb"}),
+        ("a name that turns text", {"name": "a\u202eb"}),
+        ("a name that is none", {"name": None}),
+        ("name left out", {"name": ...}),
+        # Fields of the platform.
+        ("features with the gateway", {"features": ["kms", "tproxy-net"]}),
+        ("features twice", {"features": ["kms", "kms"]}),
+        ("features a text", {"features": "kms"}),
+        ("features null", {"features": None}),
+        ("tproxy on", {"tproxy_enabled": True}),
+        ("tproxy 0", {"tproxy_enabled": 0}),
+        ("an account", {"docker_config": {"username": "me", "password": ""}}),
+        ("an account's list", {"docker_config": []}),
+        ("another field of an account", {"docker_config": {"auth": ""}}),
+        ("salt upper case", {"salt": "AB"}),
+        ("salt empty", {"salt": ""}),
+        ("salt of 65", {"salt": "a" * 65}),
+        ("salt with a line", {"salt": "ab\n"}),
+        ("salt in other digits", {"salt": "\u0661"}),
+        ("salt a number", {"salt": 5}),
+        ("swap", {"swap_size": 1}),
+        ("swap as a text", {"swap_size": "0"}),
+        ("swap false", {"swap_size": False}),
+        ("event log 2", {"event_log_version": 2}),
+        ("event log true", {"event_log_version": True}),
+        (
+            "a volume",
+            {"verity_volumes": [{"source": "a", "target": "/", "verity_root": "00" * 32}]},
+        ),
+        ("volumes as an object", {"verity_volumes": {}}),
+        # Fields that no platform may add.
+        ("bash_script", {"bash_script": "id"}),
+        ("bash_script null", {"bash_script": None}),
+        ("init_script", {"init_script": "id"}),
+        ("no init_script", {"init_script": []}),
+        ("snapshotter", {"snapshotter": "overlayfs"}),
+        ("port_policy", {"port_policy": {}}),
+        ("requirements", {"requirements": {}}),
+        ("an unknown field", {"metadata": {}}),
+        ("an inherited name", {"__proto__": {}}),
+        ("a constructor", {"constructor": 0}),
+        ("a field with a zero width", {"salt\u200b": "ab"}),
+        ("the script in another spelling", {"pre\u200b_launch_script": "id"}),
+    ):
+        changed(name, refused, **change)
+    # Spellings.
+    whole = canonical({**ours, "pre_launch_script": EMPTY_SCRIPT})
+    script = canonical(EMPTY_SCRIPT)
+    case("not adopted: a name alone", refused, canonical({**ours, "name": "other"}))
+    case("not adopted: metadata alone", refused, canonical({**ours, "salt": "ab"}))
+    case("the script's field twice", refused, f'{whole[:-1]},"pre_launch_script":{script}}}')
+    case("a second script first", refused, f'{{"pre_launch_script":{canonical(LOGIN)},{whole[1:]}')
+    case("keys in another order", refused, json_text({**ours, "pre_launch_script": EMPTY_SCRIPT}))
+    case("with spaces", refused, json.dumps(json.loads(whole), sort_keys=True, ensure_ascii=False))
+    case("in ASCII", refused, json.dumps(json.loads(whole), sort_keys=True, separators=(",", ":")))
+    case("with a line at its end", refused, whole + "\n")
+    case("with a mark at its start", refused, "\ufeff" + whole)
+    case("with a float", refused, whole.replace('"manifest_version":2', '"manifest_version":2.0'))
+    case(
+        "with an exponent", refused, whole.replace('"manifest_version":2', '"manifest_version":2e0')
+    )
+    in_script = canonical({**documents["bash"], "pre_launch_script": EMPTY_SCRIPT})
+    case("a document without an image", refused, in_script, "bash")
+    return {
+        "locks": {name: {"text": text, "runs": runs[name]} for name, text in locks.items()},
+        "cases": result,
+    }
+
+
+def json_text(value: Json) -> str:
+    """Compact, with keys as they come."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
 def record_vectors() -> list[Json]:
     """RECORD files with the map that is left and its digest."""
     kept = {"pkg/__init__.py": "sha256=aaa", "pkg/x, y.py": "sha256=bbb"}
@@ -421,15 +638,16 @@ def yaml_vectors() -> list[Json]:
 
 
 def main(out: Path) -> None:
-    """Write the three files."""
+    """Write the four files."""
     out.mkdir(parents=True, exist_ok=True)
     families = {
-        "compose": compose_vectors(),
-        "records": record_vectors(),
-        "yaml": yaml_vectors(),
+        "compose": {"cases": compose_vectors()},
+        "adopted": adopted_vectors(),
+        "records": {"cases": record_vectors()},
+        "yaml": {"cases": yaml_vectors()},
     }
     for name, vectors in families.items():
-        document = {"version": 1, "cases": vectors}
+        document = {"version": 1, **vectors}
         text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
         (out / f"{name}.json").write_text(text, "utf-8")
 

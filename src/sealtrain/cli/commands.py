@@ -246,6 +246,14 @@ _DEPLOY: Final[Entries] = {
         "sealtrain.cli.deploy:ticket",
         "Write a run ticket: addresses, and which role of its document a guest plays.",
     ),
+    "parts": Entry(
+        "sealtrain.cli.deployadopt:parts",
+        "Write what a platform asks for that makes its own document: Compose file, launch script.",
+    ),
+    "adopt": Entry(
+        "sealtrain.cli.deployadopt:adopt",
+        "Judge the document that a platform made of yours, and write it for owners to approve.",
+    ),
     "credentials": Entry(
         "sealtrain.cli.lender:credentials",
         "Lend credentials of stores to guests that prove that they run a document.",

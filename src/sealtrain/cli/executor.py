@@ -129,6 +129,13 @@ def _checked(data: bytes) -> Frame:
 
 def _check_image(frame: Frame, image: Path | None) -> None:
     """A document is for the simulator or for hardware; only the former's image is started here."""
+    if frame.adopted:
+        raise UsageError(
+            "a platform added a launch script to the document, and only a platform runs it",
+            check="document",
+            got="pre_launch_script",
+            hint="start the document that sealtrain lock wrote",
+        )
     platform = frame.words[frame.words.index("--platform") + 1]
     if platform != "simulator":
         raise UsageError(

@@ -215,7 +215,9 @@ def machines(lock: Lock, verified: Sequence[SignedImageVerification]) -> str:
     unpinned = ", which is not pinned" if keys and hardware.key_provider_id is None else ""
     gpu = f"; {hardware.gpu} accelerators" if hardware.gpu else ""
     simulated = ", which protects nothing" if "simulator" in hardware.platforms else ""
-    return f"{named}{simulated}{gpu}{keys}{unpinned}{image}"
+    script = hardware.launch_script
+    first = f"; A SCRIPT OF THE PLATFORM RUNS AS ROOT FIRST, SHA-256 {script}" if script else ""
+    return f"{named}{simulated}{gpu}{keys}{unpinned}{first}{image}"
 
 
 def _verified_by(verified: Sequence[SignedImageVerification]) -> str:

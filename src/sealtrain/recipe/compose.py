@@ -29,6 +29,7 @@ __all__ = [
     "build_compose",
     "compose_hash",
     "extract_lock",
+    "launch_scripts",
     "lock_within",
 ]
 
@@ -95,8 +96,14 @@ def lock_within(compose_bytes: bytes) -> tuple[Lock, bytes]:
         )
     lock_bytes = text.encode("utf-8", "surrogatepass")
     lock = parse_lock(lock_bytes)
-    require_same(compose_bytes, build_compose(lock))
+    require_same(compose_bytes, build_compose(lock), launch_scripts(lock))
     return lock, lock_bytes
+
+
+def launch_scripts(lock: Lock) -> tuple[str, ...]:
+    """Digests of the platform's launch scripts that a lock names."""
+    named = lock.recipe.hardware.launch_script
+    return () if named is None else (named,)
 
 
 def _ports(lock: Lock) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from sealtrain.attest.registry import tee_of
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.platforms import Platform
 from sealtrain.errors import DataInvalid, LockInvalid
+from sealtrain.recipe.adopted import SCRIPT_FIELD, Addition, require_additions
 
 __all__ = [
     "FROM_DOCUMENT",
@@ -128,6 +129,7 @@ class Frame:
         image: Of the container; ``None`` for a script.
         script: That the simulator runs; ``None`` for a container.
         compose: The docker compose file, as parsed; ``None`` for a script.
+        adopted: It has a launch script, which a platform runs (``recipe.adopted``).
     """
 
     files: Mapping[str, str]
@@ -136,6 +138,7 @@ class Frame:
     image: str | None
     script: str | None
     compose: Mapping[str, Any] | None
+    adopted: bool = False
 
 
 def layout_of(platform: Platform, *, image: str | None) -> Layout:
@@ -236,6 +239,7 @@ def frame_of(data: bytes) -> Frame:
             image=image,
             script=None,
             compose=compose,
+            adopted=SCRIPT_FIELD in document,
         )
     raise _refusal("has a runner that sealtrain does not write", got=runner)
 
@@ -262,15 +266,27 @@ def file_within(data: bytes, name: str) -> bytes:
     return files[name].encode("utf-8", "surrogatepass")
 
 
-def require_same(data: bytes, expected: bytes) -> None:
+def require_same(
+    data: bytes, expected: bytes, scripts: Collection[str] = ()
+) -> tuple[Addition, ...]:
     """Compare a document with the one that its files give.
 
+    Args:
+        data: The document.
+        expected: The document that its files give.
+        scripts: Digests of launch scripts of a platform that are accepted.
+
+    Returns:
+        What a platform added to the document (``recipe.adopted``); nothing to most documents.
+
     Raises:
-        LockInvalid: They differ; the message names the field where it can.
+        LockInvalid: They differ in something else; the message names the field where it can.
     """
     if data == expected:
-        return
+        return ()
     got, wanted = _parsed(data, "deployment document"), _parsed(expected, "deployment document")
+    if SCRIPT_FIELD in got and got.get("runner") == wanted["runner"] == "docker-compose":
+        return require_additions(data, got, wanted, scripts)
     if got.get("runner") == wanted["runner"] == "docker-compose":
         services, template = _services_in(got), _services_in(wanted)
         got, wanted = (

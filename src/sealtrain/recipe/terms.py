@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from sealtrain.base.models import Hex40, OwnerName, StrictModel
+from sealtrain.base.models import Hex40, Hex64, OwnerName, StrictModel
 from sealtrain.base.platforms import Platform
 from sealtrain.errors import KeyProviderMismatch, UsageError
 from sealtrain.recipe.collaboration import is_none
@@ -207,6 +207,11 @@ class Hardware(StrictModel):
         default=None,
         exclude_if=is_none,
         description="Accelerators that the guest's container is given: all of the machine's.",
+    )
+    launch_script: Hex64 | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="SHA-256 of a script that the platform runs before the container.",
     )
 
     @model_validator(mode="after")

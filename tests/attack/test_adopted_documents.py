@@ -1,0 +1,313 @@
+"""Attacks on a document that a platform made of ours: what it added, and what is written then."""
+
+from __future__ import annotations
+
+import json
+import socketserver
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+from http_server import running as served
+from typer.testing import CliRunner
+
+from sealtrain.base.canonical import canonical_json
+from sealtrain.broker.service.deployment import read_broker_document
+from sealtrain.cli import app
+from sealtrain.errors import LockInvalid, SealtrainError
+from sealtrain.recipe.adopted import EMPTY_SCRIPT, script_digest
+from sealtrain.recipe.compose import compose_hash, extract_lock
+from sealtrain_simulator.server import running
+
+pytestmark = pytest.mark.claim("C440")
+
+FOLDER = Path(__file__).resolve().parents[2] / "vectors"
+VECTORS = json.loads((FOLDER / "recipe" / "adopted.json").read_text())
+CASES = {case["name"]: case for case in VECTORS["cases"]}
+COMPOSE = [
+    case["compose"] for case in json.loads((FOLDER / "recipe" / "compose.json").read_text())["cases"]
+]
+LOGIN = "#!/bin/bash\necho login é\n"
+
+
+def document(name: str) -> bytes:
+    case = CASES[name]
+    whole: str = case["compose"].replace("@@", VECTORS["locks"][case["lock"]]["runs"])
+    return whole.encode()
+
+
+def ours(lock: str = "plain") -> bytes:
+    """The document that sealtrain writes: that of an adopted one without the platform's fields."""
+    name = {"plain": "the script alone", "named": "script that the lock names"}[lock]
+    value = json.loads(document(name))
+    del value["pre_launch_script"]
+    return canonical_json(value)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "app-compose.json").write_bytes(ours())
+    return tmp_path
+
+
+def run(command: str, *words: str | Path) -> Any:
+    typed = ["deploy", command, *map(str, words), "--deployment", "app-compose.json", "--json"]
+    return CliRunner().invoke(app, typed)
+
+
+def adopted(*words: str | Path) -> dict[str, Any]:
+    done = run("adopt", *words)
+    assert done.exit_code == 0, done.output
+    return dict(json.loads(done.stdout))
+
+
+def refusal(*words: str | Path) -> SealtrainError:
+    done = run("adopt", *words, "--out", "refused.json")
+    assert isinstance(done.exception, SealtrainError), done.output
+    assert not Path("refused.json").exists()
+    return done.exception
+
+
+# --- What is written ----------------------------------------------------------------------------
+
+
+def test_the_bytes_that_were_judged_are_written_and_named(here: Path) -> None:
+    theirs = document("all that a platform may add")
+    (here / "theirs.json").write_bytes(theirs)
+    said = adopted("theirs.json")
+    assert (here / "adopted.json").read_bytes() == theirs
+    assert said["compose_hash"] == compose_hash(theirs) != compose_hash(ours())
+    assert said["app_id"] == said["compose_hash"][:40]
+    assert [one["field"] for one in said["added"]] == [
+        *("name", "docker_config", "event_log_version", "features", "salt", "swap_size"),
+        *("tproxy_enabled", "verity_volumes", "pre_launch_script"),
+    ]
+    assert extract_lock(theirs) == extract_lock(ours())
+    # Nothing that is there is overwritten, and what was adopted can be adopted again.
+    again = run("adopt", "theirs.json").exception
+    assert isinstance(again, SealtrainError)
+    assert again.code == "already-exists"
+    assert adopted("adopted.json", "--out", "again.json")["compose_hash"] == said["compose_hash"]
+
+
+def test_a_document_that_came_back_unchanged_stays_what_it_was(here: Path) -> None:
+    said = adopted("app-compose.json")
+    assert (said["compose_hash"], said["added"]) == (compose_hash(ours()), [])
+
+
+@contextmanager
+def agent(path: Path, answers: list[bytes]) -> Iterator[list[str]]:
+    """A guest agent that shows another document each time, and what it was asked."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:  # the name is the library's
+            self.rfile.read(int(self.headers["Content-Length"] or 0))
+            asked.append(self.path)
+            shown = answers[min(asked.count("/Info"), len(answers)) - 1]
+            told = {
+                "app_id": "00" * 20,
+                "instance_id": "",
+                "app_name": "",
+                "compose_hash": compose_hash(shown),
+                "tcb_info": json.dumps({"app_compose": shown.decode()}),
+            }
+            data = json.dumps(told).encode() if self.path == "/Info" else b""
+            self.send_response(200 if self.path == "/Info" else 404)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def address_string(self) -> str:
+            return "guest"
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+        daemon_threads = True
+
+    with served(Server(str(path), Handler)):
+        yield asked
+
+
+def test_a_document_that_is_swapped_after_the_check_is_not_written(here: Path) -> None:
+    good, evil = document("the script alone"), document("a trailing service")
+    with agent(here / "agent.sock", [good, evil]) as asked:
+        said = adopted("agent.sock")
+    assert asked.count("/Info") == 1
+    assert (here / "adopted.json").read_bytes() == good
+    assert said["compose_hash"] == compose_hash(good)
+    with agent(here / "other.sock", [evil, good]):
+        assert refusal("other.sock").code == "lock-invalid"
+
+
+def test_an_answer_to_info_is_read_in_each_form_and_its_hash_compared(here: Path) -> None:
+    theirs = document("the script alone")
+    inner = {"app_compose": theirs.decode()}
+    for number, answer in enumerate(
+        (inner, {"tcb_info": inner}, {"tcb_info": json.dumps(inner)}, {"app_id": "", **inner})
+    ):
+        stated = answer | {"compose_hash": compose_hash(theirs)}
+        for at, said in enumerate((answer, stated)):
+            (here / "info.json").write_text(json.dumps(said))
+            adopted("info.json", "--out", f"{number}-{at}.json")
+            assert (here / f"{number}-{at}.json").read_bytes() == theirs
+        (here / "info.json").write_text(json.dumps(stated | {"compose_hash": "00" * 32}))
+        assert refusal("info.json").code == "compose-hash-mismatch"
+
+
+def test_the_simulated_agents_of_both_generations_are_read(here: Path) -> None:
+    theirs = document("the script alone")
+    (here / "theirs.json").write_bytes(theirs)
+    with running(here / "guest.sock", here / "theirs.json", here / "state", clock=lambda: 1) as at:
+        assert adopted(at)["compose_hash"] == compose_hash(theirs)
+
+
+# --- What is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", [case["name"] for case in VECTORS["cases"] if case["outcome"] != "ok"]
+)
+def test_nothing_is_written_of_a_document_that_is_refused(here: Path, name: str) -> None:
+    (here / "theirs.json").write_bytes(document(name))
+    assert refusal("theirs.json").code == "lock-invalid"
+    (here / "info.json").write_text(json.dumps({"app_compose": document(name).decode()}))
+    assert refusal("info.json").code == "lock-invalid"
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("script another", "pre_launch_script"),
+        ("a trailing service", "docker_compose_file"),
+        ("an environment variable allowed", "allowed_envs"),
+        ("another key provider", "key_provider"),
+        ("public logs", "public_logs"),
+        ("an unknown field", "metadata"),
+        ("init_script", "init_script"),
+        ("another runner", None),
+    ],
+)
+def test_the_refused_field_is_named(here: Path, name: str, field: str | None) -> None:
+    (here / "theirs.json").write_bytes(document(name))
+    assert refusal("theirs.json").field == field
+
+
+def test_a_script_that_is_not_ours_needs_the_lock_and_the_callers_word(here: Path) -> None:
+    digest = script_digest(LOGIN)
+    theirs = document("script that the lock names")
+    (here / "theirs.json").write_bytes(theirs)
+    (here / "app-compose.json").write_bytes(ours("named"))
+    for words in ((), ("--accept-script", "00" * 32)):
+        refused = refusal("theirs.json", *words)
+        assert (refused.field, refused.got) == ("pre_launch_script", digest)
+    for typed in ("login", digest.upper(), digest[:-1], f"{digest}\n", "٠" * 64):
+        assert refusal("theirs.json", "--accept-script", typed).code == "usage"
+    said = adopted("theirs.json", "--accept-script", digest)
+    assert said["added"][-1] == {
+        "field": "pre_launch_script",
+        "value": LOGIN,
+        "changes": said["added"][-1]["changes"],
+    }
+    # The caller's word alone is not enough: brokers and auditors go by the lock.
+    (here / "app-compose.json").write_bytes(ours())
+    (here / "theirs.json").write_bytes(document("script another"))
+    assert refusal("theirs.json", "--accept-script", digest).code == "lock-invalid"
+
+
+def test_a_document_of_another_lock_is_refused(here: Path) -> None:
+    """Whole and valid, with another lock in it than that of the caller's document."""
+    (here / "theirs.json").write_bytes(document("the empty script, another named"))
+    assert refusal("theirs.json").field == "docker_compose_file"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"[]", b"null", b"7", b"{", b"\xff", b"[" * 100_000, b'{"app_compose":7}',
+        b'{"tcb_info":7}', b'{"tcb_info":"7"}', b'{"tcb_info":"{"}', b'{"tcb_info":{}}',
+        b'{"app_compose":"{}"}', b'{"app_compose":"","app_compose":""}', b'{"runner":"bash"}',
+        b'{"app_compose":"\\ud800"}',
+    ],
+)  # fmt: skip
+def test_what_is_no_document_is_refused(here: Path, data: bytes) -> None:
+    (here / "theirs.json").write_bytes(data)
+    assert refusal("theirs.json").code == "lock-invalid"
+
+
+def test_a_document_beyond_the_guests_limit_is_refused(here: Path) -> None:
+    value = json.loads(document("the script alone")) | {"pre_launch_script": "#" * (256 << 10)}
+    (here / "theirs.json").write_bytes(canonical_json(value))
+    assert refusal("theirs.json").code == "lock-invalid"
+
+
+# --- Other roles --------------------------------------------------------------------------------
+
+
+def test_no_byte_of_an_adopted_document_can_change_but_its_name_and_salt() -> None:
+    """Other bytes are refused, or are the whole document of another lock, or name and salt."""
+    data = document("all that a platform may add")
+    whole = json.loads(data)
+    for at in range(0, len(data), max(1, len(data) // 200)):
+        for changed in (
+            data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :],
+            data[:at] + data[at + 1 :],
+            data[:at] + data[at : at + 1] + data[at:],
+        ):
+            if changed == data:
+                continue
+            try:
+                lock = extract_lock(changed)
+            except LockInvalid:
+                continue
+            other = json.loads(changed)
+            same = {name for name in whole if other.get(name) == whole[name]}
+            assert lock != extract_lock(data) or whole.keys() - same <= {"name", "salt"}
+
+
+def test_a_brokers_document_is_adopted_with_the_empty_script_alone(here: Path) -> None:
+    found = json.loads((FOLDER / "deployment" / "brokers.json").read_text())["cases"]
+    case = next(one for one in found if '"runner":"docker-compose"' in one.get("document", ""))
+    plain = json.loads(case["document"])
+    (here / "app-compose.json").write_text(case["document"])
+    theirs = canonical_json(plain | {"pre_launch_script": EMPTY_SCRIPT, "name": ""})
+    (here / "theirs.json").write_bytes(theirs)
+    assert adopted("theirs.json")["compose_hash"] == compose_hash(theirs)
+    assert read_broker_document(theirs).to_bytes() == case["document"].encode()
+    with pytest.raises(LockInvalid):
+        read_broker_document(canonical_json(plain | {"pre_launch_script": LOGIN}))
+
+
+def test_the_executor_starts_no_adopted_document(here: Path) -> None:
+    (here / "adopted.json").write_bytes(document("the script alone"))
+    words = ["--deployment", "adopted.json", "--folder", "guest", "--simulator", "root"]
+    done = CliRunner().invoke(app, ["deploy", "run", *words])
+    assert isinstance(done.exception, SealtrainError)
+    assert done.exception.code == "usage"
+    assert not (here / "guest").exists()
+
+
+def test_parts_are_the_compose_file_of_the_document_and_the_script_that_does_nothing(
+    here: Path,
+) -> None:
+    done = run("parts", "--out", "parts")
+    assert done.exit_code == 0, done.output
+    text = (here / "parts" / "docker-compose.yaml").read_bytes().decode()
+    script = (here / "parts" / "pre-launch.sh").read_bytes().decode()
+    assert text == json.loads(ours())["docker_compose_file"]
+    built = json.loads(ours()) | {"docker_compose_file": text, "pre_launch_script": script}
+    (here / "theirs.json").write_bytes(canonical_json(built))
+    assert adopted("theirs.json")["added"][-1]["value"] == EMPTY_SCRIPT
+    assert json.loads(done.stdout)["script_sha256"] == script_digest(script)
+    bash = next(text for text in COMPOSE if '"runner":"bash"' in text)
+    (here / "app-compose.json").write_text(bash)
+    done = run("parts", "--out", "other")
+    assert isinstance(done.exception, SealtrainError)
+    assert done.exception.code == "usage"
+    assert not (here / "other").exists()
