@@ -28,7 +28,8 @@ FOLDER = Path(__file__).resolve().parents[2] / "vectors"
 VECTORS = json.loads((FOLDER / "recipe" / "adopted.json").read_text())
 CASES = {case["name"]: case for case in VECTORS["cases"]}
 COMPOSE = [
-    case["compose"] for case in json.loads((FOLDER / "recipe" / "compose.json").read_text())["cases"]
+    case["compose"]
+    for case in json.loads((FOLDER / "recipe" / "compose.json").read_text())["cases"]
 ]
 LOGIN = "#!/bin/bash\necho login é\n"
 
