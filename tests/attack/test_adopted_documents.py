@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import socketserver
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
-from http_server import running as served
+from small_agent import Answer, agent, said
 from typer.testing import CliRunner
 
 from sealtrain.base.canonical import canonical_json
@@ -27,10 +25,7 @@ pytestmark = pytest.mark.claim("C440")
 FOLDER = Path(__file__).resolve().parents[2] / "vectors"
 VECTORS = json.loads((FOLDER / "recipe" / "adopted.json").read_text())
 CASES = {case["name"]: case for case in VECTORS["cases"]}
-COMPOSE = [
-    case["compose"]
-    for case in json.loads((FOLDER / "recipe" / "compose.json").read_text())["cases"]
-]
+PLAIN = json.loads((FOLDER / "recipe" / "compose.json").read_text())["cases"]
 LOGIN = "#!/bin/bash\necho login é\n"
 
 
@@ -101,49 +96,34 @@ def test_a_document_that_came_back_unchanged_stays_what_it_was(here: Path) -> No
 
 
 @contextmanager
-def agent(path: Path, answers: list[bytes]) -> Iterator[list[str]]:
+def showing(path: Path, documents: list[bytes]) -> Iterator[list[str]]:
     """A guest agent that shows another document each time, and what it was asked."""
     asked: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # the name is the library's
-            self.rfile.read(int(self.headers["Content-Length"] or 0))
-            asked.append(self.path)
-            shown = answers[min(asked.count("/Info"), len(answers)) - 1]
-            told = {
-                "app_id": "00" * 20,
-                "instance_id": "",
-                "app_name": "",
-                "compose_hash": compose_hash(shown),
-                "tcb_info": json.dumps({"app_compose": shown.decode()}),
-            }
-            data = json.dumps(told).encode() if self.path == "/Info" else b""
-            self.send_response(200 if self.path == "/Info" else 404)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+    def answer(name: str, _body: dict[str, Any]) -> Answer:
+        asked.append(name)
+        shown = documents[min(asked.count("/Info"), len(documents)) - 1]
+        told = {
+            "app_id": "00" * 20,
+            "instance_id": "",
+            "app_name": "",
+            "compose_hash": compose_hash(shown),
+            "tcb_info": json.dumps({"app_compose": shown.decode()}),
+        }
+        return said(told) if name == "/Info" else (404, b"")
 
-        def address_string(self) -> str:
-            return "guest"
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-        daemon_threads = True
-
-    with served(Server(str(path), Handler)):
+    with agent(path, answer):
         yield asked
 
 
 def test_a_document_that_is_swapped_after_the_check_is_not_written(here: Path) -> None:
     good, evil = document("the script alone"), document("a trailing service")
-    with agent(here / "agent.sock", [good, evil]) as asked:
+    with showing(here / "agent.sock", [good, evil]) as asked:
         said = adopted("agent.sock")
     assert asked.count("/Info") == 1
     assert (here / "adopted.json").read_bytes() == good
     assert said["compose_hash"] == compose_hash(good)
-    with agent(here / "other.sock", [evil, good]):
+    with showing(here / "other.sock", [evil, good]):
         assert refusal("other.sock").code == "lock-invalid"
 
 
@@ -154,8 +134,8 @@ def test_an_answer_to_info_is_read_in_each_form_and_its_hash_compared(here: Path
         (inner, {"tcb_info": inner}, {"tcb_info": json.dumps(inner)}, {"app_id": "", **inner})
     ):
         stated = answer | {"compose_hash": compose_hash(theirs)}
-        for at, said in enumerate((answer, stated)):
-            (here / "info.json").write_text(json.dumps(said))
+        for at, told in enumerate((answer, stated)):
+            (here / "info.json").write_text(json.dumps(told))
             adopted("info.json", "--out", f"{number}-{at}.json")
             assert (here / f"{number}-{at}.json").read_bytes() == theirs
         (here / "info.json").write_text(json.dumps(stated | {"compose_hash": "00" * 32}))
@@ -208,7 +188,7 @@ def test_a_script_that_is_not_ours_needs_the_lock_and_the_callers_word(here: Pat
     for words in ((), ("--accept-script", "00" * 32)):
         refused = refusal("theirs.json", *words)
         assert (refused.field, refused.got) == ("pre_launch_script", digest)
-    for typed in ("login", digest.upper(), digest[:-1], f"{digest}\n", "٠" * 64):
+    for typed in ("login", digest.upper(), digest[:-1], f"{digest}\n", "\u0660" * 64):
         assert refusal("theirs.json", "--accept-script", typed).code == "usage"
     said = adopted("theirs.json", "--accept-script", digest)
     assert said["added"][-1] == {
@@ -306,7 +286,7 @@ def test_parts_are_the_compose_file_of_the_document_and_the_script_that_does_not
     (here / "theirs.json").write_bytes(canonical_json(built))
     assert adopted("theirs.json")["added"][-1]["value"] == EMPTY_SCRIPT
     assert json.loads(done.stdout)["script_sha256"] == script_digest(script)
-    bash = next(text for text in COMPOSE if '"runner":"bash"' in text)
+    bash = next(one["compose"] for one in PLAIN if '"runner":"bash"' in one["compose"])
     (here / "app-compose.json").write_text(bash)
     done = run("parts", "--out", "other")
     assert isinstance(done.exception, SealtrainError)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-import socketserver
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 from carrying import carries
 from guests import verify_log
-from http_server import running as served
+from small_agent import Answer, agent, said
 
 from sealtrain.attest.dstack.client import GPU_FORMAT, MAX_EVENTS, DstackClient
 from sealtrain.attest.dstack.parse import parse_event_log
@@ -30,40 +26,6 @@ from sealtrain_simulator.server import running
 NOW = 1_800_000_000
 COMPOSE = b'{"name":"events"}'
 NONCE = bytes(range(32))
-
-Answer = tuple[int, bytes]
-
-
-class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    daemon_threads = True
-
-
-@contextmanager
-def agent(path: Path, answer: Callable[[str, dict[str, Any]], Answer]) -> Iterator[DstackClient]:
-    """A guest agent of a few lines at a socket."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # the name is the library's
-            body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-            status, data = answer(self.path, json.loads(body))
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def address_string(self) -> str:
-            return "guest"
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with served(_Server(str(path), Handler)):
-        yield DstackClient(str(path), timeout=5.0)
-
-
-def said(value: Any, status: int = 200) -> Answer:
-    return status, json.dumps(value).encode()
-
 
 # --- Events -------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ MAX_ANSWER_BYTES = 32 << 20
 _MAX_VALUES = 1 << 17
 GPU_FORMAT = "nvidia-nvattest-collect-evidence-json-v1"
 _MAX_DEVICES = 64
+_MAX_VERSION = 64
 _MAX_DEVICE_TEXT = 256 << 10
 _MAX_EVENT_PAYLOAD = 32 << 10
 MAX_EVENTS = 256
@@ -112,6 +113,16 @@ class DstackClient:
             self._api = "v1" if status == 200 or (status == 404 and missing) else "v0"
         return self._api
 
+    def version(self) -> str | None:
+        """The agent's version as it states it; ``None`` where it states none.
+
+        Raises:
+            GuestApiUnreachable: The agent does not answer.
+        """
+        status, answer = self._post("/v1/Version" if self.api == "v1" else "/Version", {})
+        told = answer.get("version") if status == 200 and isinstance(answer, dict) else None
+        return told[:_MAX_VERSION] if isinstance(told, str) else None
+
     def info(self) -> GuestInfo:
         """Ask for the guest's identity and deployment document.
 
@@ -170,6 +181,7 @@ class DstackClient:
             GuestApiUnreachable: No answer, or the agent refuses.
             EvidenceMalformed: ``report_data`` is not 64 bytes, or the answer is not what the API
                 promises.
+            PlatformMismatch: The guest is not on TDX.
         """
         if len(report_data) != REPORT_DATA_BYTES:
             raise EvidenceMalformed(
@@ -181,6 +193,10 @@ class DstackClient:
             quote, log, host, _ = parse_attestation(_octets(answer.get("attestation")))
             return GuestQuote(quote, log, host)
         answer = self.call("/GetQuote", request)
+        if answer.get("quote") == "" and answer.get("attestation"):
+            # Of another processor: quote and log are empty, and its kind stands in the attestation.
+            quote, log, host, _ = parse_attestation(_octets(answer["attestation"]))
+            return GuestQuote(quote, log, host)
         config = answer.get("vm_config") or None
         if config is not None and not isinstance(config, str):
             raise EvidenceMalformed("guest API answered with a malformed vm_config")
