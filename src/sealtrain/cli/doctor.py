@@ -43,8 +43,9 @@ def doctor(
 ) -> None:
     """Look at this machine: its TEE, GPUs, clock, memory and software.
 
-    Says what a policy would refuse, and how to fix it. Nothing is sent and nothing is executed; it
-    is a report, so it exits 0 whatever it finds.
+    Says what a policy would refuse, and how to fix it; in a dstack guest also what its agent, log,
+    TPM and disk lack before keys are asked for. Nothing is sent and nothing is executed; it is a
+    report, so it exits 0 whatever it finds.
     """
     if not root.is_dir():
         raise UsageError("no such folder", check="root", got=str(root), expected="a folder")

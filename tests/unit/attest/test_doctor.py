@@ -85,7 +85,13 @@ def show(tee: str, place: Path, report_data: bytes) -> Shown:
 
 
 def seen(root: Path, **options: Any) -> Seen:
-    given = {"now": NOW, "show": show, "requirements": (), "installed": lambda name: "1.0"}
+    given: dict[str, Any] = {
+        "now": NOW,
+        "show": show,
+        "requirements": (),
+        "installed": lambda name: "1.0",
+        "agent": lambda root, socket, shown: (),
+    }
     return look(root, **{**given, **options})
 
 

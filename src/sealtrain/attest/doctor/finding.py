@@ -24,7 +24,7 @@ class Finding:
     """One property of the machine.
 
     Attributes:
-        topic: ``tee``, ``gpu``, ``clock``, ``memory``, ``software`` or ``policy``.
+        topic: ``tee``, ``agent``, ``gpu``, ``clock``, ``memory``, ``software`` or ``policy``.
         name: What was looked at.
         level: How it stands.
         found: What is there.

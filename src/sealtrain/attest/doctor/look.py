@@ -7,12 +7,13 @@ Everything is looked for below ``root``, so that a made folder can be looked at,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from sealtrain.attest.doctor.agent import agent_findings
 from sealtrain.attest.doctor.finding import ASKED, Finding, text_of
 from sealtrain.attest.doctor.guest import Show, Shown, find_guest, show_guest, try_to_show
 from sealtrain.attest.doctor.surroundings import (
@@ -31,7 +32,13 @@ from sealtrain.attest.nvidia.parse import GpuClaims, GpuEvidence
 from sealtrain.attest.nvidia.topology import protection_checks
 from sealtrain.errors import EvidenceRefused, ExtraMissing, SealtrainError
 
-__all__ = ["Driver", "Seen", "find_accelerators", "look"]
+__all__ = ["AskAgent", "Driver", "Seen", "find_accelerators", "look"]
+
+
+Driver = Callable[[], AbstractContextManager[Nvml]]
+"""Opens the driver for the length of a block."""
+AskAgent = Callable[[Path, Path, Shown | None], Iterable[Finding]]
+"""Root of the machine, the agent's socket, its evidence → findings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +67,7 @@ def look(
     driver: Driver = open_nvml,
     requirements: Sequence[str] | None = None,
     installed: Installed = installed_version,
+    agent: AskAgent = agent_findings,
 ) -> Seen:
     """Look at a machine.
 
@@ -70,14 +78,17 @@ def look(
         driver: How the driver of accelerators is opened.
         requirements: Of sealtrain; those of the installed one unless told.
         installed: Looks up versions of packages.
+        agent: Asks the agent of a dstack guest.
     """
     tee, place, findings = find_guest(root)
     shown = None
     if tee is not None and place is not None:
         shown, told = try_to_show(show, tee, place)
         findings.append(told)
-    agent = partial(_agent, place if tee == "dstack" else None)
-    claims, gpus, of_gpus = find_accelerators(root, driver, agent)
+        if tee == "dstack":
+            findings += agent(root, place, shown)
+    devices = partial(_agents_devices, place if tee == "dstack" else None)
+    claims, gpus, of_gpus = find_accelerators(root, driver, devices)
     wanted = own_requirements() if requirements is None else requirements
     count = 0 if claims is None else claims.gpu_count
     return Seen(
@@ -95,12 +106,8 @@ def look(
     )
 
 
-def _agent(socket: Path | None) -> Asked | None:
+def _agents_devices(socket: Path | None) -> Asked | None:
     return None if socket is None else agents_devices(DstackClient(str(socket)))
-
-
-Driver = Callable[[], AbstractContextManager[Nvml]]
-"""Opens the driver for the length of a block."""
 
 
 def find_accelerators(
