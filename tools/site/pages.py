@@ -54,7 +54,15 @@ CHAPTERS = {
         ),
         *(
             f"docs/guides/{name}"
-            for name in ("attestation", "nodes", "federated", "split", "travelling", "chain")
+            for name in (
+                "attestation",
+                "rent_a_machine",
+                "nodes",
+                "federated",
+                "split",
+                "travelling",
+                "chain",
+            )
         ),
     ],
     "Concepts": [
