@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from release_world import ReleaseWorld, release_world
 from small_agent import Answer, agent, said
 from typer.testing import CliRunner
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.service.deployment import read_broker_document
 from sealtrain.cli import app
-from sealtrain.errors import LockInvalid, SealtrainError
+from sealtrain.errors import LockInvalid, RecipeChanged, SealtrainError
 from sealtrain.recipe.adopted import EMPTY_SCRIPT, script_digest
 from sealtrain.recipe.compose import compose_hash, extract_lock
+from sealtrain.recipe.lock import LockedRecipe
 from sealtrain_simulator.server import running
 
 pytestmark = pytest.mark.claim("C440")
@@ -250,6 +253,48 @@ def test_no_byte_of_an_adopted_document_can_change_but_its_name_and_salt() -> No
             other = json.loads(changed)
             same = {name for name in whole if other.get(name) == whole[name]}
             assert lock != extract_lock(data) or whole.keys() - same <= {"name", "salt"}
+
+
+def adopted_by(locked: LockedRecipe, script: str, **more: Any) -> LockedRecipe:
+    """The recipe under the document that a platform made of its own."""
+    value = json.loads(locked.compose_bytes) | {"name": "", "pre_launch_script": script, **more}
+    return replace(locked, compose_bytes=canonical_json(value))
+
+
+def agreed(world: ReleaseWorld, locked: LockedRecipe) -> None:
+    """Owners seal for this document, register and approve it, whatever it is."""
+    world.locked = locked
+    for owner in ("hospital-a", "hospital-b", "hospital-c"):
+        world.sealed[owner] = world.seal(owner)
+        world.register(world.sealed[owner])
+        world.approve(owner)
+
+
+def test_a_broker_releases_keys_to_an_adopted_document_and_to_no_other_script(
+    tmp_path: Path,
+) -> None:
+    image = f"registry.example/sealtrain@sha256:{'5a' * 32}"
+    with release_world(tmp_path) as world:
+        plain = world.lock(lambda recipe: recipe["hardware"].update(image=image))
+        named = world.lock(
+            lambda recipe: recipe["hardware"].update(
+                image=image, launch_script=script_digest(LOGIN)
+            )
+        )
+        for locked in (adopted_by(plain, EMPTY_SCRIPT), adopted_by(named, LOGIN)):
+            agreed(world, locked)
+            assert locked.compose_hash != plain.compose_hash
+            assert world.obtain().keys
+        # Owners who approved such a document without reading it get no key released either.
+        for locked in (
+            adopted_by(plain, LOGIN),
+            adopted_by(plain, EMPTY_SCRIPT, init_script="id"),
+            adopted_by(plain, EMPTY_SCRIPT, public_logs=True),
+        ):
+            agreed(world, locked)
+            with pytest.raises(RecipeChanged):
+                world.obtain()
+        world.assert_no_key_left()
 
 
 def test_a_brokers_document_is_adopted_with_the_empty_script_alone(here: Path) -> None:
