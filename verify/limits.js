@@ -39,6 +39,7 @@ export function requiredLimits(predicate) {
   if (!consortium.own_data_consent) ids.push("owners-not-asked");
   const { scripts } = recipe.lock;
   if (scripts && Object.keys(scripts).length) ids.push("own-script");
+  if ((recipe.lock.recipe?.hardware?.launch_script ?? null) !== null) ids.push("platform-script");
   if (compute.accelerators.length) ids.push("accelerator-binding");
   ids.push({ none: "memorisation", patients: "patient-scope" }[privacy.dp] ?? "privacy-scope");
   if (privacy.accountant === "gdp") ids.push("accountant-approximate");

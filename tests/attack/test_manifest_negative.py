@@ -482,7 +482,8 @@ def careless(tmp_path_factory: pytest.TempPathFactory) -> World:
     """A consortium that lets data be used unasked, and a script of the engineer's."""
     folder = tmp_path_factory.mktemp("careless")
     (folder / "train.py").write_text("import sealtrain\n")
-    recipe = {**RECIPE, "scripts": ["train.py"]}
+    hardware = {**RECIPE["hardware"], "launch_script": "ab" * 32}
+    recipe = {**RECIPE, "scripts": ["train.py"], "hardware": hardware}
     made = make_world(folder, recipe, rules={"own_data_consent": False})
     made.releases = made.record(made.receipt(approved_by=OWNERS[:2]))
     made.facts |= {
@@ -494,7 +495,7 @@ def careless(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.mark.claim("C113")
 @pytest.mark.claim("C114")
-@pytest.mark.parametrize("limit", ["owners-not-asked", "own-script"])
+@pytest.mark.parametrize("limit", ["owners-not-asked", "own-script", "platform-script"])
 def test_a_genuine_guest_cannot_conceal_whom_it_did_not_ask_or_what_trained(
     careless: World, limit: str
 ) -> None:

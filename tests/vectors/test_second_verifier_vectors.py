@@ -13,6 +13,7 @@ DRIVER = """
 import {{ readFileSync }} from "node:fs";
 import {{ Refusal, utf8, equal, fromHex }} from "{verify}/bytes.js";
 import {{ embeddedLock }} from "{verify}/deployment.js";
+import {{ requiredLimits }} from "{verify}/limits.js";
 import {{ appraise, readEvidence, reportData, verifyEvidence }} from "{verify}/evidence.js";
 import {{ readManifest }} from "{verify}/form.js";
 import {{ canonical }} from "{verify}/json.js";
@@ -44,6 +45,12 @@ for (const {{ name, lock, compose, outcome }} of adopted.cases) {{
     if (!equal(await embeddedLock(whole), utf8(text))) throw new Refusal("another lock", "");
   }};
   say(`adopted ${{name}}`, await code(judge), outcome === "ok" ? "ok" : "recipe-changed");
+}}
+for (const [script, expected] of [["ab".repeat(32), true], [null, false], [undefined, false]]) {{
+  const recipe = {{ lock: {{ recipe: {{ hardware: {{ launch_script: script }} }} }} }};
+  const [privacy, compute, log] = [{{ dp: "none" }}, {{ accelerators: [] }}, {{ entries: [] }}];
+  const ids = requiredLimits({{ privacy, compute, recipe, consortium: {{}}, run_log: log }});
+  say(`limit for the script ${{script}}`, ids.includes("platform-script"), expected);
 }}
 const shared = read("evidence/documents.json");
 for (const {{ name, changes, cpu, now, outcome }} of shared.cases) {{

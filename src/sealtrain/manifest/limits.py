@@ -50,6 +50,11 @@ TEXTS: Mapping[str, str] = MappingProxyType(
             "settings of the recipe need not be those that it used. Its text shows how it used the "
             "records: read the script with the digest shown here."
         ),
+        "platform-script": (
+            "The recipe lets a script of the platform run in the guest before the run, as root. It "
+            "could read and change everything there: read the script with the digest in "
+            "hardware.launch_script."
+        ),
         "hardware": (
             "The evidence is as good as the processor that made it. Attackers with physical "
             "access to a machine's memory have extracted attestation keys from such processors "
@@ -225,6 +230,8 @@ def required(predicate: Predicate) -> tuple[str, ...]:
         ids.append("owners-not-asked")
     if predicate.recipe.lock.get("scripts"):
         ids.append("own-script")
+    if _names_launch_script(predicate.recipe.lock):
+        ids.append("platform-script")
     if predicate.compute.accelerators:
         ids.append("accelerator-binding")
     if privacy.dp == "none":
@@ -281,6 +288,12 @@ def border_held(entries: Sequence[Mapping[str, Any]]) -> bool:
             closed, asked = True, False
             held = held and isinstance(fields, Mapping) and _is_kernels(fields)
     return held and closed and not asked
+
+
+def _names_launch_script(lock: Mapping[str, Any]) -> bool:
+    recipe = lock.get("recipe")
+    hardware = recipe.get("hardware") if isinstance(recipe, Mapping) else None
+    return isinstance(hardware, Mapping) and hardware.get("launch_script") is not None
 
 
 def _is_kernels(fields: Mapping[str, Any]) -> bool:

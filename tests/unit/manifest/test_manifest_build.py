@@ -122,7 +122,15 @@ def test_every_required_limit_has_a_text_and_every_text_is_required_once(world: 
         for kind in ("travelling", "federated", "pads", "cut", "nodes")
         for name in needed(collaboration=Collaboration(kind=kind, parties=()))
     }
-    lock = honest.recipe.lock | {"scripts": {"train.py": "11" * 32}}
+    recipe = honest.recipe.lock["recipe"]
+    hardware = recipe["hardware"] | {"launch_script": "22" * 32}
+    lock = honest.recipe.lock | {
+        "scripts": {"train.py": "11" * 32},
+        "recipe": recipe | {"hardware": hardware},
+    }
+    for misshapen in (None, [], "hardware", {"hardware": None}, {"hardware": []}):
+        of_none = honest.recipe.model_copy(update={"lock": lock | {"recipe": misshapen}})
+        assert "platform-script" not in needed(recipe=of_none)
     found = (
         needed()
         | needed(simulated=False)
