@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.service.deployment import read_broker_document
 from sealtrain.cli import app
+from sealtrain.client.reviewing import machines
 from sealtrain.errors import LockInvalid, RecipeChanged, SealtrainError
 from sealtrain.recipe.adopted import EMPTY_SCRIPT, script_digest
-from sealtrain.recipe.compose import compose_hash, extract_lock
+from sealtrain.recipe.compose import compose_hash, extract_lock, lock_within
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain_simulator.server import running
 
@@ -203,6 +204,12 @@ def test_a_script_that_is_not_ours_needs_the_lock_and_the_callers_word(here: Pat
     (here / "app-compose.json").write_bytes(ours())
     (here / "theirs.json").write_bytes(document("script another"))
     assert refusal("theirs.json", "--accept-script", digest).code == "lock-invalid"
+
+
+def test_owners_read_the_digest_of_the_script_before_they_approve() -> None:
+    digest = script_digest(LOGIN)
+    assert digest in machines(lock_within(ours("named"))[0], ())
+    assert digest not in machines(lock_within(ours())[0], ())
 
 
 def test_a_document_of_another_lock_is_refused(here: Path) -> None:
