@@ -83,8 +83,8 @@ def test_the_bytes_that_were_judged_are_written_and_named(here: Path) -> None:
     assert said["compose_hash"] == compose_hash(theirs) != compose_hash(ours())
     assert said["app_id"] == said["compose_hash"][:40]
     assert [one["field"] for one in said["added"]] == [
-        *("name", "docker_config", "event_log_version", "features", "salt", "swap_size"),
-        *("tproxy_enabled", "verity_volumes", "pre_launch_script"),
+        *("name", "docker_config", "env_pubkey", "event_log_version", "features", "port_policy"),
+        *("salt", "swap_size", "tproxy_enabled", "verity_volumes", "pre_launch_script"),
     ]
     assert extract_lock(theirs) == extract_lock(ours())
     # Nothing that is there is overwritten, and what was adopted can be adopted again.
@@ -241,8 +241,12 @@ def test_a_document_beyond_the_guests_limit_is_refused(here: Path) -> None:
 # --- Other roles --------------------------------------------------------------------------------
 
 
-def test_no_byte_of_an_adopted_document_can_change_but_its_name_and_salt() -> None:
-    """Other bytes are refused, or are the whole document of another lock, or name and salt."""
+FREE = {"name", "salt", "env_pubkey"}
+"""Fields of texts that nothing in a guest reads."""
+
+
+def test_no_byte_of_an_adopted_document_can_change_but_texts_that_nothing_reads() -> None:
+    """Other bytes are refused, or are the whole document of another lock, or one of ``FREE``."""
     data = document("all that a platform may add")
     whole = json.loads(data)
     for at in range(0, len(data), max(1, len(data) // 200)):
@@ -259,7 +263,7 @@ def test_no_byte_of_an_adopted_document_can_change_but_its_name_and_salt() -> No
                 continue
             other = json.loads(changed)
             same = {name for name in whole if other.get(name) == whole[name]}
-            assert lock != extract_lock(data) or whole.keys() - same <= {"name", "salt"}
+            assert lock != extract_lock(data) or whole.keys() - same <= FREE
 
 
 def adopted_by(locked: LockedRecipe, script: str, **more: Any) -> LockedRecipe:

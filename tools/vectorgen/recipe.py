@@ -409,6 +409,8 @@ def adopted_vectors() -> Json:
         "tproxy_enabled": False,
         "docker_config": {"registry": None, "username": "", "password": "", "token_key": None},
         "salt": "05fcefaecd984204bb6ccf16938eaad5",
+        "env_pubkey": "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a",
+        "port_policy": {"ports": [], "restrict_mode": True},
         "swap_size": 0,
         "event_log_version": 1,
         "verity_volumes": [],
@@ -418,6 +420,9 @@ def adopted_vectors() -> Json:
     for field, value in metadata.items():
         changed(f"{field} alone", ok, **{field: value})
     changed("features empty", ok, features=[])
+    changed("salt null", ok, salt=None)
+    changed("env_pubkey empty", ok, env_pubkey="")
+    changed("port_policy open", ok, port_policy={"ports": [], "restrict_mode": False})
     changed("docker_config empty", ok, docker_config={})
     changed("name in another script", ok, name="\u8a3a\u65ad" * 64)
     # The script.
@@ -498,6 +503,14 @@ def adopted_vectors() -> Json:
         ("salt with a line", {"salt": "ab\n"}),
         ("salt in other digits", {"salt": "\u0661"}),
         ("salt a number", {"salt": 5}),
+        ("env_pubkey null", {"env_pubkey": None}),
+        ("env_pubkey no hex", {"env_pubkey": "0x00"}),
+        ("env_pubkey of 131", {"env_pubkey": "a" * 131}),
+        ("a port", {"port_policy": {"ports": [{"port": 22, "pp": False}], "restrict_mode": True}}),
+        ("ports null", {"port_policy": {"ports": None, "restrict_mode": True}}),
+        ("restrict_mode 1", {"port_policy": {"ports": [], "restrict_mode": 1}}),
+        ("port_policy and more", {"port_policy": {"ports": [], "restrict_mode": True, "a": 1}}),
+        ("port_policy a list", {"port_policy": []}),
         ("swap", {"swap_size": 1}),
         ("swap as a text", {"swap_size": "0"}),
         ("swap false", {"swap_size": False}),

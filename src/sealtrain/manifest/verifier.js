@@ -1563,7 +1563,10 @@ const FIELDS = {
   tproxy_enabled: exactly(false),
   docker_config: (value) =>
     isObject(value) && Object.entries(value).every(([name, text]) => ACCOUNT.has(name) && (text === null || text === "")),
-  salt: (value) => typeof value === "string" && /^[0-9a-f]{1,64}$/.test(value),
+  salt: (value) => value === null || (typeof value === "string" && /^[0-9a-f]{1,64}$/.test(value)),
+  env_pubkey: (value) => typeof value === "string" && /^[0-9a-f]{0,130}$/.test(value),
+  port_policy: (value) =>
+    same(value, { ports: [], restrict_mode: true }) || same(value, { ports: [], restrict_mode: false }),
   swap_size: exactly(0),
   event_log_version: exactly(1),
   verity_volumes: exactly([]),

@@ -76,7 +76,24 @@ def _is_no_account(value: Any, _: Mapping[str, Any]) -> bool:
 
 
 def _is_salt(value: Any, _: Mapping[str, Any]) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= 64 and set(value) <= _HEX_DIGITS
+    return value is None or (value != "" and _is_hex(value, 64))
+
+
+def _is_env_key(value: Any, _: Mapping[str, Any]) -> bool:
+    return _is_hex(value, 130)
+
+
+def _is_closed_gateway(value: Any, _: Mapping[str, Any]) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.keys() == {"ports", "restrict_mode"}
+        and value["ports"] == []
+        and isinstance(value["restrict_mode"], bool)
+    )
+
+
+def _is_hex(value: Any, most: int) -> bool:
+    return isinstance(value, str) and len(value) <= most and set(value) <= _HEX_DIGITS
 
 
 _NAME = _Field(_is_name, "what Info and dashboards show")
@@ -85,6 +102,8 @@ _FIELDS: Final[Mapping[str, _Field]] = {
     "tproxy_enabled": _Field(_is(False), "nothing: the gateway stays off"),
     "docker_config": _Field(_is_no_account, "nothing: it has no account"),
     "salt": _Field(_is_salt, "the hash"),
+    "env_pubkey": _Field(_is_env_key, "nothing: no environment variable is allowed"),
+    "port_policy": _Field(_is_closed_gateway, "nothing: the gateway stays off"),
     "swap_size": _Field(_is(0), "nothing: no memory goes to a disk"),
     "event_log_version": _Field(_is(1), "nothing: events are measured as ever"),
     "verity_volumes": _Field(_is([]), "nothing: no file system is mounted"),
