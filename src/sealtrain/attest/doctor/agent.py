@@ -30,6 +30,7 @@ _VENDOR = "sys/class/dmi/id/sys_vendor"
 _CLOUDS: Final = {"Google": "dstack-gcp-tdx", "Amazon EC2": "dstack-aws-nitro-tpm"}
 """Vendor in the firmware's tables → kind of evidence there, which has a TPM's quote in it."""
 _TPMS = ("dev/tpmrm0", "dev/tpm0")
+_TPM_CLASS = "sys/class/tpm"
 _DISK = "run-data"
 _LEAST_FREE = 10 << 30
 """Bytes: a base model and its checkpoints; a smaller disk may do for a small run."""
@@ -148,23 +149,17 @@ def _events(exhibit: DstackQuote) -> Finding:
 
 
 def _tpm(root: Path, cloud: str | None) -> Finding:
-    found = next((name for name in _TPMS if (root / name).exists()), None)
-    if found is None:
-        return Finding(
-            topic=_TOPIC,
-            name="TPM",
-            level="ok" if cloud is None else "missing",
-            found="none",
-            refused="" if cloud is None else f"every policy for {cloud}",
-            fix="" if cloud is None else "start the machine with its TPM (vTPM, NitroTPM) on",
-        )
-    opened = os.access(root / found, os.R_OK | os.W_OK)
-    # The agent asks the TPM, not the container, which is given no device.
+    # A container is given no device; the kernel's list of them is shown to it.
+    device = next((f"/{name}" for name in _TPMS if (root / name).exists()), None)
+    listed = device is not None or any((root / _TPM_CLASS).glob("tpm[0-9]*"))
+    lacking = cloud is not None and not listed
     return Finding(
         topic=_TOPIC,
         name="TPM",
-        level="ok",
-        found=f"/{found}{'' if opened else ', closed to this user: the agent asks it'}",
+        level="missing" if lacking else "ok",
+        found=device or ("the machine's, asked by its agent" if listed else "none"),
+        refused=f"every policy for {cloud}" if lacking else "",
+        fix="start the machine with its TPM (vTPM, NitroTPM) on" if lacking else "",
     )
 
 
