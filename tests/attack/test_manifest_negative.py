@@ -14,6 +14,7 @@ import shutil
 import time
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from sealtrain.errors import (
     ClaimContradicted,
     CollateralExpired,
     ManifestMalformed,
+    RecipeChanged,
     Refused,
     ReportDataMismatch,
     RunLogBroken,
@@ -41,6 +43,8 @@ from sealtrain.errors import (
 from sealtrain.manifest import form
 from sealtrain.manifest.files import examine_file, manifest_bytes, verify_file
 from sealtrain.manifest.verify import examine, verify_manifest
+from sealtrain.recipe.adopted import EMPTY_SCRIPT, script_digest
+from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.signing import dsse, statement
 from sealtrain.signing.runlog import RunLog
 
@@ -522,3 +526,62 @@ def test_a_genuine_guest_cannot_claim_that_owners_were_asked(careless: World) ->
     failed = {check.name for check in report.checks if check.outcome == "failed"}
     assert {"recipe", "trust"} <= failed
     assert not report.accepted
+
+
+# --- 71: documents that a platform added to ------------------------------------------------------
+
+
+def adopted_world(folder: Path, *, launch_script: str | None = None, **added: Any) -> World:
+    """A run in a guest that measured the document that a platform made of the recipe's."""
+    image = f"registry.example/sealtrain@sha256:{'5a' * 32}"
+    named = {} if launch_script is None else {"launch_script": script_digest(launch_script)}
+    recipe = {**RECIPE, "hardware": {**RECIPE["hardware"], "image": image, **named}}
+
+    def adopt(locked: LockedRecipe) -> LockedRecipe:
+        document = json.loads(locked.compose_bytes) | {"name": ""} | added
+        return replace(locked, compose_bytes=canonical_json(document))
+
+    return make_world(folder, recipe, adopt=adopt)
+
+
+@pytest.mark.claim("C440")
+@pytest.mark.negative(71)
+@pytest.mark.parametrize(
+    ("added", "named"),
+    [
+        ({"pre_launch_script": EMPTY_SCRIPT}, None),
+        ({"pre_launch_script": EMPTY_SCRIPT, "features": [], "salt": "ab"}, None),
+        ({"pre_launch_script": "id"}, "id"),
+    ],
+)
+def test_a_run_under_an_adopted_document_verifies(
+    tmp_path: Path, added: dict[str, Any], named: str | None
+) -> None:
+    world = adopted_world(tmp_path, launch_script=named, **added)
+    report = examine(world.manifest(), world.trust(), artefacts=world.artefacts, now=NOW)
+    assert report.accepted, report.to_dict()
+
+
+@pytest.mark.claim("C440")
+@pytest.mark.negative(71)
+@pytest.mark.parametrize(
+    ("added", "named"),
+    [
+        ({}, None),
+        ({"pre_launch_script": "id"}, None),
+        ({"pre_launch_script": "id "}, "id"),
+        ({"pre_launch_script": EMPTY_SCRIPT + EMPTY_SCRIPT}, None),
+        ({"pre_launch_script": EMPTY_SCRIPT, "init_script": "id"}, None),
+        ({"pre_launch_script": EMPTY_SCRIPT, "public_logs": True}, None),
+        ({"pre_launch_script": EMPTY_SCRIPT, "allowed_envs": ["PYTHONPATH"]}, None),
+        ({"pre_launch_script": EMPTY_SCRIPT, "key_provider": "kms"}, None),
+        ({"pre_launch_script": EMPTY_SCRIPT, "features": ["tproxy-net"]}, None),
+        ({"pre_launch_script": EMPTY_SCRIPT, "metadata": {}}, None),
+    ],
+)
+def test_a_run_under_a_document_with_anything_more_is_refused(
+    tmp_path: Path, added: dict[str, Any], named: str | None
+) -> None:
+    """Its owners approved this very hash, its broker released, and its evidence is genuine."""
+    world = adopted_world(tmp_path, launch_script=named, **added)
+    refusal(world, world.manifest(), RecipeChanged)

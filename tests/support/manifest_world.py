@@ -246,15 +246,18 @@ def make_world(
     *,
     brokers: Collection[str] | None = None,
     sealed_to: Iterable[str] = OWNERS,
+    adopt: Callable[[LockedRecipe], LockedRecipe] = lambda locked: locked,
 ) -> World:
     """Build a world whose output files lie in ``folder / "out"``.
 
     ``brokers`` are ids of those that the lock names, three of its own when ``None``. ``rules`` are
     thresholds of the consortium, and whether it asks for consent on own data; ``sealed_to`` names
-    the owners who can open the outputs.
+    the owners who can open the outputs; ``adopt`` is what a platform makes of the document.
     """
     consortium = founded(**rules or {})
-    locked = locked_in(folder, recipe, consortium_id=consortium.consortium_id, brokers=brokers)
+    locked = adopt(
+        locked_in(folder, recipe, consortium_id=consortium.consortium_id, brokers=brokers)
+    )
     artefacts = folder / "out"
     model = sealed_outputs(artefacts, consortium.consortium_id, recipients=sealed_to)
     world = World(
