@@ -32,7 +32,7 @@ PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deployed test lanes check fuzz images newest service tables docs shots format changelog clean learning nightly vm-test walk
+.PHONY: help demo deployed test lanes check fuzz images model newest service tables docs shots format changelog clean learning nightly vm-test walk
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -84,6 +84,9 @@ learning: $(STAMP) ## tests too long for each change: every phase learns, and tr
 vm-test: $(STAMP) ## the closed run on Linux 6.1 to the newest, in virtual machines (15 minutes; Debian); VM_FLAGS=newest
 	$(BIN)/python tools/vm/run.py $(VM_FLAGS)
 
+model: $(STAMP) ## the model of releases and stops in every state, by spin (10 minutes; Debian); FAULTS=faults for the seeded faults alone
+	$(BIN)/python tools/model/explore.py $(FAULTS)
+
 service: $(STAMP) ## try a broker against its own OpenAPI document with schemathesis (3 minutes)
 	@test -x $(VENV)-service/bin/st || { $(BIN)/python -m venv $(VENV)-service && $(VENV)-service/bin/pip \
 		install -q --disable-pip-version-check 'schemathesis==4.32.5' 'cryptography>=50'; }
@@ -122,7 +125,7 @@ changelog: $(STAMP) ## collect changes/ into CHANGELOG.md: make changelog VERSIO
 		--disable-pip-version-check 'towncrier>=25'
 	$(BIN)/python -m towncrier build --yes --version $(VERSION)
 
-nightly: test newest learning fuzz service deployed vm-test ## every lane, and what is too long for each change: learning, fuzzing, OpenAPI, a deployed run, other kernels (2 hours)
+nightly: test newest learning fuzz model service deployed vm-test ## every lane, and what is too long for each change: learning, fuzzing, the model, OpenAPI, a deployed run, other kernels (2 hours)
 
 clean: ## remove the environment, caches and the demo's output
 	rm -rf $(VENV) $(VENV)-newest $(VENV)-service $(VENV)-vm .images dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out deployed-out nodes-out story-out walk-out

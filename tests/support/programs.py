@@ -67,6 +67,7 @@ PROGRAMS: Final[Mapping[str, Program]] = {
         commands=("softhsm2-util",),
         files=(Path("/usr/lib/softhsm/libsofthsm2.so"),),
     ),
+    "spin": Program(packages=("spin",), commands=("spin",), version="-V"),
     "strace": Program(packages=("strace",), commands=("strace",)),
     "util-linux": Program(packages=("util-linux",), commands=("nsenter", "unshare")),
 }
