@@ -68,6 +68,7 @@ def _recipe(backend: str) -> dict[str, Any]:
         },
         "hardware": {
             "platforms": ["simulator"],
+            "tier": "processor",
             "image": None,
             "key_provider": "none",
             "key_provider_id": None,

@@ -205,6 +205,7 @@ def recipe_of(way: str, size: Size, ranks: int) -> dict[str, Any]:
         },
         "hardware": {
             "platforms": ["simulator"],
+            "tier": "processor",
             "image": None,
             "key_provider": "none",
             "key_provider_id": None,

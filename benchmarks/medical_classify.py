@@ -116,6 +116,7 @@ def _document(labels: list[str], task: Task, steps: int) -> dict[str, Any]:
         },
         "hardware": {
             "platforms": ["simulator"],
+            "tier": "processor",
             "image": None,
             "key_provider": "none",
             "key_provider_id": None,

@@ -250,6 +250,7 @@ class Task:
                 },
                 "hardware": {
                     "platforms": ["simulator"],
+                    "tier": "processor",
                     "image": None,
                     "key_provider": "none",
                     "key_provider_id": None,

@@ -2,7 +2,7 @@
 
 The page works from disk, offline; the script is what a report carries to verify itself.
 Beside them it writes what the verifier and the console's scripts have from the package: the schema
-of locked recipes, and the table of visible characters.
+of locked recipes, the tiers of machines, and the table of visible characters.
 
 Each module of ``verify/`` becomes a function that returns what it exports; imports become names
 taken from those. ``--check`` writes nothing and fails where the file is not the current one.
@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 
 from locked_schema import locked_schema
+from sealtrain.base.tiers import TIER_OF_KIND, TIERS, WORDS
 from sealtrain.base.visible import fault_pattern
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,6 +31,7 @@ SCHEMA = FOLDER / "recipeschema.js"
 CHARACTERS = FOLDER / "characters.js"
 CONSOLE_CHARACTERS = ROOT / "src/sealtrain/web/static/characters.js"
 CODES = FOLDER / "codes.js"
+TIERS_MODULE = FOLDER / "tiers.js"
 PUBLISHED = ROOT / "spec/schema/recipe.schema.json"
 PUBLISHED_CODES = ROOT / "spec/schema/error-codes.json"
 ENTRY, EMBEDDED = "page.js", "embedded.js"
@@ -117,6 +119,25 @@ def codes_module() -> str:
     )
 
 
+def tiers_module() -> str:
+    """The module that holds the tiers, what they mean, and the tier of each kind of evidence."""
+    words = "".join(f"  {json.dumps(tier)}:\n    {json.dumps(WORDS[tier])},\n" for tier in TIERS)
+    kinds = "".join(f'  "{kind}": "{tier}",\n' for kind, tier in TIER_OF_KIND.items())
+    return (
+        "// What a kind of evidence really proves of a machine (spec/evidence.md §6.1): written\n"
+        "// by tools/verifier_page.py from src/sealtrain/base/tiers.py.\n"
+        "\n/** Strongest first. */\n"
+        f"export const TIERS = {json.dumps(TIERS)};\n"
+        "\n/** What each tier means. */\n"
+        f"export const TIER_WORDS = {{\n{words}}};\n"
+        "\n/** Kind of the processor's evidence → its tier. */\n"
+        f"export const TIER_OF_KIND = {{\n{kinds}}};\n"
+        "\n/** Whether a tier is at least the lowest that is taken. */\n"
+        "export const reaches = (proven, lowest) =>\n"
+        "  TIERS.indexOf(proven) <= TIERS.indexOf(lowest);\n"
+    )
+
+
 def _characters(export: str) -> str:
     pattern = fault_pattern(lambda code: f"\\u{{{code:x}}}")
     return (
@@ -141,14 +162,15 @@ def characters_script() -> str:
 
 
 def main() -> int:
-    """Write schema, codes, table, page and script, or compare them."""
+    """Write schema, codes, tiers, table, page and script, or compare them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail where it differs")
     check = parser.parse_args().check
-    # Page and script hold schema, codes and table, so these come first.
+    # Page and script hold schema, codes, tiers and table, so these come first.
     for path, text_of in (
         (SCHEMA, schema_module),
         (CODES, codes_module),
+        (TIERS_MODULE, tiers_module),
         (CHARACTERS, characters_module),
         (CONSOLE_CHARACTERS, characters_script),
         (PAGE, page),

@@ -18,6 +18,7 @@ import { admits, chainsOf } from "./series.js";
 import * as shape from "./shape.js";
 import { checkParties, keysReleased, moment, staysOf } from "./stays.js";
 import { datasetRoot } from "./roots.js";
+import { reaches } from "./tiers.js";
 
 const TOLERANCE = 300;
 const claim = (condition, message) => demand(condition, "claim-contradicted", message);
@@ -65,7 +66,8 @@ async function appraisal(state) {
   const verified = state.need("verified");
   appraise(verified, trust.appraisal, predicate.deployment, moment(predicate.run.finished_at));
   demand(await names(state), "report-data-mismatch", "the quote was made for something else");
-  return `measurements satisfy the policy; compose ${verified.composeHash.slice(0, 16)}…`;
+  claim(predicate.deployment.tier === verified.tier, `another tier than the evidence proves: ${verified.tier}`);
+  return `measurements satisfy the policy; tier ${verified.tier}; compose ${verified.composeHash.slice(0, 16)}…`;
 }
 
 const EVENTS = [
@@ -142,6 +144,7 @@ async function recipe(state) {
   claim(lock.consortium_id === state.consortiumId, "the lock names another consortium");
   const { hardware } = lock.recipe;
   claim(hardware.platforms.includes(predicate.deployment.platform), "a platform the recipe forbids");
+  claim(reaches(predicate.deployment.tier, hardware.tier), "a machine that proves less than the recipe asks for");
   state.lock = lock;
   const verified = state.need("verified");
   const provider = hardware.key_provider_id === null || hardware.key_provider_id === verified.keyProvider;

@@ -147,6 +147,7 @@ export const ERROR_CODES = [
   "submission-unknown",
   "tcb-status-refused",
   "ticket-invalid",
+  "tier-refused",
   "token-refused",
   "too-few-parties",
   "too-many-requests",

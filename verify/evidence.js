@@ -10,6 +10,7 @@ import * as shape from "./shape.js";
 import * as snp from "./snp.js";
 import { appraiseQuote, verifyQuote } from "./tdx.js";
 import * as tpm from "./tpm.js";
+import { TIER_OF_KIND, reaches } from "./tiers.js";
 
 const { compose, list, literal, nullable, record, string } = shape;
 const hexText = (value) => fromHex(value) !== null;
@@ -156,7 +157,7 @@ export async function verifyEvidence(evidence, policy, now, conversation) {
     const nonce = await gpuNonce(conversation.purpose, conversation.transcript);
     await nvidia.verify(evidence.gpu, { rules: policy.gpu, nonce, now, collateral: evidence.gpu_collateral });
   }
-  return { ...facts, platform, tee: cpu.tee, appCompose: utf8(cpu.app_compose) };
+  return { ...facts, platform, tee: cpu.tee, tier: TIER_OF_KIND[cpu.tee], appCompose: utf8(cpu.app_compose) };
 }
 
 async function quoted(cpu, given, guest) {
@@ -190,6 +191,8 @@ async function bareGuest(cpu, signed, shown) {
 export function appraise(verified, policy, deployment, now) {
   const simulated = typeof policy.root !== "string";
   demand(verified.simulated === simulated, "platform-mismatch", "another kind of root");
+  const { tier } = verified;
+  demand(reaches(tier, policy.tier), "tier-refused", `the machine proves ${tier}, the policy asks for ${policy.tier}`);
   TEES[verified.tee].appraise(verified, policy.cpu, now);
   const document = verified.composeHash === deployment.compose_hash;
   demand(document, "compose-hash-mismatch", "guest runs another deployment document");

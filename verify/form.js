@@ -5,6 +5,7 @@ import { isConsortium } from "./consortium.js";
 import { isEnvelope, spkiDigest } from "./dsse.js";
 import { Malformed, canonical, parseCanonical } from "./json.js";
 import * as shape from "./shape.js";
+import { TIERS } from "./tiers.js";
 
 export const STATEMENT_TYPE = "application/vnd.in-toto+json";
 export const EVIDENCE_TYPE = "application/vnd.sealtrain.evidence+json";
@@ -75,6 +76,7 @@ const PREDICATE_FORM = record(
     recipe: record({ recipe_hash: shape.hex64, lock: shape.anyObject }),
     deployment: record({
       platform: literal("dstack", "tdx", "nitro", "snp", "simulator"),
+      tier: literal(...TIERS),
       app_id: shape.hex40,
       compose_hash: shape.hex64,
     }),

@@ -13,6 +13,13 @@ const ALWAYS = [
   "sealed-outputs",
 ];
 
+const OF_TIER = {
+  processor: [],
+  "processor-and-paravisor": ["paravisor-word"],
+  "cloud-tpm": ["cloud-tpm-word"],
+  cloud: ["cloud-word"],
+};
+
 /** Whether the kernel held the border of every process of a run (spec/run-log.md). */
 function borderHeld(entries) {
   let asked = false;
@@ -34,7 +41,7 @@ function borderHeld(entries) {
 /** Ids that a manifest with these facts must list. */
 export function requiredLimits(predicate) {
   const { privacy, collaboration, consortium, recipe, compute, run_log: log } = predicate;
-  const ids = [predicate.simulated ? "simulated" : "hardware"];
+  const ids = [predicate.simulated ? "simulated" : "hardware", ...OF_TIER[predicate.deployment.tier]];
   if (!borderHeld(log.entries)) ids.push("border-in-software");
   if (!consortium.own_data_consent) ids.push("owners-not-asked");
   const { scripts } = recipe.lock;

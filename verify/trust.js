@@ -7,6 +7,7 @@ import { RULES as NVIDIA } from "./nvidia.js";
 import { GOOGLE_RULES, NITRO_TPM_RULES } from "./rented.js";
 import * as shape from "./shape.js";
 import { DSTACK_RULES as DSTACK_SNP, RULES as SNP } from "./snp.js";
+import { TIERS } from "./tiers.js";
 import { BadDer, certificate } from "./x509.js";
 import { parseYaml } from "./yaml.js";
 
@@ -90,6 +91,7 @@ export function isPolicy(value) {
     version: literal(2),
     platform: literal("simulator", ...each("platform")),
     root: either(literal(...each("vendor")), isSimulatorRoot),
+    tier: literal(...TIERS),
     cpu: (cpu) => shape.anyObject(cpu) && shape.string(cpu.tee) && Object.hasOwn(CPU, cpu.tee) && CPU[cpu.tee](cpu),
     gpu: either(literal("any", "none"), shape.anyObject),
   });

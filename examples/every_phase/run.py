@@ -33,6 +33,7 @@ OF_THEIR_OWN = ("axolotl", "unsloth")
 # What a recipe for hardware pins, image and key provider, the simulator does not have.
 SIMULATED = {
     "platforms": ["simulator"],
+    "tier": "processor",
     "image": None,
     "key_provider": "none",
     "key_provider_id": None,

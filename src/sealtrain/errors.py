@@ -263,6 +263,10 @@ class PlatformMismatch(EvidenceRefused):
     """Evidence comes from another kind of platform than the policy names."""
 
 
+class TierRefused(EvidenceRefused):
+    """The machine proves less than the lowest tier that a policy or the recipe takes."""
+
+
 class SimulatedEvidence(EvidenceRefused):
     """The evidence is simulated, and the policy asks for hardware."""
 

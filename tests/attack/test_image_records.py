@@ -118,6 +118,7 @@ def desk(site: tuple[BrokerSite, BrokerClient], made: ImageWorld, tmp_path: Path
     shutil.copytree(made.layout, layout)
     hardware = {
         "platforms": ["dstack"],
+        "tier": "processor",
         "image": f"registry.example/toy@{read_image(layout, keeps).digest}",
         "key_provider": "kms",
         "key_provider_id": "3059301306",

@@ -50,6 +50,7 @@ RECIPE: dict[str, Any] = {
     "release_policy": {"metrics": ["loss"], "round_to": 4, "model": {"recipients": ["hospital-a"]}},
     "hardware": {
         "platforms": ["simulator"],
+        "tier": "processor",
         "image": None,
         "key_provider": "none",
         "key_provider_id": None,

@@ -213,6 +213,7 @@ def test_a_platform_the_recipe_does_not_allow(world: ReleaseWorld) -> None:
     def on_hardware(recipe: dict[str, Any]) -> None:
         recipe["hardware"] |= {
             "platforms": ["dstack"],
+            "tier": "processor",
             "image": f"registry.example/sealtrain:1@sha256:{'5a' * 32}",
         }
 

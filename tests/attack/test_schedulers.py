@@ -218,6 +218,7 @@ def test_a_scheduler_at_rest_is_small_and_wakes_for_the_next_day(world: World) -
 def test_a_simulated_clock_is_for_the_simulator_alone(world: World) -> None:
     hardware = {
         "platforms": ["dstack", "simulator"],
+        "tier": "processor",
         "image": f"registry.example/sealtrain:1@sha256:{'5a' * 32}",
         "key_provider": "none",
         "key_provider_id": None,

@@ -17,6 +17,7 @@ from world import OWNERS, founded
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.platforms import Platform
+from sealtrain.base.tiers import TIER_OF_KIND
 from sealtrain.broker.service.deployment import document_of
 from sealtrain.recipe.compose import build_compose
 from sealtrain.recipe.kinds import KINDS
@@ -47,7 +48,8 @@ def guests(folder: Path) -> Iterator[tuple[str, bytes]]:
             for gpu in (None, "nvidia"):
                 changed = copy.deepcopy(lock)
                 hardware = {"platforms": [platform], "image": DIGEST, "key_provider": "none"}
-                changed["recipe"]["hardware"] |= hardware | {"key_provider_id": None}
+                tier = TIER_OF_KIND.get(platform, "processor")
+                changed["recipe"]["hardware"] |= hardware | {"key_provider_id": None, "tier": tier}
                 if gpu is not None:
                     changed["recipe"]["hardware"]["gpu"] = gpu
                 written = build_compose(parse_lock(canonical_json(changed)))

@@ -63,6 +63,7 @@ FURTHER: dict[str, dict[str, Any]] = {
     "image": {
         "hardware": {
             "platforms": ["dstack", "simulator"],
+            "tier": "processor",
             "image": f"registry.example/sealtrain:1@sha256:{'5a' * 32}",
             "key_provider": "kms",
             "key_provider_id": "3059301306",

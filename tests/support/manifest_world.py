@@ -329,6 +329,7 @@ def facts_of(world: World, run_id: str = RUN_ID) -> dict[str, Any]:
         },
         "deployment": {
             "platform": "simulator",
+            "tier": "processor",
             "app_id": world.locked.app_id,
             "compose_hash": world.locked.compose_hash,
         },

@@ -55,6 +55,7 @@ def intel(**cpu: Any) -> dict[str, Any]:
     return {
         "version": 2,
         "platform": "dstack",
+        "tier": "processor",
         "root": "intel",
         "cpu": dstack(**cpu),
         "gpu": "none",

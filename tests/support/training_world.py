@@ -71,6 +71,7 @@ def document(**changed: Any) -> dict[str, Any]:
         "release_policy": releasing("loss", "accuracy", "majority", "f1", "auroc"),
         "hardware": {
             "platforms": ["simulator"],
+            "tier": "processor",
             "image": None,
             "key_provider": "none",
             "key_provider_id": None,

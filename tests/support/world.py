@@ -73,6 +73,7 @@ RECIPE: dict[str, Any] = {
     },
     "hardware": {
         "platforms": ["simulator"],
+        "tier": "processor",
         "image": None,
         "key_provider": "none",
         "key_provider_id": None,

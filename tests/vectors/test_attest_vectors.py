@@ -20,11 +20,13 @@ from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.report_data import Binding
 from sealtrain.attest.verify import verify
 from sealtrain.base.canonical import canonical_json
+from sealtrain.base.tiers import TIER_OF_KIND, TIERS, require_tier, tier_of
 from sealtrain.errors import EventLogMismatch, SealtrainError
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "evidence"
 DOCUMENTS = json.loads((FOLDER / "documents.json").read_text())
 BINDING = Binding(DOCUMENTS["purpose"], DOCUMENTS["transcript"])
+TIER_CASES = json.loads((FOLDER / "tiers.json").read_text())
 EVENT_LOG = json.loads((FOLDER / "event-log.json").read_text())
 
 
@@ -50,6 +52,23 @@ def outcome_of(case: dict[str, Any]) -> str:
 @pytest.mark.parametrize("case", DOCUMENTS["cases"], ids=lambda case: case["name"])
 def test_each_document_ends_as_its_vector_says(case: dict[str, Any]) -> None:
     assert outcome_of(case) == case["outcome"]
+
+
+@pytest.mark.claim("C430")
+def test_the_tiers_their_order_and_their_kinds_are_those_of_the_vector() -> None:
+    assert list(TIERS) == TIER_CASES["order"]
+    assert TIER_CASES["kinds"] == TIER_OF_KIND
+
+
+@pytest.mark.claim("C430")
+@pytest.mark.parametrize("case", TIER_CASES["cases"], ids=lambda case: case["name"])
+def test_a_machine_below_the_lowest_tier_is_refused(case: dict[str, Any]) -> None:
+    outcome = "ok"
+    try:
+        require_tier(tier_of(case["kind"]), case["lowest"], asked_by="the policy")
+    except SealtrainError as error:
+        outcome = error.code
+    assert outcome == case["outcome"]
 
 
 def test_digest_and_identity_are_those_of_the_vector() -> None:

@@ -17,6 +17,7 @@ import {{ requiredLimits }} from "{verify}/limits.js";
 import {{ appraise, readEvidence, reportData, verifyEvidence }} from "{verify}/evidence.js";
 import {{ readManifest }} from "{verify}/form.js";
 import {{ canonical }} from "{verify}/json.js";
+import {{ TIERS, TIER_OF_KIND, reaches }} from "{verify}/tiers.js";
 const read = (name) => JSON.parse(readFileSync("{vectors}/" + name));
 const say = (name, got, expected) => console.log(JSON.stringify([name, got, expected]));
 async function code(judge) {{
@@ -51,6 +52,13 @@ for (const [script, expected] of [["ab".repeat(32), true], [null, false], [undef
   const [privacy, compute, log] = [{{ dp: "none" }}, {{ accelerators: [] }}, {{ entries: [] }}];
   const ids = requiredLimits({{ privacy, compute, recipe, consortium: {{}}, run_log: log }});
   say(`limit for the script ${{script}}`, ids.includes("platform-script"), expected);
+}}
+const tiers = read("evidence/tiers.json");
+const sorted = (value) => JSON.stringify(Object.entries(value).sort());
+say("order of tiers", TIERS.join(), tiers.order.join());
+say("kinds of evidence", sorted(TIER_OF_KIND), sorted(tiers.kinds));
+for (const {{ name, kind, lowest, outcome }} of tiers.cases) {{
+  say(`tier ${{name}}`, reaches(TIER_OF_KIND[kind], lowest) ? "ok" : "tier-refused", outcome);
 }}
 const shared = read("evidence/documents.json");
 for (const {{ name, changes, cpu, now, outcome }} of shared.cases) {{

@@ -1,8 +1,8 @@
-"""Vectors of report data, event logs and whole evidence documents, made without sealtrain.
+"""Vectors of report data, event logs, evidence documents and tiers, made without sealtrain.
 
-Writes ``vectors/evidence/{report-data,event-log,documents}.json``. A small software PKI of its own
-signs the quotes; every key follows from a label and every signature is deterministic, so a second
-run writes the same bytes. Run: ``python tools/vectorgen/evidence.py [FOLDER]``.
+Writes ``vectors/evidence/{report-data,event-log,documents,tiers}.json``. A small software PKI of
+its own signs the quotes; every key follows from a label and every signature is deterministic, so a
+second run writes the same bytes. Run: ``python tools/vectorgen/evidence.py [FOLDER]``.
 """
 
 from __future__ import annotations
@@ -289,6 +289,7 @@ def document_vectors() -> Json:
         "policy": {
             "version": 2,
             "platform": "simulator",
+            "tier": "processor",
             "root": {
                 "insecure_simulator_root": b64(pki.root.public_bytes(serialization.Encoding.DER))
             },
@@ -319,14 +320,40 @@ def document_vectors() -> Json:
     }
 
 
+ORDER = ("processor", "processor-and-paravisor", "cloud-tpm", "cloud")
+"""Tiers of spec/evidence.md §6.1, strongest first."""
+KINDS = {
+    "dstack": "processor",
+    "tdx": "processor",
+    "nitro": "cloud",
+    "snp": "processor",
+    "dstack-gcp-tdx": "processor",
+    "dstack-aws-nitro-tpm": "cloud",
+    "dstack-amd-sev-snp": "processor",
+}
+
+
+def tier_vectors() -> Json:
+    """Each kind of evidence under each lowest tier that a policy can name."""
+    cases = []
+    for kind, proven in KINDS.items():
+        for lowest in ORDER:
+            held = ORDER.index(proven) <= ORDER.index(lowest)
+            outcome = "ok" if held else "tier-refused"
+            name = f"{kind} where {lowest} is asked for"
+            cases.append({"name": name, "kind": kind, "lowest": lowest, "outcome": outcome})
+    return {"order": ORDER, "kinds": KINDS, "cases": cases}
+
+
 def main() -> None:
-    """Write the three files."""
+    """Write the four files."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else OUT
     folder.mkdir(parents=True, exist_ok=True)
     for name, value in (
         ("report-data", {"cases": report_data_vectors()}),
         ("event-log", event_log_vectors()),
         ("documents", document_vectors()),
+        ("tiers", tier_vectors()),
     ):
         text_ = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
         (folder / f"{name}.json").write_text(text_)

@@ -91,7 +91,12 @@ def predicate() -> Json:
             "own_data_consent": True,
         },
         "recipe": {"recipe_hash": "01" * 32, "lock": {"version": 1}},
-        "deployment": {"platform": "simulator", "app_id": "02" * 20, "compose_hash": "03" * 32},
+        "deployment": {
+            "platform": "simulator",
+            "tier": "processor",
+            "app_id": "02" * 20,
+            "compose_hash": "03" * 32,
+        },
         "datasets": [{"payload": ""}],
         "approvals": [],
         "releases": [],

@@ -289,6 +289,7 @@ def compose_vectors() -> list[Json]:
     """Valid pairs."""
     simulator = {
         "platforms": ["simulator"],
+        "tier": "processor",
         "image": None,
         "key_provider": "none",
         "key_provider_id": None,
@@ -296,6 +297,7 @@ def compose_vectors() -> list[Json]:
     image = f"registry.example/sealtrain@sha256:{'5a' * 32}"
     kms = {
         "platforms": ["dstack"],
+        "tier": "processor",
         "image": image,
         "key_provider": "kms",
         "key_provider_id": "3059",
@@ -303,9 +305,9 @@ def compose_vectors() -> list[Json]:
     local = {**kms, "key_provider": "local", "key_provider_id": None}
     contract = {**kms, "app_id": "ab" * 20}
     bare = {"image": image, "key_provider": "none", "key_provider_id": None}
-    rehearsed = {**bare, "platforms": ["simulator"]}
-    nitro = {**bare, "platforms": ["nitro"]}
-    snp = {**bare, "platforms": ["snp"], "gpu": "nvidia"}
+    rehearsed = {**bare, "platforms": ["simulator"], "tier": "processor"}
+    nitro = {**bare, "platforms": ["nitro"], "tier": "cloud"}
+    snp = {**bare, "platforms": ["snp"], "tier": "processor", "gpu": "nvidia"}
     result = []
     for comment, hardware, locked in (
         ("simulator, bash", simulator, lock("", simulator)),

@@ -58,6 +58,7 @@ def lock() -> Json:
     """The lock of the run: the data of the first owner, the model to both."""
     hardware = {
         "platforms": ["simulator"],
+        "tier": "processor",
         "image": None,
         "key_provider": "none",
         "key_provider_id": None,
@@ -210,6 +211,7 @@ def statement() -> Json:
             "recipe": {"recipe_hash": TARGET["recipe_hash"], "lock": LOCK},
             "deployment": {
                 "platform": "simulator",
+                "tier": "processor",
                 "app_id": TARGET["app_id"],
                 "compose_hash": TARGET["compose_hash"],
             },
@@ -306,6 +308,7 @@ def trust() -> Json:
         "appraisal": {
             "version": 2,
             "platform": "simulator",
+            "tier": "processor",
             "root": {"insecure_simulator_root": b64(root)},
             "cpu": {
                 "tee": "dstack",
@@ -346,6 +349,17 @@ def cases() -> list[Json]:
         lambda it: it["run"]["history"][0]["values"].update(loss=1e17),
     )
     case("an entry dropped", "run-log run-log-broken", lambda it: it["run_log"]["entries"].pop())
+    case(
+        "a tier that is none",
+        "form manifest-malformed",
+        lambda it: it["deployment"].update(tier="hardware"),
+    )
+    case("no tier", "form manifest-malformed", lambda it: it["deployment"].pop("tier"))
+    case(
+        "another tier than the evidence proves",
+        "appraisal claim-contradicted",
+        lambda it: it["deployment"].update(tier="cloud"),
+    )
     case("another lock", "recipe claim-contradicted", lambda it: it["recipe"].update(lock=other))
     case(
         "a dataset listed twice",

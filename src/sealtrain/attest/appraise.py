@@ -1,7 +1,7 @@
 """Appraisal: compare verified facts with reference values, one claim after the other.
 
-1. platform and simulation  2. the TEE's own claims (``<tee>.appraise``)  3. compose hash  4. app id
-5. report data  6. each accelerator's claims (``nvidia.appraise``)
+1. platform and simulation  2. tier  3. the TEE's own claims (``<tee>.appraise``)  4. compose hash
+5. app id  6. report data  7. each accelerator's claims (``nvidia.appraise``)
 
 The first breach raises; a verdict therefore exists only when every claim held.
 """
@@ -17,8 +17,9 @@ from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.registry import tee_of
 from sealtrain.attest.report_data import Binding
 from sealtrain.attest.roots import SIMULATED_LABEL
-from sealtrain.attest.verify import Verified
+from sealtrain.attest.verify import Verified, check_tier
 from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.tiers import Tier
 from sealtrain.errors import (
     AppIdMismatch,
     ComposeHashMismatch,
@@ -62,6 +63,7 @@ class Verdict:
     report_data: bytes
     simulated: bool
     platform: str
+    tier: Tier
     quote_identity: str
     verified_at: int
 
@@ -83,6 +85,7 @@ class Verdict:
             "label": self.label,
             "simulated": self.simulated,
             "platform": self.platform,
+            "tier": self.tier,
             "quote_identity": self.quote_identity,
             "verified_at": to_rfc3339(self.verified_at),
             "submods": {name: one.to_dict() for name, one in self.submods.items()},
@@ -113,6 +116,7 @@ def appraise(
     source = f"{policy.cpu.tee} guest"
     claims = (
         _platform(verified, policy),
+        check_tier(verified.tier, policy),
         *require_checks(verifier.checks(verified.signed, policy.cpu, verified.verified_at)),
         equal(
             "compose hash",
@@ -140,6 +144,7 @@ def appraise(
         report_data=verified.report_data,
         simulated=verified.simulated,
         platform=verified.platform,
+        tier=verified.tier,
         quote_identity=verified.quote_identity,
         verified_at=verified.verified_at,
     )

@@ -33,6 +33,7 @@ from sealtrain.base.encoding import from_base64
 from sealtrain.base.files import parsing_once, read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.base.platforms import Platform, either
+from sealtrain.base.tiers import Tier, tier_of
 from sealtrain.errors import (
     DataInvalid,
     TrustInvalid,
@@ -67,6 +68,7 @@ class Guest:
 
     Attributes:
         platform: What its evidence is offered as.
+        tier: What its kind of evidence proves.
         sockets: Unix sockets it is reached through.
         writable: Folders of the platform's that asking for evidence writes in.
         app_compose: Reads the deployment document it measured.
@@ -79,6 +81,7 @@ class Guest:
     """
 
     platform: Platform
+    tier: Tier
     sockets: tuple[Path, ...]
     writable: tuple[Path, ...]
     app_compose: Callable[[], bytes]
@@ -182,6 +185,7 @@ def open_guest(
     services, carried = _collateral(collateral if tee in DCAP_TEES else None)
     return Guest(
         platform=platform,
+        tier=tier_of(tee),
         sockets=sockets,
         writable=writable,
         app_compose=compose,

@@ -6,6 +6,7 @@
    marked.
 3. A policy for one platform never accepts another. ``cpu`` holds the rules of its TEE, ``gpu``
    those of its accelerators.
+4. ``tier`` is the lowest that is taken: what the evidence must prove, and by whose word.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.files import read_bounded
 from sealtrain.base.models import StrictModel, load_model
 from sealtrain.base.platforms import Platform
+from sealtrain.base.tiers import Tier
 from sealtrain.base.yamltext import parse_yaml
 from sealtrain.errors import DataInvalid, TrustInvalid
 
@@ -46,6 +48,7 @@ class AppraisalPolicy(StrictModel):
 
     version: Annotated[int, Field(ge=2, le=2)]
     platform: Platform
+    tier: Tier
     root: Vendor | SimulatorRoot
     cpu: CpuPolicy
     gpu: Literal["any", "none"] | NvidiaPolicy

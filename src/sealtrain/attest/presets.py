@@ -12,6 +12,7 @@ from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.registry import TEES, tee_of
 from sealtrain.base.encoding import to_base64
+from sealtrain.base.tiers import TIERS, WORDS, tier_of
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.errors import UsageError
 
@@ -59,6 +60,7 @@ def insecure_simulator_policy(
         {
             "version": 2,
             "platform": "simulator",
+            "tier": tier_of(tee),
             "root": {"insecure_simulator_root": to_base64(root_der)},
             "cpu": simulated,
             "gpu": "none" if gpu is None else gpu.to_dict(),
@@ -68,6 +70,9 @@ def insecure_simulator_policy(
 
 _COMMENTS: Final[dict[str, str]] = {
     "platform": "Evidence of this platform and no other.",
+    "tier": "Lowest that is taken, of "
+    + "; ".join(f"{name}: {WORDS[name]}" for name in TIERS)
+    + ".",
     "root": f"Whose hardware is trusted: {', '.join(dict.fromkeys(tee.vendor for tee in TEES))}.",
     "cpu": "What the processor's statement must show.",
     "gpu": "What accelerators must show; none refuses guests that show any, any does not look.",

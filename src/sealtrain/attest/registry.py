@@ -1,6 +1,7 @@
 """The table of TEEs. Another one is a folder with a ``tee.py``, and a line here.
 
 Its name is also one of ``base.platforms.Platform``, or ``Tee.of`` names the one that shows it.
+Its name has a line in ``base.tiers``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from importlib import import_module
 from typing import Final
 
 from sealtrain.attest.tee import Tee
+from sealtrain.base.tiers import tier_of
 from sealtrain.errors import UsageError
 
 __all__ = ["TEES", "tee_of"]
@@ -24,6 +26,8 @@ _FOLDERS: Final = (
 )
 
 TEES: Final[tuple[Tee, ...]] = tuple(import_module(f"{folder}.tee").TEE for folder in _FOLDERS)
+_TIERS: Final = {tee.name: tier_of(tee.name) for tee in TEES}
+"""A TEE without a tier is an error here, at import."""
 _BY_NAME: Final = {tee.name: tee for tee in TEES}
 
 

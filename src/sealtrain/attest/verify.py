@@ -26,6 +26,7 @@ from sealtrain.attest.report_data import REPORT_DATA_BYTES
 from sealtrain.attest.roots import SIMULATED_LABEL
 from sealtrain.attest.tee import VerifiedGuest
 from sealtrain.base.digests import sha256_hex
+from sealtrain.base.tiers import Tier, or_stronger, require_tier, tier_of
 from sealtrain.errors import GpuSetRefused, PlatformMismatch, ReportDataMismatch, SimulatedEvidence
 
 if TYPE_CHECKING:
@@ -33,7 +34,14 @@ if TYPE_CHECKING:
     from sealtrain.attest.nvidia.verify import VerifiedGpus
     from sealtrain.attest.report_data import Binding
 
-__all__ = ["Verified", "check_platform", "check_shown", "verify", "vouched_guest"]
+__all__ = [
+    "Verified",
+    "check_platform",
+    "check_shown",
+    "check_tier",
+    "verify",
+    "vouched_guest",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +50,7 @@ class Verified(VerifiedGuest[Any]):
 
     Attributes:
         platform: What the evidence was offered as.
+        tier: What evidence of this kind proves.
         app_compose: The deployment document that was measured.
         gpus: What accelerators signed; ``None`` where the guest shows none or none is asked for.
         gpu_digest: What report data must commit to besides the conversation.
@@ -49,6 +58,7 @@ class Verified(VerifiedGuest[Any]):
     """
 
     platform: str
+    tier: Tier
     app_compose: bytes
     gpus: VerifiedGpus | None
     gpu_digest: bytes
@@ -92,6 +102,7 @@ def verify(
     return Verified(
         **{field.name: getattr(cpu, field.name) for field in fields(cpu)},
         platform=evidence.platform,
+        tier=tier_of(evidence.cpu.tee),
         app_compose=evidence.cpu.app_compose_bytes,
         gpus=_gpus(evidence, policy, now, binding, gpu_collateral),
         gpu_digest=evidence.gpu_digest,
@@ -121,6 +132,22 @@ def check_platform(evidence: Evidence, policy: AppraisalPolicy) -> Claim:
         expected=policy.platform,
         source="evidence",
         outcome="equal",
+    )
+
+
+def check_tier(proven: Tier, policy: AppraisalPolicy) -> Claim:
+    """What evidence of this kind proves, compared with the lowest tier that the policy takes.
+
+    Raises:
+        TierRefused: It proves less.
+    """
+    require_tier(proven, policy.tier, asked_by="the policy")
+    return Claim(
+        name="tier",
+        got=proven,
+        expected=or_stronger(policy.tier),
+        source="kind of evidence",
+        outcome="equal" if proven == policy.tier else "allowed",
     )
 
 

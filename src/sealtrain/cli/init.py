@@ -232,6 +232,7 @@ def _recipe(
         },
         "hardware": {
             "platforms": ["simulator"],
+            "tier": "processor",
             "image": None,
             "key_provider": "none",
             "key_provider_id": None,

@@ -54,6 +54,7 @@ ON_SIMULATOR: Final[dict[str, Any]] = {
     "privacy": {"dp": "none"},
     "hardware": {
         "platforms": ["simulator"],
+        "tier": "processor",
         "image": None,
         "key_provider": "none",
         "key_provider_id": None,

@@ -35,6 +35,7 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.attest.verify import verify
 from sealtrain.base.clock import Clock, system_clock, to_rfc3339
 from sealtrain.base.secret import Random
+from sealtrain.base.tiers import TIER_OF_KIND
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
 from sealtrain.client.auditing import Progress, audit_served, require_holds
@@ -359,7 +360,13 @@ def _asked(
         client, consortium, broker.signing_key, notes, progress=progress, seen=standing.entry
     )
     require_holds(report)
-    measured = Measured.of(lock, target, instance_id="", platform=run.platform)
+    measured = Measured.of(
+        lock,
+        target,
+        instance_id="",
+        platform=run.platform,
+        tier=TIER_OF_KIND.get(run.platform, lock.recipe.hardware.tier),
+    )
     tally = standing.tally(target, now, needs=measured.needs, begins=_begins(run, measured))
     found = [
         *_replaced(standing),  # (3)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from sealtrain.attest.evidence import DCAP_TEES, Evidence
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.encoding import to_base64
+from sealtrain.base.tiers import tier_of
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest import form, limits
 from sealtrain.manifest.predicate import PREDICATE_TYPE, SIMULATED_MARKER, Predicate
@@ -49,6 +50,13 @@ def build_manifest(
             check="simulation",
             got=evidence.platform,
             expected=predicate.deployment.platform,
+        )
+    if tier_of(evidence.cpu.tee) != predicate.deployment.tier:
+        raise ClaimContradicted(
+            "evidence is of another tier than the manifest says",
+            check="tier",
+            got=tier_of(evidence.cpu.tee),
+            expected=predicate.deployment.tier,
         )
     if evidence.collateral is None and evidence.cpu.tee in DCAP_TEES:
         raise ClaimContradicted(

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from sealtrain.base.tiers import Tier
 from sealtrain.manifest.predicate import Limit
 from sealtrain.recipe.kinds import settings_of
 
@@ -59,6 +60,20 @@ TEXTS: Mapping[str, str] = MappingProxyType(
             "The evidence is as good as the processor that made it. Attackers with physical "
             "access to a machine's memory have extracted attestation keys from such processors "
             "before, and a stolen key makes evidence that verifies."
+        ),
+        "paravisor-word": (
+            "The cloud's paravisor measured what started; the processor's vendor vouches for the "
+            "paravisor and for the encryption of memory. The cloud that wrote the paravisor could "
+            "read the data and the keys."
+        ),
+        "cloud-tpm-word": (
+            "The cloud's TPM measured what started. The processor's vendor vouches for the "
+            "encryption of memory and for the firmware, and for nothing that started after it: a "
+            "cloud whose TPM lies could read the data and the keys."
+        ),
+        "cloud-word": (
+            "The cloud alone vouches for what started. No vendor of a processor does, and nothing "
+            "shows that memory is encrypted: the cloud could read the data and the keys."
         ),
         "side-channels": (
             "The machine's operator sees sizes, timing, memory access patterns and network "
@@ -205,6 +220,14 @@ OPEN: Final = {
 }
 """After *accepts any*, by the field of a trust file or policy that may be ``any``."""
 
+_OF_TIER: Final[Mapping[Tier, tuple[str, ...]]] = {
+    "processor": (),
+    "processor-and-paravisor": ("paravisor-word",),
+    "cloud-tpm": ("cloud-tpm-word",),
+    "cloud": ("cloud-word",),
+}
+"""What a machine below the strongest tier does not prove."""
+
 _ALWAYS = (
     "side-channels",
     "revocation",
@@ -224,6 +247,7 @@ def required(predicate: Predicate) -> tuple[str, ...]:
     """
     privacy, collaboration = predicate.privacy, predicate.collaboration
     ids = ["simulated" if predicate.simulated else "hardware"]
+    ids += _OF_TIER[predicate.deployment.tier]
     if not border_held(predicate.run_log.entries):
         ids.append("border-in-software")
     if not predicate.consortium.own_data_consent:

@@ -24,6 +24,7 @@ from sealtrain.base.models import (
     printable,
 )
 from sealtrain.base.platforms import Platform
+from sealtrain.base.tiers import Tier
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.series_block import MAX_MEMBERS
 from sealtrain.recipe.collaboration import is_none
@@ -113,9 +114,14 @@ class RecipeRecord(StrictModel):
 
 
 class Deployment(StrictModel):
-    """The measured deployment document, by hash; the document lies in the evidence."""
+    """The measured deployment document, by hash; the document lies in the evidence.
+
+    Attributes:
+        tier: What the machine that ran proves of itself; check 6 compares it with the evidence.
+    """
 
     platform: Platform
+    tier: Tier
     app_id: Hex40
     compose_hash: Hex64
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from sealtrain.base.tiers import WORDS
 from sealtrain.consortium.approvals import Decision
 from sealtrain.manifest.curve import draw_curve
 from sealtrain.manifest.form import Manifest
@@ -190,6 +191,7 @@ def evidence(predicate: Predicate, facts: Facts) -> Html:
         return tag("section", heading, missing())
     pairs: list[tuple[str, Part]] = [
         ("Platform", verified.platform),
+        ("Tier", f"{verified.tier}: {WORDS[verified.tier]}"),
         ("Verified as of", predicate.run.finished_at),
     ]
     if verdict is None:

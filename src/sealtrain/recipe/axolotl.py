@@ -226,6 +226,7 @@ class _Translation:
             },
             "hardware": {
                 "platforms": ["simulator"],
+                "tier": "processor",
                 "image": None,
                 "key_provider": "none",
                 "key_provider_id": None,

@@ -17,6 +17,7 @@ from pydantic import (
 
 from sealtrain.base.models import Hex40, Hex64, OwnerName, StrictModel
 from sealtrain.base.platforms import Platform
+from sealtrain.base.tiers import Tier, reaches, tier_of
 from sealtrain.errors import KeyProviderMismatch, UsageError
 from sealtrain.recipe.collaboration import is_none
 from sealtrain.recipe.fields import ColumnName, ImageName, RecipePath, told
@@ -191,6 +192,10 @@ class Hardware(StrictModel):
     """Where the recipe may run, and with which keys."""
 
     platforms: Annotated[tuple[Platform, ...], told("uniqueItems", True)] = Field(min_length=1)
+    tier: Tier = Field(
+        description="Lowest tier that the machine must reach: what its evidence proves, and by "
+        "whose word. Strongest first: processor, processor-and-paravisor, cloud-tpm, cloud."
+    )
     image: ImageName | None = Field(
         default=None, description="Container image by digest; hardware needs one."
     )
@@ -225,6 +230,11 @@ class Hardware(StrictModel):
             raise ValueError(
                 f"image is required on {hardware[0]}, as name@sha256:… "
                 "(make images, or the digest that the image's publisher names)"
+            )
+        if hardware and not reaches(tier_of(hardware[0]), self.tier):
+            raise ValueError(
+                f"{hardware[0]} proves {tier_of(hardware[0])}, which is below tier {self.tier}: "
+                "no machine could run this recipe"
             )
         if hardware not in ([], ["dstack"]) and self.key_provider != "none":
             raise ValueError(f"{hardware[0]} has no key provider: write none")

@@ -13,6 +13,7 @@ Release, checks by the numbers of the spec; the first that fails raises, nothing
 9.  lock is for this consortium         ``ConsortiumMismatch``
     names this broker                   ``BrokerNotApproved``
     and this platform                   ``PlatformMismatch``
+    and a tier that it takes            ``TierRefused``
 10. approvals                           ``ApprovalRevoked`` ``ApprovalExpired`` ``ApprovalSpent``
                                         ``BudgetSpent`` ``RecipeChanged`` ``ApprovalsMissing``
 11. run, and its data                   ``RunMismatch``
@@ -39,6 +40,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from sealtrain.base.tiers import require_tier
 from sealtrain.consortium.approvals import Tally, Target, require
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.receipts import Anchor
@@ -333,6 +335,7 @@ def _approved(
             expected=" or ".join(sorted(measured.platforms)),
             hint="deploy on a platform the owners approved, or lock another recipe",
         )
+    require_tier(measured.tier, measured.lowest_tier, asked_by="the recipe")
     if tally.target != Target(
         app_id=request.app_id, compose_hash=request.compose_hash, recipe_hash=request.recipe_hash
     ):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
+from sealtrain.base.tiers import Tier
 from sealtrain.consortium.approvals import Tally, Target
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.receipts import Anchor, ReleasedDataset
@@ -69,6 +70,8 @@ class Measured:
         instance_id: Which guest; may be empty where the platform has no such thing.
         platform: What attested it.
         platforms: Where the recipe may run.
+        tier: What the guest's evidence proves.
+        lowest_tier: Lowest tier that the recipe takes.
         needs: What the recipe needs of the owners.
         purpose: Purpose that the recipe states; ``None`` where it states none.
         series: Those of ``datasets`` that are series, in the recipe's order.
@@ -86,6 +89,8 @@ class Measured:
     instance_id: str
     platform: str
     platforms: frozenset[str]
+    tier: Tier
+    lowest_tier: Tier
     needs: Needs
     purpose: str | None = None
     series: tuple[tuple[str, str], ...] = ()
@@ -94,7 +99,7 @@ class Measured:
     follows: bool = False
 
     @classmethod
-    def of(cls, lock: Lock, target: Target, *, instance_id: str, platform: str) -> Self:
+    def of(cls, lock: Lock, target: Target, *, instance_id: str, platform: str, tier: Tier) -> Self:
         """What a guest runs that measured a lock.
 
         Args:
@@ -102,6 +107,7 @@ class Measured:
             target: That document, and the hash of the lock in it.
             instance_id: Which guest.
             platform: What attested it.
+            tier: What its evidence proves.
         """
         recipe = lock.recipe
         return cls(
@@ -114,6 +120,8 @@ class Measured:
             instance_id=instance_id,
             platform=platform,
             platforms=frozenset(recipe.hardware.platforms),
+            tier=tier,
+            lowest_tier=recipe.hardware.tier,
             needs=needs_of(recipe),
             purpose=recipe.purpose,
             series=tuple(

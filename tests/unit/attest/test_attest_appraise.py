@@ -65,6 +65,7 @@ def test_a_verdict_lists_every_claim_and_says_simulated(
     assert all(claim["source"] for claim in cpu["claims"])
     assert [claim["name"] for claim in cpu["claims"]] == [
         "platform",
+        "tier",
         "TCB status",
         "advisories",
         "collateral floor",

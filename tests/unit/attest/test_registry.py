@@ -14,6 +14,7 @@ from sealtrain.attest.presets import DEFAULT, PRESETS, preset
 from sealtrain.attest.registry import TEES, tee_of
 from sealtrain.attest.tee import Tee
 from sealtrain.base.platforms import PLATFORMS, Platform, either
+from sealtrain.base.tiers import TIER_OF_KIND, TIERS, WORDS, tier_of
 from sealtrain.errors import UsageError
 
 
@@ -21,6 +22,8 @@ def test_the_table_and_the_vocabulary_name_the_same_tees() -> None:
     offered = dict.fromkeys(tee.platform for tee in TEES)
     assert [*offered, "simulator"] == list(get_args(Platform))
     assert all(tee.of is None or tee_of(tee.of).of is None for tee in TEES)
+    assert list(TIER_OF_KIND) == [tee.name for tee in TEES]
+    assert set(TIER_OF_KIND.values()) <= set(TIERS) == set(WORDS)
     assert PLATFORMS.split(" or ")[1] == "simulator"
     assert either(["a"]) == "a"
 
@@ -50,6 +53,11 @@ def test_the_default_preset_is_one() -> None:
 def test_a_name_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError):
         tee_of("simulator")
+
+
+def test_a_kind_of_evidence_without_a_tier_is_an_error() -> None:
+    with pytest.raises(UsageError):
+        tier_of("toy")
 
 
 def test_reading_the_table_loads_no_library_of_a_tee() -> None:

@@ -45,6 +45,7 @@ RECIPE: dict[str, Any] = {
     "release_policy": {"metrics": [], "round_to": 4, "model": {"recipients": ["hospital-a"]}},
     "hardware": {
         "platforms": ["simulator"],
+        "tier": "processor",
         "image": None,
         "key_provider": "none",
         "key_provider_id": None,
@@ -62,6 +63,7 @@ def written(folder: Path, image: str | None = None, **changed: Any) -> Path:
     if image is not None:
         hardware = {
             "platforms": ["dstack"],
+            "tier": "processor",
             "image": f"registry.example/toy@{image}",
             "key_provider": "kms",
             "key_provider_id": "3059301306",

@@ -42,6 +42,7 @@ SFT: dict[str, Any] = {
     },
     "hardware": {
         "platforms": ["simulator"],
+        "tier": "processor",
         "image": None,
         "key_provider": "none",
         "key_provider_id": None,
@@ -69,6 +70,7 @@ def tabular(sft: dict[str, Any]) -> dict[str, Any]:
 def on_dstack(sft: dict[str, Any]) -> dict[str, Any]:
     hardware = {
         "platforms": ["dstack", "simulator"],
+        "tier": "processor",
         "image": IMAGE,
         "key_provider": "kms",
         "key_provider_id": "3059301306",

@@ -181,7 +181,7 @@ def test_a_missing_field_is_named(sft: dict[str, Any]) -> None:
 
 
 def test_hardware_needs_no_more_than_its_platforms(sft: dict[str, Any]) -> None:
-    found = changed(sft, hardware={"platforms": ["simulator"]}).hardware
+    found = changed(sft, hardware={"platforms": ["simulator"], "tier": "processor"}).hardware
     assert (found.image, found.key_provider, found.key_provider_id) == (None, "none", None)
     with pytest.raises(RecipeInvalid, check=carries(check="recipe", field="hardware")):
-        changed(sft, hardware={"platforms": ["tdx"]})
+        changed(sft, hardware={"platforms": ["tdx"], "tier": "processor"})

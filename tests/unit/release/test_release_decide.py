@@ -46,6 +46,7 @@ from sealtrain.errors import (
     RetentionEnded,
     RunMismatch,
     SealtrainError,
+    TierRefused,
 )
 from sealtrain.release.decide import admit, decide, decide_renewal
 from sealtrain.release.facts import (
@@ -148,6 +149,8 @@ MEASURED = Measured(
     instance_id="i-1",
     platform="simulator",
     platforms=frozenset({"simulator"}),
+    tier="processor-and-paravisor",
+    lowest_tier="processor-and-paravisor",
     needs=NEEDS,
 )
 LIVE = LeaseState(run_id=RUN, not_after=NOW + 1, superseded=False, instance_id="i-1")
@@ -252,6 +255,8 @@ RELEASE_REFUSALS: list[tuple[str, Case, type[SealtrainError]]] = [
         BrokerNotApproved,
     ),
     ("9 platform", with_measured(platforms=frozenset({"dstack"})), PlatformMismatch),
+    ("9 one tier below", with_measured(tier="cloud-tpm"), TierRefused),
+    ("9 weakest tier", with_measured(tier="cloud"), TierRefused),
     ("10 nobody", replace(HONEST, tally=counted()), ApprovalsMissing),
     ("10 one", replace(HONEST, tally=counted(approval("hospital-a"))), ApprovalsMissing),
     (
@@ -318,6 +323,7 @@ def test_honest_facts_are_permitted() -> None:
     assert permit.checkpoint is None
 
 
+@pytest.mark.claim("C431")
 @pytest.mark.parametrize(
     ("case", "error"),
     [pytest.param(case, error, id=name) for name, case, error in RELEASE_REFUSALS],

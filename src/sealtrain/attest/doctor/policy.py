@@ -22,7 +22,8 @@ from sealtrain.attest.nvidia.topology import count_check, protection_checks
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.tdx.exhibit import Quote
 from sealtrain.attest.tdx.policy import QuotePolicy
-from sealtrain.errors import EvidenceRefused
+from sealtrain.base.tiers import or_stronger, reaches, tier_of
+from sealtrain.errors import EvidenceRefused, TierRefused
 
 __all__ = ["policy_findings"]
 
@@ -73,6 +74,14 @@ def _platform(seen: Seen, policy: AppraisalPolicy) -> Iterator[Finding]:
         # The line `root` compares whether hardware signed it.
         yield _met("platform", policy.platform)
         yield _met("cpu.tee", seen.tee)
+    if seen.tee is not None:
+        proven = tier_of(seen.tee)
+        if reaches(proven, policy.tier):
+            yield _met("tier", proven)
+        else:
+            yield _refused(
+                "tier", proven, f"{or_stronger(policy.tier)} is asked for", TierRefused.code
+            )
 
 
 def _cpu(seen: Seen, policy: AppraisalPolicy, beside: Beside, now: int) -> Iterator[Finding]:

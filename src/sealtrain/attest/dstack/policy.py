@@ -60,6 +60,7 @@ PRESETS: Final[dict[str, dict[str, Any]]] = {
     "deny-all": {
         "version": 2,
         "platform": "dstack",
+        "tier": "processor",
         "root": "intel",
         "cpu": {**_RULES, "platform_ids": []},
         "gpu": "none",
@@ -67,6 +68,7 @@ PRESETS: Final[dict[str, dict[str, Any]]] = {
     "dstack-h100": {
         "version": 2,
         "platform": "dstack",
+        "tier": "processor",
         "root": "intel",
         "cpu": _RULES,
         "gpu": board(["HOPPER"], 1, 0, ["single", "mpt"]),
@@ -74,6 +76,7 @@ PRESETS: Final[dict[str, dict[str, Any]]] = {
     "dstack-h200": {
         "version": 2,
         "platform": "dstack",
+        "tier": "processor",
         "root": "intel",
         "cpu": _RULES,
         "gpu": board(["HOPPER"], 8, 4, ["protected_pcie"]),

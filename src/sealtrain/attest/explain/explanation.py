@@ -58,8 +58,8 @@ def line_of(tee: str, part: str, comparison: str) -> str:
     """
     if comparison in ("signature and root", "root"):
         return "root" if part == "cpu0" else "gpu.root"
-    if comparison == "platform":
-        return "platform"
+    if comparison in ("platform", "tier"):
+        return comparison
     if comparison == "accelerators":
         return "gpu"
     if part == "cpu0":

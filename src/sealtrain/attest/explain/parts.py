@@ -24,8 +24,9 @@ from sealtrain.attest.explain.accelerators import (
 from sealtrain.attest.part import Part, Situation, Vouched, other_tee
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.registry import tee_of
-from sealtrain.attest.verify import check_platform, check_shown
+from sealtrain.attest.verify import check_platform, check_shown, check_tier
 from sealtrain.base.digests import sha256_hex
+from sealtrain.base.tiers import tier_of
 from sealtrain.errors import GpuSetRefused, PlatformMismatch
 
 __all__ = ["parts_of"]
@@ -99,7 +100,10 @@ def _own(evidence: Evidence, beside: Beside, at: Situation) -> tuple[Part, ...]:
     if at.policy is None:
         offered, rules = replace(cpu, last=True), None
     else:
-        before: tuple[Group, ...] = (single(partial(check_platform, evidence, at.policy)),)
+        before: tuple[Group, ...] = (
+            single(partial(check_platform, evidence, at.policy)),
+            single(partial(check_tier, tier_of(shown.tee), at.policy)),
+        )
         if shown.tee != at.policy.cpu.tee:
             before = (*before, other_tee(shown.tee, at.policy.cpu.tee))
         offered, rules = replace(cpu, before=before, last=True), at.policy.gpu
@@ -132,13 +136,16 @@ def _quoted(shown: forms.QuotedGpus, beside: Beside, at: Situation) -> tuple[Par
 
 
 def _of_its_tee(part: Part, tee: str, policy: AppraisalPolicy | None) -> Part:
-    """The same; a policy for another TEE is the first comparison below its signature."""
-    if policy is None or policy.cpu.tee == tee:
+    """The same; TEE and tier are the first comparisons below its signature."""
+    if policy is None:
         return part
+    first = single(partial(check_tier, tier_of(tee), policy))
+    if policy.cpu.tee != tee:
+        first = other_tee(tee, policy.cpu.tee)
 
     def verify() -> Vouched:
         vouched = part.verify()
-        return replace(vouched, groups=(other_tee(tee, policy.cpu.tee), *vouched.groups))
+        return replace(vouched, groups=(first, *vouched.groups))
 
     return replace(part, verify=verify)
 

@@ -58,6 +58,7 @@ PRESETS: Final[dict[str, dict[str, Any]]] = {
     "nitro": {
         "version": 2,
         "platform": "nitro",
+        "tier": "cloud",
         "root": "aws",
         "cpu": {
             "tee": "nitro",

@@ -140,6 +140,7 @@ PRESETS: Final[dict[str, dict[str, Any]]] = {
     "snp-genoa": {
         "version": 2,
         "platform": "snp",
+        "tier": "processor",
         "root": "amd",
         "cpu": {
             "tee": "snp",

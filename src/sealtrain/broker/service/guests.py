@@ -103,6 +103,7 @@ def appraise_guest(
             ),
             instance_id=verified.instance_id,
             platform=verified.platform,
+            tier=verified.tier,
         ),
         evidence_digest=request.evidence.digest,
         under=lambda rules: held(rules)[1],

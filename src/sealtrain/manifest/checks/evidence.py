@@ -9,7 +9,7 @@ from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.report_data import Binding
 from sealtrain.attest.verify import verify
 from sealtrain.base.clock import from_rfc3339
-from sealtrain.errors import ReportDataMismatch, SimulatedEvidence
+from sealtrain.errors import ClaimContradicted, ReportDataMismatch, SimulatedEvidence
 from sealtrain.manifest import form
 from sealtrain.manifest.checks.case import Case
 from sealtrain.signing import dsse, statement
@@ -83,7 +83,7 @@ def binding_holds(case: Case) -> str:
 
 
 def appraisal_fits(case: Case) -> str:
-    """(6) What was measured satisfies the trust file's policy and is the deployment named here."""
+    """(6) What was measured meets the policy and is the deployment and tier named here."""
     deployment = case.predicate.deployment
     verdict = appraise(
         case.need_verified(),
@@ -92,8 +92,18 @@ def appraisal_fits(case: Case) -> str:
         compose_hash=deployment.compose_hash,
         app_id=deployment.app_id,
     )
+    if verdict.tier != deployment.tier:
+        raise ClaimContradicted(
+            "the manifest claims another tier than its evidence proves",
+            check="tier",
+            got=deployment.tier,
+            expected=verdict.tier,
+        )
     case.verdict = verdict
-    return f"{len(verdict.claims)} claims appraised; compose {deployment.compose_hash[:16]}…"
+    return (
+        f"{len(verdict.claims)} claims appraised; tier {verdict.tier}; "
+        f"compose {deployment.compose_hash[:16]}…"
+    )
 
 
 def binding_of(case: Case) -> Binding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
+from sealtrain.base.tiers import or_stronger, reaches
 from sealtrain.errors import (
     ClaimContradicted,
     DataInvalid,
@@ -47,6 +48,13 @@ def recipe_is_measured(case: Case) -> str:
             check="platform",
             got=case.predicate.deployment.platform,
             expected=" or ".join(lock.recipe.hardware.platforms),
+        )
+    if not reaches(case.predicate.deployment.tier, lock.recipe.hardware.tier):
+        raise ClaimContradicted(
+            "the machine it ran on proves less than the recipe asks for",
+            check="tier",
+            got=case.predicate.deployment.tier,
+            expected=or_stronger(lock.recipe.hardware.tier),
         )
     # Known from here on, so that later checks report on it even where the quote does not hold.
     case.lock = lock
