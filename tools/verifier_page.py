@@ -19,8 +19,10 @@ import sys
 from pathlib import Path
 
 from locked_schema import locked_schema
+from sealtrain.attest.open_values import OPEN_RTMR0
 from sealtrain.base.tiers import TIER_OF_KIND, TIERS, WORDS
 from sealtrain.base.visible import fault_pattern
+from sealtrain.manifest.limits import OPEN
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "verify"
@@ -32,6 +34,7 @@ CHARACTERS = FOLDER / "characters.js"
 CONSOLE_CHARACTERS = ROOT / "src/sealtrain/web/static/characters.js"
 CODES = FOLDER / "codes.js"
 TIERS_MODULE = FOLDER / "tiers.js"
+OPEN_MODULE = FOLDER / "openwords.js"
 PUBLISHED = ROOT / "spec/schema/recipe.schema.json"
 PUBLISHED_CODES = ROOT / "spec/schema/error-codes.json"
 ENTRY, EMBEDDED = "page.js", "embedded.js"
@@ -138,6 +141,16 @@ def tiers_module() -> str:
     )
 
 
+def open_module() -> str:
+    """The module that holds what each field that is left open accepts, in words."""
+    return (
+        "// What a trust file or policy accepts that leaves a field open: written by\n"
+        "// tools/verifier_page.py from attest/open_values.py and manifest/limits.py.\n"
+        f"\nexport const OPEN_WORDS = {json.dumps(OPEN, indent=2)};\n"
+        f"export const OPEN_RTMR0 = {json.dumps(OPEN_RTMR0)};\n"
+    )
+
+
 def _characters(export: str) -> str:
     pattern = fault_pattern(lambda code: f"\\u{{{code:x}}}")
     return (
@@ -171,6 +184,7 @@ def main() -> int:
         (SCHEMA, schema_module),
         (CODES, codes_module),
         (TIERS_MODULE, tiers_module),
+        (OPEN_MODULE, open_module),
         (CHARACTERS, characters_module),
         (CONSOLE_CHARACTERS, characters_script),
         (PAGE, page),

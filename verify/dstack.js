@@ -131,6 +131,6 @@ export function appraiseMeasured(measured, rules) {
   const provider = measured.provider.id || measured.provider.name;
   const known = rules.key_provider === "any" || rules.key_provider === provider;
   demand(known, "key-provider-mismatch", "another key provider");
-  const image = rules.os_image_hash === "any" || rules.os_image_hash.includes(measured.image);
+  const image = ["any", "measured"].includes(rules.os_image_hash) || rules.os_image_hash.includes(measured.image);
   demand(image, "measurement-mismatch", "another OS image");
 }

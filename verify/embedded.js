@@ -28,11 +28,13 @@ function rowOf({ name, title, outcome, code, detail }) {
   return row;
 }
 
-function textOf({ verdict, check, code, manifest }) {
+function textOf({ verdict, check, code, manifest, open }) {
   if (verdict === "refused") return `✗ Refused by this page: ${code} (${check})`;
   if (verdict !== "verified") return `? Could not check: ${check}. This is not a pass.`;
   const simulated = manifest.predicate.simulated ? " SIMULATED — NOT ATTESTED." : "";
-  return `✓ Verified again by this page.${simulated} The output files were not looked at.`;
+  const left = open.map(({ field }) => field).join(", ");
+  const openly = left && ` Left open by the trust file: ${left}.`;
+  return `✓ Verified again by this page.${simulated} The output files were not looked at.${openly}`;
 }
 
 async function run() {

@@ -20,7 +20,7 @@ const MAX_DOCUMENT = 16384;
 
 const any = literal("any");
 const register = (value) => shape.hex96(value) && !/^0+$/.test(value);
-const anyOf = (item, max) => shape.either(any, shape.list(item, { min: 1, max }));
+const anyOf = (item, max) => shape.either(any, shape.list(item, { max }));
 
 /** Evidence of a Nitro enclave. */
 export const FORM = record({

@@ -66,7 +66,7 @@ const RULES_FORM = record({
   mode: list(literal("single", "mpt", "protected_pcie"), { min: 1, max: 3 }),
   cc: literal("on"),
   devtools: literal("off"),
-  devices: either(any, list(match(/^[0-9a-f]{8,64}$/), { min: 1, max: 4096 })),
+  devices: either(any, list(match(/^[0-9a-f]{8,64}$/), { max: 4096 })),
   driver_versions: either(any, record({ minimum: DRIVER, denied: list(DRIVER, { max: 256 }) })),
   vbios_versions: either(
     any,
@@ -76,13 +76,13 @@ const RULES_FORM = record({
         minimum: VBIOS,
         denied: list(VBIOS, { max: 256 }),
       }),
-      { min: 1, max: 3 },
+      { max: 3 },
     ),
   ),
   reference_values: either(literal("any", "require"), (value) => PINS(value) && Object.keys(value).length > 0),
   revocation: literal("any", "require"),
   max_ocsp_age_s: integer(1, 2 ** 31),
-  nras: literal("any", "require"),
+  nras: literal("local", "require"),
 });
 
 /** A policy's rules for accelerators, of a simulator or of hardware. */
@@ -127,7 +127,7 @@ export async function verify({ devices: shown, claims }, { rules, nonce, now, co
     devices.push(device);
   }
   together(devices, claims, rules);
-  demand(rules.nras === "any", "remote-verdict-refused", "the policy asks for NVIDIA's verdict; there is none");
+  demand(rules.nras === "local", "remote-verdict-refused", "the policy asks for NVIDIA's verdict; there is none");
 }
 
 function protection({ environment, cc_feature, dev_tools, multi_gpu_mode }) {

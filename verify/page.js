@@ -29,12 +29,18 @@ function rowOf({ name, title, outcome, detail, code }) {
   return row;
 }
 
-function listLimits(manifest) {
+function listLimits({ manifest, open }) {
   const items = (manifest?.predicate.limits ?? []).map(({ id, text }) => {
     const item = document.createElement("li");
     item.textContent = escapeHidden(`${id}: ${text}`);
     return item;
   });
+  for (const { field, words } of open) {
+    const item = document.createElement("li");
+    item.dataset.open = field;
+    item.textContent = `Your trust file accepts any ${words}.`;
+    items.push(item);
+  }
   if (given.artefacts === null) {
     const item = document.createElement("li");
     item.textContent = "The output files were not looked at; only their names and digests are known.";
@@ -64,7 +70,7 @@ async function run() {
     return;
   }
   body.replaceChildren(...report.checks.map(rowOf));
-  listLimits(report.manifest);
+  listLimits(report);
   document.body.dataset.simulated = String(Boolean(report.manifest?.predicate.simulated));
   show("verdict", verdictText(report));
   document.body.dataset.milliseconds = String(Math.round(performance.now() - began));

@@ -59,14 +59,14 @@ const RULES_FIELDS = {
   measurements: either(any, list(shape.hex96, { max: 1024 })),
   minimum_tcb: shape.anyObject,
   mitigations: either(any, shape.anyObject),
-  extended_tcb: either(any, list(shape.hex64, { min: 1, max: 256 })),
+  extended_tcb: either(any, list(shape.hex64, { max: 256 })),
   platform_flags: either(any, list(literal(...Object.keys(FLAGS)), { min: 1, max: 7 })),
-  chip_ids: either(any, list(filled(shape.match(/^[0-9a-f]{128}$/)), { min: 1, max: 4096 })),
+  chip_ids: either(any, list(filled(shape.match(/^[0-9a-f]{128}$/)), { max: 4096 })),
   vmpl: either(any, shape.integer(0, 3)),
   debug: literal("refuse"),
   migration: literal("refuse"),
   smt: literal("any", "refuse"),
-  id_keys: either(any, list(filled(shape.hex96), { min: 1, max: 1024 })),
+  id_keys: either(any, list(filled(shape.hex96), { max: 1024 })),
   revocation: literal("any", "require"),
 };
 const RULES_FORM = record({ tee: literal("snp"), ...RULES_FIELDS });
@@ -90,6 +90,7 @@ function consistent(value) {
     namesExactly(floors, products) &&
     products.every((product) => FLOOR[product](floors[product])) &&
     (mitigations === "any" ||
+      Object.keys(mitigations).length === 0 ||
       (namesExactly(mitigations, products) && Object.values(mitigations).every(shape.match(/^[0-9a-f]{16}$/))))
   );
 }
@@ -361,9 +362,11 @@ export function appraise({ report, product }, rules) {
   level(within(tcb.reported, floor) && within(tcb.launch, floor), "TCB is below the floor");
   level(within(tcb.committed, tcb.reported), "the reported TCB is not committed");
   if (rules.mitigations !== "any") {
-    const needed = BigInt(`0x${rules.mitigations[product]}`);
+    const asked = rules.mitigations[product];
+    level(asked !== undefined && report.mitigations, "mitigations are not named, or not reported");
+    const needed = BigInt(`0x${asked}`);
     const bits = (bytes) => BigInt(`0x${hex(bytes.slice().reverse())}`);
-    const set = (report.mitigations ?? [new Uint8Array(8)]).every((bytes) => (bits(bytes) & needed) === needed);
+    const set = report.mitigations.every((bytes) => (bits(bytes) & needed) === needed);
     level(set, "a mitigation is missing");
   }
   if (rules.extended_tcb !== "any") {

@@ -49,11 +49,13 @@ const valued = ({ rtmr0 }) => rtmr0 !== "log"; // a tdx guest shows no event log
 const AGENT = {
   ...QUOTE,
   key_provider: either(any, shape.match(/^(?:[0-9a-f]{2}){16,1024}$/)),
-  os_image_hash: either(any, list(shape.hex64, { min: 1, max: 256 })),
+  os_image_hash: either(literal("any", "measured"), list(shape.hex64, { min: 1, max: 256 })),
 };
 const DSTACK = record({ tee: literal("dstack"), ...AGENT });
 const GOOGLE = record({ tee: literal("dstack-gcp-tdx"), ...AGENT, ...GOOGLE_RULES });
-const provided = (value) => value.os_image_hash === "any" || value.key_provider !== "any";
+function namesImage({ os_image_hash: image, key_provider: provider, measurements }) {
+  return image === "measured" ? measurements !== "any" : image === "any" || provider !== "any";
+}
 /** Each kind of evidence: the platform that shows it, and whose root vouches for it. */
 const TEES = {
   dstack: { platform: "dstack", vendor: "intel" },
@@ -66,8 +68,8 @@ const TEES = {
 };
 const each = (field) => [...new Set(Object.values(TEES).map((one) => one[field]))];
 const CPU = {
-  dstack: (value) => DSTACK(value) && provided(value),
-  "dstack-gcp-tdx": (value) => GOOGLE(value) && provided(value),
+  dstack: (value) => DSTACK(value) && namesImage(value),
+  "dstack-gcp-tdx": (value) => GOOGLE(value) && namesImage(value),
   "dstack-aws-nitro-tpm": NITRO_TPM_RULES,
   tdx: (value) => TDX(value) && (value.measurements === "any" || value.measurements.every(valued)),
   nitro: NITRO,

@@ -162,7 +162,7 @@ class SimulatedGpus:
             "reference_values": "require",
             "revocation": "any",
             "max_ocsp_age_s": 86400,
-            "nras": "any",
+            "nras": "local",
         }
         return load_model(NvidiaPolicy, {**fields, **changes}, TrustInvalid, "GPU policy")
 

@@ -15,16 +15,18 @@ from machines_world import BARE, MACHINES, MachinePark
 from manifest_world import FINISHED, NOW, World, limits_of, make_world
 from policies import intel
 from second_evidence import EvidenceQuestion, own_code, second_codes
-from second_verifier import Question, compare, node
+from second_verifier import Question, compare, node, second_answers
 from world import RECIPE
 
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.guest import open_guest
+from sealtrain.attest.open_values import open_values
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.tiers import TIER_OF_KIND, TIERS
 from sealtrain.errors import ClaimContradicted, RecipeInvalid, TrustInvalid
 from sealtrain.manifest import form
+from sealtrain.manifest.limits import left_open
 from sealtrain.manifest.predicate import PREDICATE_TYPE, Predicate
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.signing import dsse, statement
@@ -137,6 +139,36 @@ def test_evidence_of_a_weaker_kind_is_not_taken_as_a_stronger_kind(park: Machine
     codes = [own_code(question) for question in asked]
     assert "accepted" not in codes
     assert second_codes(asked) == codes
+
+
+# --- Open values --------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("C433")
+def test_both_verifiers_name_the_same_open_values(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    appraisal = world.trust_document()["appraisal"]
+    image = dict.fromkeys(("mrtd", "rtmr1", "rtmr2"), "ab" * 48)
+    strict = {"platform_ids": ["cd" * 16], "max_collateral_age_s": 60, "key_provider": "30" * 16}
+    logged = {"measurements": [{**image, "rtmr0": "log"}], "os_image_hash": "measured"}
+    trusts = [
+        world.trust(),
+        world.trust(compose_hash="any", app_id="any"),
+        world.trust(appraisal={**appraisal, "gpu": "any"}),
+        world.trust(appraisal={**appraisal, "cpu": {**appraisal["cpu"], **strict, **logged}}),
+    ]
+    manifest = world.manifest()
+    asked = [
+        Question(label="open", manifest=manifest, trust=trust, artefacts=None, now=NOW)
+        for trust in trusts
+    ]
+    for trust, answer in zip(trusts, second_answers(asked), strict=True):
+        ours = left_open(trust, artefacts_checked=True)
+        named = [f"Your trust file accepts any {one['words']}." for one in answer["open"]]
+        assert tuple(named) == ours
+        fields = [value.field for value in open_values(trust.appraisal)]
+        pins = [name for name in ("compose_hash", "app_id") if getattr(trust, name) == "any"]
+        assert [one["field"] for one in answer["open"]] == pins + fields
 
 
 # --- Manifests ----------------------------------------------------------------------------------

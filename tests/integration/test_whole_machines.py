@@ -52,8 +52,10 @@ def h200(simulated: dict[str, Any]) -> dict[str, Any]:
     """The preset, with an owner's choice of roots, images and key provider filled in."""
     policy = json.loads(json.dumps(PRESETS["dstack-h200"]))
     policy |= {"platform": "simulator", "root": simulated["root"]}
-    policy["cpu"] |= {"measurements": "any", "key_provider": "any"}
+    open_values = ("measurements", "key_provider", "os_image_hash", "platform_ids")
+    policy["cpu"] |= dict.fromkeys(open_values, "any")
     policy["gpu"] |= {name: simulated["gpu"][name] for name in ("root", "rim_root")}
+    policy["gpu"] |= dict.fromkeys(("devices", "vbios_versions"), "any")
     return dict(policy)
 
 

@@ -117,7 +117,20 @@ def tdx_rules(**changed: Any) -> dict[str, Any]:
 def nitro_rules(**changed: Any) -> dict[str, Any]:
     """A policy for any enclave."""
     preset = PRESETS["nitro"]
-    return {**preset, "cpu": {**preset["cpu"], "images": "any", "max_age_s": 600, **changed}}
+    left_open = dict.fromkeys(("images", "signers", "parents", "iam_roles"), "any")
+    return {**preset, "cpu": {**preset["cpu"], **left_open, "max_age_s": 600, **changed}}
+
+
+_OPEN_SNP = (
+    "measurements",
+    "mitigations",
+    "extended_tcb",
+    "platform_flags",
+    "chip_ids",
+    "smt",
+    "id_keys",
+    "revocation",
+)
 
 
 def snp_rules(product: str, floor: tuple[int, int, int, int], **changed: Any) -> dict[str, Any]:
@@ -128,7 +141,7 @@ def snp_rules(product: str, floor: tuple[int, int, int, int], **changed: Any) ->
         **preset["cpu"],
         "products": [product],
         "minimum_tcb": {product: {**dict(zip(names, floor, strict=True)), "fmc": None}},
-        "measurements": "any",
+        **dict.fromkeys(_OPEN_SNP, "any"),
         **changed,
     }
     return {**preset, "cpu": cpu}
@@ -140,6 +153,8 @@ def gpu_rules(**changed: Any) -> dict[str, Any]:
     gpu = {
         **preset["gpu"],
         "switch_count": "any",
+        "devices": "any",
+        "vbios_versions": "any",
         "driver_versions": "any",
         "reference_values": "any",
         "revocation": "any",

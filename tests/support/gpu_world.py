@@ -124,7 +124,7 @@ def hardware_policy_fields(**changes: Any) -> dict[str, Any]:
         "reference_values": "any",
         "revocation": "any",
         "max_ocsp_age_s": 86400,
-        "nras": "any",
+        "nras": "local",
     }
     return {**fields, **changes}
 

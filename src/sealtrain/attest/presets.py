@@ -11,8 +11,10 @@ from typing import Any, Final
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.registry import TEES, tee_of
+from sealtrain.attest.tee import NONE, SHOWN
 from sealtrain.base.encoding import to_base64
-from sealtrain.base.tiers import TIERS, WORDS, tier_of
+from sealtrain.base.platforms import either
+from sealtrain.base.tiers import TIERS, tier_of
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.errors import UsageError
 
@@ -70,9 +72,7 @@ def insecure_simulator_policy(
 
 _COMMENTS: Final[dict[str, str]] = {
     "platform": "Evidence of this platform and no other.",
-    "tier": "Lowest that is taken, of "
-    + "; ".join(f"{name}: {WORDS[name]}" for name in TIERS)
-    + ".",
+    "tier": f"Lowest that is taken: {either(TIERS)} (spec/evidence.md, 6.1).",
     "root": f"Whose hardware is trusted: {', '.join(dict.fromkeys(tee.vendor for tee in TEES))}.",
     "cpu": "What the processor's statement must show.",
     "gpu": "What accelerators must show; none refuses guests that show any, any does not look.",
@@ -84,17 +84,18 @@ _COMMENTS: Final[dict[str, str]] = {
     "gpu.mode": "single, mpt (GPUs encrypt what they say), protected_pcie (a whole machine).",
     "gpu.cc": "There is no other value: confidential computing is on.",
     "gpu.devtools": "There is no other value: in developer mode the host reads the GPU's memory.",
-    "gpu.devices": "Devices by ueid, switches included; any accepts every device.",
+    "gpu.devices": f"Devices by ueid, switches included, {SHOWN}. {NONE}",
     "gpu.driver_versions": "Oldest driver, and drivers that are known to be bad.",
-    "gpu.vbios_versions": "A floor for each architecture, or any.",
+    "gpu.vbios_versions": f"A floor for each architecture; the version is {SHOWN}. {NONE}",
     "gpu.reference_values": "require NVIDIA's signed files, or pin their SHA-256 by name.",
     "gpu.revocation": "require a fresh answer for each certificate.",
     "gpu.max_ocsp_age_s": "How old such an answer may be, in seconds.",
-    "gpu.nras": "require NVIDIA's own verdict as well, or any.",
+    "gpu.nras": "local verifies here alone; require asks for NVIDIA's own verdict as well.",
 }
 _HEAD: Final = """\
-# Appraisal policy, from the preset {name}. Every field is written; any says that a value does not
-# matter. As it stands it {stands}.
+# Appraisal policy, from the preset {name}. Every field is written.
+# As it stands it {stands}.
+# An author who leaves a value open writes any in its place; every page and report will name it.
 """
 
 
@@ -115,9 +116,7 @@ def preset_yaml(name: str) -> str:
     policy = PRESETS[name]
     told = tee_of(policy["cpu"]["tee"]).comments
     comments = _COMMENTS | {f"cpu.{line}": comment for line, comment in told.items()}
-    stands = (
-        "accepts nobody" if name == "deny-all" else "accepts no guest until its lists are filled"
-    )
+    stands = "accepts nobody" if name == "deny-all" else "accepts no guest until lists are filled"
     return _HEAD.format(name=name, stands=stands) + "\n".join(_lines(policy, "", comments)) + "\n"
 
 

@@ -23,14 +23,16 @@ if TYPE_CHECKING:
     from sealtrain.attest.forms import Exhibit, Statement
     from sealtrain.attest.part import Part, Situation
 
-__all__ = ["FILL", "Device", "Shown", "Signed", "Tee", "VerifiedGuest", "Verifier"]
+__all__ = ["NONE", "SHOWN", "Device", "Shown", "Signed", "Tee", "VerifiedGuest", "Verifier"]
 
 E = TypeVar("E", bound=GuestEvidence)
 P = TypeVar("P", bound=GuestPolicy)
 S = TypeVar("S", bound="Signed")
 
-FILL = "FILL IN: "
-"""Begins comments on lines that accept nothing until they are filled in."""
+NONE = "Empty accepts none."
+"""Ends comments on lists that accept nothing until their author fills them."""
+SHOWN = "as sealtrain attest explain shows it"
+"""In comments on values that a machine's own evidence shows."""
 
 Shown = dict[str, JsonValue]
 """The TEE's own form of evidence without the deployment document."""

@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from sealtrain.attest.open_values import open_values
 from sealtrain.attest.policy import AppraisalPolicy, load_policy
 from sealtrain.base.clock import system_clock
+from sealtrain.base.tiers import WORDS, or_stronger
 from sealtrain.cli.approvals import ConsortiumFile, IdentityFile, confirm
 from sealtrain.cli.brokers import BrokerFiles, at_each, exit_for
 from sealtrain.cli.durations import Duration
@@ -157,6 +159,8 @@ def _asked(appraisal: AppraisalPolicy | None, lease_seconds: int | None) -> str:
     if appraisal is not None:
         gpu = appraisal.gpu if isinstance(appraisal.gpu, str) else "attested"
         parts.append(f"platform {appraisal.platform} ({appraisal.cpu.tee}), accelerators {gpu}")
+        parts.append(f"tier {or_stronger(appraisal.tier)}: {WORDS[appraisal.tier]}")
+        parts += [f"LEFT OPEN {field}: any {words}" for field, words in open_values(appraisal)]
     if lease_seconds is not None:
         parts.append(f"leases of at most {lease_seconds} s")
     return "; ".join(parts) or "nothing of your own"

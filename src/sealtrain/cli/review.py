@@ -16,9 +16,11 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.visible import cells, escape_hidden, fold
 from sealtrain.cli.output import say, table
 from sealtrain.client.reviewing import (
+    accepted_tier,
     approval_lines,
     facts,
     is_empty,
+    left_open,
     machines,
     outlasted,
     shortened,
@@ -92,7 +94,12 @@ def review(  # noqa: PLR0913  # what is shown, and how
             tell(f"  {hidden} settings in all, each with its value: --detail")
     else:
         use = uses(lock.recipe, registered)
-        for line in _laid_out([*use, ("runs on", machines(lock, verified))], width):
+        where = [
+            ("runs on", machines(lock, verified)),
+            ("you accept", accepted_tier(lock)),
+            *left_open(lock),
+        ]
+        for line in _laid_out([*use, *where], width):
             tell(line)
         for line in change_lines(changes) or ["no difference"]:
             tell(f"  {line}")

@@ -10,7 +10,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from sealtrain.attest.open_values import open_values
 from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.tiers import TIERS, WORDS
 from sealtrain.client.standing import counted_apart, words_of_chain
 from sealtrain.consortium.series import block_of, members_read
 from sealtrain.recipe.backends import processes_of
@@ -23,9 +25,11 @@ if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
 
 __all__ = [
+    "accepted_tier",
     "approval_lines",
     "facts",
     "is_empty",
+    "left_open",
     "machines",
     "outlasted",
     "shortened",
@@ -86,6 +90,8 @@ def facts(
     if recipe.validation is not None:
         yield "rules", "every record is held against the recipe's rules first: sealtrain validate"
     yield "runs on", machines(lock, verified)
+    yield "you accept", accepted_tier(lock)
+    yield from left_open(lock)
     count = len(lock.environment.packages)
     yield (
         "code",
@@ -218,6 +224,25 @@ def machines(lock: Lock, verified: Sequence[SignedImageVerification]) -> str:
     script = hardware.launch_script
     first = f"; A SCRIPT OF THE PLATFORM RUNS AS ROOT FIRST, SHA-256 {script}" if script else ""
     return f"{named}{simulated}{gpu}{keys}{unpinned}{first}{image}"
+
+
+def accepted_tier(lock: Lock) -> str:
+    """What a machine must prove at least, and by whose word, in plain words."""
+    lowest = lock.recipe.hardware.tier
+    if lock.recipe.hardware.platforms == ("simulator",):
+        return f"no machine: the simulator plays tier {lowest} and proves nothing"
+    weaker = "" if lowest == TIERS[0] else ", or a stronger machine"
+    return f"tier {lowest}: {WORDS[lowest]}{weaker}"
+
+
+def left_open(lock: Lock) -> Iterator[tuple[str, str]]:
+    """What the recipe leaves open of machines, and what the policy among its parties does."""
+    hardware = lock.recipe.hardware
+    if hardware.key_provider != "none" and hardware.key_provider_id is None:
+        yield "LEFT OPEN", f"key_provider_id: any {hardware.key_provider} may give the guest keys"
+    if lock.appraisal is not None:
+        for field, words in open_values(lock.appraisal):
+            yield "LEFT OPEN", f"{field} between the parties: any {words}"
 
 
 def _verified_by(verified: Sequence[SignedImageVerification]) -> str:

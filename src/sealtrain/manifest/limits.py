@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from sealtrain.attest.open_values import OPEN as OPEN_OF_POLICIES
+from sealtrain.attest.open_values import open_values
 from sealtrain.base.tiers import Tier
 from sealtrain.manifest.predicate import Limit
 from sealtrain.recipe.kinds import settings_of
@@ -190,33 +192,9 @@ _BEGINNINGS: Final = frozenset({"run.started", "run.restarted", "run.resumed"})
 _RULES_OF_TCP: Final = 4
 
 OPEN: Final = {
-    "advisories": "open security advisory of the processor",
-    "measurements": "guest image: firmware, kernel and command line are not compared",
-    "key_provider": "key provider for the guest's own keys",
-    "os_image_hash": "operating system image",
-    "platform_ids": "machine, wherever it stands and whoever can open it",
     "compose_hash": "deployment document that embeds the recipe",
     "app_id": "app id",
-    "max_collateral_age_s": "age of the vendor's collateral",
-    "chip_ids": "machine: no chip is named",
-    "extended_tcb": "version of what the extended TCB counts",
-    "mitigations": "state of the processor's mitigations",
-    "platform_flags": "setting of the platform's memory and threads",
-    "vmpl": "privilege level of whatever asked for the report",
-    "smt": "use of simultaneous threads",
-    "id_keys": "key that authorised the launch, or none",
-    "revocation": "certificate without looking whether the vendor revoked it",
-    "images": "enclave image: it is not compared",
-    "signers": "signer of the enclave image, or none",
-    "parents": "parent instance",
-    "iam_roles": "role of the parent instance",
-    "gpu": "accelerators, attested or not",
-    "switch_count": "number of switches",
-    "devices": "accelerator of the model: none is named",
-    "driver_versions": "version of the accelerator's driver",
-    "vbios_versions": "version of the accelerator's firmware",
-    "reference_values": "accelerator without the vendor's reference values",
-    "nras": "accelerator without the word of the vendor's service",
+    **OPEN_OF_POLICIES,
 }
 """After *accepts any*, by the field of a trust file or policy that may be ``any``."""
 
@@ -328,28 +306,12 @@ def _is_kernels(fields: Mapping[str, Any]) -> bool:
     return rules and everywhere and fields.get("seccomp") is True
 
 
-def _measurements_of(cpu: Mapping[str, Any]) -> Sequence[Any]:
-    found = cpu.get("measurements")
-    return found if isinstance(found, list | tuple) else ()
-
-
 def left_open(trust: Trust, *, artefacts_checked: bool) -> tuple[str, ...]:
     """The checks that this auditor left out, a sentence each."""
-    appraisal = trust.appraisal.to_dict()
-    cpu, gpu = appraisal["cpu"], appraisal["gpu"]
-    # Processors and accelerators have fields of one name.
-    written = [("compose_hash", trust.compose_hash), ("app_id", trust.app_id), *cpu.items()]
-    written += gpu.items() if isinstance(gpu, dict) else [("gpu", gpu)]
-    sentences = [
-        f"Your trust file accepts any {OPEN.get(name, name.replace('_', ' '))}."
-        for name, value in written
-        if value == "any"
-    ]
-    if any(isinstance(one, dict) and one.get("rtmr0") == "log" for one in _measurements_of(cpu)):
-        sentences.append(
-            "Your trust file takes tables of the host's machine (RTMR0) as the guest's log has "
-            "them."
-        )
+    pins = (("compose_hash", trust.compose_hash), ("app_id", trust.app_id))
+    words = [OPEN[name] for name, value in pins if value == "any"]
+    words += [value.words for value in open_values(trust.appraisal)]
+    sentences = [f"Your trust file accepts any {text}." for text in words]
     if trust.brokers.datasets == "theirs":
         sentences.append(
             "Your trust file asks only about datasets that its own brokers released; other keys "

@@ -231,7 +231,10 @@ def _image_fits(info: BootInfo, policy: DstackPolicy) -> None:
                 expected=f"one of {len(systems)} reference values",
                 hint="recompute reference values for this image, CPU count and memory",
             )
-    if policy.os_image_hash != "any" and info.os_image_hash not in policy.os_image_hash:
+    if (
+        policy.os_image_hash not in ("any", "measured")
+        and info.os_image_hash not in policy.os_image_hash
+    ):
         raise MeasurementMismatch(
             "guest runs another OS image",
             check="OS image",

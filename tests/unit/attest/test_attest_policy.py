@@ -10,6 +10,7 @@ import yaml
 from carrying import carries
 from policies import intel
 
+from sealtrain.attest.open_values import open_values
 from sealtrain.attest.policy import AppraisalPolicy, load_policy, policy_from_dict
 from sealtrain.attest.presets import PRESETS, insecure_simulator_policy, preset
 from sealtrain.base.encoding import to_base64
@@ -98,6 +99,29 @@ def test_a_preset_for_hardware_accepts_no_image_until_some_are_listed(name: str)
     rules = preset(name).to_dict()["cpu"]
     listed = {"nitro": "images", "dstack-aws-nitro-tpm": "boots"}.get(rules["tee"], "measurements")
     assert rules[listed] == []
+
+
+@pytest.mark.claim("C433")
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_a_preset_for_hardware_leaves_no_value_open(name: str) -> None:
+    assert list(open_values(preset(name))) == []
+
+
+@pytest.mark.claim("C433")
+def test_each_open_value_of_a_policy_is_named() -> None:
+    opened = {**INTEL["cpu"], "platform_ids": "any", "os_image_hash": "any"}
+    opened["measurements"] = [{**INTEL["cpu"]["measurements"][0], "rtmr0": "log"}]
+    policy = policy_from_dict({**INTEL, "cpu": opened, "gpu": "any"})
+    fields = {value.field for value in open_values(policy)}
+    expected = {"cpu.platform_ids", "cpu.os_image_hash", "cpu.measurements.rtmr0", "gpu"}
+    assert fields == expected
+
+
+def test_an_image_that_the_registers_name_needs_registers() -> None:
+    measured = {**INTEL["cpu"], "os_image_hash": "measured", "key_provider": "any"}
+    assert list(open_values(policy_from_dict({**INTEL, "cpu": measured})))
+    with pytest.raises(TrustInvalid):
+        policy_from_dict({**INTEL, "cpu": {**measured, "measurements": "any"}})
 
 
 def test_an_unknown_field_is_refused_with_the_nearest_name() -> None:

@@ -268,6 +268,8 @@ def test_the_collector_trims_and_respells(shared: Path) -> None:
             },
             TcbStatusRefused,
         ),
+        ({"vbios_versions": []}, TcbStatusRefused),
+        ({"devices": []}, PlatformMismatch),
     ],
 )
 @pytest.mark.negative(51)
@@ -322,7 +324,6 @@ def test_versions_compare_as_numbers() -> None:
         {"devtools": "on"},
         {"devtools": "any"},
         {"architectures": "any"},
-        {"devices": []},
         {"devices": ["455472BB690155ACCC29"]},
         {"driver_versions": {"minimum": "latest", "denied": []}},
         {"driver_versions": {"minimum": "590.12"}},

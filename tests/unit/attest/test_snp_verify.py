@@ -37,8 +37,11 @@ from sealtrain.errors import (
     CertificateRevoked,
     DataInvalid,
     DebugGuest,
+    EvidenceRefused,
+    MeasurementMismatch,
     PlatformMismatch,
     RevocationUnknown,
+    TcbStatusRefused,
     TrustInvalid,
 )
 from sealtrain_simulator.snp import SNP_EXTENDED_TCB, SNP_MITIGATIONS, SimulatedSnp
@@ -159,6 +162,27 @@ def test_a_real_genoa_guest_meets_a_fitting_policy(shared: Path) -> None:
         "oemid": "3704",
         "ueid": report.chip_id,
     }
+
+
+@pytest.mark.claim("C433")
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"measurements": []}, MeasurementMismatch),
+        ({"mitigations": {}}, TcbStatusRefused),
+        ({"extended_tcb": []}, TcbStatusRefused),
+        ({"chip_ids": []}, PlatformMismatch),
+        ({"id_keys": []}, MeasurementMismatch),
+    ],
+    ids=str,
+)
+def test_a_list_that_its_author_has_not_filled_accepts_no_machine(
+    shared: Path, changes: dict[str, Any], error: type[EvidenceRefused]
+) -> None:
+    found = checked(shared, "genoa_azure_v3", "genoa")
+    require_checks(checks_of(found, policy(measurements="any"), NOW))
+    with pytest.raises(error):
+        require_checks(checks_of(found, policy(**{"measurements": "any"} | changes), NOW))
 
 
 @pytest.mark.negative(40)
@@ -352,11 +376,9 @@ def test_revocation_needs_a_current_list_of_the_root() -> None:
         ({"chip_ids": ["00" * 63]}, "chip_ids"),
         ({"id_keys": ["00" * 48]}, "id_keys"),
         ({"vmpl": 4}, "vmpl"),
-        ({"mitigations": {}}, "mitigations"),
         ({"mitigations": {"Turin": "00" * 8}}, "mitigations"),
         ({"mitigations": {"Genoa": "3"}}, "mitigations"),
         ({"mitigations": "require"}, "mitigations"),
-        ({"extended_tcb": []}, "extended_tcb"),
         ({"extended_tcb": ["00" * 31]}, "extended_tcb"),
         ({"platform_flags": []}, "platform_flags"),
         ({"platform_flags": ["ecc", "ecc"]}, "platform_flags"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from sealtrain.attest.claims import Check, among, equal
+from sealtrain.attest.claims import Check, Claim, among, equal
 from sealtrain.attest.dstack.policy import AgentPolicy
 from sealtrain.attest.dstack.verify import LOG, MeasuredGuest, MeasuredQuote
 from sealtrain.attest.tdx import appraise as tdx
@@ -32,15 +32,23 @@ def measured_checks(measured: MeasuredGuest, policy: AgentPolicy) -> tuple[Check
             error=KeyProviderMismatch,
             message="guest got its keys from another key provider",
         ),
-        partial(
-            among,
-            "OS image",
-            measured.os_image_hash or "not measured",
-            policy.os_image_hash,
-            source=LOG,
-            error=MeasurementMismatch,
-            message="guest runs another OS image",
-        ),
+        partial(_os_image, measured, policy),
+    )
+
+
+def _os_image(measured: MeasuredGuest, policy: AgentPolicy) -> Claim:
+    """The image by the key provider's word, unless the registers name it."""
+    got = measured.os_image_hash or "not measured"
+    if policy.os_image_hash == "measured":
+        named = "named by its registers"
+        return Claim(name="OS image", got=got, expected=named, source=LOG, outcome="allowed")
+    return among(
+        "OS image",
+        got,
+        policy.os_image_hash,
+        source=LOG,
+        error=MeasurementMismatch,
+        message="guest runs another OS image",
     )
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints, model_validator
 from sealtrain.attest.nvidia.policy import board
 from sealtrain.attest.tdx import policy as tdx
 from sealtrain.attest.tdx.policy import QuotePolicy
-from sealtrain.attest.tee import FILL
+from sealtrain.attest.tee import NONE, SHOWN
 from sealtrain.base.models import Hex64
 
 __all__ = [
@@ -30,15 +30,20 @@ class AgentPolicy(QuotePolicy):
 
     key_provider: Literal["any"] | KeyProvider
     os_image_hash: (
-        Literal["any"] | Annotated[tuple[Hex64, ...], Field(min_length=1, max_length=256)]
+        Literal["any", "measured"]
+        | Annotated[tuple[Hex64, ...], Field(min_length=1, max_length=256)]
     )
+    """``measured``: the registers of ``measurements`` name the image."""
 
     @model_validator(mode="after")
     def _consistent(self) -> AgentPolicy:
-        if self.os_image_hash != "any" and self.key_provider == "any":
+        if self.os_image_hash == "measured":
+            if self.measurements == "any":
+                raise ValueError("os_image_hash: measured needs measurements that name images")
+        elif self.os_image_hash != "any" and self.key_provider == "any":
             raise ValueError(
                 "os_image_hash is measured as the key provider told it: pin key_provider too, or "
-                "pin measurements and write os_image_hash: any"
+                "pin measurements and write os_image_hash: measured"
             )
         return self
 
@@ -54,7 +59,7 @@ _RULES: Final[dict[str, Any]] = {
     "tee": "dstack",
     **tdx.QUOTE_RULES,
     "key_provider": _NO_PROVIDER,
-    "os_image_hash": "any",
+    "os_image_hash": "measured",
 }
 PRESETS: Final[dict[str, dict[str, Any]]] = {
     "deny-all": {
@@ -62,7 +67,7 @@ PRESETS: Final[dict[str, dict[str, Any]]] = {
         "platform": "dstack",
         "tier": "processor",
         "root": "intel",
-        "cpu": {**_RULES, "platform_ids": []},
+        "cpu": _RULES,
         "gpu": "none",
     },
     "dstack-h100": {
@@ -90,8 +95,8 @@ SIMULATED: Final[dict[str, Any]] = {
 }
 COMMENTS: Final = {
     **tdx.COMMENTS,
-    "key_provider": f"{FILL}id of the key service that may have given the guest its keys.",
-    "os_image_hash": "OS images as the key provider names them; any where images are measured.",
-    "measurements": f"{FILL}of each image what sealtrain image measure prints. Empty accepts none.",
+    "key_provider": f"Key service that may have given the guest its keys, {SHOWN}. Zeros are none.",
+    "os_image_hash": "measured: measurements name the image; or what the key provider tells of it.",
+    "measurements": f"Of each image what sealtrain image measure --firmware … prints. {NONE}",
 }
 LINES: Final = {**tdx.LINES, "key provider": "key_provider", "OS image": "os_image_hash"}

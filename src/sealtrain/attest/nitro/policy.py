@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, StringConstraints
 
 from sealtrain.attest.statement import GuestPolicy
-from sealtrain.attest.tee import FILL
+from sealtrain.attest.tee import NONE, SHOWN
 from sealtrain.base.models import StrictModel
 
 __all__ = ["COMMENTS", "LINES", "PRESETS", "SIMULATED", "NitroImage", "NitroPolicy"]
@@ -42,11 +42,11 @@ class NitroPolicy(GuestPolicy):
     tee: Literal["nitro"]
     images: Literal["any"] | Annotated[tuple[NitroImage, ...], Field(max_length=1024)]
     """Accepted images; an empty list accepts none (``measurement-mismatch``)."""
-    signers: Literal["any"] | Annotated[tuple[_Pcr, ...], Field(min_length=1, max_length=256)]
+    signers: Literal["any"] | Annotated[tuple[_Pcr, ...], Field(max_length=256)]
     """Accepted values of PCR8, the certificate that signed the image (``measurement-mismatch``)."""
-    parents: Literal["any"] | Annotated[tuple[_Instance, ...], Field(min_length=1, max_length=4096)]
+    parents: Literal["any"] | Annotated[tuple[_Instance, ...], Field(max_length=4096)]
     """Accepted parent instances, ``i-…`` (``platform-mismatch``)."""
-    iam_roles: Literal["any"] | Annotated[tuple[_Pcr, ...], Field(min_length=1, max_length=256)]
+    iam_roles: Literal["any"] | Annotated[tuple[_Pcr, ...], Field(max_length=256)]
     """Accepted values of PCR3, the parent's IAM role (``platform-mismatch``)."""
     max_age_s: Annotated[int, Field(ge=1, le=3 * 3600)]
     """How old a document may be; its leaf certificate lives three hours (``evidence-stale``)."""
@@ -63,21 +63,24 @@ PRESETS: Final[dict[str, dict[str, Any]]] = {
         "cpu": {
             "tee": "nitro",
             "images": [],
-            "signers": "any",
-            "parents": "any",
-            "iam_roles": "any",
+            "signers": [],
+            "parents": [],
+            "iam_roles": [],
             "max_age_s": 300,
             "debug": "refuse",
         },
         "gpu": "none",
     },
 }
-SIMULATED: Final[dict[str, Any]] = {**PRESETS["nitro"]["cpu"], "images": "any"}
+SIMULATED: Final[dict[str, Any]] = {
+    **PRESETS["nitro"]["cpu"],
+    **dict.fromkeys(("images", "signers", "parents", "iam_roles"), "any"),
+}
 COMMENTS: Final = {
-    "images": f"{FILL}pcr0, pcr1, pcr2 of each image, as nitro-cli build-enclave prints them.",
-    "signers": "PCR8 of who may sign images, or any.",
-    "parents": "EC2 instances, i-…, that may run the enclave, or any.",
-    "iam_roles": "PCR3 of the parent's IAM role, or any.",
+    "images": f"Of each image what sealtrain image measure --eif … prints. {NONE}",
+    "signers": f"PCR8 of certificates that may sign images, {SHOWN}. {NONE}",
+    "parents": f"EC2 instances, i-…, that may run the enclave. {NONE}",
+    "iam_roles": f"PCR3 of roles that a parent may have, {SHOWN}. {NONE}",
     "max_age_s": "How old a document may be, in seconds.",
     "debug": "There is no other value: in debug mode the host reads the guest's memory.",
 }

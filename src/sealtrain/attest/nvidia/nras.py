@@ -103,7 +103,7 @@ def check_remote_verdict(
     Raises:
         RemoteVerdictRefused: Missing, not authentic, about other devices, or negative.
     """
-    if policy.nras == "any":
+    if policy.nras == "local":
         return (unlooked("remote verdict", "not asked for", source="NRAS token"),)
     if collateral is None or collateral.nras is None:
         raise _refused("policy asks for NVIDIA's verdict; there is none")

@@ -71,7 +71,7 @@ class NvidiaPolicy(StrictModel):
             the files that may be used, by id.
         revocation: ``any``, or ``require`` a fresh answer for each certificate.
         max_ocsp_age_s: Oldest accepted such answer, in seconds.
-        nras: ``any``, or ``require`` the verdict of NVIDIA's service as well.
+        nras: ``local`` verification alone, or ``require`` the verdict of NVIDIA's service as well.
     """
 
     root: Literal["nvidia"] | SimulatorRoot
@@ -84,11 +84,9 @@ class NvidiaPolicy(StrictModel):
     mode: Annotated[tuple[GpuMode, ...], Field(min_length=1, max_length=3)]
     cc: Literal["on"]
     devtools: Literal["off"]
-    devices: Literal["any"] | Annotated[tuple[_Ueid, ...], Field(min_length=1, max_length=4096)]
+    devices: Literal["any"] | Annotated[tuple[_Ueid, ...], Field(max_length=4096)]
     driver_versions: Literal["any"] | DriverFloor
-    vbios_versions: (
-        Literal["any"] | Annotated[tuple[VbiosFloor, ...], Field(min_length=1, max_length=3)]
-    )
+    vbios_versions: Literal["any"] | Annotated[tuple[VbiosFloor, ...], Field(max_length=3)]
     reference_values: (
         Literal["any", "require"]
         | Annotated[
@@ -98,7 +96,7 @@ class NvidiaPolicy(StrictModel):
     )
     revocation: Literal["any", "require"]
     max_ocsp_age_s: Annotated[int, Field(ge=1, le=1 << 31)]
-    nras: Literal["any", "require"]
+    nras: Literal["local", "require"]
 
     @property
     def simulator_root(self) -> bytes | None:
@@ -170,11 +168,11 @@ def board(architectures: list[str], count: int, switches: int, mode: list[str]) 
         "mode": mode,
         "cc": "on",
         "devtools": "off",
-        "devices": "any",
+        "devices": [],
         "driver_versions": {"minimum": "570.0.0", "denied": []},
-        "vbios_versions": "any",
+        "vbios_versions": [],
         "reference_values": "require",
         "revocation": "require",
         "max_ocsp_age_s": _DAY,
-        "nras": "any",
+        "nras": "local",
     }

@@ -256,11 +256,10 @@ def _mitigations(platform: VerifiedReport, policy: SnpRules) -> Claim:
     shown = f"launch {got[0]}, current {got[1]}"
     if policy.mitigations == "any":
         return unlooked("mitigations", shown, source=REPORT)
-    # A product that the policy does not list is refused by the comparison of products.
-    asked = policy.mitigations.get(product_name(platform.product), "f" * 16)
-    wanted = int(asked, 16)
+    asked = policy.mitigations.get(product_name(platform.product))
+    wanted = None if asked is None else int(asked, 16)
     held_at = [
-        bits is not None and bits & wanted == wanted
+        wanted is not None and bits is not None and bits & wanted == wanted
         for bits in (report.launch_mitigations, report.current_mitigations)
     ]
     if not all(held_at):
@@ -268,7 +267,7 @@ def _mitigations(platform: VerifiedReport, policy: SnpRules) -> Claim:
             "platform lacks a mitigation that the policy asks for",
             check="mitigations",
             got=shown,
-            expected=f"at least {asked} in both: bit {_missing_bits(report, wanted)}",
+            expected=f"at least {asked or 'what no entry names'} in both: bit {_missing_bits(report, wanted)}",
             hint="the machine's operator updates firmware and microcode, then restart the guest"
             if report.current_mitigations is not None
             else f"reports of version {report.version} tell none: the operator updates the SEV "

@@ -13,7 +13,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from sealtrain.attest.snp.parse import PlatformFlag, Product, SigningKey, Tcb
 from sealtrain.attest.statement import GuestPolicy
-from sealtrain.attest.tee import FILL
+from sealtrain.attest.tee import NONE, SHOWN
 from sealtrain.base.models import Hex64, StrictModel
 
 __all__ = [
@@ -70,17 +70,17 @@ class SnpRules(GuestPolicy):
     """Launch digests of the images that may run."""
     minimum_tcb: dict[ProductName, TcbFloor]
     """For each of ``products``: lowest reported and launch TCB."""
-    mitigations: Literal["any"] | Annotated[dict[ProductName, _Bits64], Field(min_length=1)]
-    """Bits that must be set at launch and now, for each of ``products``; reports tell them from
-    version 5 on. AMD's bulletins say what a bit of a product means."""
-    extended_tcb: Literal["any"] | Annotated[tuple[Hex64, ...], Field(min_length=1, max_length=256)]
+    mitigations: Literal["any"] | Annotated[dict[ProductName, _Bits64], Field(max_length=3)]
+    """Bits that must be set at launch and now, for each of ``products``; an empty map accepts no
+    product. Reports tell them from version 5 on. AMD's bulletins say what each bit means."""
+    extended_tcb: Literal["any"] | Annotated[tuple[Hex64, ...], Field(max_length=256)]
     """Values of which current, launch and committed extended TCB must each be one; reports tell
     them from version 6 on."""
     platform_flags: (
         Literal["any"] | Annotated[tuple[PlatformFlag, ...], Field(min_length=1, max_length=7)]
     )
     """Flags that the platform must have."""
-    chip_ids: Literal["any"] | Annotated[tuple[_ChipId, ...], Field(min_length=1, max_length=4096)]
+    chip_ids: Literal["any"] | Annotated[tuple[_ChipId, ...], Field(max_length=4096)]
     """Machines that may be used."""
     vmpl: Literal["any"] | Annotated[int, Field(ge=0, le=3)]
     """Privilege level that asked for the report; 0 unless a service module runs below the guest."""
@@ -88,7 +88,7 @@ class SnpRules(GuestPolicy):
     migration: Literal["refuse"]
     smt: Literal["any", "refuse"]
     """``refuse``: the guest's own policy must forbid simultaneous threads."""
-    id_keys: Literal["any"] | Annotated[tuple[_Digest48, ...], Field(min_length=1, max_length=1024)]
+    id_keys: Literal["any"] | Annotated[tuple[_Digest48, ...], Field(max_length=1024)]
     """Digests of the ID or author keys, one of which authorised the launch."""
     revocation: Literal["any", "require"]
     """``require``: a current revocation list of AMD's must come along."""
@@ -113,7 +113,7 @@ class SnpRules(GuestPolicy):
                 raise ValueError(f"{name} names one twice")
         if set(self.minimum_tcb) != set(self.products):
             raise ValueError("minimum_tcb must name exactly the products that are allowed")
-        if self.mitigations != "any" and set(self.mitigations) != set(self.products):
+        if self.mitigations not in ("any", {}) and set(self.mitigations) != set(self.products):
             raise ValueError("mitigations must name exactly the products that are allowed")
         for product, floor in self.minimum_tcb.items():
             if (floor.fmc is None) == (product == "Turin"):
@@ -152,37 +152,49 @@ PRESETS: Final[dict[str, dict[str, Any]]] = {
                 # are current: raise it to that of the machines in use.
                 "Genoa": {"bootloader": 10, "tee": 0, "snp": 23, "microcode": 84, "fmc": None}
             },
-            "mitigations": "any",
-            "extended_tcb": "any",
-            "platform_flags": "any",
-            "chip_ids": "any",
+            "mitigations": {},
+            "extended_tcb": [],
+            "platform_flags": ["alias_check_complete"],
+            "chip_ids": [],
             "vmpl": 0,
             "debug": "refuse",
             "migration": "refuse",
-            "smt": "any",
-            "id_keys": "any",
-            "revocation": "any",
+            "smt": "refuse",
+            "id_keys": [],
+            "revocation": "require",
         },
         "gpu": "none",
     },
 }
-SIMULATED: Final[dict[str, Any]] = {**PRESETS["snp-genoa"]["cpu"], "measurements": "any"}
+_OPEN_TO_SIMULATORS: Final = (
+    "measurements",
+    "mitigations",
+    "extended_tcb",
+    "platform_flags",
+    "chip_ids",
+    "smt",
+    "id_keys",
+    "revocation",
+)
+SIMULATED: Final[dict[str, Any]] = {
+    **PRESETS["snp-genoa"]["cpu"],
+    **dict.fromkeys(_OPEN_TO_SIMULATORS, "any"),
+}
 COMMENTS: Final = {
     "products": "Processor generations: Genoa, Turin. Milan's reports can be forged.",
     "signing_keys": "vcek is one chip's key; vlek is lent to a cloud and shared.",
     "minimum_tcb": "Oldest acceptable firmware of each product; raise it with each update.",
-    "mitigations": "Bits (16 hex digits) that each product must have set, or any.",
-    "extended_tcb": "Accepted extended TCB values (64 hex digits), or any.",
-    "platform_flags": "Flags the platform must have, such as alias_check_complete, or any.",
-    "chip_ids": "Machines by chip id (128 hex digits), or any.",
+    "mitigations": f"Bits that each product must have set, by AMD's bulletins. {NONE}",
+    "extended_tcb": f"Accepted extended TCB values, {SHOWN}. {NONE}",
+    "platform_flags": "Flags the platform must have, such as alias_check_complete.",
+    "chip_ids": f"Machines by chip id (128 hex digits), {SHOWN}. {NONE}",
     "vmpl": "Privilege level that asks for the report; 0 unless a service module runs below.",
     "debug": "There is no other value: in debug mode the host reads the guest's memory.",
     "migration": "There is no other value: another guest could move this one elsewhere.",
-    "smt": "refuse asks for guests that share no core; any does not.",
-    "id_keys": "Digests of the keys that may authorise a launch, or any.",
+    "smt": "refuse asks for guests that share no core.",
+    "id_keys": f"Digests of keys that may authorise a launch, {SHOWN}. {NONE}",
     "revocation": "require asks for AMD's revocation list beside the evidence.",
-    "measurements": f"{FILL}MEASUREMENT of each image that may run (96 hex digits). Empty "
-    "accepts none.",
+    "measurements": f"Launch digest of each image, as sev-snp-measure prints it. {NONE}",
 }
 LINES: Final = {
     "debug": "debug",

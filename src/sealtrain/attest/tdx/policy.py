@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.attest.statement import GuestPolicy
+from sealtrain.attest.tee import NONE, SHOWN
 from sealtrain.base.models import Hex32, StrictModel
 
 __all__ = [
@@ -80,7 +81,7 @@ QUOTE_RULES: Final[dict[str, Any]] = {
     "debug": "refuse",
     "migration": "refuse",
     "measurements": [],
-    "platform_ids": "any",
+    "platform_ids": [],
     "min_tcb_evaluation_data_number": 18,
     "max_collateral_age_s": 30 * _DAY,
 }
@@ -88,6 +89,7 @@ QUOTE_RULES: Final[dict[str, Any]] = {
 ANY_QUOTE_RULES: Final[dict[str, Any]] = {
     **QUOTE_RULES,
     "measurements": "any",
+    "platform_ids": "any",
     "min_tcb_evaluation_data_number": 1,
     "max_collateral_age_s": "any",
 }
@@ -95,10 +97,10 @@ ANY_QUOTE_RULES: Final[dict[str, Any]] = {
 SIMULATED: Final[dict[str, Any]] = {"tee": "tdx", **ANY_QUOTE_RULES}
 COMMENTS: Final = {
     "tcb_status": "Intel's words for the platform's state. SWHardeningNeeded is often met.",
-    "advisories": "Open security advisories: none, a list of INTEL-SA-… ids, or any.",
+    "advisories": "Open security advisories: none, or a list of INTEL-SA-… ids.",
     "debug": "There is no other value: in debug mode the host reads the guest's memory.",
     "migration": "There is no other value: another guest could move this one elsewhere.",
-    "platform_ids": "Machines by PPID (32 hex digits); any accepts every machine.",
+    "platform_ids": f"Machines by PPID (32 hex digits), {SHOWN}. {NONE}",
     "min_tcb_evaluation_data_number": "Oldest of Intel's reviews that counts; raise it yearly.",
     "max_collateral_age_s": "How old Intel's data may be at the time of the decision.",
 }
