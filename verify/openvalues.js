@@ -18,3 +18,22 @@ export function openValues(trust) {
   const logged = Array.isArray(cpu.measurements) && cpu.measurements.some(({ rtmr0 }) => rtmr0 === "log");
   return logged ? [...open, { field: "cpu.measurements.rtmr0", words: OPEN_RTMR0 }] : open;
 }
+
+const COMPARISON = /^[A-Za-z0-9][A-Za-z0-9 -]{0,63}$/;
+const isRecord = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+
+/** What brokers did not compare before they released keys, by the verdicts that they signed: sorted names. */
+export function releasedOpen(receipts) {
+  const names = new Set();
+  for (const { verdict } of receipts) {
+    if (!isRecord(verdict.submods)) continue;
+    for (const part of Object.values(verdict.submods)) {
+      if (!isRecord(part) || !Array.isArray(part.claims)) continue;
+      for (const claim of part.claims) {
+        const named = isRecord(claim) && claim.outcome === "any" && typeof claim.name === "string";
+        if (named && COMPARISON.test(claim.name)) names.add(claim.name);
+      }
+    }
+  }
+  return [...names].sort();
+}

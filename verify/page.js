@@ -29,12 +29,18 @@ function rowOf({ name, title, outcome, detail, code }) {
   return row;
 }
 
-function listLimits({ manifest, open }) {
+function listLimits({ manifest, open, released }) {
   const items = (manifest?.predicate.limits ?? []).map(({ id, text }) => {
     const item = document.createElement("li");
     item.textContent = escapeHidden(`${id}: ${text}`);
     return item;
   });
+  if (released.length) {
+    const item = document.createElement("li");
+    item.dataset.released = released.join();
+    item.textContent = `Brokers released keys without a demand on: ${released.join(", ")}.`;
+    items.push(item);
+  }
   for (const { field, words } of open) {
     const item = document.createElement("li");
     item.dataset.open = field;

@@ -4,7 +4,7 @@ import { CannotCheck, Refusal } from "./bytes.js";
 import { CHECKS } from "./checks.js";
 import { consortiumId, ownersOf } from "./consortium.js";
 import { readManifest } from "./form.js";
-import { openValues } from "./openvalues.js";
+import { openValues, releasedOpen } from "./openvalues.js";
 
 export { readTrust } from "./trust.js";
 
@@ -35,7 +35,8 @@ function stateOf(manifest, inputs) {
  * `outcome` of a check is `passed`, `failed`, `not-done` (another check did not establish what it
  * needs, or the caller left the files out) or `not-checked` (this program or browser cannot).
  * `verdict` is `verified`, `refused` or `not verified`; the last is no refusal of the manifest and
- * no pass either. `open` lists the values that the trust file leaves open.
+ * no pass either. `open` lists the values that the trust file leaves open,
+ * `released` what brokers did not compare before they released keys.
  *
  * @param {Uint8Array} bytes The manifest file.
  * @param {object} trust Of `readTrust`.
@@ -67,7 +68,8 @@ export async function verify(bytes, trust, { artefacts = null, now }) {
     );
   }
   const unasked = state?.unasked ?? null;
-  return { ...verdictOf(checks), checks, manifest, unasked, open: openValues(trust) };
+  const released = releasedOpen((state?.receipts ?? []).map(({ receipt }) => receipt));
+  return { ...verdictOf(checks), checks, manifest, unasked, released, open: openValues(trust) };
 }
 
 class LeftOut extends Error {}

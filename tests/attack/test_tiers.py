@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from carrying import carries
 from machines_world import BARE, MACHINES, MachinePark
-from manifest_world import FINISHED, NOW, World, limits_of, make_world
+from manifest_world import FINISHED, NOW, World, limits_of, make_world, with_receipts
 from policies import intel
 from second_evidence import EvidenceQuestion, own_code, second_codes
-from second_verifier import Question, compare, node, second_answers
+from second_verifier import Question, compare, node, own_answer, second_answers
 from world import RECIPE
 
 from sealtrain.attest.evidence import Evidence
@@ -26,7 +26,7 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.base.tiers import TIER_OF_KIND, TIERS
 from sealtrain.errors import ClaimContradicted, RecipeInvalid, TrustInvalid
 from sealtrain.manifest import form
-from sealtrain.manifest.limits import left_open
+from sealtrain.manifest.limits import left_open, released_open
 from sealtrain.manifest.predicate import PREDICATE_TYPE, Predicate
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.signing import dsse, statement
@@ -169,6 +169,41 @@ def test_both_verifiers_name_the_same_open_values(tmp_path: Path) -> None:
         fields = [value.field for value in open_values(trust.appraisal)]
         pins = [name for name in ("compose_hash", "app_id") if getattr(trust, name) == "any"]
         assert [one["field"] for one in answer["open"]] == pins + fields
+
+
+def claim(name: object, outcome: object = "any") -> dict[str, object]:
+    return {"name": name, "got": "", "expected": "", "source": "", "outcome": outcome}
+
+
+@pytest.mark.claim("C433")
+def test_both_verifiers_name_what_brokers_did_not_compare(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    honest = [claim("guest image"), claim("machine"), claim("debug", "equal")]
+    strange = [claim(name) for name in ("", "a" * 65, "<b>", "a\n", "\u202e", 7, None, [])]
+    claims = [*honest, *strange, claim("tier", ["any"]), "any", None, {}]
+    verdicts: list[dict[str, Any]] = [
+        {"submods": {"cpu0": {"claims": claims}, "gpu0": {"claims": [claim("a device")]}}},
+        {"submods": {"cpu0": {"claims": {"name": "any"}}, "gpu0": [honest], "gpus": None}},
+        {"submods": [honest]},
+        {"claims": honest},
+        {},
+    ]
+    asked = []
+    for verdict in verdicts:
+        receipts = with_receipts(world, [world.receipt(verdict=verdict)])
+        manifest, trust = world.manifest(receipts), world.trust()
+        asked.append(
+            Question(label="open", manifest=manifest, trust=trust, artefacts=None, now=NOW)
+        )
+    first, *others = second_answers(asked)
+    assert first["released"] == ["a device", "guest image", "machine"]
+    assert [one["released"] for one in others] == [[]] * len(others)
+    assert [one["verdict"] for one in (first, *others)] == ["verified"] * len(asked)
+    ours = [own_answer(question) for question in asked]
+    found = [released_open(report.facts.receipts or ()) for report in ours]
+    assert found == [tuple(answer["released"]) for answer in (first, *others)]
+    told = [any("guest image, machine" in limit for limit in report.limits) for report in ours]
+    assert told == [True] + [False] * len(others)
 
 
 # --- Manifests ----------------------------------------------------------------------------------

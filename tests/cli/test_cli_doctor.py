@@ -49,8 +49,9 @@ def test_an_empty_machine_is_reported_and_exits_0(tmp_path: Path) -> None:
 def test_this_machine_can_be_looked_at() -> None:
     found = data("--policy", "preset:snp-genoa")
     assert {"ok", "note", "refused", "missing"} >= {each["level"] for each in found["findings"]}
-    assert [each["name"] for each in found["findings"] if each["topic"] == "policy"][:3] == [
+    assert [each["name"] for each in found["findings"] if each["topic"] == "policy"][:4] == [
         "platform",
+        "tier",
         "root",
         "cpu.tee",
     ]

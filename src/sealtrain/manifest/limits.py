@@ -8,7 +8,8 @@ file leaves out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,7 @@ from sealtrain.manifest.predicate import Limit
 from sealtrain.recipe.kinds import settings_of
 
 if TYPE_CHECKING:
+    from sealtrain.consortium.receipts import ReleaseReceipt
     from sealtrain.manifest.predicate import Predicate
     from sealtrain.manifest.trust import Trust
 
@@ -29,6 +31,7 @@ __all__ = [
     "border_held",
     "left_open",
     "limits_for",
+    "released_open",
     "required",
     "stated",
 ]
@@ -198,6 +201,9 @@ OPEN: Final = {
 }
 """After *accepts any*, by the field of a trust file or policy that may be ``any``."""
 
+_COMPARISON: Final = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9 -]{0,63}\Z")
+"""Name of a comparison in a verdict; another is no name of ours and is passed over."""
+
 _OF_TIER: Final[Mapping[Tier, tuple[str, ...]]] = {
     "processor": (),
     "processor-and-paravisor": ("paravisor-word",),
@@ -270,6 +276,29 @@ def stated(predicate: Predicate, unasked: Sequence[str] | None) -> tuple[str, ..
             else " Every owner whose data was used had approved this run."
         )
     return tuple(texts.values())
+
+
+def released_open(receipts: Sequence[ReleaseReceipt]) -> tuple[str, ...]:
+    """What brokers did not compare before they released keys, by the verdicts that they signed.
+
+    Args:
+        receipts: Those that count; the manifest's own list is not asked.
+
+    Returns:
+        Names of comparisons, sorted.
+    """
+    return tuple(sorted({name for receipt in receipts for name in _open_in(receipt.verdict)}))
+
+
+def _open_in(verdict: Mapping[str, Any]) -> Iterator[str]:
+    submods = verdict.get("submods")
+    parts = submods.values() if isinstance(submods, Mapping) else ()
+    for part in parts:
+        claims = part.get("claims") if isinstance(part, Mapping) else None
+        for claim in claims if isinstance(claims, list | tuple) else ():
+            name = claim.get("name") if isinstance(claim, Mapping) else None
+            if isinstance(name, str) and claim.get("outcome") == "any":
+                yield from _COMPARISON.findall(name)
 
 
 def border_held(entries: Sequence[Mapping[str, Any]]) -> bool:

@@ -340,6 +340,9 @@ def _limits(case: Case | None, trust: Trust, artefacts_checked: bool) -> tuple[s
     if case is None:
         return ()
     stated = limits.stated(case.predicate, case.unasked)
+    released = ", ".join(limits.released_open(case.receipts or ()))
+    if released:
+        stated += (f"Brokers released keys without a demand on: {released}.",)
     return (*stated, *limits.left_open(trust, artefacts_checked=artefacts_checked))
 
 

@@ -100,12 +100,10 @@ def _own(evidence: Evidence, beside: Beside, at: Situation) -> tuple[Part, ...]:
     if at.policy is None:
         offered, rules = replace(cpu, last=True), None
     else:
-        before: tuple[Group, ...] = (
-            single(partial(check_platform, evidence, at.policy)),
-            single(partial(check_tier, tier_of(shown.tee), at.policy)),
-        )
+        second = single(partial(check_tier, tier_of(shown.tee), at.policy))
         if shown.tee != at.policy.cpu.tee:
-            before = (*before, other_tee(shown.tee, at.policy.cpu.tee))
+            second = other_tee(shown.tee, at.policy.cpu.tee)
+        before: tuple[Group, ...] = (single(partial(check_platform, evidence, at.policy)), second)
         offered, rules = replace(cpu, before=before, last=True), at.policy.gpu
         try:
             check_shown(evidence, at.policy)
