@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import html
 import json
 import subprocess
 from collections.abc import Callable
@@ -23,11 +24,15 @@ from sealtrain.attest.guest import open_guest
 from sealtrain.attest.open_values import open_values
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.report_data import Binding
-from sealtrain.base.tiers import TIER_OF_KIND, TIERS
+from sealtrain.base.tiers import TIER_OF_KIND, TIERS, WORDS, Tier
+from sealtrain.client.reviewing import accepted_tier, facts
+from sealtrain.client.reviewing import left_open as shown_open
 from sealtrain.errors import ClaimContradicted, RecipeInvalid, TrustInvalid
 from sealtrain.manifest import form
-from sealtrain.manifest.limits import left_open, released_open
+from sealtrain.manifest.limits import TEXTS, left_open, released_open
 from sealtrain.manifest.predicate import PREDICATE_TYPE, Predicate
+from sealtrain.manifest.report import render
+from sealtrain.manifest.trust import parse_trust
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.signing import dsse, statement
 from sealtrain_simulator.machine import Machine
@@ -89,6 +94,23 @@ def test_a_recipe_without_a_tier_or_with_an_unknown_one_is_refused(tier: object)
     recipe["hardware"] = with_tier(recipe["hardware"], tier)
     with pytest.raises(RecipeInvalid, check=carries(field="hardware.tier")):
         parse_recipe(recipe)
+
+
+@pytest.mark.claim("C433")
+@pytest.mark.parametrize("tier", TIERS)
+def test_the_approval_page_says_in_plain_words_what_the_owner_accepts(
+    tmp_path: Path, tier: Tier
+) -> None:
+    rehearsed = {**RECIPE["hardware"], "tier": tier}
+    lock = make_world(tmp_path, {**RECIPE, "hardware": rehearsed}).locked.lock
+    shown = dict(facts(lock, (), ()))
+    assert tier in shown["you accept"]
+    assert WORDS[tier] not in shown["you accept"]  # nothing is vouched for by a simulator
+    both = {**rehearsed, "platforms": ["dstack", "simulator"], "key_provider": "local"}
+    recipe = parse_recipe({**RECIPE, "hardware": {**both, "image": f"x@sha256:{'5a' * 32}"}})
+    real = lock.model_copy(update={"recipe": recipe})
+    assert f"tier {tier}: {WORDS[tier]}" in accepted_tier(real)
+    assert [label for label, _text in shown_open(real)] == ["LEFT OPEN"]
 
 
 # --- Evidence -----------------------------------------------------------------------------------
@@ -245,18 +267,18 @@ class NitroRun:
             key.public,
         )
 
-    def verdict(self, manifest: bytes, **trust: Any) -> str:
-        """What both verifiers say of it."""
-        from sealtrain.manifest.trust import parse_trust
-
-        asked = Question(
+    def question(self, manifest: bytes, **trust: Any) -> Question:
+        return Question(
             label="tier",
             manifest=manifest,
             trust=parse_trust(self.trust | trust),
             artefacts=self.world.artefacts,
             now=NOW,
         )
-        comparison = compare([asked])
+
+    def verdict(self, manifest: bytes, **trust: Any) -> str:
+        """What both verifiers say of it."""
+        comparison = compare([self.question(manifest, **trust)])
         assert comparison.disagreements == ()
         assert comparison.undecided.total() == 0
         ((verdict, _),) = comparison.verdicts.items()
@@ -289,6 +311,12 @@ def test_the_honest_manifest_of_a_weak_machine_is_verified_and_says_so(
     stated = form.read(honest).predicate
     assert stated.deployment.tier == "cloud"
     assert "cloud-word" in {limit.id for limit in stated.limits}
+    report = own_answer(run.question(honest))
+    assert report.facts.verdict is not None
+    assert report.facts.verdict.to_dict()["tier"] == "cloud"
+    page = render(report)
+    assert page.count(html.escape(f"cloud: {WORDS['cloud']}")) == 2  # in plain words, as evidence
+    assert html.escape(TEXTS["cloud-word"]) in page
 
 
 @pytest.mark.claim("C432")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sealtrain.base.tiers import WORDS
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.manifest.markup import Html, tag
 from sealtrain.manifest.predicate import Predicate
@@ -16,7 +17,7 @@ __all__ = ["in_plain_words", "release_matrix"]
 
 
 def in_plain_words(predicate: Predicate, facts: Facts) -> Html:
-    """Consent, purpose, legal basis, retention and base model, a sentence each."""
+    """Consent, purpose, legal basis, retention, base model and machine, a sentence each."""
     heading = tag("h2", "In plain words")
     if facts.lock is None or facts.datasets is None:
         return tag("section", heading, missing())
@@ -25,6 +26,7 @@ def in_plain_words(predicate: Predicate, facts: Facts) -> Html:
         *_purpose(facts.lock),
         *(sentence for dataset in facts.datasets for sentence in _stated(dataset)),
         _base(facts.lock),
+        _machine(facts),
     ]
     return tag("section", heading, tag("ul", *(tag("li", sentence) for sentence in sentences)))
 
@@ -71,6 +73,14 @@ def _base(lock: Lock) -> str:
     if isinstance(model, SealedModel):
         return f"Base model: the sealed model {model.sealed}, whose key an owner holds."
     return f"Base model: {lock.origins.get('model', model.path)}, pinned by its digest."
+
+
+def _machine(facts: Facts) -> str:
+    if facts.verdict is None:
+        return "Machine: the check that establishes what it proves did not pass."
+    tier = facts.verdict.tier
+    played = "simulated, and proves nothing; it plays " if facts.verdict.simulated else ""
+    return f"Machine: {played}tier {tier}: {WORDS[tier]}."
 
 
 def release_matrix(facts: Facts) -> Html | None:
