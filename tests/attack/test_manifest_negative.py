@@ -528,7 +528,7 @@ def test_a_genuine_guest_cannot_claim_that_owners_were_asked(careless: World) ->
     assert not report.accepted
 
 
-# --- 71: documents that a platform added to ------------------------------------------------------
+# --- 76: documents that a platform added to ------------------------------------------------------
 
 
 def adopted_world(folder: Path, *, launch_script: str | None = None, **added: Any) -> World:
@@ -545,7 +545,7 @@ def adopted_world(folder: Path, *, launch_script: str | None = None, **added: An
 
 
 @pytest.mark.claim("C440")
-@pytest.mark.negative(71)
+@pytest.mark.negative(76)
 @pytest.mark.parametrize(
     ("added", "named"),
     [
@@ -563,7 +563,7 @@ def test_a_run_under_an_adopted_document_verifies(
 
 
 @pytest.mark.claim("C440")
-@pytest.mark.negative(71)
+@pytest.mark.negative(76)
 @pytest.mark.parametrize(
     ("added", "named"),
     [

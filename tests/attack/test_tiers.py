@@ -117,7 +117,7 @@ def test_the_approval_page_says_in_plain_words_what_the_owner_accepts(
 
 
 @pytest.mark.claim("C431")
-@pytest.mark.negative(71)
+@pytest.mark.negative(77)
 @pytest.mark.parametrize("name", BARE)
 def test_both_verifiers_refuse_a_machine_below_the_lowest_tier(
     park: MachinePark, name: str
@@ -135,7 +135,7 @@ def test_both_verifiers_refuse_a_machine_below_the_lowest_tier(
 
 
 @pytest.mark.claim("C431")
-@pytest.mark.negative(71)
+@pytest.mark.negative(77)
 def test_evidence_of_a_weaker_kind_is_not_taken_as_a_stronger_kind(park: MachinePark) -> None:
     """A Nitro document in each place where a stronger kind has what its processor signed."""
     weak: Any = park.evidence(NITRO).to_dict()
@@ -303,7 +303,7 @@ def raising(tier: str) -> Callable[[dict[str, Any]], object]:
 
 
 @pytest.mark.claim("C432")
-@pytest.mark.negative(71)
+@pytest.mark.negative(77)
 def test_the_honest_manifest_of_a_weak_machine_is_verified_and_says_so(
     run: NitroRun, honest: bytes
 ) -> None:
@@ -320,14 +320,14 @@ def test_the_honest_manifest_of_a_weak_machine_is_verified_and_says_so(
 
 
 @pytest.mark.claim("C432")
-@pytest.mark.negative(71)
+@pytest.mark.negative(77)
 @pytest.mark.parametrize("tier", [tier for tier in TIERS if tier != "cloud"])
 def test_a_manifest_whose_tier_was_raised_is_refused(run: NitroRun, tier: str) -> None:
     assert run.verdict(run.manifest(raising(tier))) == "appraisal claim-contradicted"
 
 
 @pytest.mark.claim("C432")
-@pytest.mark.negative(71)
+@pytest.mark.negative(77)
 @pytest.mark.parametrize("tier", [tier for tier in TIERS if tier != "cloud"])
 def test_a_manifest_of_a_machine_below_the_trust_files_tier_is_refused(
     run: NitroRun, honest: bytes, tier: str
@@ -337,7 +337,7 @@ def test_a_manifest_of_a_machine_below_the_trust_files_tier_is_refused(
 
 
 @pytest.mark.claim("C432")
-@pytest.mark.negative(71)
+@pytest.mark.negative(77)
 def test_a_manifest_that_conceals_what_its_tier_does_not_prove_is_refused(run: NitroRun) -> None:
     def conceal(facts: dict[str, Any]) -> None:
         facts["limits"] = [limit for limit in facts["limits"] if limit["id"] != "cloud-word"]
@@ -346,7 +346,7 @@ def test_a_manifest_that_conceals_what_its_tier_does_not_prove_is_refused(run: N
 
 
 @pytest.mark.claim("C432")
-@pytest.mark.negative(71)
+@pytest.mark.negative(77)
 def test_a_run_on_a_machine_below_its_recipes_tier_is_refused(
     tmp_path: Path, run: NitroRun
 ) -> None:
@@ -358,7 +358,7 @@ def test_a_run_on_a_machine_below_its_recipes_tier_is_refused(
 
 
 @pytest.mark.claim("C432")
-@pytest.mark.negative(71)
+@pytest.mark.negative(77)
 def test_a_guest_writes_no_manifest_of_another_tier_than_its_evidence(run: NitroRun) -> None:
     with pytest.raises(ClaimContradicted, check=carries(check="tier")):
         run.world.manifest(raising("processor"), quote=run.evidence)
