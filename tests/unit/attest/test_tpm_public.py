@@ -28,6 +28,8 @@ from sealtrain.attest.tpm.quote import (
 )
 from sealtrain.errors import QuoteInvalid, ReportDataMismatch
 
+pytestmark = pytest.mark.claim("C401")
+
 NOW = 1_780_000_000
 SEPARATOR = 4
 

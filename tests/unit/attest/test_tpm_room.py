@@ -33,6 +33,8 @@ from sealtrain.errors import (
 from sealtrain_simulator.pki import SimulatedPki
 from sealtrain_simulator.tpm import SimulatedMachine, SimulatedTpm, tpms_attest
 
+pytestmark = pytest.mark.claim("C401")
+
 PKI = SimulatedPki(b"room of TPM 2.0, simulated")
 NOW = 1_780_000_000
 MODULUS = rsa.generate_private_key(65537, 2048).public_key().public_numbers().n
