@@ -19,6 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from targets_tpm import TPM_TARGETS
+
 if TYPE_CHECKING:
     from sealtrain.attest.nvidia.collateral import GpuCollateral
     from sealtrain.attest.nvidia.parse import GpuEvidence
@@ -342,5 +344,6 @@ TARGETS: dict[str, Target] = {
     "nvidia-ocsp": _nvidia_ocsp,
     "nvidia-verdict": _nvidia_verdict,
     "policy": _policy,
+    **TPM_TARGETS,
 }
 """By name: makes the function and its examples."""
