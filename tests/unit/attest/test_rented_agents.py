@@ -14,7 +14,17 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import AuthorityInformationAccessOID, NameOID
-from machines_world import ASKED, COMPOSE, MACHINES, NOW, MachinePark, judge
+from machines_world import (
+    ASKED,
+    COMPOSE,
+    COMPOSE_HASH,
+    LIES,
+    MACHINES,
+    NOW,
+    Lie,
+    MachinePark,
+    judge,
+)
 
 from sealtrain.attest.bundle import Beside
 from sealtrain.attest.claims import require_groups
@@ -32,6 +42,7 @@ from sealtrain.errors import (
     CollateralUnreachable,
     EvidenceMalformed,
     EvidenceRefused,
+    FormatUnknown,
     PlatformMismatch,
 )
 
@@ -224,6 +235,42 @@ def test_a_file_whose_log_is_altered_is_refused(park: MachinePark, name: str) ->
     with pytest.raises(EvidenceRefused) as caught:
         require_groups(vouched.groups)
     assert caught.value.code == "event-log-mismatch"
+
+
+@pytest.mark.parametrize(
+    "lie", [lie for lie in LIES if lie.machine.tee in (GOOGLE, AMAZON)], ids=str
+)
+def test_of_a_lie_the_reader_of_a_file_thinks_as_the_broker(park: MachinePark, lie: Lie) -> None:
+    """The same statement as the agent's file, verified line by line: the same refusal."""
+    evidence = park.evidence(lie.machine)
+    policy = park.pin(MACHINES[lie.name])
+    document: Any = evidence.to_dict()
+    cpu = document["cpu"]
+    issuers = cpu["tpm"]["certificates"][1:] if lie.name == GOOGLE else []
+    given = Beside(
+        collateral=evidence.collateral,
+        certificates=tuple(base64.b64decode(one) for one in issuers),
+    )
+    at = Situation(
+        policy=policy,
+        root=policy.simulator_root,
+        now=NOW,
+        nonce=ASKED.report_data(),
+        compose_hashes=(COMPOSE_HASH,),
+    )
+
+    def audit() -> None:
+        exhibit = recognise(scale(cpu))
+        assert isinstance(exhibit, Statement)
+        require_groups(exhibit.part(given, at).verify().groups)
+
+    if lie.fault == "enclave":  # no attestation of this form: the file is not even recognised
+        with pytest.raises(FormatUnknown):
+            audit()
+        return
+    with pytest.raises(EvidenceRefused) as caught:
+        audit()
+    assert caught.value.code == lie.code
 
 
 # --- Issuers of the attestation key ---------------------------------------------------------------
