@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_public_key
 from public_evidence import published
 
+from sealtrain.attest.nitro.parse import NITRO_TPM, parse_document
+from sealtrain.attest.nitro.verify import verify_document
 from sealtrain.attest.roots import GOOGLE_EKAK_ROOT_SHA256
 from sealtrain.attest.tpm.chain import verify_key_chain
 from sealtrain.attest.tpm.hcl import check_runtime, parse_hcl
@@ -26,7 +28,12 @@ from sealtrain.attest.tpm.quote import (
     check_signature,
     parse_quote,
 )
-from sealtrain.errors import QuoteInvalid, ReportDataMismatch
+from sealtrain.errors import (
+    CertificateChainInvalid,
+    EvidenceMalformed,
+    QuoteInvalid,
+    ReportDataMismatch,
+)
 
 pytestmark = pytest.mark.claim("C401")
 
@@ -88,6 +95,21 @@ def test_nitro_tpm_quote() -> None:
     assert (quote.bank, quote.selection) == ("sha384", tuple(range(24)))
     check_registers(quote, pcrs)
     check_signature(quote, signature, check_key(numbers.public_key()))
+
+
+def test_nitro_tpm_document() -> None:
+    """Of a real instance: chain to AWS's root, signature, registers; no enclave's document."""
+    document = json.loads(published("a NitroTPM without Secure Boot"))
+    raw = bytes.fromhex(document["attestation"]["nitro"]["document"])
+    made = parse_document(raw, NITRO_TPM).timestamp_ms // 1000
+    found = verify_document(raw, simulator_root=None, now=made, form=NITRO_TPM)
+    assert not found.simulated
+    assert found.module_id.startswith(f"{found.parent_id}-tpm")
+    assert dict(found.pcrs) == {int(i): one for i, one in document["pcrs"]["sha384"].items()}
+    with pytest.raises(CertificateChainInvalid):
+        verify_document(raw, simulator_root=None, now=made + 4 * 3600, form=NITRO_TPM)
+    with pytest.raises(EvidenceMalformed):
+        parse_document(raw)
 
 
 def test_quote_by_itself() -> None:
