@@ -16,8 +16,8 @@ const extended = (form) => (value) => form(value) && !/^0+$/.test(value);
 const provider = match(/^(?:[0-9a-f]{2}){16,1024}$/);
 const replays = (condition, message) => demand(condition, "event-log-mismatch", message);
 
-const names = either(any, list(match(/^[a-z0-9][a-z0-9.:-]{0,127}$/), { min: 1, max: 1024 }));
-const numbers = either(any, list(match(/^(?:0|[1-9][0-9]{0,19})$/), { min: 1, max: 1024 }));
+const names = either(any, list(match(/^[a-z0-9][a-z0-9.:-]{0,127}$/), { max: 1024 }));
+const numbers = either(any, list(match(/^(?:0|[1-9][0-9]{0,19})$/), { max: 1024 }));
 const pcr = extended(shape.hex64);
 
 /** Fields that a policy for Google Cloud has besides those of dstack. */
@@ -36,7 +36,7 @@ export const NITRO_TPM_RULES = record({
   boots: list(record({ pcr4: register, pcr7: register, pcr12: shape.hex96 }), { max: 1024 }),
   config_id: literal("require", "any"),
   key_provider: either(any, provider),
-  instances: either(any, list(match(/^i-[0-9a-f]{8,32}$/), { min: 1, max: 4096 })),
+  instances: either(any, list(match(/^i-[0-9a-f]{8,32}$/), { max: 4096 })),
   max_age_s: integer(1, 10800),
 });
 

@@ -1998,7 +1998,7 @@ function appraiseMeasured(measured, rules) {
   const provider = measured.provider.id || measured.provider.name;
   const known = rules.key_provider === "any" || rules.key_provider === provider;
   demand(known, "key-provider-mismatch", "another key provider");
-  const image = rules.os_image_hash === "any" || rules.os_image_hash.includes(measured.image);
+  const image = ["any", "measured"].includes(rules.os_image_hash) || rules.os_image_hash.includes(measured.image);
   demand(image, "measurement-mismatch", "another OS image");
 }
 return { runtimePreimage, replay, measuredGuest, configIds, appraiseMeasured };
@@ -2496,7 +2496,7 @@ const MAX_DOCUMENT = 16384;
 
 const any = literal("any");
 const register = (value) => shape.hex96(value) && !/^0+$/.test(value);
-const anyOf = (item, max) => shape.either(any, shape.list(item, { min: 1, max }));
+const anyOf = (item, max) => shape.either(any, shape.list(item, { max }));
 
 /** Evidence of a Nitro enclave. */
 const FORM = record({
@@ -3527,7 +3527,7 @@ const RULES_FORM = record({
   mode: list(literal("single", "mpt", "protected_pcie"), { min: 1, max: 3 }),
   cc: literal("on"),
   devtools: literal("off"),
-  devices: either(any, list(match(/^[0-9a-f]{8,64}$/), { min: 1, max: 4096 })),
+  devices: either(any, list(match(/^[0-9a-f]{8,64}$/), { max: 4096 })),
   driver_versions: either(any, record({ minimum: DRIVER, denied: list(DRIVER, { max: 256 }) })),
   vbios_versions: either(
     any,
@@ -3537,13 +3537,13 @@ const RULES_FORM = record({
         minimum: VBIOS,
         denied: list(VBIOS, { max: 256 }),
       }),
-      { min: 1, max: 3 },
+      { max: 3 },
     ),
   ),
   reference_values: either(literal("any", "require"), (value) => PINS(value) && Object.keys(value).length > 0),
   revocation: literal("any", "require"),
   max_ocsp_age_s: integer(1, 2 ** 31),
-  nras: literal("any", "require"),
+  nras: literal("local", "require"),
 });
 
 /** A policy's rules for accelerators, of a simulator or of hardware. */
@@ -3588,7 +3588,7 @@ async function verify({ devices: shown, claims }, { rules, nonce, now, collatera
     devices.push(device);
   }
   together(devices, claims, rules);
-  demand(rules.nras === "any", "remote-verdict-refused", "the policy asks for NVIDIA's verdict; there is none");
+  demand(rules.nras === "local", "remote-verdict-refused", "the policy asks for NVIDIA's verdict; there is none");
 }
 
 function protection({ environment, cc_feature, dev_tools, multi_gpu_mode }) {
@@ -3989,8 +3989,8 @@ const extended = (form) => (value) => form(value) && !/^0+$/.test(value);
 const provider = match(/^(?:[0-9a-f]{2}){16,1024}$/);
 const replays = (condition, message) => demand(condition, "event-log-mismatch", message);
 
-const names = either(any, list(match(/^[a-z0-9][a-z0-9.:-]{0,127}$/), { min: 1, max: 1024 }));
-const numbers = either(any, list(match(/^(?:0|[1-9][0-9]{0,19})$/), { min: 1, max: 1024 }));
+const names = either(any, list(match(/^[a-z0-9][a-z0-9.:-]{0,127}$/), { max: 1024 }));
+const numbers = either(any, list(match(/^(?:0|[1-9][0-9]{0,19})$/), { max: 1024 }));
 const pcr = extended(shape.hex64);
 
 /** Fields that a policy for Google Cloud has besides those of dstack. */
@@ -4009,7 +4009,7 @@ const NITRO_TPM_RULES = record({
   boots: list(record({ pcr4: register, pcr7: register, pcr12: shape.hex96 }), { max: 1024 }),
   config_id: literal("require", "any"),
   key_provider: either(any, provider),
-  instances: either(any, list(match(/^i-[0-9a-f]{8,32}$/), { min: 1, max: 4096 })),
+  instances: either(any, list(match(/^i-[0-9a-f]{8,32}$/), { max: 4096 })),
   max_age_s: integer(1, 10800),
 });
 
@@ -4163,14 +4163,14 @@ const RULES_FIELDS = {
   measurements: either(any, list(shape.hex96, { max: 1024 })),
   minimum_tcb: shape.anyObject,
   mitigations: either(any, shape.anyObject),
-  extended_tcb: either(any, list(shape.hex64, { min: 1, max: 256 })),
+  extended_tcb: either(any, list(shape.hex64, { max: 256 })),
   platform_flags: either(any, list(literal(...Object.keys(FLAGS)), { min: 1, max: 7 })),
-  chip_ids: either(any, list(filled(shape.match(/^[0-9a-f]{128}$/)), { min: 1, max: 4096 })),
+  chip_ids: either(any, list(filled(shape.match(/^[0-9a-f]{128}$/)), { max: 4096 })),
   vmpl: either(any, shape.integer(0, 3)),
   debug: literal("refuse"),
   migration: literal("refuse"),
   smt: literal("any", "refuse"),
-  id_keys: either(any, list(filled(shape.hex96), { min: 1, max: 1024 })),
+  id_keys: either(any, list(filled(shape.hex96), { max: 1024 })),
   revocation: literal("any", "require"),
 };
 const RULES_FORM = record({ tee: literal("snp"), ...RULES_FIELDS });
@@ -4194,6 +4194,7 @@ function consistent(value) {
     namesExactly(floors, products) &&
     products.every((product) => FLOOR[product](floors[product])) &&
     (mitigations === "any" ||
+      Object.keys(mitigations).length === 0 ||
       (namesExactly(mitigations, products) && Object.values(mitigations).every(shape.match(/^[0-9a-f]{16}$/))))
   );
 }
@@ -4465,9 +4466,11 @@ function appraise({ report, product }, rules) {
   level(within(tcb.reported, floor) && within(tcb.launch, floor), "TCB is below the floor");
   level(within(tcb.committed, tcb.reported), "the reported TCB is not committed");
   if (rules.mitigations !== "any") {
-    const needed = BigInt(`0x${rules.mitigations[product]}`);
+    const asked = rules.mitigations[product];
+    level(asked !== undefined && report.mitigations, "mitigations are not named, or not reported");
+    const needed = BigInt(`0x${asked}`);
     const bits = (bytes) => BigInt(`0x${hex(bytes.slice().reverse())}`);
-    const set = (report.mitigations ?? [new Uint8Array(8)]).every((bytes) => (bits(bytes) & needed) === needed);
+    const set = report.mitigations.every((bytes) => (bits(bytes) & needed) === needed);
     level(set, "a mitigation is missing");
   }
   if (rules.extended_tcb !== "any") {
@@ -7301,6 +7304,88 @@ const CHECKS = [
 ];
 return { CHECKS };
 })();
+const module_openwords = (() => {
+// What a trust file or policy accepts that leaves a field open: written by
+// tools/verifier_page.py from attest/open_values.py and manifest/limits.py.
+
+const OPEN_WORDS = {
+  "compose_hash": "deployment document that embeds the recipe",
+  "app_id": "app id",
+  "advisories": "open security advisory of the processor",
+  "measurements": "guest image: firmware, kernel and command line are not compared",
+  "key_provider": "key provider for the guest's own keys",
+  "os_image_hash": "operating system image",
+  "platform_ids": "machine, wherever it stands and whoever can open it",
+  "max_collateral_age_s": "age of the vendor's collateral",
+  "chip_ids": "machine: no chip is named",
+  "extended_tcb": "version of what the extended TCB counts",
+  "mitigations": "state of the processor's mitigations",
+  "platform_flags": "setting of the platform's memory and threads",
+  "vmpl": "privilege level of whatever asked for the report",
+  "smt": "use of simultaneous threads",
+  "id_keys": "key that authorised the launch, or none",
+  "revocation": "certificate without looking whether the vendor revoked it",
+  "boots": "image and firmware, as the vTPM counted them",
+  "projects": "Google Cloud project, whoever owns it",
+  "zones": "zone of the cloud",
+  "instances": "machine of the cloud, whoever rents it",
+  "config_id": "configuration id (PCR 8), or none",
+  "images": "enclave image: it is not compared",
+  "signers": "signer of the enclave image, or none",
+  "parents": "parent instance",
+  "iam_roles": "role of the parent instance",
+  "gpu": "accelerators, attested or not",
+  "switch_count": "number of switches",
+  "devices": "accelerator of the model: none is named",
+  "driver_versions": "version of the accelerator's driver",
+  "vbios_versions": "version of the accelerator's firmware",
+  "reference_values": "accelerator without the vendor's reference values"
+};
+const OPEN_RTMR0 = "tables of the host's machine (RTMR0), as the guest's log has them";
+return { OPEN_WORDS, OPEN_RTMR0 };
+})();
+const module_openvalues = (() => {
+// What the reader's own trust file leaves open (spec/evidence.md §6.2).
+
+const { OPEN_RTMR0, OPEN_WORDS } = module_openwords;
+
+const fieldsOf = (part, rules) =>
+  typeof rules === "string" ? [[part, rules]] : Object.entries(rules).map(([name, value]) => [`${part}.${name}`, value]);
+
+/** Each open value in the order of the file: `field`, and in `words` what it accepts any of. */
+function openValues(trust) {
+  const { cpu, gpu } = trust.appraisal;
+  const pins = [
+    ["compose_hash", trust.compose_hash],
+    ["app_id", trust.app_id],
+  ];
+  const open = [...pins, ...fieldsOf("cpu", cpu), ...fieldsOf("gpu", gpu)]
+    .filter(([, value]) => value === "any")
+    .map(([field]) => ({ field, words: OPEN_WORDS[field.split(".").at(-1)] }));
+  const logged = Array.isArray(cpu.measurements) && cpu.measurements.some(({ rtmr0 }) => rtmr0 === "log");
+  return logged ? [...open, { field: "cpu.measurements.rtmr0", words: OPEN_RTMR0 }] : open;
+}
+
+const COMPARISON = /^[A-Za-z0-9][A-Za-z0-9 -]{0,63}$/;
+const isRecord = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+
+/** What brokers did not compare before they released keys, by the verdicts that they signed: sorted names. */
+function releasedOpen(receipts) {
+  const names = new Set();
+  for (const { verdict } of receipts) {
+    if (!isRecord(verdict.submods)) continue;
+    for (const part of Object.values(verdict.submods)) {
+      if (!isRecord(part) || !Array.isArray(part.claims)) continue;
+      for (const claim of part.claims) {
+        const named = isRecord(claim) && claim.outcome === "any" && typeof claim.name === "string";
+        if (named && COMPARISON.test(claim.name)) names.add(claim.name);
+      }
+    }
+  }
+  return [...names].sort();
+}
+return { openValues, releasedOpen };
+})();
 const module_yaml = (() => {
 // The strict subset of YAML that a trust file is written in (spec/recipe.md §1): the reader of
 // src/sealtrain/base/yamltext.py once more, with the same expressions.
@@ -7592,11 +7677,13 @@ const valued = ({ rtmr0 }) => rtmr0 !== "log"; // a tdx guest shows no event log
 const AGENT = {
   ...QUOTE,
   key_provider: either(any, shape.match(/^(?:[0-9a-f]{2}){16,1024}$/)),
-  os_image_hash: either(any, list(shape.hex64, { min: 1, max: 256 })),
+  os_image_hash: either(literal("any", "measured"), list(shape.hex64, { min: 1, max: 256 })),
 };
 const DSTACK = record({ tee: literal("dstack"), ...AGENT });
 const GOOGLE = record({ tee: literal("dstack-gcp-tdx"), ...AGENT, ...GOOGLE_RULES });
-const provided = (value) => value.os_image_hash === "any" || value.key_provider !== "any";
+function namesImage({ os_image_hash: image, key_provider: provider, measurements }) {
+  return image === "measured" ? measurements !== "any" : image === "any" || provider !== "any";
+}
 /** Each kind of evidence: the platform that shows it, and whose root vouches for it. */
 const TEES = {
   dstack: { platform: "dstack", vendor: "intel" },
@@ -7609,8 +7696,8 @@ const TEES = {
 };
 const each = (field) => [...new Set(Object.values(TEES).map((one) => one[field]))];
 const CPU = {
-  dstack: (value) => DSTACK(value) && provided(value),
-  "dstack-gcp-tdx": (value) => GOOGLE(value) && provided(value),
+  dstack: (value) => DSTACK(value) && namesImage(value),
+  "dstack-gcp-tdx": (value) => GOOGLE(value) && namesImage(value),
   "dstack-aws-nitro-tpm": NITRO_TPM_RULES,
   tdx: (value) => TDX(value) && (value.measurements === "any" || value.measurements.every(valued)),
   nitro: NITRO,
@@ -7684,6 +7771,7 @@ const { CannotCheck, Refusal } = module_bytes;
 const { CHECKS } = module_checks;
 const { consortiumId, ownersOf } = module_consortium;
 const { readManifest } = module_form;
+const { openValues, releasedOpen } = module_openvalues;
 
 const { readTrust } = module_trust;
 
@@ -7714,7 +7802,8 @@ function stateOf(manifest, inputs) {
  * `outcome` of a check is `passed`, `failed`, `not-done` (another check did not establish what it
  * needs, or the caller left the files out) or `not-checked` (this program or browser cannot).
  * `verdict` is `verified`, `refused` or `not verified`; the last is no refusal of the manifest and
- * no pass either.
+ * no pass either. `open` lists the values that the trust file leaves open,
+ * `released` what brokers did not compare before they released keys.
  *
  * @param {Uint8Array} bytes The manifest file.
  * @param {object} trust Of `readTrust`.
@@ -7745,7 +7834,9 @@ async function verify(bytes, trust, { artefacts = null, now }) {
       }),
     );
   }
-  return { ...verdictOf(checks), checks, manifest, unasked: state?.unasked ?? null };
+  const unasked = state?.unasked ?? null;
+  const released = releasedOpen((state?.receipts ?? []).map(({ receipt }) => receipt));
+  return { ...verdictOf(checks), checks, manifest, unasked, released, open: openValues(trust) };
 }
 
 class LeftOut extends Error {}
@@ -7812,11 +7903,13 @@ function rowOf({ name, title, outcome, code, detail }) {
   return row;
 }
 
-function textOf({ verdict, check, code, manifest }) {
+function textOf({ verdict, check, code, manifest, open }) {
   if (verdict === "refused") return `✗ Refused by this page: ${code} (${check})`;
   if (verdict !== "verified") return `? Could not check: ${check}. This is not a pass.`;
   const simulated = manifest.predicate.simulated ? " SIMULATED — NOT ATTESTED." : "";
-  return `✓ Verified again by this page.${simulated} The output files were not looked at.`;
+  const left = open.map(({ field }) => field).join(", ");
+  const openly = left && ` Left open by the trust file: ${left}.`;
+  return `✓ Verified again by this page.${simulated} The output files were not looked at.${openly}`;
 }
 
 async function run() {

@@ -28,8 +28,15 @@ _RULES: Final[dict[str, Any]] = {
     "key_provider": "00" * 32,
 }
 PRESETS: Final[dict[str, dict[str, Any]]] = {
-    _NAME: {"version": 2, "platform": "dstack", "root": "amd", "cpu": _RULES, "gpu": "none"},
+    _NAME: {
+        "version": 2,
+        "platform": "dstack",
+        "tier": "processor",
+        "root": "amd",
+        "cpu": _RULES,
+        "gpu": "none",
+    },
 }
-SIMULATED: Final[dict[str, Any]] = {**_RULES, "measurements": "any", "key_provider": "any"}
+SIMULATED: Final[dict[str, Any]] = {**snp.SIMULATED, "tee": _NAME, "key_provider": "any"}
 COMMENTS: Final = {**snp.COMMENTS, "key_provider": dstack.COMMENTS["key_provider"]}
 LINES: Final = {**snp.LINES, "key provider": "key_provider"}

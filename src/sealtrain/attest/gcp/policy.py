@@ -10,7 +10,7 @@ from sealtrain.attest.dstack import policy as dstack
 from sealtrain.attest.dstack.policy import AgentPolicy
 from sealtrain.attest.nvidia.policy import board
 from sealtrain.attest.tdx import policy as tdx
-from sealtrain.attest.tee import FILL
+from sealtrain.attest.tee import NONE, SHOWN
 from sealtrain.base.models import StrictModel
 
 __all__ = ["COMMENTS", "LINES", "PRESETS", "SIMULATED", "GcpBoot", "GcpPolicy"]
@@ -26,9 +26,9 @@ def _extended(value: str) -> str:
 
 _Pcr = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$"), AfterValidator(_extended)]
 _Named = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.:-]{0,127}$")]
-_Names = Annotated[tuple[_Named, ...], Field(min_length=1, max_length=1024)]
+_Names = Annotated[tuple[_Named, ...], Field(max_length=1024)]
 _Number = Annotated[str, StringConstraints(pattern=r"^(?:0|[1-9][0-9]{0,19})$")]
-_Numbers = Annotated[tuple[_Number, ...], Field(min_length=1, max_length=1024)]
+_Numbers = Annotated[tuple[_Number, ...], Field(max_length=1024)]
 
 
 class GcpBoot(StrictModel):
@@ -58,16 +58,17 @@ _RULES: Final[dict[str, Any]] = {
     "tee": _NAME,
     **tdx.QUOTE_RULES,
     "key_provider": "00" * 32,
-    "os_image_hash": "any",
+    "os_image_hash": "measured",
     "boots": [],
-    "projects": "any",
-    "zones": "any",
-    "instances": "any",
+    "projects": [],
+    "zones": [],
+    "instances": [],
 }
 PRESETS: Final[dict[str, dict[str, Any]]] = {
     "dstack-gcp-tdx": {
         "version": 2,
         "platform": "dstack",
+        "tier": "processor",
         "root": "intel",
         "cpu": _RULES,
         "gpu": "none",
@@ -75,6 +76,7 @@ PRESETS: Final[dict[str, dict[str, Any]]] = {
     "dstack-gcp-h100": {
         "version": 2,
         "platform": "dstack",
+        "tier": "processor",
         "root": "intel",
         "cpu": _RULES,
         "gpu": board(["HOPPER"], 1, 0, ["single"]),
@@ -84,14 +86,18 @@ SIMULATED: Final[dict[str, Any]] = {
     **_RULES,
     **tdx.ANY_QUOTE_RULES,
     "key_provider": "any",
+    "os_image_hash": "any",
     "boots": "any",
+    "projects": "any",
+    "zones": "any",
+    "instances": "any",
 }
 COMMENTS: Final = {
     **dstack.COMMENTS,
-    "boots": f"{FILL}pcr0, pcr2 of the vTPM for each image, or any where measurements suffice.",
-    "projects": "Google Cloud projects, or any: without one any customer's vTPM will do.",
-    "zones": "Zones such as us-central1-a, or any.",
-    "instances": "Machines by number, or any.",
+    "boots": f"pcr0, pcr2 of the vTPM for each image, {SHOWN}. {NONE}",
+    "projects": f"Google Cloud projects: without one any customer's vTPM would do. {NONE}",
+    "zones": f"Zones such as us-central1-a. {NONE}",
+    "instances": f"Machines by number, {SHOWN}. {NONE}",
 }
 LINES: Final = {
     **dstack.LINES,

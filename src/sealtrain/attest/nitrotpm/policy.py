@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from sealtrain.attest.dstack import policy as dstack
 from sealtrain.attest.dstack.policy import KeyProvider
 from sealtrain.attest.statement import GuestPolicy
-from sealtrain.attest.tee import FILL
+from sealtrain.attest.tee import NONE, SHOWN
 from sealtrain.base.models import StrictModel
 
 __all__ = ["COMMENTS", "LINES", "PRESETS", "SIMULATED", "NitroTpmBoot", "NitroTpmPolicy"]
@@ -52,9 +52,7 @@ class NitroTpmPolicy(GuestPolicy):
     measured document, app and key provider in either case."""
     key_provider: Literal["any"] | KeyProvider
     """Id of the guest's key provider (``key-provider-mismatch``)."""
-    instances: (
-        Literal["any"] | Annotated[tuple[_Instance, ...], Field(min_length=1, max_length=4096)]
-    )
+    instances: Literal["any"] | Annotated[tuple[_Instance, ...], Field(max_length=4096)]
     """Accepted instances, ``i-…`` (``platform-mismatch``)."""
     max_age_s: Annotated[int, Field(ge=1, le=3 * 3600)]
     """How old a document may be; its leaf certificate lives three hours (``evidence-stale``)."""
@@ -65,13 +63,14 @@ _RULES: Final[dict[str, Any]] = {
     "boots": [],
     "config_id": "require",
     "key_provider": "00" * 32,
-    "instances": "any",
+    "instances": [],
     "max_age_s": 300,
 }
 PRESETS: Final[dict[str, dict[str, Any]]] = {
     "dstack-aws-nitro-tpm": {
         "version": 2,
         "platform": "dstack",
+        "tier": "cloud",
         "root": "aws",
         "cpu": _RULES,
         "gpu": "none",
@@ -95,12 +94,13 @@ SIMULATED: Final[dict[str, Any]] = {
         }
     ],
     "key_provider": "any",
+    "instances": "any",
 }
 COMMENTS: Final = {
-    "boots": f"{FILL}pcr4, pcr7, pcr12 of each image. There is no any.",
+    "boots": f"pcr4, pcr7, pcr12 of each image, {SHOWN}. {NONE}",
     "config_id": "require PCR 8 to be set; any also accepts images that leave it zero.",
     "key_provider": dstack.COMMENTS["key_provider"],
-    "instances": "EC2 instances, i-…, or any.",
+    "instances": f"EC2 instances, i-…. {NONE}",
     "max_age_s": "How old a document may be, in seconds.",
 }
 LINES: Final = {
