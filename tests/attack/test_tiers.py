@@ -45,6 +45,10 @@ UNKNOWN = ("any", "hardware", "Processor", "", None, 1, ["processor"])
 ABSENT = object()
 
 
+def _named(tier: object) -> str:
+    return "absent" if tier is ABSENT else repr(tier)
+
+
 @pytest.fixture(scope="module")
 def park(tmp_path_factory: pytest.TempPathFactory) -> MachinePark:
     return MachinePark(tmp_path_factory.mktemp("park"))
@@ -59,7 +63,7 @@ def with_tier(policy: dict[str, Any], tier: object) -> dict[str, Any]:
 
 
 @pytest.mark.claim("C430")
-@pytest.mark.parametrize("tier", [ABSENT, *UNKNOWN], ids=repr)
+@pytest.mark.parametrize("tier", [ABSENT, *UNKNOWN], ids=_named)
 def test_a_policy_without_a_tier_or_with_an_unknown_one_is_refused(tier: object) -> None:
     with pytest.raises(TrustInvalid, check=carries(field="tier")):
         policy_from_dict(with_tier(intel(), tier))
@@ -88,7 +92,7 @@ def test_the_second_verifier_refuses_the_same_trust_files(tmp_path: Path) -> Non
 
 
 @pytest.mark.claim("C430")
-@pytest.mark.parametrize("tier", [ABSENT, *UNKNOWN], ids=repr)
+@pytest.mark.parametrize("tier", [ABSENT, *UNKNOWN], ids=_named)
 def test_a_recipe_without_a_tier_or_with_an_unknown_one_is_refused(tier: object) -> None:
     recipe = copy.deepcopy(RECIPE)
     recipe["hardware"] = with_tier(recipe["hardware"], tier)
