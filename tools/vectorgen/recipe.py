@@ -355,6 +355,7 @@ def adopted_vectors() -> Json:
     """
     hardware = {
         "platforms": ["dstack"],
+        "tier": "processor",
         "image": f"registry.example/sealtrain@sha256:{'5a' * 32}",
         "key_provider": "kms",
         "key_provider_id": "3059",
@@ -362,6 +363,7 @@ def adopted_vectors() -> Json:
     named_hardware = {**hardware, "launch_script": sha(LOGIN)}
     bash = {
         "platforms": ["simulator"],
+        "tier": "processor",
         "image": None,
         "key_provider": "none",
         "key_provider_id": None,
