@@ -50,7 +50,8 @@ for (const {{ name, lock, compose, outcome }} of adopted.cases) {{
 for (const [script, expected] of [["ab".repeat(32), true], [null, false], [undefined, false]]) {{
   const recipe = {{ lock: {{ recipe: {{ hardware: {{ launch_script: script }} }} }} }};
   const [privacy, compute, log] = [{{ dp: "none" }}, {{ accelerators: [] }}, {{ entries: [] }}];
-  const ids = requiredLimits({{ privacy, compute, recipe, consortium: {{}}, run_log: log }});
+  const deployment = {{ tier: "processor" }};
+  const ids = requiredLimits({{ privacy, compute, recipe, deployment, consortium: {{}}, run_log: log }});
   say(`limit for the script ${{script}}`, ids.includes("platform-script"), expected);
 }}
 const tiers = read("evidence/tiers.json");
