@@ -312,6 +312,7 @@ def policy_vectors() -> Json:
     rules = {
         "version": 2,
         "platform": "nitro",
+        "tier": "cloud",
         "root": "aws",
         "cpu": {"tee": "sgx"},
         "gpu": "none",
