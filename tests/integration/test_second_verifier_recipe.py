@@ -63,6 +63,7 @@ NOT_CHECKED = {
         "trainer.append_eos",
         "trainer.bf16",
         "trainer.eos_token",
+        "trainer.eval_steps",
         "trainer.label_smoothing_factor",
         "trainer.loss_type",
         "trainer.max_length",
