@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import base64
+import json
 import struct
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from socketserver import UnixStreamServer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +18,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import AuthorityInformationAccessOID, NameOID
+from http_server import running as served
 from machines_world import (
     ASKED,
     COMPOSE,
@@ -343,6 +348,52 @@ def test_an_agents_answer_becomes_evidence(park: MachinePark) -> None:
     part = of_agent(parse_statement(message_pack(cpu_of(park, AMAZON))))
     evidence = Evidence.build("simulator", app_compose=COMPOSE, **part)
     judge(evidence, park.pin(MACHINES[AMAZON]))
+
+
+def test_an_agent_is_asked_for_whatever_its_machine_makes(park: MachinePark) -> None:
+    """Evidence in the form of the machine's kind; a machine that cannot be verified is said so."""
+    blob = message_pack(cpu_of(park, AMAZON))
+    asked: list[bytes] = []
+
+    def get_statement(report_data: bytes) -> Any:
+        asked.append(report_data)
+        return parse_statement(blob)
+
+    ask = tee_of("dstack").verifier.ask_agent
+    assert ask is not None
+    part = ask(SimpleNamespace(get_statement=get_statement), bytes(64))
+    assert part["tee"] == AMAZON
+    assert asked == [bytes(64)]
+    blob = message_pack(cpu_of(park, GOOGLE))
+    with pytest.raises(CollateralUnreachable):
+        ask(SimpleNamespace(get_statement=get_statement), bytes(64))
+
+
+def test_an_agents_statement_is_shown_by_itself(park: MachinePark, tmp_path: Path) -> None:
+    """As the doctor asks for it; of another kind it is refused."""
+    blob = message_pack(cpu_of(park, AMAZON)).hex()
+    socket = tmp_path / "agent.sock"
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:  # the name is the library's
+            self.rfile.read(int(self.headers["Content-Length"] or 0))
+            data = json.dumps({"attestation": blob}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def address_string(self) -> str:
+            return "guest"
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with served(UnixStreamServer(str(socket), Handler)):
+        exhibit, _ = tee_of("dstack").verifier.show(socket, bytes(64))
+        assert exhibit.tee == AMAZON
+        with pytest.raises(PlatformMismatch):
+            tee_of(GOOGLE).verifier.show(socket, bytes(64))
 
 
 def test_a_tpm_quote_of_another_form_is_refused(park: MachinePark) -> None:

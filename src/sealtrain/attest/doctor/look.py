@@ -30,6 +30,7 @@ from sealtrain.attest.nvidia.collect import Asked, Nvml, collect_gpus, confident
 from sealtrain.attest.nvidia.nscq import CONTROL, collect_switches
 from sealtrain.attest.nvidia.parse import GpuClaims, GpuEvidence
 from sealtrain.attest.nvidia.topology import protection_checks
+from sealtrain.attest.registry import tee_of
 from sealtrain.errors import EvidenceRefused, ExtraMissing, SealtrainError
 
 __all__ = ["AskAgent", "Driver", "Seen", "find_accelerators", "look"]
@@ -87,6 +88,9 @@ def look(
         findings.append(told)
         if tee == "dstack":
             findings += agent(root, place, shown)
+    kind = tee
+    if shown is not None and tee_of(shown.exhibit.tee).of == tee:
+        kind = shown.exhibit.tee  # dstack's agent also runs on rented machines
     devices = partial(_agents_devices, place if tee == "dstack" else None)
     claims, gpus, of_gpus = find_accelerators(root, driver, devices)
     wanted = own_requirements() if requirements is None else requirements
@@ -99,7 +103,7 @@ def look(
             *memory_findings(root),
             *software_findings(wanted, installed, gpus=count),
         ),
-        tee=tee,
+        tee=kind,
         shown=shown,
         driver=claims,
         gpus=gpus,

@@ -24,7 +24,12 @@ from sealtrain.attest.statement import LogEntry
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.http import Bounds, HttpClient, Problem
 from sealtrain.base.secret import Secret
-from sealtrain.errors import DataInvalid, EvidenceMalformed, GuestApiUnreachable
+from sealtrain.errors import (
+    DataInvalid,
+    EvidenceMalformed,
+    GuestApiUnreachable,
+    PlatformMismatch,
+)
 
 __all__ = ["MAX_EVENTS", "Api", "DstackClient", "GuestInfo", "GuestKey", "GuestQuote"]
 
@@ -202,6 +207,22 @@ class DstackClient:
             raise EvidenceMalformed("guest API answered with a malformed vm_config")
         log = parse_event_log(_text(answer, "event_log"))
         return GuestQuote(_octets(answer.get("quote")), log, config)
+
+    def statement_of(self, kind: str, report_data: bytes) -> AgentStatement:
+        """A statement of one kind of machine; raises as ``get_statement``.
+
+        Raises:
+            PlatformMismatch: The agent runs on a machine of another kind.
+        """
+        found = self.get_statement(report_data)
+        if found is None or found.kind != kind:
+            raise PlatformMismatch(
+                "dstack's agent runs on a machine of another kind",
+                check="platform",
+                got="of generation v0" if found is None else found.kind,
+                expected=kind,
+            )
+        return found
 
     def get_statement(self, report_data: bytes) -> AgentStatement | None:
         """Ask for whatever statement this machine makes over 64 bytes.

@@ -220,8 +220,14 @@ def _own_fields(evidence: DstackEvidence) -> list[Field]:
     return agent_fields(parse_quote(evidence.quote_bytes), evidence.event_log, evidence.vm_config)
 
 
-def _show(place: Path, report_data: bytes) -> tuple[DstackQuote, Beside]:
-    answer = DstackClient(str(place)).get_quote(report_data)
+def _show(place: Path, report_data: bytes) -> tuple[Statement, Beside]:
+    """The agent's statement; on a rented machine in the form of its kind."""
+    client = DstackClient(str(place))
+    found = client.get_statement(report_data)
+    if found is not None and found.kind != "tdx":
+        show = tee_of(f"dstack-{found.kind}").verifier.show
+        return show(place, report_data)
+    answer = client.get_quote(report_data)
     raw = canonical_quote(answer.quote)
     shown = DstackQuote(
         raw=raw, quote=parse_quote(raw), log=answer.event_log, vm_config=answer.vm_config

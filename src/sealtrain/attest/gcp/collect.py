@@ -26,7 +26,7 @@ from sealtrain.base.http import Bounds, HttpClient, Problem
 from sealtrain.base.models import load_model
 from sealtrain.errors import CollateralUnreachable, EvidenceMalformed
 
-__all__ = ["fetch_issuers", "gcp_shown", "tpm_shown", "with_issuers"]
+__all__ = ["fetch_issuers", "gcp_shown", "gcp_tpm", "tpm_shown", "with_issuers"]
 
 _STORE: Final = re.compile(
     r"http://privateca-content-[0-9a-f-]{36}\.storage\.googleapis\.com/[0-9a-f]{1,64}/ca\.crt"
@@ -47,16 +47,20 @@ def gcp_shown(found: AgentStatement, fetch: Fetch | None = None) -> Shown:
         CollateralUnreachable: The issuers cannot be had.
         EvidenceMalformed: The vTPM's part is of another form.
     """
-    parts = {} if found.tpm_quote is None else found.tpm_quote
-    leaf = octets_of(parts.get("ak_cert"))
-    shown = tpm_shown(parts, fetch_issuers(leaf, _get if fetch is None else fetch))
     return {
         "tee": "dstack-gcp-tdx",
         "quote": to_base64(canonical_quote(found.statement)),
         "event_log": [entry.to_dict() for entry in found.log],
         "vm_config": found.config or None,
-        "tpm": shown.to_dict(),
+        "tpm": gcp_tpm(found, fetch).to_dict(),
     }
+
+
+def gcp_tpm(found: AgentStatement, fetch: Fetch | None = None) -> TpmShown:
+    """The vTPM's part of an agent's statement, with the issuers of its key; as ``gcp_shown``."""
+    parts = {} if found.tpm_quote is None else found.tpm_quote
+    leaf = octets_of(parts.get("ak_cert"))
+    return tpm_shown(parts, fetch_issuers(leaf, _get if fetch is None else fetch))
 
 
 def tpm_shown(parts: dict[str, Any], issuers: tuple[bytes, ...]) -> TpmShown:

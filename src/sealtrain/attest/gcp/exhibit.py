@@ -10,26 +10,26 @@ from pathlib import Path
 from sealtrain.attest.bundle import Beside
 from sealtrain.attest.claims import single
 from sealtrain.attest.dstack import appraise as dstack
+from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.dstack.exhibit import Companion, agent_fields, agent_part
 from sealtrain.attest.dstack.verify import MeasuredGuest
 from sealtrain.attest.field import CPU, Field, certificate_fields, rows_of
 from sealtrain.attest.forms import Statement
 from sealtrain.attest.gcp import appraise as gcp
 from sealtrain.attest.gcp.appraise import GcpQuote
-from sealtrain.attest.gcp.collect import gcp_shown, with_issuers
+from sealtrain.attest.gcp.collect import gcp_shown, gcp_tpm, with_issuers
 from sealtrain.attest.gcp.policy import GcpPolicy
 from sealtrain.attest.gcp.tee import GcpEvidence
 from sealtrain.attest.part import Part, Situation
 from sealtrain.attest.roots import GOOGLE_EKAK_ROOT_SHA256
 from sealtrain.attest.statement import Collateral, LogEntry
 from sealtrain.attest.tdx.exhibit import PINNED_ROOTS
-from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
+from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
 from sealtrain.attest.tdx.verify import VerifiedQuote
 from sealtrain.attest.tee import Verifier
 from sealtrain.attest.tpm import quote as tpm
 from sealtrain.attest.tpm.form import TpmShown, VerifiedTpm, verify_tpm
 from sealtrain.base.encoding import from_base64
-from sealtrain.errors import GuestApiUnreachable
 
 __all__ = ["VERIFIER", "GcpStatement", "tpm_fields"]
 
@@ -139,9 +139,13 @@ def _own_fields(evidence: GcpEvidence) -> list[Field]:
 
 
 def _show(place: Path, report_data: bytes) -> tuple[GcpStatement, Beside]:
-    raise GuestApiUnreachable(
-        "a dstack guest on Google Cloud is asked through dstack's agent", check="guest API"
+    found = DstackClient(str(place)).statement_of("gcp-tdx", report_data)
+    quote = parse_quote(canonical_quote(found.statement))
+    shown = gcp_tpm(found)
+    statement = GcpStatement(
+        raw=quote.raw, quote=quote, log=found.log, vm_config=found.config, tpm=shown
     )
+    return statement, Beside(certificates=shown.certificates_der[1:])
 
 
 VERIFIER: Verifier[GcpEvidence, GcpPolicy, GcpQuote] = Verifier(

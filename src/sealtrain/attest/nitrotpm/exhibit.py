@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sealtrain.attest.bundle import Beside
 from sealtrain.attest.claims import Group, single, unlooked
+from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.dstack.exhibit import log_fields
 from sealtrain.attest.dstack.parse import AgentStatement
 from sealtrain.attest.dstack.verify import LOG, boot_measurements
@@ -35,7 +36,7 @@ from sealtrain.attest.part import (
 from sealtrain.attest.statement import LogEntry
 from sealtrain.attest.tee import Shown, Verifier
 from sealtrain.base.encoding import to_base64
-from sealtrain.errors import EvidenceRefused, GuestApiUnreachable
+from sealtrain.errors import EvidenceRefused
 
 __all__ = ["VERIFIER", "NitroTpmStatement"]
 
@@ -154,9 +155,12 @@ def _own_fields(evidence: NitroTpmEvidence) -> list[Field]:
 
 
 def _show(place: Path, report_data: bytes) -> tuple[NitroTpmStatement, Beside]:
-    raise GuestApiUnreachable(
-        "a dstack guest on EC2 is asked through dstack's agent", check="guest API"
+    found = DstackClient(str(place)).statement_of("aws-nitro-tpm", report_data)
+    document = parse_document(found.statement, NITRO_TPM)
+    statement = NitroTpmStatement(
+        raw=document.raw, document=document, log=found.log, vm_config=found.config
     )
+    return statement, Beside()
 
 
 def _of_agent(found: AgentStatement) -> Shown:
