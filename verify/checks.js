@@ -244,11 +244,11 @@ async function moments(state) {
 
 async function checkPins(listed, { owner, statement }, chains) {
   const pins = new Map(statement.datasets.map((one) => [one.dataset_id, one.root]));
-  for (const dataset of listed) {
-    const { dataset_id, owner: of, root } = dataset;
-    const pinned = pins.get(dataset_id);
-    const left = of === owner && !(await admits(statement, dataset, chains));
-    demand(!left && [undefined, root].includes(pinned), "dataset-mismatch", "an approval pins another root");
+  for (const dataset of listed.filter((one) => one.owner === owner)) {
+    const pinned = pins.get(dataset.dataset_id);
+    const left = !(await admits(statement, dataset, chains));
+    const same = !left && [undefined, dataset.root].includes(pinned);
+    demand(same, "dataset-mismatch", "an approval pins another root");
   }
 }
 

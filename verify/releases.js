@@ -144,14 +144,17 @@ function reserves(state, receipt, body, index) {
   return named && held !== null && text(held) === text(first ? asked : []);
 }
 
+// An id names a dataset only beside its owner.
+const NAMED = ["owner_id", "dataset_id", "root"];
+
 function sameData(used, body) {
   const lists = [body.datasets, body.elsewhere];
   const wellFormed = lists.every(
-    (list) => Array.isArray(list) && list.every((one) => one?.dataset_id !== undefined && one?.root !== undefined),
+    (list) => Array.isArray(list) && list.every((one) => NAMED.every((name) => one?.[name] !== undefined)),
   );
   demand(wellFormed, "statement-invalid", "the entry does not name the data of the run");
-  const pairs = (list) => new Set(list.map((one) => `${one.dataset_id} ${one.root}`));
-  const [released, known] = [pairs(lists.flat()), pairs(used)];
+  const named = (list) => new Set(list.map((one) => NAMED.map((name) => one[name]).join(" ")));
+  const [released, known] = [named(lists.flat()), named(used)];
   const equalSets = released.size === known.size && [...released].every((one) => known.has(one));
   same(equalSets, "keys were released to a run on other data");
 }

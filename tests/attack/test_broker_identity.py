@@ -189,8 +189,9 @@ class Relay:
             kind,
             {
                 "receipt_digest": receipt_digest(envelope),
-                "datasets": [{"dataset_id": one, "root": root} for one, root in data],
+                "datasets": [dataset._asdict() for dataset in data],
                 "elsewhere": [],
+                "submission_id": None if request is None else request.submission_id,
             },
         )
         return EnvelopeDocument.of(envelope), self.ledger.proof(index).to_dict()

@@ -162,10 +162,9 @@ def test_a_broker_that_releases_without_consent_is_found_by_an_audit(
             {
                 "run_id": "ab" * 16,
                 **world.target.to_dict(),
-                "datasets": [{"dataset_id": one.dataset_id, "root": one.root}]
-                if (one := world.sealed[C])
-                else [],
+                "datasets": [world.sealed[C].of_run._asdict()],
                 "elsewhere": [],
+                "submission_id": None,
                 "lease_id": "cd" * 32,
                 "not_after": "2026-09-21T15:33:20Z",
                 "evidence_digest": "01" * 32,

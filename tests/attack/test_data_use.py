@@ -110,7 +110,7 @@ def test_a_run_does_not_go_on_without_the_data(world: ReleaseWorld) -> None:
     sealed = sealed_with(world, kept_for(world, HOUR))
     world.clock.advance(HOUR + 1)
     rest = [world.sealed[owner].asked for owner in (A, B)]
-    refused(world, RetentionEnded, datasets=rest, elsewhere=[(sealed.dataset_id, sealed.root)])
+    refused(world, RetentionEnded, datasets=rest, elsewhere=[sealed.of_run])
 
 
 @pytest.mark.claim("C175")

@@ -189,7 +189,7 @@ def test_without_every_rotation_in_its_order_it_is_another_broker(
 
 @pytest.mark.claim("C94")
 @pytest.mark.claim("C38")
-@pytest.mark.parametrize("way", ["another root", "more", "fewer", "not said"])
+@pytest.mark.parametrize("way", ["another root", "another owner", "more", "fewer", "not said"])
 def test_a_release_on_other_data_than_the_manifests_is_refused(world: World, way: str) -> None:
     """What a broker wrote of a resume; the receipt says nothing of data at other brokers."""
     part = world.receipt().datasets[:2]
@@ -202,7 +202,11 @@ def test_a_release_on_other_data_than_the_manifests_is_refused(world: World, way
                 return found
             return {
                 "another root": [found[0] | {"root": "ab" * 32}, *found[1:]],
-                "more": [*found, {"dataset_id": "ab" * 16, "root": "cd" * 32}],
+                "more": [
+                    *found,
+                    {"owner_id": "ef" * 32, "dataset_id": "ab" * 16, "root": "cd" * 32},
+                ],
+                "another owner": [found[0] | {"owner_id": "ab" * 32}, *found[1:]],
                 "fewer": found[1:],
                 "not said": None,
             }[way]  # type: ignore[return-value]

@@ -321,7 +321,7 @@ def test_a_stanza_of_data_opens_no_model_and_that_of_a_model_no_data(runs: Runs)
     broker = runs.world.attest()
     _place, stanza = first.wanted.asked_of(broker)
     datasets = [one.asked for one in runs.world.sealed.values()]
-    datasets[0] = (*datasets[0][:2], stanza)
+    datasets[0] = datasets[0]._replace(stanza=stanza)
     runs.assert_refused(NoStanza, "stanza", lambda: runs.obtain(first, datasets=datasets))
 
 

@@ -534,7 +534,7 @@ def test_a_wrong_key_is_told_the_same_way_wherever_it_is_wrong(world: ReleaseWor
         error = refused(
             world,
             WrongKey,
-            lambda stanza=stanza: world.obtain(datasets=[(sealed.dataset_id, sealed.root, stanza)]),
+            lambda stanza=stanza: world.obtain(datasets=[sealed.asked_with(stanza=stanza)]),
         )
         told.append(error.to_dict())
     assert len(told) > 6

@@ -20,6 +20,7 @@ from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.store.transaction import Transaction
 from sealtrain.client.api import BrokerClient
+from sealtrain.client.grant import AskedKey
 from sealtrain.errors import (
     AppIdMismatch,
     ApprovalExpired,
@@ -79,8 +80,8 @@ def changed_recipe(world: ReleaseWorld) -> LockedRecipe:
     return world.lock(lambda recipe: recipe["trainer"].update(max_steps=301))
 
 
-def replaced(sealed: SealedSet, stanza: Stanza) -> tuple[str, str, Stanza]:
-    return sealed.dataset_id, sealed.root, stanza
+def replaced(sealed: SealedSet, stanza: Stanza) -> AskedKey:
+    return sealed.asked_with(stanza=stanza)
 
 
 @pytest.mark.claim("C10")
@@ -465,7 +466,7 @@ def test_a_dataset_sealed_for_another_recipe(world: ReleaseWorld) -> None:
 
 def test_a_swapped_dataset_root(world: ReleaseWorld) -> None:
     sealed = world.sealed["hospital-a"]
-    asked = (sealed.dataset_id, "ab" * 32, sealed.stanza)
+    asked = sealed.asked_with(root="ab" * 32)
     error = refused(world, DatasetMismatch, lambda: world.obtain(datasets=[asked]))
     assert (error.owner, error.got, error.expected) == ("hospital-a", "ab" * 32, sealed.root)
 
@@ -491,7 +492,10 @@ def test_a_manifest_signed_by_another_owner(world: ReleaseWorld) -> None:
 
 def test_a_dataset_id_that_another_owner_registered(world: ReleaseWorld) -> None:
     taken = world.seal("hospital-b", dataset_id=world.sealed["hospital-a"].dataset_id)
-    refused(world, DatasetMismatch, lambda: world.register(taken))
+    world.register(taken)
+    assert world.obtain().keys
+    swapped = [taken.asked, *(world.sealed[one].asked for one in ("hospital-b", "hospital-c"))]
+    refused(world, DatasetMismatch, lambda: world.obtain(datasets=swapped))
 
 
 def test_a_second_manifest_that_does_not_continue_the_first(world: ReleaseWorld) -> None:

@@ -11,13 +11,13 @@ from carrying import carries
 from linked_runs import chained, run_of
 from manifest_world import LEASE_S, NOW, RELEASED, World, make_world
 from release_world import ROOT, ReleaseWorld, release_world
-from world import BROKER_IDS, DAY, RECIPE, digest
+from world import BROKER_IDS, DAY, RECIPE, digest, identity
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.secret import Secret
 from sealtrain.broker.service.keyring import Keyring
-from sealtrain.consortium.receipts import Lease
+from sealtrain.consortium.receipts import Lease, RunDataset
 from sealtrain.errors import RunChainBroken
 from sealtrain.manifest.form import read
 
@@ -36,7 +36,10 @@ def written(world: ReleaseWorld, folder: Path, others: Sequence[str] = (), **rec
     )
     made.broker = Keyring(Secret(ROOT)).signer
     with world.store.transaction() as transaction:
-        data = [(pin.dataset_id, pin.root) for pin in made.pins.values()]
+        data = [
+            RunDataset(identity(key.partition("/")[0]).public.owner_id, pin.dataset_id, pin.root)
+            for key, pin in made.pins.items()
+        ]
         for day in range(1, DAYS + 1):
             ids = made.target.to_dict()
             transaction.begin_run(run_of(day), **ids, data=data, now=RELEASED)

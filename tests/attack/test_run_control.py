@@ -450,11 +450,13 @@ def test_a_runner_names_no_run_of_another_submission_target_or_time(control: Con
     earlier = os.urandom(16).hex()
     world = control.world
     attested = world.attest()
-    world.obtain(wire=world.wire, attested=attested, run_id=earlier)
+    known_before = control.submission("one").submission_id
+    world.obtain(wire=world.wire, attested=attested, run_id=earlier, submission_id=known_before)
     one, two = control.submit("one"), control.submit("two")
+    assert one.submission_id == known_before
     foreign = control.submit("foreign", target=replace(control.world.target, recipe_hash="ab" * 32))
     later = os.urandom(16).hex()
-    world.obtain(wire=world.wire, attested=attested, run_id=later)
+    world.obtain(wire=world.wire, attested=attested, run_id=later, submission_id=one.submission_id)
     runner = control.runner()
     for posted in (one, two, foreign):
         runner.report(posted.submission_id, "claimed")
@@ -471,6 +473,86 @@ def test_a_runner_names_no_run_of_another_submission_target_or_time(control: Con
     assert broker is not None
     assert broker.run_id == later
     assert control.shown(two.submission_id).broker is None
+
+
+@WHOSE
+@pytest.mark.claim("C451")
+def test_a_runner_takes_no_run_of_another_runners_submission(control: ControlWorld) -> None:
+    """The run's id is in the ledger before its own runner names it, and whoever is faster gains."""
+    world = control.world
+    mine, decoy = control.submit("honest"), control.submit("decoy")
+    honest, thief = control.runner(), control.runner(OTHER)
+    for player, posted in ((honest, mine), (thief, decoy)):
+        player.report(posted.submission_id, "claimed")
+        player.report(posted.submission_id, "started")
+    run_id = os.urandom(16).hex()
+    world.obtain(
+        wire=world.wire, attested=world.attest(), run_id=run_id, submission_id=mine.submission_id
+    )
+    for event in ("started", "completed"):
+        with pytest.raises(RunMismatch):
+            thief.report(decoy.submission_id, event, run_id=run_id)
+    honest.report(mine.submission_id, "started", run_id=run_id)
+    honest.report(mine.submission_id, "completed", run_id=run_id)
+    shown = control.shown(mine.submission_id)
+    assert shown.state == "completed"
+    assert shown.broker is not None
+    assert shown.broker.run_id == run_id
+    assert audited(world).holds
+
+
+@WHOSE
+@pytest.mark.claim("C451")
+def test_a_run_that_was_named_before_its_keys_is_its_own_submissions(
+    control: ControlWorld,
+) -> None:
+    """Of several brokers one releases first, and its ledger shows the id to a runner at another."""
+    world = control.world
+    mine, decoy = control.submit("honest"), control.submit("decoy")
+    honest, thief = control.runner(), control.runner(OTHER)
+    run_id = os.urandom(16).hex()
+    thief.report(decoy.submission_id, "claimed")
+    thief.report(decoy.submission_id, "started", run_id=run_id)
+    world.obtain(
+        wire=world.wire, attested=world.attest(), run_id=run_id, submission_id=mine.submission_id
+    )
+    assert control.shown(decoy.submission_id).broker is None
+    with pytest.raises(RunMismatch):
+        thief.report(decoy.submission_id, "completed", run_id=run_id)
+    honest.report(mine.submission_id, "claimed")
+    honest.report(mine.submission_id, "started", run_id=run_id)
+    broker = control.shown(mine.submission_id).broker
+    assert broker is not None
+    assert broker.run_id == run_id
+    assert audited(world).holds
+
+
+@WHOSE
+@pytest.mark.claim("C451")
+def test_a_run_without_a_submission_is_none_of_any(control: ControlWorld) -> None:
+    world, posted, runner = control.world, control.submit(), control.runner()
+    run_id = os.urandom(16).hex()
+    world.obtain(wire=world.wire, attested=world.attest(), run_id=run_id)
+    runner.report(posted.submission_id, "claimed")
+    with pytest.raises(RunMismatch):
+        runner.report(posted.submission_id, "started", run_id=run_id)
+    # A resume says whose it is too late: the run is what its first release says.
+    world.obtain(
+        wire=world.wire,
+        attested=world.attest(),
+        run_id=run_id,
+        resume=True,
+        submission_id=posted.submission_id,
+    )
+    with pytest.raises(RunMismatch):
+        runner.report(posted.submission_id, "started", run_id=run_id)
+
+
+@WHOSE
+@pytest.mark.claim("C451")
+def test_no_submitter_writes_the_id_of_a_submission(control: ControlWorld) -> None:
+    with pytest.raises(TicketInvalid):
+        control.submit(ticket=ticket(control.world, submission_id="ab" * 16))
 
 
 @WHOSE
@@ -517,7 +599,7 @@ def entry_of(control: ControlWorld, made: Any, by: str, **changed: Any) -> dict[
     [
         "submission twice", "event twice", "out of order", "after the end", "no submission",
         "another's claim", "an owner's name", "another body", "stop of a stranger", "one name",
-        "an earlier run", "two submissions", "altered",
+        "an earlier run", "two submissions", "another submission's run", "altered",
     ],
 )  # fmt: skip
 def test_an_audit_finds_what_no_broker_records(faulty: ControlWorld, fault: str) -> None:
@@ -564,6 +646,13 @@ def test_an_audit_finds_what_no_broker_records(faulty: ControlWorld, fault: str)
         body = entry_of(faulty, sign_control(made_stop, identity(OTHER).signer), OTHER)
     elif fault == "an earlier run":
         body = entry_of(faulty, runner.event(one.submission_id, "started", run_id=earlier), RUNNER)
+    elif fault == "another submission's run":
+        run_id = os.urandom(16).hex()
+        world.obtain(
+            wire=world.wire, attested=world.attest(), run_id=run_id,
+            submission_id=two.submission_id,
+        )  # fmt: skip
+        body = entry_of(faulty, runner.event(one.submission_id, "started", run_id=run_id), RUNNER)
     elif fault == "two submissions":
         runner.report(one.submission_id, "started", run_id="77" * 16)
         other.report(two.submission_id, "claimed")

@@ -58,7 +58,12 @@ class Site:
         world = self.control.world
         posted = self.control.submit()
         run_id = os.urandom(16).hex()
-        world.obtain(wire=world.wire, attested=world.attest(), run_id=run_id)
+        world.obtain(
+            wire=world.wire,
+            attested=world.attest(),
+            run_id=run_id,
+            submission_id=posted.submission_id,
+        )
         runner = self.control.runner()
         runner.report(posted.submission_id, "claimed")
         runner.report(posted.submission_id, "started", run_id=run_id)
@@ -204,7 +209,9 @@ def test_waiting_ends_with_the_brokers_record_though_the_runner_says_failed(site
     world = site.control.world
     posted = site.control.submit()
     run_id = os.urandom(16).hex()
-    world.obtain(wire=world.wire, attested=world.attest(), run_id=run_id)
+    world.obtain(
+        wire=world.wire, attested=world.attest(), run_id=run_id, submission_id=posted.submission_id
+    )
     runner = site.control.runner()
     runner.report(posted.submission_id, "claimed")
     runner.report(posted.submission_id, "started", run_id=run_id)
@@ -216,6 +223,32 @@ def test_waiting_ends_with_the_brokers_record_though_the_runner_says_failed(site
         with world.store.transaction() as transaction:
             record(transaction, world.ledger, "manifest", body, now=world.clock())
         assert _waiting(desk).until_ended("nightly", None).broker is not None
+
+
+@WHOSE
+@pytest.mark.claim("C451")
+def test_a_client_takes_no_run_whose_keys_were_for_another_submission(site: Site) -> None:
+    """The broker's host shows the record of another submission's run beside this one."""
+    shown, run_id = site.completed()
+    other = site.control.submit("another")
+    runner = site.control.runner()
+    runner.report(other.submission_id, "claimed")
+    event = runner.event(other.submission_id, "started", run_id=run_id)
+    world = site.control.world
+    body: Any = {
+        **RunEvent.from_bytes(event.payload).recorded(),
+        "by": RUNNER,
+        "signing_key": identity(RUNNER).public.signing_key,
+        "digest": event.digest,
+        "envelope": event.to_dict(),
+    }
+    with world.store.transaction() as transaction:
+        record(transaction, world.ledger, "run-event", body, now=world.clock())
+    forged = site.control.shown(other.submission_id).model_copy(update={"broker": shown.broker})
+    with site.desk() as desk:
+        assert desk.require_completed(shown).run_id == run_id
+        with pytest.raises(AnswerInvalid):
+            desk.require_completed(forged)
 
 
 def test_entries_are_found_by_what_they_name(site: Site) -> None:

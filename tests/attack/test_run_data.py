@@ -189,10 +189,10 @@ def test_more_or_less_data_is_another_run(tmp_path: Path, way: str) -> None:
         elif way == "more":
             asked = [*asked, world.sealed[C].asked]
         elif way == "another root":
-            asked = [(of[A].dataset_id, "ab" * 32, of[A].stanza), asked[1]]
+            asked = [of[A].asked_with(root="ab" * 32), asked[1]]
         more: dict[str, Any] = {}
         if way == "moved away":  # claimed to be elsewhere, and under another root
-            asked, more = asked[1:], {"elsewhere": [(of[A].dataset_id, "ab" * 32)]}
+            asked, more = asked[1:], {"elsewhere": [of[A].of_run._replace(root="ab" * 32)]}
         with pytest.raises(RunMismatch) as caught:
             world.obtain(run_id=grant.run_id, resume=True, datasets=asked, **more)
         assert caught.value.check == "run data"
@@ -201,7 +201,7 @@ def test_more_or_less_data_is_another_run(tmp_path: Path, way: str) -> None:
 def test_data_that_another_broker_lends_by_now_is_the_same_data(tmp_path: Path) -> None:
     with release_world(tmp_path) as world:
         one, two = (world.sealed[owner] for owner in (A, B))
-        far = [(two.dataset_id, two.root)]
+        far = [two.of_run]
         grant = world.obtain(datasets=[one.asked], elsewhere=far)
         again = world.obtain(run_id=grant.run_id, resume=True, datasets=[one.asked, two.asked])
         assert set(again.keys) == {one.dataset_id, two.dataset_id}
@@ -314,7 +314,7 @@ def test_an_audit_finds_a_resume_on_other_data(world: ReleaseWorld) -> None:
 
         def run(self, run_id: str) -> Any:
             found = self._transaction.run(run_id)
-            data = {(one.dataset_id, one.root) for one in world.sealed.values()}
+            data = {one.of_run for one in world.sealed.values()}
             return found and replace(found, data=frozenset(data))
 
     @contextmanager

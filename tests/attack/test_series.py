@@ -305,6 +305,7 @@ def test_an_audit_finds_a_fork_that_a_broker_recorded(world: ReleaseWorld) -> No
         "dataset",
         {
             "owner": C,
+            "owner_id": manifest.owner_id,
             "name": NAME,
             "dataset_id": fork.dataset_id,
             "root": fork.root,

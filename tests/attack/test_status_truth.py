@@ -290,8 +290,8 @@ def test_a_sealing_without_a_key_for_the_broker(tmp_path: Path) -> None:
         assert code(status(world, url, at_hand=at_hand)) == "released"
         other = replace(world.sealed[A].stanza, recipient="00" * 32)
         at_hand[A, "biopsies"] = (wanted(world, A, other),)
-        datasets = [(one.dataset_id, one.root, one.stanza) for one in world.sealed.values()]
-        datasets[0] = (*datasets[0][:2], other)
+        datasets = [one.asked for one in world.sealed.values()]
+        datasets[0] = datasets[0]._replace(stanza=other)
         found = status(world, url, at_hand=at_hand)
         assert code(found) == released(world, datasets=datasets) == "no-stanza"
 

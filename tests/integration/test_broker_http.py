@@ -25,7 +25,7 @@ from sealtrain.broker.config import BrokerConfig, BrokerLimits
 from sealtrain.broker.serve import running as running_broker
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker
-from sealtrain.client.grant import Asked, Grant, obtain, renew
+from sealtrain.client.grant import Asked, AskedKey, Grant, obtain, renew
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.approvals import DatasetPin, Tally
 from sealtrain.consortium.datasets import load_dataset_manifest, sign_dataset
@@ -162,7 +162,7 @@ class Site(Agreement):
             stanza = find_stanza(
                 read_stanzas(folder)[1], kind="recipe", recipient=binding.recipient
             )
-            asked.append((manifest.dataset_id, manifest.root, stanza))
+            asked.append(AskedKey(manifest.owner_id, manifest.dataset_id, manifest.root, stanza))
         arguments = {"run_id": os.urandom(16).hex(), "resume": False} | more
         return obtain(
             self.client,

@@ -25,7 +25,7 @@ from sealtrain.broker.store.memory import Store
 from sealtrain.broker.store.schema import HEAD
 from sealtrain.cli import app
 from sealtrain.client.grant import Grant
-from sealtrain.consortium.receipts import receipt_digest
+from sealtrain.consortium.receipts import RunDataset, receipt_digest
 from sealtrain.errors import SealtrainError, SignatureInvalid, Unreachable
 from sealtrain.keys.derive import signing_key
 from sealtrain.ledger.ledger import Ledger
@@ -162,7 +162,7 @@ def test_tables_and_ledger_change_together_or_not_at_all(
     def cut_off() -> None:
         with world.store.transaction() as transaction:
             ids = {"app_id": "a", "compose_hash": "b", "recipe_hash": "c"}
-            transaction.begin_run("d" * 32, **ids, data=[("e", "f")], now=NOW)
+            transaction.begin_run("d" * 32, **ids, data=[RunDataset("a", "e", "f")], now=NOW)
             indices = [world.ledger.append("release", body) for _ in range(3)]
             assert indices == list(range(size, size + 3))
             assert world.ledger.size == size  # not there for anybody yet

@@ -196,7 +196,10 @@ class World(Agreement):
 
     def entry(self, receipt: ReleaseReceipt, envelope: Envelope) -> dict[str, Any]:
         """What a broker of all data writes into its ledger about a receipt; only what is read."""
-        listed = [{"dataset_id": one.dataset_id, "root": one.root} for one in receipt.datasets]
+        listed = [
+            {"owner_id": one.owner_id, "dataset_id": one.dataset_id, "root": one.root}
+            for one in receipt.datasets
+        ]
         return {
             "receipt_digest": receipt_digest(envelope),
             "datasets": listed,
@@ -211,7 +214,11 @@ class World(Agreement):
         owners = {key.partition("/")[0] for key, pin in self.pins.items() if pin.dataset_id in here}
         apart = is_shared_out(self.locked.lock.recipe)
         return [
-            {"dataset_id": pin.dataset_id, "root": pin.root}
+            {
+                "owner_id": identity(key.partition("/")[0]).public.owner_id,
+                "dataset_id": pin.dataset_id,
+                "root": pin.root,
+            }
             for key, pin in self.pins.items()
             if pin.dataset_id not in here and (not apart or key.partition("/")[0] in owners)
         ]

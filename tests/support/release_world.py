@@ -44,9 +44,10 @@ from sealtrain.broker.service.parts import BrokerParts
 from sealtrain.broker.service.service import Broker
 from sealtrain.broker.store.memory import Store
 from sealtrain.client.attested import AttestedBroker
-from sealtrain.client.grant import Asked, Grant, obtain, renew
+from sealtrain.client.grant import Asked, AskedKey, Grant, obtain, renew
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.approvals import DatasetPin
+from sealtrain.consortium.receipts import OwnedId, RunDataset
 from sealtrain.errors import Refused, SealtrainError
 from sealtrain.keys.derive import signing_key
 from sealtrain.ledger.audit import Auditor, AuditReport
@@ -110,8 +111,22 @@ class SealedSet:
     envelope: Envelope
 
     @property
-    def asked(self) -> tuple[str, str, Stanza]:
-        return self.dataset_id, self.root, self.stanza
+    def asked(self) -> AskedKey:
+        return self.asked_with()
+
+    def asked_with(self, *, root: str | None = None, stanza: Stanza | None = None) -> AskedKey:
+        """What a guest asks for of it, with another root or stanza."""
+        owner_id = identity(self.owner).public.owner_id
+        return AskedKey(owner_id, self.dataset_id, root or self.root, stanza or self.stanza)
+
+    @property
+    def owned(self) -> OwnedId:
+        return OwnedId(identity(self.owner).public.owner_id, self.dataset_id)
+
+    @property
+    def of_run(self) -> RunDataset:
+        """The dataset as a run has it."""
+        return RunDataset(*self.owned, self.root)
 
     @property
     def pin(self) -> DatasetPin:

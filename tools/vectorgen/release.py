@@ -58,7 +58,6 @@ def report_data(purpose: str, transcript: Json) -> str:
 def conversation() -> Json:
     """Fields that release and renewal share."""
     return {
-        "version": 2,
         "broker_id": broker_id(),
         "challenge": hexed("challenge"),
         "run_id": hexed("run", 16),
@@ -69,11 +68,18 @@ def conversation() -> Json:
     }
 
 
-def dataset(number: int) -> Json:
-    """One dataset of a request."""
+def place(number: int) -> Json:
+    """Which dataset is meant: an id beside its owner's, and a root."""
     return {
+        "owner_id": hexed(f"owner {number}"),
         "dataset_id": hexed(f"dataset {number}", 16),
         "root": hexed(f"root {number}"),
+    }
+
+
+def dataset(number: int) -> Json:
+    """One dataset of a request."""
+    return place(number) | {
         "stanza": {
             "kind": "recipe",
             "recipient": hexed(f"recipient {number}"),
@@ -82,15 +88,16 @@ def dataset(number: int) -> Json:
     }
 
 
-def release(name: str, count: int, resume: bool, elsewhere: int = 0) -> Json:
+def release(
+    name: str, count: int, resume: bool, elsewhere: int = 0, submission: str | None = None
+) -> Json:
     """A release request's transcript and what follows from it."""
     transcript = conversation() | {
+        "version": 3,
+        "submission_id": submission,
         "hpke_public_key": b64(seed("hpke", 1216)),
         "datasets": [dataset(number) for number in range(count)],
-        "elsewhere": [
-            {"dataset_id": hexed(f"dataset {number}", 16), "root": hexed(f"root {number}")}
-            for number in range(count, count + elsewhere)
-        ],
+        "elsewhere": [place(number) for number in range(count, count + elsewhere)],
         "resume": resume,
     }
     digest = sha(canonical(transcript))
@@ -107,7 +114,11 @@ def release(name: str, count: int, resume: bool, elsewhere: int = 0) -> Json:
 
 def renewal(name: str, checkpoint: Json) -> Json:
     """A renewal request's transcript and what follows from it."""
-    transcript = conversation() | {"lease_id": hexed("lease"), "checkpoint": checkpoint}
+    transcript = conversation() | {
+        "version": 2,
+        "lease_id": hexed("lease"),
+        "checkpoint": checkpoint,
+    }
     return {
         "name": name,
         "kind": "renewal",
@@ -237,6 +248,7 @@ def receipt(name: str, expect: str | None = None, **changed: Json) -> Json:
     fields = conversation()
     del fields["challenge"]
     document = fields | {
+        "version": 2,
         "kind": "release",
         "resume": False,
         "datasets": [
@@ -351,6 +363,7 @@ def main(out: Path) -> None:
         release("one dataset, new run", 1, False),
         release("two datasets, resumed run", 2, True),
         release("one dataset of three, the others elsewhere", 1, False, 2),
+        release("for a submission", 1, False, submission=hexed("submission", 16)),
         renewal("without a checkpoint", None),
         renewal("with a checkpoint", {"counter": 7, "digest": hexed("checkpoint")}),
         broker_keys(),

@@ -121,8 +121,11 @@ def approval(owner: Any, **changes: Json) -> Json:
     return signed_by(document, owner, kind=DECISION)
 
 
-def release(**changes: Json) -> Json:
-    """The broker's receipt with its proof: the second of three entries of the ledger."""
+def release(entry: Json | None = None, **changes: Json) -> Json:
+    """The broker's receipt with its proof: the second of three entries of the ledger.
+
+    ``entry`` changes what that entry says of the run's data.
+    """
     receipt = {
         "version": 2,
         "kind": "release",
@@ -143,7 +146,12 @@ def release(**changes: Json) -> Json:
         **changes,
     }
     envelope = manifest.envelope(canonical(receipt), manifest.RECEIPT_TYPE, manifest.BROKER)
-    body = {"receipt_digest": sha(canonical(envelope)), "datasets": [DATASET], "elsewhere": []}
+    body = {
+        "receipt_digest": sha(canonical(envelope)),
+        "datasets": [{**DATASET, "owner_id": A.owner_id}],
+        "elsewhere": [],
+        **(entry or {}),
+    }
     entries = [
         {"kind": "approval", "at": at(STARTED - 60), "body": {}},
         {"kind": "release", "at": at(RELEASED), "body": body},
@@ -383,6 +391,30 @@ def cases() -> list[Json]:
         "a receipt beside the proof of another",
         "ledger proof-invalid",
         lambda it: it["releases"][0].update(proof=release(transcript_digest="0c" * 32)["proof"]),
+    )
+    case(
+        "keys to a run on data of another owner with the same id",
+        "ledger dataset-mismatch",
+        lambda it: it.update(
+            releases=[release({"datasets": [{**DATASET, "owner_id": B.owner_id}]})]
+        ),
+    )
+    case(
+        "keys to a run on data of no owner",
+        "ledger statement-invalid",
+        lambda it: it.update(releases=[release({"datasets": [DATASET]})]),
+    )
+    repeated = approval(B, datasets=[{**DATASET, "root": "e9" * 32}])
+    case(
+        "another owner pins the id of this data",
+        "ok",
+        lambda it: it.update(approvals=[it["approvals"][0], repeated]),
+    )
+    otherwise = approval(A, datasets=[{**DATASET, "root": "e9" * 32}])
+    case(
+        "its owner pins another root",
+        "approvals dataset-mismatch",
+        lambda it: it.update(approvals=[otherwise, it["approvals"][1]]),
     )
     case(
         "keys after the end",

@@ -86,7 +86,12 @@ def guest(
             listen=given.listen if given.role == "train" else None,
         ),
     )
-    settings = replace(settings, continues=given.continues, previous=_previous(given, out.parent))
+    settings = replace(
+        settings,
+        continues=given.continues,
+        previous=_previous(given, out.parent),
+        submission_id=given.submission_id,
+    )
     play(settings, given, as_json)
 
 

@@ -230,7 +230,9 @@ class Runner:
             TicketInvalid: The ticket names a place that the operator did not list.
         """
         submitted = self._desk.submission(shown)
-        data = canonical_json(submitted.ticket)
+        # Outside the submitted ticket: the id follows from that one's digest.
+        named = {"submission_id": submitted.submission_id}
+        data = canonical_json({**submitted.ticket, **named})
         ticket = parse_ticket(data)
         self._settings.places.require(ticket)
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.report_data import Binding
@@ -28,6 +29,7 @@ from sealtrain.client.attested import AttestedBroker
 from sealtrain.consortium.receipts import (
     Anchor,
     ReleaseReceipt,
+    RunDataset,
     data_of_entry,
     receipt_digest,
     verify_receipt,
@@ -52,7 +54,7 @@ from sealtrain.sealing.stanza import Stanza
 from sealtrain.signing.continues import Continues
 from sealtrain.signing.dsse import Envelope
 
-__all__ = ["Asked", "Grant", "Receipted", "obtain", "renew"]
+__all__ = ["Asked", "AskedKey", "Grant", "Receipted", "obtain", "renew"]
 
 Collect = Callable[[Binding], Evidence]
 """Makes this guest's evidence for 64 bytes of report data."""
@@ -122,6 +124,15 @@ class Grant:
         return self.receipts[-1].receipt.simulated
 
 
+class AskedKey(NamedTuple):
+    """A dataset whose key a guest asks for, and the stanza that wraps it."""
+
+    owner_id: str
+    dataset_id: str
+    root: str
+    stanza: Stanza
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """The keys that a guest asks one broker for.
@@ -129,17 +140,19 @@ class Asked:
     Attributes:
         run_id: 32 hex digits; fresh for a new run.
         recipe_hash: SHA-256 of the lock this guest runs.
-        datasets: (dataset id, root, recipe or share stanza), 1 to 256, none twice.
+        datasets: With recipe or share stanzas, 1 to 256, none twice.
         resume: Continue a run this broker released keys to before.
-        elsewhere: (dataset id, root) of the data of the run that other brokers are asked for.
+        elsewhere: The data of the run that other brokers are asked for.
+        submission_id: Which submission the run is for, 32 hex digits.
         continues: The run whose model's key is asked for too, and the model's stanza.
     """
 
     run_id: str
     recipe_hash: str
-    datasets: Sequence[tuple[str, str, Stanza]]
+    datasets: Sequence[AskedKey]
     resume: bool
-    elsewhere: Sequence[tuple[str, str]] = ()
+    elsewhere: Sequence[RunDataset] = ()
+    submission_id: str | None = None
     continues: tuple[Continues, Stanza] | None = None
 
 
@@ -170,13 +183,21 @@ def obtain(
     challenge = client.challenge(broker.consortium_id, "release").challenge
     transcript: dict[str, JsonValue] = {
         **_conversation(broker, challenge, asked.run_id, asked.recipe_hash),
+        "version": 3,
+        "submission_id": asked.submission_id,
         "hpke_public_key": to_base64(private.public.raw),
         "datasets": [
-            {"dataset_id": dataset_id, "root": root, "stanza": stanza.to_dict()}
-            for dataset_id, root, stanza in asked.datasets
+            {
+                "owner_id": owner_id,
+                "dataset_id": dataset_id,
+                "root": root,
+                "stanza": stanza.to_dict(),
+            }
+            for owner_id, dataset_id, root, stanza in asked.datasets
         ],
         "elsewhere": [
-            {"dataset_id": dataset_id, "root": root} for dataset_id, root in asked.elsewhere
+            {"owner_id": owner_id, "dataset_id": dataset_id, "root": root}
+            for owner_id, dataset_id, root in asked.elsewhere
         ],
         "resume": asked.resume,
         **_model_asked(asked),
@@ -230,6 +251,7 @@ def renew(
     challenge = client.challenge(broker.consortium_id, "renewal").challenge
     transcript: dict[str, JsonValue] = {
         **_conversation(broker, challenge, grant.run_id, last.recipe_hash),
+        "version": 2,
         "lease_id": grant.lease_id,
         "checkpoint": None
         if checkpoint is None
@@ -258,7 +280,6 @@ def _conversation(
     broker: AttestedBroker, challenge: str, run_id: str, recipe_hash: str
 ) -> dict[str, JsonValue]:
     return {
-        "version": 2,
         "broker_id": broker.broker_id,
         "challenge": challenge,
         "run_id": run_id,
@@ -290,8 +311,8 @@ def _receipted(
     _same("transcript", receipt.transcript_digest, transcript_digest(request.transcript()))
     _same(
         "datasets",
-        [(dataset.dataset_id, dataset.root) for dataset in receipt.datasets],
-        [(one.dataset_id, one.root) for one in asked],
+        [(dataset.owner_id, dataset.dataset_id, dataset.root) for dataset in receipt.datasets],
+        [(one.owner_id, one.dataset_id, one.root) for one in asked],
     )
     named = request.continues if isinstance(request, ReleaseRequest) else None
     _same("run before", receipt.continues, None if named is None else named.place)
@@ -302,6 +323,7 @@ def _receipted(
     _same("ledger entry", recorded, (receipt.kind, receipt_digest(envelope)))
     if isinstance(request, ReleaseRequest):
         _same("ledger entry's data", data_of_entry(body), request.data)
+        _same("ledger entry's submission", body.get("submission_id"), request.submission_id)
     return Receipted(receipt=receipt, envelope=envelope, proof=proof, rotations=broker.since_named)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ from sealtrain.base.clock import Clock
 from sealtrain.base.secret import Random
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
-from sealtrain.client.grant import Asked, Collect, Grant, obtain, renew
+from sealtrain.client.grant import Asked, AskedKey, Collect, Grant, obtain, renew
 from sealtrain.client.grants import (
     CombinedKey,
     Grants,
@@ -41,6 +41,7 @@ from sealtrain.client.grants import (
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.decisions import Target, verify_decision
 from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.receipts import RunDataset
 from sealtrain.errors import (
     BrokerMismatch,
     BrokerNotApproved,
@@ -56,7 +57,6 @@ from sealtrain.release.lease_code import Closing, manifest_key
 from sealtrain.release.messages import ListedSeries
 from sealtrain.release.sealing_key import verify_sealing_key
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.stanza import Stanza
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.identity import PublicIdentity
 
@@ -65,8 +65,8 @@ __all__ = ["OnBrokerFailure", "Quorum"]
 OnBrokerFailure = Callable[[str, SealtrainError], None]
 """Called with the URL of a broker that failed, and its error."""
 
-Routes = dict[str, list[tuple[str, str, Stanza]]]
-"""What each broker, by URL, is asked for: dataset id, root and stanza."""
+Routes = dict[str, list[AskedKey]]
+"""What each broker, by URL, is asked for."""
 
 Answer = TypeVar("Answer")
 
@@ -165,6 +165,7 @@ class Quorum:
         datasets: Sequence[Wanted],
         resume: bool,
         model: WantedModel | None = None,
+        submission_id: str | None = None,
     ) -> Grants:
         """Ask for the keys of datasets and combine them.
 
@@ -176,6 +177,7 @@ class Quorum:
             resume: Continue a run that a broker released keys to before. A broker that never heard
                 of it joins it as a new one, once another has confirmed it.
             model: Of the run before, whose key is asked for too; of a lock with one broker.
+            submission_id: Which submission the run is for, as the run ticket says.
 
         Raises:
             Refused: A broker's refusal, where the others do not suffice.
@@ -183,7 +185,9 @@ class Quorum:
             UsageError: The brokers asked are too few for a dataset.
         """
         routes, missing = self._routes(datasets)
-        data = {dataset.dataset_id: dataset.root for dataset in datasets}
+        data = {
+            RunDataset(dataset.owner_id, dataset.dataset_id, dataset.root) for dataset in datasets
+        }
 
         def asking(resuming: bool) -> Callable[[Seat], Grant]:
             return lambda seat: obtain(
@@ -196,6 +200,7 @@ class Quorum:
                     datasets=routes[seat.client.url],
                     elsewhere=_elsewhere(data, routes[seat.client.url]),
                     resume=resuming,
+                    submission_id=submission_id,
                     continues=None if model is None else model.asked_of(seat.broker),
                 ),
                 random=self._random,
@@ -436,7 +441,9 @@ class Quorum:
             # No broker has it: the brokers say why, and their ledgers record the request.
             for url in stanzas or listed:
                 stanza = stanzas.get(url) or dataset.stanzas[0]
-                routes.setdefault(url, []).append((dataset.dataset_id, dataset.root, stanza))
+                routes.setdefault(url, []).append(
+                    AskedKey(dataset.owner_id, dataset.dataset_id, dataset.root, stanza)
+                )
         return routes, misses
 
     def _combined(
@@ -451,10 +458,10 @@ class Quorum:
         combined: dict[str, CombinedKey] = {}
         for dataset in datasets:
             parts = {
-                url: Part(stanza.kind, answers[url].keys[dataset.dataset_id])
+                url: Part(asked.stanza.kind, answers[url].keys[dataset.dataset_id])
                 for url in answers
-                for dataset_id, _root, stanza in routes[url]
-                if dataset_id == dataset.dataset_id
+                for asked in routes[url]
+                if asked.dataset_id == dataset.dataset_id
             }
             found = combined[dataset.dataset_id] = combine(parts)
             for url in found.wrong:
@@ -537,12 +544,10 @@ class Quorum:
         return error
 
 
-def _elsewhere(
-    data: Mapping[str, str], asked: Sequence[tuple[str, str, Stanza]]
-) -> list[tuple[str, str]]:
-    """The data of a run, by dataset id its root, that one broker is not asked for."""
-    here = {dataset_id for dataset_id, _root, _stanza in asked}
-    return [(one, root) for one, root in sorted(data.items()) if one not in here]
+def _elsewhere(data: Collection[RunDataset], asked: Sequence[AskedKey]) -> list[RunDataset]:
+    """The data of a run that one broker is not asked for."""
+    here = {one.dataset_id for one in asked}
+    return sorted(dataset for dataset in data if dataset.dataset_id not in here)
 
 
 def _worst(misses: dict[str, SealtrainError]) -> SealtrainError:

@@ -45,6 +45,7 @@ from sealtrain.client.standing import StandingUsed, used_of
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.decisions import Target
 from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.receipts import OwnedId
 from sealtrain.consortium.series import members_read
 from sealtrain.consortium.standing_approval import Reserve
 from sealtrain.errors import (
@@ -503,7 +504,8 @@ def _of_request(
     }
     named = {dataset.dataset_id: key for dataset, key in asked.items()}
     began = standing.runs.get(run.run_id or "")
-    data = {*named, *(one for one, _root in (began.data if began else ()))}
+    data = {OwnedId(dataset.owner_id, dataset.dataset_id) for dataset in asked}
+    data |= {dataset.owned for dataset in (began.data if began else ())}
     found = objections(
         Question(
             target=target,
@@ -518,11 +520,11 @@ def _of_request(
             chains=chains,
             uses={signed.digest: use for signed, use in standing.uses(target)},
             run=began,
-            withdrawn={one: standing.withdrawn[one] for one in data & standing.withdrawn.keys()}
+            withdrawn=standing.withdrawn_of(data)
             | (standing.withdrawn_before(target) if measured.follows else {}),
         ),
         registered=standing.registered(
-            list(data), app_id=target.app_id, compose_hash=target.compose_hash
+            data, app_id=target.app_id, compose_hash=target.compose_hash
         ),
         now=now,
         limits=Limits(broker_ids=broker.ids, consortium_id=broker.consortium_id, lease_seconds=0),
@@ -548,13 +550,15 @@ def _asked_for(
 ) -> tuple[AskedDataset, ...]:
     """What a guest would ask for of a dataset or series: what is at hand, or is registered."""
     if here:
-        return tuple(AskedDataset(one.dataset_id, one.root) for one in here)
+        return tuple(AskedDataset(one.owner_id, one.dataset_id, one.root) for one in here)
     if chain:
-        return tuple(AskedDataset(one.dataset_id, one.root) for one in members_read(chain))
+        return tuple(
+            AskedDataset(one.owner_id, one.dataset_id, one.root) for one in members_read(chain)
+        )
     known = standing.named(owner, name, run.target)
     if known is not None:
-        return (AskedDataset(known.dataset_id, known.root),)
-    return (AskedDataset(f"{place:032x}", "0" * 64),)  # no owner registered such an id
+        return (AskedDataset(known.owner_id, known.dataset_id, known.root),)
+    return (AskedDataset("0" * 64, f"{place:032x}", "0" * 64),)  # no owner registered such an id
 
 
 def _of_owner(error: SealtrainError, owner: str | None) -> SealtrainError:

@@ -113,6 +113,11 @@ class Desk:
         """
         if ticket.role == BROKER_ROLE:
             raise TicketInvalid("no broker is started so", check="role", got=ticket.role)
+        if ticket.submission_id is not None:
+            raise TicketInvalid(
+                "a submitted ticket names no submission", check="submission id",
+                got=ticket.submission_id, hint="its runner writes the id: leave it out",
+            )  # fmt: skip
         signer = self._signer
         document = Submission.of(
             consortium_id=self.consortium_id,
@@ -245,6 +250,7 @@ class Desk:
         self.submission(shown)
         run_id = shown.broker.run_id
         self._require_named(shown, run_id)
+        self._require_released(shown, run_id)
         body = self.proven(manifest.index, "manifest")
         runs = [body["run_id"], *body.get("parties", ())]
         if run_id not in runs or body["manifest_digest"] != manifest.digest:
@@ -273,6 +279,15 @@ class Desk:
             if (start := page.end) is None:
                 break
         raise _contradicted("run of the submission", run_id, "one that a run event names")
+
+    def _require_released(self, shown: ShownSubmission, run_id: str) -> None:
+        """Return if the run got its keys for this submission, as its guest said under evidence."""
+        page = self.client.ledger_search(run_id=run_id, kind="release", limit=1)
+        for entry in page.entries:
+            body = self.proven(entry.index, "release")
+            if (body["run_id"], body["submission_id"]) == (run_id, shown.submission_id):
+                return
+        raise _contradicted("submission of the run", run_id, "a release for this submission")
 
     @property
     def _signer(self) -> Ed25519Signer:

@@ -79,7 +79,7 @@ class _Fields(NamedTuple):
     optional: frozenset[str] = frozenset()
 
 
-_IN_GUEST: Final = frozenset({"base", "collateral"})
+_IN_GUEST: Final = frozenset({"base", "collateral", "submission_id"})
 _UNATTENDED: Final = _IN_GUEST | {"credentials", "health", "models", "restarts", "wait_seconds"}
 _OF_BROKERS: Final = frozenset(
     {
@@ -149,6 +149,7 @@ class RunTicket(StrictModel):
         ranks: Number of ranks on which an interrupted run goes on; the recipe's own if not given.
         continues: Manifest of the run before, for a run of a chain.
         previous: Folder or output store of that run, where this one begins with its model.
+        submission_id: Which submission the run is for; its runner writes this, no submitter does.
         health: ``HOST:PORT`` at which the guest says how far the run is.
         listen: ``HOST:PORT`` to listen at, in place of the document's.
         listen_writes: The same for the writes of holders.
@@ -180,6 +181,7 @@ class RunTicket(StrictModel):
     ranks: Annotated[int, Field(ge=1, le=64)] | None = None
     continues: Continues | None = None
     previous: Text | None = None
+    submission_id: Hex32 | None = None
     health: Text | None = None
     listen: Text | None = None
     listen_writes: Text | None = None

@@ -265,6 +265,7 @@ def dataset_entry(manifest: DatasetManifest, envelope: dsse.Envelope) -> dict[st
     """
     return {
         "owner": manifest.owner,
+        "owner_id": manifest.owner_id,
         "name": manifest.name,
         "dataset_id": manifest.dataset_id,
         "root": manifest.root,

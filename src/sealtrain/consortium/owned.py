@@ -140,6 +140,7 @@ def entry_of(signed: Signed[Recorded]) -> dict[str, JsonValue]:
     """Body of the ledger's entry about a document."""
     return {
         "owner": signed.owner.name,
+        "owner_id": signed.owner.owner_id,
         **signed.document.recorded(),
         "digest": signed.digest,
         "envelope": signed.envelope.to_dict(),

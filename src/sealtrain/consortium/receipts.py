@@ -18,7 +18,7 @@ missing from the ledger is detected.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -35,8 +35,10 @@ __all__ = [
     "RECEIPT_PAYLOAD_TYPE",
     "Anchor",
     "Lease",
+    "OwnedId",
     "ReleaseReceipt",
     "ReleasedDataset",
+    "RunDataset",
     "data_of_entry",
     "receipt_digest",
     "sign_receipt",
@@ -45,6 +47,31 @@ __all__ = [
 
 RECEIPT_PAYLOAD_TYPE = "application/vnd.sealtrain.release-receipt+json"
 MAX_DATASETS = 1024
+
+
+class OwnedId(NamedTuple):
+    """Which dataset is meant: any owner can repeat an id, so it counts only beside its owner."""
+
+    owner_id: str
+    """64 hex digits."""
+    dataset_id: str
+    """32 hex digits."""
+
+
+class RunDataset(NamedTuple):
+    """One dataset of a run, with the root under which the run has it."""
+
+    owner_id: str
+    """64 hex digits."""
+    dataset_id: str
+    """32 hex digits."""
+    root: str
+    """64 hex digits."""
+
+    @property
+    def owned(self) -> OwnedId:
+        """Which dataset, root aside."""
+        return OwnedId(self.owner_id, self.dataset_id)
 
 
 class ReleasedDataset(StrictModel):
@@ -154,8 +181,8 @@ def verify_receipt(envelope: dsse.Envelope, broker_public_key: bytes) -> Release
     return receipt
 
 
-def data_of_entry(body: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
-    """Id and root of all data of a run, as the ledger's entry of one of its releases names it.
+def data_of_entry(body: Mapping[str, Any]) -> frozenset[RunDataset]:
+    """All data of a run, as the ledger's entry of one of its releases names it.
 
     Args:
         body: Of an entry ``release``.
@@ -165,7 +192,10 @@ def data_of_entry(body: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
     """
     try:
         listed = [*body["datasets"], *body["elsewhere"]]
-        return frozenset((str(one["dataset_id"]), str(one["root"])) for one in listed)
+        return frozenset(
+            RunDataset(str(one["owner_id"]), str(one["dataset_id"]), str(one["root"]))
+            for one in listed
+        )
     except (KeyError, TypeError) as error:
         raise StatementInvalid(
             "the ledger's entry of a release does not name the data of its run",

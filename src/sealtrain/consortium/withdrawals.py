@@ -74,22 +74,22 @@ class Withdrawal(RecordedDocument):
         return self.datasets
 
     def follow(self, before: RecordedBefore) -> None:
-        """Return if no other owner registered one of the datasets.
+        """Return if all ids are of datasets that this owner registered, or that no owner did.
+
+        Of another owner's dataset the withdrawal would say nothing, which its signer should hear.
 
         Raises:
-            DatasetMismatch: Another owner did.
+            DatasetMismatch: Only other owners registered one of them.
         """
         for dataset_id in self.datasets:
-            others = [
-                name for name, owner_id in before.owners_of(dataset_id) if owner_id != self.owner_id
-            ]
-            if others:
+            owners = dict(before.owners_of(dataset_id))
+            if owners and self.owner_id not in owners.values():
                 raise DatasetMismatch(
                     "another owner registered this dataset id",
                     check="dataset owner",
                     owner=self.owner,
                     got=self.owner,
-                    expected=others[0],
+                    expected=sorted(owners)[0],
                     hint="seal your own data: sealing makes a new random dataset id",
                 )
 

@@ -305,6 +305,7 @@ class DataGuest(AttestedGuest):
             datasets=[one.wanted for one in self.found],
             resume=resuming,
             model=None if before is None else before.wanted,
+            submission_id=self.settings.submission_id,
         )
         self._take_lease(grants, asked)
         return grants.lent(self.lease.require)

@@ -56,6 +56,7 @@ class RunSettings:
         continues: Manifest of the run before, where this one is the next of a chain: the
             operator's word, which the manifest repeats and brokers and verifiers compare.
         previous: Folder of that run's outputs, where this one begins with its model.
+        submission_id: Which submission the run is for: the guest states it to the brokers.
     """
 
     lock: Path
@@ -73,6 +74,7 @@ class RunSettings:
     relay: Path | None = None
     continues: Continues | None = None
     previous: Path | None = None
+    submission_id: str | None = None
 
     def __post_init__(self) -> None:
         """Make paths absolute."""
@@ -109,6 +111,7 @@ class _RunFile(StrictModel):
     relay: str | None = None
     continues: Continues | None = None
     previous: str | None = None
+    submission_id: Hex32 | None = None
 
 
 def place_of(text: str) -> Path | str:
@@ -135,6 +138,7 @@ def save_run(settings: RunSettings, run_id: str) -> None:
         "relay": None if settings.relay is None else str(settings.relay),
         "continues": None if settings.continues is None else settings.continues.to_dict(),
         "previous": None if settings.previous is None else str(settings.previous.resolve()),
+        "submission_id": settings.submission_id,
     }
     atomic_write(settings.out / FILE_NAME, canonical_json(document), overwrite=True)
 
@@ -232,5 +236,6 @@ def load_run(out: Path) -> tuple[RunSettings, str]:
         relay=None if run.relay is None else Path(run.relay),
         continues=run.continues,
         previous=None if run.previous is None else Path(run.previous),
+        submission_id=run.submission_id,
     )
     return settings, run.run_id

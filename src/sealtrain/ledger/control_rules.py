@@ -58,14 +58,23 @@ class ControlRules:
         self._names: set[str] = set()
         self._digests: set[str] = set()
         self._runs: dict[str, str] = {}
-        self._released: dict[str, tuple[Target, int]] = {}
+        self._released: dict[str, tuple[Target, int, str | None]] = {}
         self._latest = 0
         self.index = 0
         """Of the entry that comes next."""
 
-    def released(self, run_id: str, target: Target, index: int) -> None:
-        """Note a release to a run; the first one counts."""
-        self._released.setdefault(run_id, (target, index))
+    def released(
+        self, run_id: str, target: Target, index: int, *, submission_id: str | None
+    ) -> None:
+        """Note a release to a run; the first one counts.
+
+        Args:
+            run_id: The run.
+            target: Of the run.
+            index: Of the entry.
+            submission_id: Which submission the guest said that its run is for.
+        """
+        self._released.setdefault(run_id, (target, index, submission_id))
 
     def problems(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
         """Yield the problems of an entry.
@@ -153,9 +162,15 @@ class ControlRules:
         )
 
     def _run(self, state: SubmissionState, run_id: str) -> Iterator[str]:
-        if self._runs.setdefault(run_id, state.submission_id) != state.submission_id:
-            yield f"run {run_id} was named by another submission"
-        target, first = self._released.get(run_id, (state.target, state.index))
+        named = self._runs.setdefault(run_id, state.submission_id)
+        released = self._released.get(run_id)
+        if released is None:
+            if named != state.submission_id:
+                yield f"run {run_id} was named by another submission"
+            return
+        target, first, stated = released
+        if stated != state.submission_id:
+            yield f"run {run_id} did not begin for this submission"
         if target != state.target or first < state.index:
             yield f"run {run_id} is of another document, or began before the submission"
 

@@ -34,7 +34,7 @@ from sealtrain.consortium.decisions import kms_target
 from sealtrain.consortium.documents import DOCUMENTS
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import entry_of, verify_owned
-from sealtrain.consortium.receipts import Anchor
+from sealtrain.consortium.receipts import Anchor, OwnedId, RunDataset
 from sealtrain.consortium.series_block import NewestMember
 from sealtrain.consortium.standing_approval import (
     Begun,
@@ -72,6 +72,7 @@ _ROUNDING = 1e-9
 
 
 class _Released(StrictModel):
+    owner_id: Hex64
     dataset_id: Hex32
     root: Hex64
 
@@ -86,6 +87,7 @@ class _Reserved(StrictModel):
 
 class _Granted(StrictModel):
     run_id: Hex32
+    submission_id: Hex32 | None
     app_id: Hex40
     compose_hash: Hex64
     recipe_hash: Hex64
@@ -105,9 +107,12 @@ class _Granted(StrictModel):
     continues: Continues | None = None
 
     @property
-    def data(self) -> frozenset[tuple[str, str]]:
-        """Id and root of all data of the run."""
-        return frozenset((one.dataset_id, one.root) for one in (*self.datasets, *self.elsewhere))
+    def data(self) -> frozenset[RunDataset]:
+        """All data of the run."""
+        return frozenset(
+            RunDataset(one.owner_id, one.dataset_id, one.root)
+            for one in (*self.datasets, *self.elsewhere)
+        )
 
 
 class _Output(StrictModel):
@@ -163,17 +168,17 @@ class EntryRules:
         self._ends: list[tuple[int, str]] = []  # approvals and retentions that have not ended
         self._over: set[str] = set()
         self._tallies: dict[tuple[Target, Needs], tuple[int, int, Tally]] = {}
-        self._datasets: dict[tuple[str, str, str], tuple[str, DatasetManifest]] = {}
-        self._owner_of: dict[str, str] = {}
+        self._datasets: dict[tuple[OwnedId, str, str], tuple[str, DatasetManifest]] = {}
+        self._owners_of: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
         self._newest: dict[tuple[str, str], str] = {}
-        self._about: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        self._about: defaultdict[str, dict[OwnedId, str]] = defaultdict(dict)
         self._entries = 0
         self._ended = False
         self._runs: dict[str, tuple[Target, str]] = {}
         self._until: dict[str, int] = {}
         self._places: dict[str, tuple[Target | None, int]] = {}
         self._anchors: dict[str, Anchor] = {}
-        self._data: dict[str, frozenset[tuple[str, str]]] = {}
+        self._data: dict[str, frozenset[RunDataset]] = {}
         self._control = ControlRules(consortium)
         self._reserved_at: dict[str, int] = {}
         self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)
@@ -243,12 +248,12 @@ class EntryRules:
     def _dataset(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
         envelope = Envelope.from_dict(body.get("envelope"))
         manifest = verify_dataset(envelope, self._consortium)
-        key = (manifest.dataset_id, manifest.app_id, manifest.compose_hash)
+        owned = OwnedId(manifest.owner_id, manifest.dataset_id)
+        key = (owned, manifest.app_id, manifest.compose_hash)
         before = self._datasets.get(key)
         yield from self._repeated("dataset manifest", envelope.digest)
-        if self._owner_of.setdefault(manifest.dataset_id, manifest.owner) != manifest.owner:
-            yield f"dataset {manifest.dataset_id} belonged to another owner"
-        yield from self._taken_back([manifest.dataset_id], "is registered")
+        self._owners_of[manifest.dataset_id].add((manifest.owner, manifest.owner_id))
+        yield from self._taken_back([owned], "is registered")
         if before is not None and not replaces(manifest, before[1], before[0]):
             yield f"it does not continue the manifest {before[0]} before it"
         yield from self._members.problems(manifest)
@@ -268,16 +273,18 @@ class EntryRules:
         signed.document.follow(self)
         owner = signed.owner.name
         self._newest[kind, owner] = signed.digest
-        self._about[kind].update(dict.fromkeys(signed.document.subjects(), owner))
+        owner_id = signed.owner.owner_id
+        self._about[kind].update(
+            (OwnedId(owner_id, subject), owner) for subject in signed.document.subjects()
+        )
 
     def newest(self, kind: str, owner: str) -> str | None:
         """As ``RecordedBefore.newest``."""
         return self._newest.get((kind, owner))
 
-    def owners_of(self, dataset_id: str) -> list[tuple[str, str]]:
+    def owners_of(self, dataset_id: str) -> set[tuple[str, str]]:
         """As ``RecordedBefore.owners_of``."""
-        name = self._owner_of.get(dataset_id)
-        return [] if name is None else [(name, self._consortium.owner(name).owner_id)]
+        return self._owners_of.get(dataset_id, set())
 
     def _succession(self, _kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
         envelope = Envelope.from_dict(body.get("envelope"))
@@ -298,11 +305,11 @@ class EntryRules:
             self._ended = True
         yield from _differences(body, found.entry)
 
-    def _taken_back(self, dataset_ids: Iterable[str], what: str) -> Iterator[str]:
+    def _taken_back(self, data: Iterable[OwnedId], what: str) -> Iterator[str]:
         withdrawn = self._about[Withdrawal.entry_kind]
-        for dataset_id in sorted(withdrawn.keys() & set(dataset_ids)):
-            owner = withdrawn[dataset_id]
-            yield f"dataset {dataset_id} {what} although {owner} had withdrawn it"
+        for owned in sorted(withdrawn.keys() & set(data)):
+            owner = withdrawn[owned]
+            yield f"dataset {owned.dataset_id} {what} although {owner} had withdrawn it"
 
     def _granted(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
         grant = load_model(_Granted, body, LedgerInconsistent, kind)
@@ -338,7 +345,8 @@ class EntryRules:
                 yield f"run {grant.run_id} got a lease again that had ended"
             self._until[grant.lease_id] = from_rfc3339(grant.not_after)
             said = grant.privacy or grant.standing or grant.series
-            if grant.data or said or grant.reserved_at is not None or grant.continues is not None:
+            named = (grant.reserved_at, grant.continues, grant.submission_id)
+            if grant.data or said or named != (None, None, None):
                 yield "a renewal releases and reserves nothing"
             yield from self._taken_back(self._data_of(grant.run_id), "stays in use")
             yield from self._kept_too_long(grant)
@@ -351,10 +359,12 @@ class EntryRules:
             yield "a later release of a run counts nothing under a standing approval"
         self._runs[grant.run_id] = (target, grant.lease_id)
         self._until[grant.lease_id] = from_rfc3339(grant.not_after)
-        self._control.released(grant.run_id, target, self._entries - 1)
+        self._control.released(
+            grant.run_id, target, self._entries - 1, submission_id=grant.submission_id
+        )
         if self._data.setdefault(grant.run_id, grant.data) != grant.data:
             yield f"run {grant.run_id} began with other data, and noise is made from its data"
-        yield from self._taken_back({one for one, _root in grant.data}, "is used")
+        yield from self._taken_back({dataset.owned for dataset in grant.data}, "is used")
         yield from self._kept_too_long(grant)
         for dataset in grant.datasets:
             yield from self._released(dataset, grant, counted)
@@ -385,14 +395,14 @@ class EntryRules:
 
     def _kept_too_long(self, grant: _Granted) -> Iterator[str]:
         """Yield a problem for each dataset of a run whose retention has ended, or ends earlier."""
-        for dataset_id in sorted(self._data_of(grant.run_id)):
-            known = self._datasets.get((dataset_id, grant.app_id, grant.compose_hash))
+        for owned in sorted(self._data_of(grant.run_id)):
+            known = self._datasets.get((owned, grant.app_id, grant.compose_hash))
             if known is None or known[1].last_second is None:
                 continue
             if known[0] in self._over:
-                yield f"keys were granted although the retention of {dataset_id} had ended"
+                yield f"keys were granted although the retention of {owned.dataset_id} had ended"
             elif from_rfc3339(grant.not_after) > known[1].last_second + 1:
-                yield f"its lease ends after the retention of {dataset_id}"
+                yield f"its lease ends after the retention of {owned.dataset_id}"
 
     def _anchored(self, grant: _Granted) -> Iterator[str]:
         """Yield a problem if the newest checkpoint of a run goes back or changes."""
@@ -402,20 +412,23 @@ class EntryRules:
         if now is not None:
             self._anchors[grant.run_id] = now
 
-    def _data_of(self, run_id: str) -> set[str]:
-        """Ids of the datasets that a run began with."""
-        return {dataset_id for dataset_id, _root in self._data.get(run_id, ())}
+    def _data_of(self, run_id: str) -> set[OwnedId]:
+        """The datasets that a run began with."""
+        return {dataset.owned for dataset in self._data.get(run_id, ())}
 
     def _released(self, dataset: _Released, grant: _Granted, counted: Tally) -> Iterator[str]:
-        known = self._datasets.get((dataset.dataset_id, grant.app_id, grant.compose_hash))
+        owned = OwnedId(dataset.owner_id, dataset.dataset_id)
+        known = self._datasets.get((owned, grant.app_id, grant.compose_hash))
         if known is None or known[1].root != dataset.root:
             yield f"dataset {dataset.dataset_id} was not registered with this root for this recipe"
             return
         chain = self._members.chain(_target(grant), known[1].owner, known[1].name)
         for approval in counted.approvals:
             owner = approval.owner.name
+            if owner != known[1].owner:
+                continue
             pinned = approval.decision.pins().get(dataset.dataset_id)
-            if owner == known[1].owner and not admits(approval.decision, known[1], chain):
+            if not admits(approval.decision, known[1], chain):
                 yield f"the approval of {owner} does not pin dataset {dataset.dataset_id}"
             if pinned is not None and pinned != dataset.root:
                 yield f"the approval of {owner} pins another root of {dataset.dataset_id}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from sealtrain.consortium.receipts import OwnedId, RunDataset
 from sealtrain.consortium.series import (
     block_of,
     chain_of,
@@ -32,12 +33,12 @@ class Members:
 
     def __init__(self) -> None:
         self._of: dict[_Key, dict[tuple[_Deployment, int], DatasetManifest]] = {}
-        self._manifests: dict[str, dict[_Deployment, DatasetManifest]] = {}
+        self._manifests: dict[OwnedId, dict[_Deployment, DatasetManifest]] = {}
 
     def problems(self, manifest: DatasetManifest) -> Iterator[str]:
         """Yield a problem if the next manifest may not be recorded; it is taken in any case."""
         deployment = (manifest.app_id, manifest.compose_hash)
-        known = self._manifests.setdefault(manifest.dataset_id, {})
+        known = self._manifests.setdefault(_owned(manifest), {})
         key = (manifest.owner, manifest.name)
         members = tuple(self._of.get(key, {}).values())
         try:
@@ -65,7 +66,7 @@ class Members:
     def misread(
         self,
         target: Target,
-        data: frozenset[tuple[str, str]],
+        data: frozenset[RunDataset],
         stated: Sequence[NewestMember],
         counted: Tally,
     ) -> Iterator[str]:
@@ -73,7 +74,7 @@ class Members:
 
         Args:
             target: Of the run.
-            data: Id and root of all its data.
+            data: All its data.
             stated: What the entry of its first release says.
             counted: The approvals that it began under.
         """
@@ -85,9 +86,9 @@ class Members:
             if not chain or newest_of(chain) != item:
                 yield f"it states another newest member of {item.owner}/{item.name}"
                 continue
-            wanted = {(member.dataset_id, member.root) for member in members_read(chain)}
-            members = {member.dataset_id for member in chain}
-            if {one for one in data if one[0] in members} != wanted:
+            wanted = {RunDataset(*_owned(member), member.root) for member in members_read(chain)}
+            members = {_owned(member) for member in chain}
+            if {dataset for dataset in data if dataset.owned in members} != wanted:
                 yield f"its run does not read the whole and newest series {item.name}"
         for approval in counted.approvals:
             owner = approval.owner.name
@@ -96,6 +97,10 @@ class Members:
                 chain = self.chain(target, owner, approved.name)
                 if not chain or member_digest(chain[0]) != approved.first:
                     continue
-                read = {member.dataset_id for member in chain} & {one for one, _root in data}
+                read = {_owned(member) for member in chain} & {dataset.owned for dataset in data}
                 if read and (owner, approved.name) not in named:
                     yield f"it does not state the newest member of {owner}/{approved.name}"
+
+
+def _owned(manifest: DatasetManifest) -> OwnedId:
+    return OwnedId(manifest.owner_id, manifest.dataset_id)

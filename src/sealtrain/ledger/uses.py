@@ -62,11 +62,11 @@ class RunUse:
 
 @dataclass(slots=True, kw_only=True)
 class DatasetUse:
-    """One dataset and all that got it."""
+    """One owner's dataset and all that got it."""
 
     dataset_id: str
     owner: str | None = None
-    """``None`` until it is registered."""
+    """``None`` where only releases of it are known: the entries before were not read."""
     name: str | None = None
     withdrawn_at: str | None = None
     runs: list[RunUse] = field(default_factory=list)
@@ -86,9 +86,7 @@ class Uses:
     """Feed it every entry of a ledger, in order."""
 
     def __init__(self, dataset_ids: Iterable[str]) -> None:
-        self._datasets = {
-            dataset_id: DatasetUse(dataset_id=dataset_id) for dataset_id in dataset_ids
-        }
+        self._datasets: dict[str, dict[str, DatasetUse]] = {one: {} for one in dataset_ids}
         self._runs: dict[str, RunUse] = {}
 
     def entry(self, index: int, entry: Any) -> None:
@@ -104,18 +102,28 @@ class Uses:
             return  # an audit reports it
 
     def found(self) -> tuple[DatasetUse, ...]:
-        """The datasets in the order they were asked for."""
-        return tuple(self._datasets.values())
+        """The datasets in the order they were asked for.
+
+        An id that several owners named is listed once for each: it is another dataset of each.
+        """
+        return tuple(
+            use
+            for dataset_id, by_owner in self._datasets.items()
+            for use in (by_owner.values() or [DatasetUse(dataset_id=dataset_id)])
+        )
+
+    def _use(self, dataset_id: str, owner_id: str) -> DatasetUse:
+        return self._datasets[dataset_id].setdefault(owner_id, DatasetUse(dataset_id=dataset_id))
 
     def _take(self, index: int, kind: str, at: str, body: dict[str, Any]) -> None:
         if kind == "dataset" and body["dataset_id"] in self._datasets:
-            known = self._datasets[body["dataset_id"]]
+            known = self._use(body["dataset_id"], body["owner_id"])
             known.owner, known.name = body["owner"], body["name"]
         elif kind == "withdrawal":
             for dataset_id in self._datasets.keys() & set(body["datasets"]):
-                one = self._datasets[dataset_id]
+                one = self._use(dataset_id, body["owner_id"])
                 one.withdrawn_at = one.withdrawn_at or at
-                one.owner = one.owner or body["owner"]
+                one.owner = body["owner"]
         elif kind == "release":
             self._released(at, body)
         elif kind == "renewal" and body["run_id"] in self._runs:
@@ -134,7 +142,8 @@ class Uses:
                 )
 
     def _released(self, at: str, body: dict[str, Any]) -> None:
-        named = self._datasets.keys() & {one["dataset_id"] for one in body["datasets"]}
+        listed = ((one["dataset_id"], one["owner_id"]) for one in body["datasets"])
+        named = [one for one in listed if one[0] in self._datasets]
         known = self._runs.get(body["run_id"])
         if known is not None:
             known.leased_until = body["not_after"]
@@ -146,7 +155,7 @@ class Uses:
                 released_at=at,
                 leased_until=body["not_after"],
             )
-        for dataset_id in named:
-            runs = self._datasets[dataset_id].runs
+        for dataset_id, owner_id in named:
+            runs = self._use(dataset_id, owner_id).runs
             if known is not None and known not in runs:
                 runs.append(known)

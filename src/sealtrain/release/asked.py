@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from sealtrain.consortium.receipts import RunDataset
+
 __all__ = ["Asks", "AsksOfDataset", "Following"]
 
 
 class AsksOfDataset(Protocol):
     """A dataset that a guest asks for."""
+
+    @property
+    def owner_id(self) -> str:
+        """Of its owner, 64 hex digits."""
 
     @property
     def dataset_id(self) -> str:
@@ -64,5 +70,5 @@ class Asks(Protocol):
         """The run whose model this one begins with; ``None`` for the recipe's own model."""
 
     @property
-    def data(self) -> frozenset[tuple[str, str]]:
-        """Id and root of all data of the run."""
+    def data(self) -> frozenset[RunDataset]:
+        """All data of the run."""

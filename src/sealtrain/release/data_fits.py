@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from sealtrain.consortium.datasets import DatasetManifest
-from sealtrain.consortium.receipts import ReleasedDataset
+from sealtrain.consortium.receipts import OwnedId, ReleasedDataset, RunDataset
 from sealtrain.consortium.series import members_read, newest_of
 from sealtrain.consortium.series_block import NewestMember
 from sealtrain.consortium.standing_approval import admits
@@ -26,8 +26,16 @@ def released_of(
     return tuple(
         ReleasedDataset(dataset_id=asked.dataset_id, owner_id=manifest.owner_id, root=manifest.root)
         for asked in asks.datasets
-        if (manifest := registered.get(asked.dataset_id)) is not None
+        if (manifest := _registered_as(asked, registered)) is not None
     )
+
+
+def _registered_as(
+    asked: AsksOfDataset, registered: Mapping[str, DatasetManifest]
+) -> DatasetManifest | None:
+    """The manifest of a dataset; another owner's with the same id is none of it."""
+    manifest = registered.get(asked.dataset_id)
+    return manifest if manifest is not None and manifest.owner_id == asked.owner_id else None
 
 
 def dataset_fits(
@@ -49,10 +57,10 @@ def dataset_fits(
     Raises:
         DatasetUnknown, PurposeMismatch, DatasetMismatch: It is not.
     """
-    manifest = registered.get(asked.dataset_id)
+    manifest = _registered_as(asked, registered)
     if manifest is None:
         raise DatasetUnknown(
-            "no owner registered this dataset",
+            "its owner did not register this dataset",
             check="dataset",
             got=asked.dataset_id,
             hint="its owner registers it: sealtrain seal does so unless told otherwise",
@@ -102,7 +110,7 @@ def _roots_fit(asked: AsksOfDataset, manifest: DatasetManifest, known: Known) ->
                 expected=", ".join([*sorted(pins), *approval.decision.series]),
                 hint="its owner approves again, naming this dataset or its series too",
             )
-        if pinned is not None and pinned != asked.root:
+        if owner == manifest.owner and pinned not in (None, asked.root):
             raise DatasetMismatch(
                 "an approval pins another root of this dataset",
                 check="dataset pin",
@@ -134,11 +142,14 @@ def newest_read(
         chain = chains.get(key, ())
         if not chain or (measured.apart and not _asks_of(asks, chain)):
             continue
-        wanted = {(member.dataset_id, member.root) for member in members_read(chain)}
-        members = {member.dataset_id for member in chain}
-        named = {(one, root) for one, root in asks.data if one in members}
+        wanted = {
+            RunDataset(member.owner_id, member.dataset_id, member.root)
+            for member in members_read(chain)
+        }
+        members = {OwnedId(member.owner_id, member.dataset_id) for member in chain}
+        named = {dataset for dataset in asks.data if dataset.owned in members}
         if named != wanted:
-            differ = sorted(one for one, _root in named ^ wanted)
+            differ = sorted(dataset.dataset_id for dataset in named ^ wanted)
             raise SeriesMismatch(
                 f"the run would not read the whole and newest series {key[1]}",
                 check="series",
@@ -153,7 +164,8 @@ def newest_read(
 
 
 def _asks_of(asks: Asks, chain: Iterable[DatasetManifest]) -> bool:
-    return not {member.dataset_id for member in chain}.isdisjoint(one for one, _root in asks.data)
+    members = {OwnedId(member.owner_id, member.dataset_id) for member in chain}
+    return not members.isdisjoint(dataset.owned for dataset in asks.data)
 
 
 def of_one_owner(released: Iterable[ReleasedDataset]) -> None:

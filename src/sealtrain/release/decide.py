@@ -374,7 +374,8 @@ def _run_fits(request: Asks, run: RunState | None) -> None:
         raise RunMismatch(
             "this run began with other data, or another sealing of it",
             check="run data",
-            got=", ".join(sorted(one for one, _ in request.data - run.data)) or "datasets missing",
+            got=", ".join(sorted(one.dataset_id for one in request.data - run.data))
+            or "datasets missing",
             expected=f"the {len(run.data)} datasets it began with, under the same roots",
             hint="resume with the sealed data that the run began with, or start another run",
         )

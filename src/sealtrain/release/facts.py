@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from sealtrain.base.tiers import Tier
 from sealtrain.consortium.approvals import Tally, Target
 from sealtrain.consortium.datasets import DatasetManifest
-from sealtrain.consortium.receipts import Anchor, ReleasedDataset
+from sealtrain.consortium.receipts import Anchor, ReleasedDataset, RunDataset
 from sealtrain.consortium.series_block import NewestMember
 from sealtrain.consortium.standing_approval import StandingUse, Use
 from sealtrain.recipe.collaboration import is_shared_out
@@ -140,14 +140,14 @@ class RunState:
     """A run the broker released keys to before.
 
     Attributes:
-        data: Id and root of all data that it began with.
+        data: All data that it began with.
         checkpoint: The newest that it anchored.
     """
 
     app_id: str
     compose_hash: str
     recipe_hash: str
-    data: frozenset[tuple[str, str]]
+    data: frozenset[RunDataset]
     checkpoint: Anchor | None
 
 

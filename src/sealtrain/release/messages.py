@@ -26,7 +26,7 @@ from sealtrain.base.models import (
     load_model,
 )
 from sealtrain.base.visible import escape_hidden
-from sealtrain.consortium.receipts import Anchor, Lease
+from sealtrain.consortium.receipts import Anchor, Lease, RunDataset
 from sealtrain.consortium.series_block import MAX_MEMBERS
 from sealtrain.errors import DataInvalid, SealtrainError, error_by_code
 from sealtrain.signing.continues import Continues
@@ -123,6 +123,7 @@ class StanzaDocument(StrictModel):
 class DatasetRequest(StrictModel):
     """One dataset whose key is asked for, with the stanza that wraps it."""
 
+    owner_id: Hex64
     dataset_id: Hex32
     root: Hex64
     stanza: StanzaDocument
@@ -131,6 +132,7 @@ class DatasetRequest(StrictModel):
 class DatasetElsewhere(StrictModel):
     """Data of the run whose key another broker is asked for."""
 
+    owner_id: Hex64
     dataset_id: Hex32
     root: Hex64
 
@@ -149,7 +151,6 @@ class ModelBefore(Continues):
 class _Attested(StrictModel):
     """Fields that release and renewal share; evidence commits to all the others."""
 
-    version: Literal[2]
     broker_id: Hex64
     challenge: Hex64
     run_id: Hex32
@@ -176,6 +177,8 @@ class _Attested(StrictModel):
 class ReleaseRequest(_Attested):
     """A guest asks for keys (§4.1)."""
 
+    version: Literal[3]
+    submission_id: Hex32 | None
     hpke_public_key: HPKE_KEY
     datasets: tuple[DatasetRequest, ...] = Field(min_length=1, max_length=MAX_DATASETS)
     elsewhere: tuple[DatasetElsewhere, ...] = Field(max_length=MAX_DATASETS)
@@ -193,15 +196,18 @@ class ReleaseRequest(_Attested):
         return self
 
     @property
-    def data(self) -> frozenset[tuple[str, str]]:
-        """Id and root of all data of the run, at whichever broker its keys are."""
-        here = {(dataset.dataset_id, dataset.root) for dataset in self.datasets}
-        return frozenset(here | {(one.dataset_id, one.root) for one in self.elsewhere})
+    def data(self) -> frozenset[RunDataset]:
+        """All data of the run, at whichever broker its keys are."""
+        named: tuple[DatasetRequest | DatasetElsewhere, ...] = (*self.datasets, *self.elsewhere)
+        return frozenset(
+            RunDataset(dataset.owner_id, dataset.dataset_id, dataset.root) for dataset in named
+        )
 
 
 class RenewalRequest(_Attested):
     """A guest asks to keep using its keys (§5)."""
 
+    version: Literal[2]
     lease_id: Hex64
     checkpoint: Anchor | None
 

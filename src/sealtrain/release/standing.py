@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import verify_owned
 from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy
-from sealtrain.consortium.receipts import Anchor
+from sealtrain.consortium.receipts import Anchor, OwnedId, RunDataset, data_of_entry
 from sealtrain.consortium.series import by_series, chain_of
 from sealtrain.consortium.standing_approval import Begun, Reserve, Use, is_spent, use_of
 from sealtrain.consortium.succession import verify_succession
@@ -36,6 +36,7 @@ __all__ = ["AskedDataset", "Question", "Standing"]
 class AskedDataset:
     """A dataset that a guest would ask for."""
 
+    owner_id: str
     dataset_id: str
     root: str
 
@@ -67,9 +68,12 @@ class Question:
         return self.target.recipe_hash
 
     @property
-    def data(self) -> frozenset[tuple[str, str]]:
-        """Id and root of all data of the run."""
-        return frozenset((dataset.dataset_id, dataset.root) for dataset in self.datasets)
+    def data(self) -> frozenset[RunDataset]:
+        """All data of the run."""
+        return frozenset(
+            RunDataset(dataset.owner_id, dataset.dataset_id, dataset.root)
+            for dataset in self.datasets
+        )
 
 
 class Standing:
@@ -77,7 +81,7 @@ class Standing:
 
     Attributes:
         policies: Of each owner, by name: the newest, verified.
-        withdrawn: Withdrawn datasets by id, with the name of their owner.
+        withdrawn: Withdrawn datasets, with the name of their owner.
         successor: Id of the consortium that took this one's place, if any did.
         spent: Epsilon reserved, by (owner, dataset name): the broker's word.
         runs: Runs that got keys, by id: the broker's word.
@@ -90,9 +94,9 @@ class Standing:
         self._places: dict[str, int] = {}
         self._begun: list[Begun] = []
         self._index = -1
-        self._manifests: dict[tuple[str, str, str], DatasetManifest] = {}
+        self._manifests: dict[tuple[str, str, str, str], DatasetManifest] = {}
         self.policies: dict[str, SignedPolicy] = {}
-        self.withdrawn: dict[str, str] = {}
+        self.withdrawn: dict[OwnedId, str] = {}
         self.successor: str | None = None
         self.spent: defaultdict[tuple[str, str], float] = defaultdict(float)
         self.runs: dict[str, RunState] = {}
@@ -140,7 +144,9 @@ class Standing:
     def chains(self, target: Target) -> dict[tuple[str, str], tuple[DatasetManifest, ...]]:
         """Members of every series that are registered for a target, by owner and name."""
         deployment = [target.app_id, target.compose_hash]
-        here = (manifest for (_id, *of), manifest in self._manifests.items() if of == deployment)
+        here = (
+            manifest for (_owner, _id, *of), manifest in self._manifests.items() if of == deployment
+        )
         found: dict[tuple[str, str], tuple[DatasetManifest, ...]] = {}
         for key, members in by_series(here).items():
             with contextlib.suppress(SealtrainError):  # an audit reports it
@@ -148,13 +154,13 @@ class Standing:
         return found
 
     def registered(
-        self, dataset_ids: Sequence[str], *, app_id: str, compose_hash: str
+        self, wanted: Collection[OwnedId], *, app_id: str, compose_hash: str
     ) -> dict[str, DatasetManifest]:
         """Manifests by dataset id, for this deployment where there is one, else for another."""
         mine: dict[str, DatasetManifest] = {}
         other: dict[str, DatasetManifest] = {}
-        for (dataset_id, *deployment), manifest in self._manifests.items():
-            if dataset_id in dataset_ids:
+        for (owner_id, dataset_id, *deployment), manifest in self._manifests.items():
+            if (owner_id, dataset_id) in wanted:
                 fits = deployment == [app_id, compose_hash]
                 (mine if fits else other)[dataset_id] = manifest
         return other | mine
@@ -175,19 +181,23 @@ class Standing:
             for manifest in known
             if (manifest.app_id, manifest.compose_hash) == (target.app_id, target.compose_hash)
         ]
-        present = [one for one in fit if one.dataset_id not in self.withdrawn]
+        present = [one for one in fit if (one.owner_id, one.dataset_id) not in self.withdrawn]
         return next(reversed(present or fit or known), None)
 
     def withdrawn_before(self, target: Target) -> dict[str, str]:
         """Withdrawn data of the runs of a deployment whose manifest is recorded: id → owner."""
         runs = (self.runs[run_id] for run_id in self.recorded & self.runs.keys())
         read = {
-            dataset_id
+            dataset.owned
             for run in runs
             if (run.app_id, run.compose_hash) == (target.app_id, target.compose_hash)
-            for dataset_id, _root in run.data
+            for dataset in run.data
         }
-        return {one: owner for one, owner in self.withdrawn.items() if one in read}
+        return self.withdrawn_of(read)
+
+    def withdrawn_of(self, data: Collection[OwnedId]) -> dict[str, str]:
+        """Of some datasets those that their owners withdrew: id → owner."""
+        return {owned.dataset_id: owner for owned, owner in self.withdrawn.items() if owned in data}
 
     def _take(self, kind: str, body: Mapping[str, Any]) -> None:
         if kind in ("approval", "revocation"):
@@ -196,7 +206,12 @@ class Standing:
             self._places.setdefault(signed.digest, self._index)
         elif kind == "dataset":
             manifest = verify_dataset(Envelope.from_dict(body["envelope"]), self._consortium)
-            key = (manifest.dataset_id, manifest.app_id, manifest.compose_hash)
+            key = (
+                manifest.owner_id,
+                manifest.dataset_id,
+                manifest.app_id,
+                manifest.compose_hash,
+            )
             self._manifests.pop(key, None)  # what was registered last stands last
             self._manifests[key] = manifest
         elif kind == OwnerPolicy.entry_kind:
@@ -207,7 +222,9 @@ class Standing:
             envelope = Envelope.from_dict(body["envelope"])
             withdrawal = verify_owned(Withdrawal, envelope, self._consortium)
             for dataset_id in withdrawal.document.subjects():
-                self.withdrawn[dataset_id] = withdrawal.owner.name
+                self.withdrawn[OwnedId(withdrawal.owner.owner_id, dataset_id)] = (
+                    withdrawal.owner.name
+                )
         elif kind == "succession":
             self._succeeded(body)
         elif kind in ("release", "renewal"):
@@ -243,13 +260,7 @@ class Standing:
         if kind == "release":
             for reserved in body.get("privacy", ()):
                 self.spent[reserved["owner"], reserved["name"]] += reserved["epsilon"]
-        data = (
-            before.data
-            if before is not None
-            else frozenset(
-                (one["dataset_id"], one["root"]) for one in (*body["datasets"], *body["elsewhere"])
-            )
-        )
+        data = before.data if before is not None else data_of_entry(body)
         self.runs[run_id] = RunState(
             app_id=body["app_id"],
             compose_hash=body["compose_hash"],

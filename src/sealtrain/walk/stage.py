@@ -31,7 +31,7 @@ from sealtrain.broker.service.service import Broker
 from sealtrain.broker.store.memory import Store
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
-from sealtrain.client.grant import Asked, Grant, obtain, renew
+from sealtrain.client.grant import Asked, AskedKey, Grant, obtain, renew
 from sealtrain.consortium.approvals import DatasetPin, Decision, Target, sign_decision
 from sealtrain.keys.identity import Identity
 from sealtrain.ledger.ledger import Ledger
@@ -218,12 +218,12 @@ class Desk:
             binding, collateral=self.run.collateral(self.stage.clock())
         )
 
-    def wanted(self, owner: str, stanza: Stanza | None = None) -> tuple[str, str, Stanza]:
+    def wanted(self, owner: str, stanza: Stanza | None = None) -> AskedKey:
         """An owner's dataset as a guest asks for its key; ``stanza`` replaces the sealed one."""
         dataset = self.run.dataset(owner)
         _, stanzas = read_stanzas(self.run.sealed(owner))
         own = next(one for one in stanzas if one.kind == "recipe")
-        return dataset.dataset_id, dataset.root, stanza or own
+        return AskedKey(dataset.owner_id, dataset.dataset_id, dataset.root, stanza or own)
 
     def obtain(
         self,
@@ -231,7 +231,7 @@ class Desk:
         client: BrokerClient | None = None,
         collect: Callable[[Binding], Evidence] | None = None,
         attested: AttestedBroker | None = None,
-        datasets: list[tuple[str, str, Stanza]] | None = None,
+        datasets: list[AskedKey] | None = None,
     ) -> Grant:
         """Ask for the keys as the run's guest does, with changes.
 

@@ -51,8 +51,9 @@ class Site:
         body = {
             **TARGET,
             "run_id": name,
-            "datasets": [{"dataset_id": "d", "root": "r"}],
+            "datasets": [{"owner_id": "o", "dataset_id": "d", "root": "r"}],
             "elsewhere": [],
+            "submission_id": None,
             "lease_id": f"lease of {name}",
             "not_after": to_rfc3339(NOW + 60),
         }

@@ -20,6 +20,7 @@ from sealtrain.broker.store.database import engine_of
 from sealtrain.broker.store.memory import Store
 from sealtrain.broker.store.schema import HEAD, bring_on, check, migrate, migrations, version_of
 from sealtrain.broker.store.tables import metadata
+from sealtrain.consortium.receipts import RunDataset
 from sealtrain.errors import ConfigError, DataInvalid
 from sealtrain.ledger.postgres import Postgres
 
@@ -118,7 +119,7 @@ def test_runs_that_began_before_roots_were_kept_have_data_that_no_resume_names(
     finally:
         store.close()
     assert run is not None
-    assert run.data == {("d1", ""), ("d2", "")}
+    assert run.data == {("", "d1", ""), ("", "d2", "")}
 
 
 def test_runs_and_datasets_of_before_standing_approvals_are_of_no_count_and_no_series(
@@ -146,10 +147,16 @@ def test_runs_and_datasets_of_before_standing_approvals_are_of_no_count_and_no_s
             assert transaction.run("r") is not None
             assert transaction.first_release("r") is None
             assert transaction.begun(**target, recipe_hash="c", after=-1) == ()
-            assert transaction.registered(**target) == ("d",)
+            # It names no owner: the broker's next start records anew what its ledger holds.
+            assert transaction.registered(**target) == ()
             assert transaction.all_members(**target) == ()
             transaction.begin_run(
-                "s", **target, recipe_hash="c", data=[("d", "root")], now=1, ledger_index=9
+                "s",
+                **target,
+                recipe_hash="c",
+                data=[RunDataset("o", "d", "root")],
+                now=1,
+                ledger_index=9,
             )
             assert transaction.begun(**target, recipe_hash="c", after=-1) == (9,)
             assert transaction.first_release("s") == 9

@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 
 from sealtrain.broker.store.memory import Store
 from sealtrain.broker.store.tokens import TokenState, admitted, scope_of
-from sealtrain.consortium.receipts import Anchor
+from sealtrain.consortium.receipts import Anchor, OwnedId, RunDataset
 from sealtrain.errors import (
     ConsortiumMismatch,
     LimitExceeded,
@@ -24,7 +24,7 @@ from sealtrain.ledger.postgres import Postgres
 
 NOW = 1_790_000_000
 TARGET = {"app_id": "a" * 40, "compose_hash": "b" * 64, "recipe_hash": "c" * 64}
-DATA = [("1" * 32, "2" * 64)]
+DATA = [RunDataset("3" * 64, "1" * 32, "2" * 64)]
 
 
 @pytest.fixture
@@ -162,18 +162,23 @@ def test_a_dataset_has_one_manifest_for_each_deployment(store: Store) -> None:
     with store.transaction() as transaction:
         for number, deployment in enumerate((one, one, two)):
             transaction.put_dataset(
-                dataset_id="f" * 32,
+                OwnedId("a", "f" * 32),
                 **deployment,
                 digest=str(number),
                 envelope=b"%d" % number,
                 ledger_index=number,
             )
-        found = transaction.manifests_of_dataset("f" * 32)
+        transaction.put_dataset(
+            OwnedId("b", "f" * 32), **two, digest="3", envelope=b"3", ledger_index=3
+        )
+        found = transaction.manifests_of_dataset(OwnedId("a", "f" * 32))
         assert found[one["app_id"], one["compose_hash"]] == (1, "1", b"1")
         assert found[two["app_id"], two["compose_hash"]] == (2, "2", b"2")
-        ids = ["f" * 32, "0" * 32]
+        assert transaction.owners_of_dataset("f" * 32) == {"a", "b"}
+        ids = [OwnedId("a", "f" * 32), OwnedId("a", "0" * 32)]
         assert transaction.datasets(ids, **one) == {"f" * 32: b"1"}
         assert transaction.datasets(ids, app_id="c", compose_hash="c") == {"f" * 32: b"2"}
+        assert transaction.datasets([OwnedId("b", "f" * 32)], **one) == {"f" * 32: b"3"}
 
 
 def test_a_nonce_serves_once_for_each_key_until_it_is_over(store: Store) -> None:
@@ -221,14 +226,25 @@ def test_tokens_are_found_by_what_they_are(store: Store) -> None:
 
 def test_documents_are_found_by_subject_and_by_the_data_of_a_run(store: Store) -> None:
     with store.transaction() as transaction:
-        data = {("d1", "x"), ("d2", "y"), ("d3", "z")}
+        data = {RunDataset("a", f"d{number}", "x") for number in (1, 2, 3)}
         transaction.begin_run("r1", **TARGET, data=data, now=NOW)
         documents = transaction.owner_documents
-        assert documents.about("gone", "r1", ["d1", "d4"]) == {}
+        d1, d4 = OwnedId("a", "d1"), OwnedId("a", "d4")
+        assert documents.about("gone", "r1", [d1, d4]) == {}
+        documents.add(
+            "gone",
+            owner="eve",
+            owner_id="e",
+            digest="w",
+            envelope=b"w",
+            subjects=["d1", "d2", "d3", "d4"],
+            ledger_index=6,
+        )
         for digest, subjects, index in (("x", ["d3", "d4"], 7), ("y", ["d4"], 8)):
             documents.add(
                 "gone",
                 owner="ada",
+                owner_id="a",
                 digest=digest,
                 envelope=digest.encode(),
                 subjects=subjects,
@@ -237,11 +253,11 @@ def test_documents_are_found_by_subject_and_by_the_data_of_a_run(store: Store) -
     with store.transaction() as transaction:
         documents = transaction.owner_documents
         assert documents.about("gone", "r1") == {"d3": "ada"}
-        assert documents.about("gone", "r1", ["d4"]) == {"d3": "ada", "d4": "ada"}
-        assert documents.about("gone", "r2", ["d1"]) == {}
-        assert documents.about("another kind", "r1", ["d4"]) == {}
+        assert documents.about("gone", "r1", [d4]) == {"d3": "ada", "d4": "ada"}
+        assert documents.about("gone", "r2", [d1]) == {}
+        assert documents.about("another kind", "r1", [d4]) == {}
         assert [documents.recorded(one) for one in ("x", "y", "z")] == [7, 8, None]
-        assert documents.in_force("gone") == {"ada": ("y", b"y")}
+        assert documents.in_force("gone") == {"ada": ("y", b"y"), "eve": ("w", b"w")}
         assert documents.in_force("another kind") == {}
 
 
@@ -265,10 +281,11 @@ def test_a_crash_in_mid_transaction_leaves_the_state_before(tmp_path: Path) -> N
     script = (
         "import os, sys; from pathlib import Path\n"
         "from sealtrain.broker.store.memory import Store\n"
+        "from sealtrain.consortium.receipts import RunDataset\n"
         "store = Store(Path(sys.argv[1]))\n"
         "with store.transaction() as transaction:\n"
         "    ids = dict(app_id='a', compose_hash='b', recipe_hash='c')\n"
-        "    transaction.begin_run('d' * 32, **ids, data=[('e', 'f')], now=1)\n"
+        "    transaction.begin_run('d' * 32, **ids, data=[RunDataset('a', 'e', 'f')], now=1)\n"
         "    os._exit(9)\n"
     )
     done = subprocess.run([sys.executable, "-c", script, str(path)], check=False)

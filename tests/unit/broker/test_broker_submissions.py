@@ -18,6 +18,7 @@ from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.service.keyring import Keyring
 from sealtrain.consortium.approvals import DatasetPin
 from sealtrain.consortium.datasets import verify_dataset
+from sealtrain.consortium.receipts import RunDataset
 from sealtrain.errors import (
     ApprovalRevoked,
     DatasetMismatch,
@@ -113,7 +114,7 @@ def test_a_successor_manifest_takes_its_place(world: ReleaseWorld) -> None:
     assert verify_dataset(envelope, world.consortium).root == "cd" * 32
     pin = DatasetPin(dataset_id=before.dataset_id, root="cd" * 32)
     world.approve("hospital-a", datasets=[pin])
-    grown = (before.dataset_id, "cd" * 32, before.stanza)
+    grown = before.asked_with(root="cd" * 32)
     assert world.obtain(datasets=[grown]).keys[before.dataset_id] == before.key
     with pytest.raises(Refused):
         world.obtain(datasets=[before.asked])
@@ -128,7 +129,10 @@ def manifest(world: ReleaseWorld, tmp_path: Path) -> bytes:
     made = make_world(folder, rules=lenient, brokers=world.locked.lock.brokers)
     assert made.consortium.consortium_id == world.consortium.consortium_id
     with world.store.transaction() as transaction:
-        data = [(pin.dataset_id, pin.root) for pin in made.pins.values()]
+        data = [
+            RunDataset(identity(key.partition("/")[0]).public.owner_id, pin.dataset_id, pin.root)
+            for key, pin in made.pins.items()
+        ]
         ids = made.target.to_dict()
         transaction.begin_run(RUN_ID, **ids, data=data, now=RELEASED)
     releases = made.record(made.receipt(), key=Keyring(Secret(ROOT)).signer)

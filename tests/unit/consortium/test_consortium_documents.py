@@ -78,8 +78,8 @@ with served_world(Path(sys.argv[1])) as (world, url):
     assert audited(world).holds
     with world.store.reading() as transaction:
         documents = transaction.owner_documents
-        dataset_id = world.sealed[first].dataset_id
-        assert documents.about("purpose", "", [dataset_id]) == {dataset_id: first}
+        owned = world.sealed[first].owned
+        assert documents.about("purpose", "", [owned]) == {owned.dataset_id: first}
         assert documents.in_force("purpose")[first] == (envelope.digest, envelope.to_bytes())
     for refused, error in (
         (stated(first, second), DatasetMismatch),

@@ -9,7 +9,7 @@ import pytest
 from sealtrain.ledger.uses import MAX_OUTPUTS, Uses, outputs_entry
 
 DATASET, OTHER = "d1" * 16, "d2" * 16
-RUN = "ab" * 16
+RUN, OWNER_ID = "ab" * 16, "0a" * 32
 
 
 def release(run: str = RUN, *datasets: str, until: str = "2026-01-01T01:00:00Z") -> dict[str, Any]:
@@ -17,7 +17,9 @@ def release(run: str = RUN, *datasets: str, until: str = "2026-01-01T01:00:00Z")
         "run_id": run,
         "recipe_hash": "0c" * 32,
         "compose_hash": "0b" * 32,
-        "datasets": [{"dataset_id": one, "root": "11" * 32} for one in datasets],
+        "datasets": [
+            {"owner_id": OWNER_ID, "dataset_id": one, "root": "11" * 32} for one in datasets
+        ],
         "not_after": until,
     }
 
@@ -49,7 +51,7 @@ def test_runs_of_other_data_are_not() -> None:
 
 
 def test_the_first_of_two_withdrawals_is_told() -> None:
-    entry = {"owner": "ada", "datasets": [DATASET]}
+    entry = {"owner": "ada", "owner_id": OWNER_ID, "datasets": [DATASET]}
     found = told(("withdrawal", entry), ("withdrawal", entry))
     assert (found["withdrawn_at"], found["owner"]) == ("2026-01-01T00:00:00Z", "ada")
 

@@ -22,7 +22,7 @@ from sealtrain.consortium.approvals import (
     verify_decision,
 )
 from sealtrain.consortium.datasets import DatasetManifest
-from sealtrain.consortium.receipts import Anchor
+from sealtrain.consortium.receipts import Anchor, RunDataset
 from sealtrain.errors import (
     AppIdMismatch,
     ApprovalRevoked,
@@ -69,6 +69,8 @@ TARGET = Target(
     app_id=digest("app", 20), compose_hash=digest("compose"), recipe_hash=digest("recipe")
 )
 DATASET, ROOT, RUN, LEASE = digest("dataset", 16), digest("root"), digest("run", 16), digest("l")
+OWNER_ID = identity("hospital-a").public.owner_id
+DATA = RunDataset(OWNER_ID, DATASET, ROOT)
 CONVERSATION: dict[str, Any] = {
     "version": 2,
     "broker_id": digest("broker"),
@@ -81,15 +83,24 @@ CONVERSATION: dict[str, Any] = {
 RELEASE = ReleaseRequest.from_dict(
     CONVERSATION
     | {
+        "version": 3,
+        "submission_id": None,
         "hpke_public_key": "A" * 1624,
         "datasets": [
             {
+                "owner_id": OWNER_ID,
                 "dataset_id": DATASET,
                 "root": ROOT,
                 "stanza": {"kind": "recipe", "recipient": digest("recipient"), "body": "AAAA"},
             }
         ],
-        "elsewhere": [{"dataset_id": digest("far", 16), "root": digest("far root")}],
+        "elsewhere": [
+            {
+                "owner_id": identity("hospital-b").public.owner_id,
+                "dataset_id": digest("far", 16),
+                "root": digest("far root"),
+            }
+        ],
         "resume": False,
     }
 )
@@ -219,6 +230,11 @@ def with_release(**changed: Any) -> Case:
     return replace(HONEST, release=RELEASE.model_copy(update=changed))
 
 
+def changed_data(**changed: str) -> frozenset[RunDataset]:
+    """What the release asks for, with one thing changed of the dataset that it is given."""
+    return RELEASE.data - {DATA} | {DATA._replace(**changed)}
+
+
 def with_manifest(**changed: Any) -> Case:
     return replace(HONEST, registered={DATASET: MANIFEST.model_copy(update=changed)})
 
@@ -279,11 +295,12 @@ RELEASE_REFUSALS: list[tuple[str, Case, type[SealtrainError]]] = [
         replace(with_release(resume=True), run=replace(KNOWN, recipe_hash="ab" * 32)),
         RunMismatch,
     ),
-    ("11 another root", resumed(data=frozenset({(DATASET, "ab" * 32)})), RunMismatch),
-    ("11 less data before", resumed(data=frozenset({(DATASET, ROOT)})), RunMismatch),
+    ("11 another root", resumed(data=changed_data(root="ab" * 32)), RunMismatch),
+    ("11 another owner", resumed(data=changed_data(owner_id="ab" * 32)), RunMismatch),
+    ("11 less data before", resumed(data=frozenset({DATA})), RunMismatch),
     (
         "11 more data before",
-        resumed(data=RELEASE.data | {(digest("third", 16), ROOT)}),
+        resumed(data=RELEASE.data | {DATA._replace(dataset_id=digest("third", 16))}),
         RunMismatch,
     ),
     ("11 no data known", resumed(data=frozenset()), RunMismatch),
@@ -291,6 +308,7 @@ RELEASE_REFUSALS: list[tuple[str, Case, type[SealtrainError]]] = [
     ("12 nobody's", replace(HONEST, registered={}), DatasetUnknown),
     ("12 other deployment", with_manifest(compose_hash="ab" * 32), DatasetUnknown),
     ("12 not named", with_manifest(name="payroll"), DatasetUnknown),
+    ("12 another owner's id", with_manifest(owner_id="ab" * 32), DatasetUnknown),
     ("12 other owner's name", with_manifest(owner="hospital-b"), DatasetUnknown),
     ("12 purpose", with_manifest(data_use=BINDING), PurposeMismatch),
     ("12 retention", with_manifest(data_use=ENDED), RetentionEnded),
@@ -299,7 +317,7 @@ RELEASE_REFUSALS: list[tuple[str, Case, type[SealtrainError]]] = [
         "13 pinned otherwise",
         replace(
             HONEST,
-            tally=counted(approval("hospital-a"), approval("hospital-b", **{DATASET: "ab" * 32})),
+            tally=counted(approval("hospital-a", **{DATASET: "ab" * 32}), approval("hospital-b")),
         ),
         DatasetMismatch,
     ),
@@ -386,9 +404,15 @@ def test_a_lock_may_name_the_broker_by_an_id_it_had_before() -> None:
     assert named.renew().not_after
 
 
+def test_no_owner_pins_the_data_of_another() -> None:
+    """An approval's pins are of its own owner's datasets, whatever ids it repeats."""
+    repeated = approval("hospital-b", **{DATASET: "ab" * 32})
+    assert replace(HONEST, tally=counted(approval("hospital-a"), repeated)).decide().datasets
+
+
 def test_data_whose_key_moved_to_another_broker_is_the_same_data() -> None:
     far = RELEASE.elsewhere[0]
-    before = frozenset({(DATASET, ROOT), (far.dataset_id, far.root)})
+    before = frozenset({DATA, RunDataset(far.owner_id, far.dataset_id, far.root)})
     assert resumed(data=before).decide().datasets
 
 

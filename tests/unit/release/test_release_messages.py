@@ -51,12 +51,19 @@ BROKEN: dict[str, Callable[[dict[str, Any]], object]] = {
         evidence={name: value for name, value in EVIDENCE.items() if name != "gpu"}
     ),
     "an older version": lambda one: one.update(version=1),
-    "another version": lambda one: one.update(version=3),
-    "version as text": lambda one: one.update(version="2"),
+    "the version before owners of ids": lambda one: one.update(version=2),
+    "another version": lambda one: one.update(version=4),
+    "version as text": lambda one: one.update(version="3"),
+    "no owner of a dataset": lambda one: one["datasets"][0].pop("owner_id"),
+    "no owner of other data": lambda one: one["elsewhere"].append(
+        {"dataset_id": "0f" * 16, "root": "ab" * 32}
+    ),
+    "no submission": lambda one: one.pop("submission_id"),
+    "a submission by its name": lambda one: one.update(submission_id="nightly"),
     "broker left out": lambda one: one.pop("broker_id"),
     "other data left out": lambda one: one.pop("elsewhere"),
     "a dataset here and elsewhere": lambda one: one["elsewhere"].append(
-        {name: one["datasets"][0][name] for name in ("dataset_id", "root")}
+        {name: one["datasets"][0][name] for name in ("owner_id", "dataset_id", "root")}
     ),
     "a stanza elsewhere": lambda one: one["elsewhere"].append(
         one["datasets"][0] | {"dataset_id": "0f" * 16}
@@ -85,7 +92,7 @@ def test_datasets_are_bounded(release: dict[str, Any]) -> None:
     one = release["datasets"][0]
     release["datasets"] = [one | {"dataset_id": f"{number:032x}"} for number in range(MAX_DATASETS)]
     load_message(ReleaseRequest, encoded(release))
-    release["elsewhere"] = [{"dataset_id": "f" * 32, "root": one["root"]}]
+    release["elsewhere"] = [{"owner_id": "e" * 64, "dataset_id": "f" * 32, "root": one["root"]}]
     with pytest.raises(DataInvalid):
         load_message(ReleaseRequest, encoded(release))
     release["elsewhere"] = []

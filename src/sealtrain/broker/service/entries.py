@@ -98,9 +98,15 @@ def granted_entry(
         **({"series": [one.to_dict() for one in permit.series]} if permit.series else {}),
         **({} if permit.continues is None else {"continues": permit.continues.to_dict()}),
         "run_id": request.run_id,
+        "submission_id": request.submission_id if isinstance(request, ReleaseRequest) else None,
         **target_of(request).to_dict(),
         "datasets": [
-            {"dataset_id": dataset.dataset_id, "root": dataset.root} for dataset in permit.datasets
+            {
+                "owner_id": dataset.owner_id,
+                "dataset_id": dataset.dataset_id,
+                "root": dataset.root,
+            }
+            for dataset in permit.datasets
         ],
         "elsewhere": [one.to_dict() for one in elsewhere],
         "lease_id": lease_id,

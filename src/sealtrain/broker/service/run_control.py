@@ -84,6 +84,12 @@ class RunControl:
             raise TicketInvalid(
                 "no broker is started by a submission", check="role", got=ticket.role
             )
+        if ticket.submission_id is not None:
+            raise TicketInvalid(
+                "the runner writes the submission's id into the ticket, not its submitter",
+                check="submission id",
+                got=ticket.submission_id,
+            )
         with self._parts.store.transaction() as transaction:
             known = transaction.submissions.get(found.submission_id)
             if known is not None:  # 3.
@@ -304,7 +310,14 @@ class RunControl:
         found = list(states)
         runs = {one.run_id for one in found if one.run_id is not None}
         facts = transaction.submissions.facts(runs, now)
-        return [self._show(one, facts.get(one.run_id or ""), now) for one in found]
+        own = ((one, facts.get(one.run_id or "")) for one in found)
+        return [
+            # A run whose guest named another submission is none of this one.
+            self._show(
+                one, known if known and known.submission_id == one.submission_id else None, now
+            )
+            for one, known in own
+        ]
 
     def _show(self, state: SubmissionState, facts: RunFacts | None, now: int) -> ShownSubmission:
         return ShownSubmission(
@@ -375,6 +388,8 @@ def _word(state: SubmissionState) -> RunnerWord | None:
 def _require_its_run(transaction: Transaction, state: SubmissionState, event: RunEvent) -> None:
     """Return if the run that an event names may be the submission's.
 
+    Of a run that keys were released to, its guest said whose it is, and evidence covers that.
+
     Raises:
         RunMismatch: It is another target's, began before, or is another submission's.
     """
@@ -382,6 +397,15 @@ def _require_its_run(transaction: Transaction, state: SubmissionState, event: Ru
         return
     run = transaction.run(event.run_id)
     if run is not None:
+        stated = transaction.submission_of(event.run_id)
+        if stated != state.submission_id:
+            raise RunMismatch(
+                "the run did not begin for this submission",
+                check="run submission",
+                got=stated,
+                expected=state.submission_id,
+                hint="the guest states the submission of its run ticket when it asks for keys",
+            )
         target = (run.app_id, run.compose_hash, run.recipe_hash)
         wanted = tuple(state.target.to_dict().values())
         began = transaction.entries.first(subject_of("run_id", event.run_id), "release")
@@ -391,5 +415,5 @@ def _require_its_run(transaction: Transaction, state: SubmissionState, event: Ru
                 check="run",
                 got=event.run_id,
             )
-    if transaction.submissions.named_elsewhere(event.run_id, state.submission_id):
+    elif transaction.submissions.named_elsewhere(event.run_id, state.submission_id):
         raise RunMismatch("another submission has this run", check="run", got=event.run_id)

@@ -53,7 +53,7 @@ from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
 from sealtrain.consortium.members import MAX_OWNERS, Consortium
 from sealtrain.consortium.owned import verify_owned
 from sealtrain.consortium.policies import OwnerPolicy
-from sealtrain.consortium.receipts import ReleaseReceipt, sign_receipt
+from sealtrain.consortium.receipts import ReleaseReceipt, RunDataset, sign_receipt
 from sealtrain.consortium.series import chain_of
 from sealtrain.consortium.standing_approval import is_spent
 from sealtrain.consortium.withdrawals import Withdrawal
@@ -390,7 +390,7 @@ class Broker:
                     withdrawn=transaction.owner_documents.about(
                         Withdrawal.entry_kind,
                         request.run_id,
-                        [dataset_id for dataset_id, _root in request.data],
+                        [dataset.owned for dataset in request.data],
                     )
                     | withdrawn_before(transaction, target_of(request), guest.measured),
                     newest=newest_run(transaction, self.ledger, target_of(request))
@@ -487,11 +487,11 @@ class Broker:
         self,
         transaction: Transaction,
         request: ReleaseRequest | RenewalRequest,
-        data: Iterable[tuple[str, str]],
+        data: Iterable[RunDataset],
     ) -> dict[str, DatasetManifest]:
-        """Manifests of the data of a run, id and root of each, as far as they are registered."""
+        """Manifests of the data of a run, by dataset id, as far as their owners registered them."""
         found = transaction.datasets(
-            [dataset_id for dataset_id, _root in data],
+            [dataset.owned for dataset in data],
             app_id=request.app_id,
             compose_hash=request.compose_hash,
         )

@@ -32,6 +32,7 @@ from sealtrain.consortium.documents import DOCUMENTS
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import entry_of, verify_owned
 from sealtrain.consortium.policies import OwnerPolicy
+from sealtrain.consortium.receipts import OwnedId
 from sealtrain.consortium.series import by_series, may_join
 from sealtrain.consortium.succession import Succession, verify_succession
 from sealtrain.consortium.withdrawals import Withdrawal
@@ -335,15 +336,12 @@ class Registry:
         digest = envelope.digest
         with self._parts.store.transaction() as transaction:
             transaction.successions.require_none()
-            withdrawn = transaction.owner_documents.about(
-                Withdrawal.entry_kind, "", [manifest.dataset_id]
-            )
-            none_withdrawn(withdrawn)
-            known = transaction.manifests_of_dataset(manifest.dataset_id)
+            owned = OwnedId(manifest.owner_id, manifest.dataset_id)
+            none_withdrawn(transaction.owner_documents.about(Withdrawal.entry_kind, "", [owned]))
+            known = transaction.manifests_of_dataset(owned)
             before = known.get((manifest.app_id, manifest.compose_hash))
             if before is not None and before[1] == digest:
                 return self._accepted(before[0], digest)
-            self._same_owner(manifest.owner, manifest.owner_id, known.values())
             self._succeeds(manifest, before)
             others = [self._read(envelope) for _, _, envelope in known.values()]
             members = [
@@ -366,19 +364,6 @@ class Registry:
 
     def _read(self, envelope: bytes) -> DatasetManifest:
         return verify_dataset(Envelope.from_bytes(envelope), self._parts.consortium)
-
-    def _same_owner(self, owner: str, owner_id: str, known: Iterable[StoredDocument]) -> None:
-        for _index, _digest, envelope in known:
-            before = self._read(envelope)
-            if before.owner_id != owner_id:
-                raise DatasetMismatch(
-                    "another owner registered this dataset id",
-                    check="dataset owner",
-                    owner=owner,
-                    got=owner,
-                    expected=before.owner,
-                    hint="seal your own data: sealing makes a new random dataset id",
-                )
 
     def _succeeds(self, manifest: DatasetManifest, known: StoredDocument | None) -> None:
         if known is None:
@@ -476,12 +461,12 @@ class _Before:
         return digest
 
     def owners_of(self, dataset_id: str) -> set[tuple[str, str]]:
-        known = self._transaction.manifests_of_dataset(dataset_id).values()
-        manifests = (
-            verify_dataset(Envelope.from_bytes(envelope), self._consortium)
-            for _index, _digest, envelope in known
-        )
-        return {(manifest.owner, manifest.owner_id) for manifest in manifests}
+        registered = self._transaction.owners_of_dataset(dataset_id)
+        return {
+            (owner.name, owner.owner_id)
+            for owner in self._consortium.owners
+            if owner.owner_id in registered
+        }
 
 
 def _no_such_run(run_id: str) -> RunMismatch:

@@ -20,13 +20,16 @@ from sealtrain.broker.store.tables import (
     run_datasets,
     runs,
 )
+from sealtrain.consortium.receipts import OwnedId
 
 __all__ = ["OwnerDocuments"]
 
 # Built once: queries for each release and renewal (see ``store.statements``).
 _KIND: Final = sa.bindparam("kind", type_=sa.Text)
-_DATA: Final = sa.select(run_datasets.c.dataset_id).where(
-    run_datasets.c.run_id == sa.bindparam("run", type_=sa.Text)
+_OF_RUN: Final = sa.exists().where(
+    run_datasets.c.run_id == sa.bindparam("run", type_=sa.Text),
+    run_datasets.c.owner_id == document_subjects.c.owner_id,
+    run_datasets.c.dataset_id == document_subjects.c.subject,
 )
 _NEWEST: Final = (
     sa.select(sa.func.max(owner_documents.c.ledger_index))
@@ -44,21 +47,26 @@ _IN_FORCE: Final = (
 def _about(count: int) -> sa.Select[Any]:
     found = document_subjects.c
     return sa.select(found.subject, found.owner).where(
-        found.kind == _KIND, sa.or_(among(found.subject, count), found.subject.in_(_DATA))
+        found.kind == _KIND, sa.or_(among(found.owner_id, found.subject, count), _OF_RUN)
     )
 
 
-_ABOUT_RECORDED: Final = sa.select(document_subjects.c.subject, document_subjects.c.owner).where(
-    document_subjects.c.kind == _KIND,
-    document_subjects.c.subject.in_(
-        sa.select(run_datasets.c.dataset_id)
-        .join(manifests, manifests.c.run_id == run_datasets.c.run_id)
-        .join(runs, runs.c.run_id == run_datasets.c.run_id)
-        .where(
-            runs.c.app_id == sa.bindparam("app", type_=sa.Text),
-            runs.c.compose_hash == sa.bindparam("compose", type_=sa.Text),
-        )
-    ),
+_ABOUT_RECORDED: Final = (
+    sa.select(document_subjects.c.subject, document_subjects.c.owner)
+    .join(
+        run_datasets,
+        sa.and_(
+            run_datasets.c.owner_id == document_subjects.c.owner_id,
+            run_datasets.c.dataset_id == document_subjects.c.subject,
+        ),
+    )
+    .join(manifests, manifests.c.run_id == run_datasets.c.run_id)
+    .join(runs, runs.c.run_id == run_datasets.c.run_id)
+    .where(
+        document_subjects.c.kind == _KIND,
+        runs.c.app_id == sa.bindparam("app", type_=sa.Text),
+        runs.c.compose_hash == sa.bindparam("compose", type_=sa.Text),
+    )
 )
 
 
@@ -81,17 +89,16 @@ class OwnerDocuments:
         rows = settled_rows(self._connection, _IN_FORCE, {"kind": kind}, self._settled)
         return {owner: (digest, bytes(envelope)) for owner, digest, envelope in rows}
 
-    def about(self, kind: str, run_id: str, dataset_ids: Sequence[str] = ()) -> dict[str, str]:
-        """Datasets that documents of a kind are about: id → owner.
+    def about(self, kind: str, run_id: str, data: Sequence[OwnedId] = ()) -> dict[str, str]:
+        """Datasets that documents of a kind by their own owners are about: id → owner.
 
         Args:
             kind: Of the documents.
             run_id: The data that this run began with is looked for.
-            dataset_ids: So are these.
+            data: So are these.
         """
-        named = places(dataset_ids)
-        values = {**named, "kind": kind, "run": run_id}
-        rows = run(self._connection, _about(len(named)), values)
+        values = {**places(data), "kind": kind, "run": run_id}
+        rows = run(self._connection, _about(len(data)), values)
         return dict(rows.fetchall())
 
     def about_recorded_runs(self, kind: str, *, app_id: str, compose_hash: str) -> dict[str, str]:
@@ -104,6 +111,7 @@ class OwnerDocuments:
         kind: str,
         *,
         owner: str,
+        owner_id: str,
         digest: str,
         envelope: bytes,
         subjects: Collection[str],
@@ -119,7 +127,13 @@ class OwnerDocuments:
             self._connection.execute(
                 document_subjects.insert(),
                 [
-                    {"kind": kind, "subject": subject, "digest": digest, "owner": owner}
+                    {
+                        "kind": kind,
+                        "subject": subject,
+                        "digest": digest,
+                        "owner": owner,
+                        "owner_id": owner_id,
+                    }
                     for subject in subjects
                 ],
             )

@@ -20,7 +20,7 @@ from sealtrain.base.clock import from_rfc3339
 from sealtrain.broker.store.transaction import Transaction
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.documents import DOCUMENTS
-from sealtrain.consortium.receipts import Anchor, data_of_entry
+from sealtrain.consortium.receipts import Anchor, OwnedId, data_of_entry
 from sealtrain.consortium.runevents import (
     RunEvent,
     SubmissionState,
@@ -125,7 +125,7 @@ def _decision(transaction: Transaction, entry: Entry) -> None:
 def _dataset(transaction: Transaction, entry: Entry) -> None:
     body = entry.body
     transaction.put_dataset(
-        dataset_id=body["dataset_id"],
+        OwnedId(body["owner_id"], body["dataset_id"]),
         app_id=body["app_id"],
         compose_hash=body["compose_hash"],
         digest=body["digest"],
@@ -150,6 +150,7 @@ def _owner_document(transaction: Transaction, entry: Entry) -> None:
         transaction.owner_documents.add(
             entry.kind,
             owner=body["owner"],
+            owner_id=body["owner_id"],
             digest=body["digest"],
             envelope=envelope.to_bytes(),
             subjects=document.subjects(),
@@ -180,6 +181,7 @@ def _release(transaction: Transaction, entry: Entry) -> None:
                 compose_hash=body["compose_hash"],
                 recipe_hash=body["recipe_hash"],
                 data=data_of_entry(body),
+                submission_id=body["submission_id"],
                 now=entry.at,
                 ledger_index=entry.index,
             )

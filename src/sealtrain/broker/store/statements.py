@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Dialect
 
 from sealtrain.broker.store.tables import datasets, decisions, leases, run_datasets, runs
+from sealtrain.consortium.receipts import OwnedId
 
 __all__ = [
     "BEGIN_RUN",
@@ -52,6 +53,7 @@ RUN: Final = (
         runs.c.recipe_hash,
         runs.c.checkpoint_counter,
         runs.c.checkpoint_digest,
+        run_datasets.c.owner_id,
         run_datasets.c.dataset_id,
         run_datasets.c.root,
     )
@@ -85,15 +87,30 @@ END_LEASES: Final = (
 GRANT_LEASE: Final = leases.insert()
 
 
-def places(names: Sequence[str]) -> dict[str, str]:
-    """Parameters for ``among``: some names twice, so that few statements suffice."""
-    padded = [*names, *[names[0] if names else ""] * (_room(len(names)) - len(names))]
-    return {f"place{number}": name for number, name in enumerate(padded)}
+def places(named: Sequence[OwnedId]) -> dict[str, str]:
+    """Parameters for ``among``: some datasets twice, so that few statements suffice."""
+    missing = _room(len(named)) - len(named)
+    padded = [*named, *[named[0] if named else OwnedId("", "")] * missing]
+    return {
+        f"{column}{number}": value
+        for number, owned in enumerate(padded)
+        for column, value in zip(("owner", "id"), owned, strict=True)
+    }
 
 
-def among(column: sa.ColumnElement[str], count: int) -> sa.ColumnElement[bool]:
-    """That a column holds one of ``count`` names."""
-    return column.in_([sa.bindparam(f"place{one}", type_=sa.Text) for one in range(_room(count))])
+def among(
+    owner_id: sa.ColumnElement[str], dataset_id: sa.ColumnElement[str], count: int
+) -> sa.ColumnElement[bool]:
+    """That two columns hold one of ``count`` datasets, each an id beside its owner's."""
+    return sa.or_(
+        *(
+            sa.and_(
+                owner_id == sa.bindparam(f"owner{number}", type_=sa.Text),
+                dataset_id == sa.bindparam(f"id{number}", type_=sa.Text),
+            )
+            for number in range(_room(count))
+        )
+    )
 
 
 def _room(count: int) -> int:
@@ -106,6 +123,7 @@ def datasets_named(count: int) -> sa.Select[Any]:
     """Manifests of ``count`` datasets, named by ``places``."""
     return (
         sa.select(
+            datasets.c.owner_id,
             datasets.c.dataset_id,
             datasets.c.app_id,
             datasets.c.compose_hash,
@@ -113,7 +131,7 @@ def datasets_named(count: int) -> sa.Select[Any]:
             datasets.c.digest,
             datasets.c.envelope,
         )
-        .where(among(datasets.c.dataset_id, count))
+        .where(among(datasets.c.owner_id, datasets.c.dataset_id, count))
         .order_by(datasets.c.ledger_index)
     )
 

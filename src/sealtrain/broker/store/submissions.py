@@ -35,6 +35,7 @@ class RunFacts:
 
     Attributes:
         run_id: 32 hex digits.
+        submission_id: What its first release states.
         began_at: Time of the first release, seconds since the epoch.
         lease_until: First second at which its lease has ended; ``None`` without one.
         checkpoint: Counter of the anchored checkpoint.
@@ -44,6 +45,7 @@ class RunFacts:
     """
 
     run_id: str
+    submission_id: str | None
     began_at: int
     lease_until: int | None
     checkpoint: int | None
@@ -152,6 +154,7 @@ class Submissions:
         query = (
             sa.select(
                 runs.c.run_id,
+                runs.c.submission_id,
                 runs.c.started_at,
                 runs.c.checkpoint_counter,
                 lease.c.until,
@@ -174,6 +177,7 @@ class Submissions:
         return {
             row.run_id: RunFacts(
                 run_id=row.run_id,
+                submission_id=row.submission_id,
                 began_at=row.started_at,
                 lease_until=row.until if row.until is not None and row.until > now else None,
                 checkpoint=row.checkpoint_counter,

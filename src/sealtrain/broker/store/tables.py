@@ -106,7 +106,8 @@ decisions = sa.Table(
 datasets = sa.Table(
     "datasets",
     metadata,
-    sa.Column("dataset_id", sa.Text, primary_key=True),
+    sa.Column("owner_id", sa.Text, primary_key=True),
+    sa.Column("dataset_id", sa.Text, primary_key=True, index=True),
     sa.Column("app_id", sa.Text, primary_key=True),
     sa.Column("compose_hash", sa.Text, primary_key=True),
     # OWNER/SERIES of a member of a series, else null.
@@ -126,6 +127,8 @@ runs = sa.Table(
     sa.Column("started_at", sa.BigInteger, nullable=False),
     # Of the first release; null of runs that are older than standing approvals.
     sa.Column("ledger_index", sa.BigInteger),
+    # What the first release says the run is for; null of a run that is for no submission.
+    sa.Column("submission_id", sa.Text),
     sa.Column("checkpoint_counter", sa.BigInteger),
     sa.Column("checkpoint_digest", sa.Text),
 )
@@ -177,6 +180,7 @@ run_datasets = sa.Table(
     "run_datasets",
     metadata,
     sa.Column("run_id", sa.Text, sa.ForeignKey("runs.run_id"), primary_key=True),
+    sa.Column("owner_id", sa.Text, primary_key=True),
     sa.Column("dataset_id", sa.Text, primary_key=True),
     sa.Column("root", sa.Text, nullable=False),
 )
@@ -197,6 +201,7 @@ document_subjects = sa.Table(
     sa.Column("kind", sa.Text, primary_key=True),
     sa.Column("subject", sa.Text, primary_key=True),
     sa.Column("digest", sa.Text, primary_key=True),
+    sa.Column("owner_id", sa.Text, nullable=False),
     sa.Column("owner", sa.Text, nullable=False),
 )
 

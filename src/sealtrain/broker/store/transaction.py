@@ -32,7 +32,7 @@ from sealtrain.broker.store.tables import (
     used_challenges,
 )
 from sealtrain.broker.store.tokens import Tokens
-from sealtrain.consortium.receipts import Anchor
+from sealtrain.consortium.receipts import Anchor, OwnedId, RunDataset
 from sealtrain.errors import LimitExceeded
 from sealtrain.release.facts import LeaseState, RunState
 
@@ -147,25 +147,32 @@ class Transaction:
 
     # Datasets
 
-    def manifests_of_dataset(self, dataset_id: str) -> dict[tuple[str, str], StoredDocument]:
+    def manifests_of_dataset(self, owned: OwnedId) -> dict[tuple[str, str], StoredDocument]:
         """The latest manifest of a dataset for each (app id, compose hash) it is sealed for."""
-        return self._manifests([dataset_id]).get(dataset_id, {})
+        return self._manifests([owned]).get(owned, {})
+
+    def owners_of_dataset(self, dataset_id: str) -> frozenset[str]:
+        """Ids of the owners that registered a dataset under an id."""
+        rows = self._connection.execute(
+            sa.select(datasets.c.owner_id).where(datasets.c.dataset_id == dataset_id).distinct()
+        )
+        return frozenset(row.owner_id for row in rows)
 
     def _manifests(
-        self, dataset_ids: Sequence[str]
-    ) -> dict[str, dict[tuple[str, str], StoredDocument]]:
-        found: dict[str, dict[tuple[str, str], StoredDocument]] = {}
-        named = statements.places(dataset_ids)
-        for row in self._settled_rows(statements.datasets_named(len(named)), named):
-            dataset_id, app_id, compose_hash, index, digest, envelope = row
+        self, wanted: Sequence[OwnedId]
+    ) -> dict[OwnedId, dict[tuple[str, str], StoredDocument]]:
+        found: dict[OwnedId, dict[tuple[str, str], StoredDocument]] = {}
+        statement = statements.datasets_named(len(wanted))
+        for row in self._settled_rows(statement, statements.places(wanted)):
+            owner_id, dataset_id, app_id, compose_hash, index, digest, envelope = row
             stored = (index, digest, bytes(envelope))
-            found.setdefault(dataset_id, {})[app_id, compose_hash] = stored
+            found.setdefault(OwnedId(owner_id, dataset_id), {})[app_id, compose_hash] = stored
         return found
 
     def put_dataset(
         self,
+        owned: OwnedId,
         *,
-        dataset_id: str,
         app_id: str,
         compose_hash: str,
         digest: str,
@@ -174,7 +181,7 @@ class Transaction:
         series: str | None = None,
     ) -> None:
         """Record a verified manifest in place of its predecessor for the same deployment."""
-        key = {"dataset_id": dataset_id, "app_id": app_id, "compose_hash": compose_hash}
+        key = {**owned._asdict(), "app_id": app_id, "compose_hash": compose_hash}
         self._connection.execute(
             datasets.delete().where(*(datasets.c[name] == value for name, value in key.items()))
         )
@@ -185,15 +192,15 @@ class Transaction:
         )
 
     def datasets(
-        self, dataset_ids: Sequence[str], *, app_id: str, compose_hash: str
+        self, wanted: Sequence[OwnedId], *, app_id: str, compose_hash: str
     ) -> dict[str, bytes]:
         """Envelopes by dataset id, for this deployment where there is one, else for another.
 
-        Unregistered ids are absent.
+        Datasets that their owners did not register are absent. No two of ``wanted`` have one id.
         """
         return {
-            dataset_id: (known.get((app_id, compose_hash)) or list(known.values())[-1])[2]
-            for dataset_id, known in self._manifests(dataset_ids).items()
+            owned.dataset_id: (known.get((app_id, compose_hash)) or list(known.values())[-1])[2]
+            for owned, known in self._manifests(wanted).items()
         }
 
     def registered(self, *, app_id: str, compose_hash: str) -> tuple[str, ...]:
@@ -234,12 +241,16 @@ class Transaction:
         rows = self._run(statements.RUN, {"key": run_id}).fetchall()
         if not rows:
             return None
-        app_id, compose_hash, recipe_hash, counter, digest, _dataset_id, _root = rows[0]
+        app_id, compose_hash, recipe_hash, counter, digest, *_dataset = rows[0]
         return RunState(
             app_id=app_id,
             compose_hash=compose_hash,
             recipe_hash=recipe_hash,
-            data=frozenset((one, root) for *_, one, root in rows if one is not None),
+            data=frozenset(
+                RunDataset(owner_id, dataset_id, root)
+                for *_, owner_id, dataset_id, root in rows
+                if dataset_id is not None
+            ),
             checkpoint=None if counter is None else Anchor(counter=counter, digest=digest),
         )
 
@@ -250,22 +261,24 @@ class Transaction:
         app_id: str,
         compose_hash: str,
         recipe_hash: str,
-        data: Collection[tuple[str, str]],
+        data: Collection[RunDataset],
         now: int,
         ledger_index: int | None = None,
+        submission_id: str | None = None,
     ) -> None:
-        """Record a new run and all its data: id and root of each dataset, at least one.
+        """Record a new run and all its data, at least one dataset.
 
-        ``ledger_index`` is where its first release stands.
+        ``ledger_index`` is where its first release stands, ``submission_id`` what that one says.
         """
         run = {
             "run_id": run_id,
             "recipe_hash": recipe_hash,
             "started_at": now,
             "ledger_index": ledger_index,
+            "submission_id": submission_id,
         }
         self._run(statements.BEGIN_RUN, {**run, "app_id": app_id, "compose_hash": compose_hash})
-        rows = [{"run_id": run_id, "dataset_id": one, "root": root} for one, root in sorted(data)]
+        rows = [{"run_id": run_id, **dataset._asdict()} for dataset in sorted(data)]
         statements.run_all(self._connection, statements.GIVE_DATA, rows)
 
     def begun(
@@ -281,6 +294,13 @@ class Transaction:
             sa.select(runs.c.ledger_index).where(runs.c.run_id == run_id)
         ).scalar_one_or_none()
         return None if found is None else int(found)
+
+    def submission_of(self, run_id: str) -> str | None:
+        """The submission that the first release of a run states; ``None`` where it states none."""
+        found = self._connection.execute(
+            sa.select(runs.c.submission_id).where(runs.c.run_id == run_id)
+        ).scalar_one_or_none()
+        return None if found is None else str(found)
 
     def anchor(self, run_id: str, checkpoint: Anchor) -> None:
         """Record a run's newest checkpoint; ``release.decide`` made sure it is newer."""

@@ -176,9 +176,11 @@ def _was_known(one: SignedDecision, moment: int) -> bool:
 def _refuse_other_pins(case: Case, approval: SignedDecision) -> None:
     owner, pins = approval.owner.name, approval.decision.pins()
     for dataset in case.need_datasets():
+        if dataset.owner != owner:
+            continue
         pinned = pins.get(dataset.dataset_id)
         chain = case.chains.get((dataset.owner, dataset.name), ())
-        if dataset.owner == owner and not admits(approval.decision, dataset, chain):
+        if not admits(approval.decision, dataset, chain):
             raise DatasetMismatch(
                 f"the approval pins other datasets than {dataset.name}",
                 check="dataset pin",

@@ -10,6 +10,7 @@ from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.models import load_model
 from sealtrain.consortium.receipts import (
     ReleaseReceipt,
+    RunDataset,
     data_of_entry,
     receipt_digest,
     verify_receipt,
@@ -242,7 +243,7 @@ def _origin(case: Case) -> str:
 def _refuse_other_data(case: Case, body: Mapping[str, JsonValue], stay: Stay) -> None:
     """Noise is made from all data of a run: each release of it was for exactly this data."""
     used = {
-        (dataset.dataset_id, dataset.root)
+        RunDataset(dataset.owner_id, dataset.dataset_id, dataset.root)
         for dataset in case.need_datasets()
         if stay.party in (None, dataset.owner)
     }
@@ -252,7 +253,7 @@ def _refuse_other_data(case: Case, body: Mapping[str, JsonValue], stay: Stay) ->
             "the ledger shows that keys were released to a run on other data than the manifest's",
             check="ledger",
             owner=stay.party,
-            got=", ".join(sorted(one for one, _root in released ^ used))[:200],
+            got=", ".join(sorted(one.dataset_id for one in released ^ used))[:200],
             expected="the datasets of the manifest, under the same roots",
         )
 
