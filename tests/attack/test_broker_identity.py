@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.receipts import (
     Anchor,
     Lease,
+    OwnedId,
     ReleaseReceipt,
     receipt_digest,
     sign_receipt,
@@ -111,9 +112,9 @@ class Relay:
     def consortium(self, consortium_id: str) -> Consortium:
         return self.real.consortium(consortium_id)
 
-    def registered(self, **query: str) -> frozenset[str]:
+    def registered(self, wanted: Iterable[OwnedId], **query: str) -> frozenset[OwnedId]:
         self.asked.append("registered")
-        return self.real.registered(**query)
+        return self.real.registered(wanted, **query)
 
     def decisions(self, target: Any) -> list[dict[str, JsonValue]]:
         return []  # no revocation reaches the guest

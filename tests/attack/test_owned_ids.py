@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 from quorum_world import QuorumWorld, quorum_world
-from release_world import ReleaseWorld, audited, document_of, renewed
+from release_world import ReleaseWorld, audited, document_of, renewed, served_world
+from series_world import NAME, follow, sealed_member, use_series
 from world import OWNERS, identity
 
 from sealtrain.base.canonical import canonical_json
+from sealtrain.client.api import BrokerClient
 from sealtrain.consortium.approvals import DatasetPin
 from sealtrain.consortium.owned import sign_owned
+from sealtrain.consortium.series_block import SeriesBlock
 from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import (
     AnswerInvalid,
@@ -28,9 +31,16 @@ from sealtrain.errors import (
     DatasetWithdrawn,
     ReportDataMismatch,
     SealtrainError,
+    SeriesMismatch,
 )
 from sealtrain.ledger.uses import Uses
-from sealtrain.release.messages import Accepted, ReleaseRequest, load_message
+from sealtrain.release.messages import (
+    REGISTERED_PAGE,
+    SERIES_PAGE,
+    Accepted,
+    ReleaseRequest,
+    load_message,
+)
 
 A, B, C = OWNERS
 
@@ -238,3 +248,71 @@ def test_a_stranger_hears_that_a_registered_id_is_anothers(world: ReleaseWorld) 
     with pytest.raises(SealtrainError) as caught:
         withdraw(world, A, world.sealed[C].dataset_id)
     assert caught.value.code == DatasetMismatch.code
+
+
+# Listings: nobody makes another owner's longer
+
+
+def junk(world: ReleaseWorld, owner: str, count: int) -> None:
+    """Datasets of one owner that no recipe reads, each the first member of a series of its own."""
+    for number in range(count):
+        name = f"junk-{number}"
+        fields = {"name": name, "number": 1, "mode": "append", "previous": None}
+        world.register(world.seal(owner, name=name, series=SeriesBlock.model_validate(fields)))
+
+
+@pytest.mark.claim("C452")
+def test_an_owner_that_registers_much_hinders_no_run_of_others(tmp_path: Path) -> None:
+    with served_world(tmp_path) as (world, url), BrokerClient(url) as client:
+        first = use_series(world)
+        second = follow(world, first, 2)
+        junk(world, B, REGISTERED_PAGE + 2)
+        target = {"app_id": world.locked.app_id, "compose_hash": world.locked.compose_hash}
+        listed = client.series(C, NAME, **target)
+        assert [one.envelope() for one in listed] == [first.envelope, second.envelope]
+        own = [world.sealed[owner].owned for owner in OWNERS]
+        assert client.registered(own, **target) == set(own)
+        stranger = identity(B).public.owner_id
+        found = client.registered_of(stranger, **target, most=1000)
+        assert len(found) == REGISTERED_PAGE + 3
+        assert list(found) == sorted(set(found))
+        assert len(client.registered_of(stranger, **target, most=10)) == 10
+        mine = client.registered_of(identity(C).public.owner_id, **target, most=1000)
+        assert set(mine) == {first.dataset_id, second.dataset_id}
+
+
+@pytest.mark.claim("C452")
+def test_two_owners_series_of_one_name_are_two(tmp_path: Path) -> None:
+    with served_world(tmp_path) as (world, url), BrokerClient(url) as client:
+        first = use_series(world)
+        theirs = sealed_member(world, 1, None, owner=B)
+        world.register(theirs)
+        more = sealed_member(world, 2, theirs, owner=B)
+        world.register(more)
+        second = follow(world, first, 2)
+        target = {"app_id": world.locked.app_id, "compose_hash": world.locked.compose_hash}
+        for owner, members in ((C, [first, second]), (B, [theirs, more])):
+            listed = client.series(owner, NAME, **target)
+            assert [one.envelope() for one in listed] == [one.envelope for one in members]
+        for number, before in ((4, second), (2, theirs), (3, more)):  # a gap, a fork, another's
+            with pytest.raises(SeriesMismatch):
+                world.register(sealed_member(world, number, before))
+        assert audited(world).holds
+
+
+@pytest.mark.claim("C452")
+def test_a_series_of_several_pages_is_read_whole(tmp_path: Path) -> None:
+    """And a member that is registered between two pages stands at its place."""
+    with served_world(tmp_path) as (world, url), BrokerClient(url) as client:
+        members = [use_series(world, mode="replace")]
+        while len(members) <= SERIES_PAGE:
+            members.append(follow(world, members[-1], len(members) + 1, mode="replace"))
+        target = {"app_id": world.locked.app_id, "compose_hash": world.locked.compose_hash}
+        page = world.broker.registry.series(owner=C, name=NAME, **target)
+        assert (len(page.members), page.end) == (SERIES_PAGE, SERIES_PAGE)
+        members.append(follow(world, members[-1], len(members) + 1, mode="replace"))
+        rest = world.broker.registry.series(owner=C, name=NAME, after=SERIES_PAGE, **target)
+        assert rest.end is None
+        shown = [one.envelope() for one in (*page.members, *rest.members)]
+        assert shown == [one.envelope for one in members]
+        assert [one.envelope() for one in client.series(C, NAME, **target)] == shown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from sealtrain.client.pin import BrokerPin
 from sealtrain.client.quorum import Quorum
 from sealtrain.client.wrapping import wrap_for_brokers
 from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.receipts import OwnedId
 from sealtrain.errors import BrokerUnreachable, SealtrainError
 from sealtrain.release.lease_code import Closing
 from sealtrain.release.messages import RegisteredDatasets
@@ -36,9 +37,14 @@ class QuorumWire(Wire):
         assert self._up().broker.consortium.consortium_id == consortium_id
         return self.broker.consortium
 
-    def registered(self, **query: str) -> frozenset[str]:
-        found = self._up().broker.registry.registered(**query)
-        return frozenset(self.answered(RegisteredDatasets, found).dataset_ids)
+    def registered(self, wanted: Sequence[OwnedId], **query: str) -> frozenset[OwnedId]:
+        registry = self._up().broker.registry
+        found = set()
+        for owned in wanted:
+            asked = {**query, "owner_id": owned.owner_id, "dataset_ids": [owned.dataset_id]}
+            page = self.answered(RegisteredDatasets, registry.registered(**asked))
+            found |= {OwnedId(owned.owner_id, one) for one in page.dataset_ids}
+        return frozenset(found)
 
     def decisions(self, target: Any) -> list[dict[str, JsonValue]]:
         return [one.to_dict() for one in self._up().broker.registry.tally(target).decisions]

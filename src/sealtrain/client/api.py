@@ -7,6 +7,7 @@ caller (``client.attested``, ``client.grant``), or counted again from signed dec
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any, Self
 
 from sealtrain.base.canonical import JsonValue, canonical_json
@@ -19,11 +20,14 @@ from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally,
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import RecordedDocument, verify_owned
 from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy
+from sealtrain.consortium.receipts import OwnedId
+from sealtrain.consortium.series_block import MAX_MEMBERS
 from sealtrain.consortium.submissions import ControlDocument
 from sealtrain.errors import AnswerInvalid, ConsortiumMismatch, DataInvalid, UsageError
 from sealtrain.ledger.ledger import LedgerProof
 from sealtrain.release.lease_code import Closing, show_lease, show_manifest
 from sealtrain.release.messages import (
+    MAX_NAMED_IDS,
     Accepted,
     BrokerIdentity,
     BrokerKeys,
@@ -31,21 +35,21 @@ from sealtrain.release.messages import (
     Challenge,
     ChallengePurpose,
     CosignedPage,
+    EnvelopeDocument,
     FailureReport,
     Health,
     LedgerCheckpoint,
     LedgerConsistency,
     LedgerPage,
     LedgerRotations,
-    ListedSeries,
     OwnerPolicies,
     Ready,
     RegisteredDatasets,
-    RegisteredSeries,
     ReleaseAnswer,
     ReleaseRequest,
     RenewalAnswer,
     RenewalRequest,
+    SeriesPage,
     StandingCount,
     TallyAnswer,
 )
@@ -270,26 +274,97 @@ class BrokerClient:
         ]
         return {one.owner.name: one for one in found}
 
-    def series(self, *, app_id: str, compose_hash: str) -> tuple[ListedSeries, ...]:
-        """Members of the series that are registered with it for a deployment, as it lists them."""
-        found = self._transport.get(
-            "/v1/datasets/series", RegisteredSeries, app_id=app_id, compose_hash=compose_hash
-        )
-        return found.series
+    def series(
+        self, owner: str, name: str, *, app_id: str, compose_hash: str
+    ) -> tuple[EnvelopeDocument, ...]:
+        """Members of a series that are registered with it for a deployment, as it lists them.
+
+        Args:
+            owner: Name of the owner.
+            name: Of the series.
+            app_id: Of the deployment.
+            compose_hash: The same.
+
+        Raises:
+            AnswerInvalid: The pages do not go on, or hold more members than a series has.
+        """
+        found: list[EnvelopeDocument] = []
+        after = 0
+        while True:
+            page = self._transport.get(
+                "/v1/datasets/series",
+                SeriesPage,
+                app_id=app_id,
+                compose_hash=compose_hash,
+                owner=owner,
+                name=name,
+                after=after,
+            )
+            found += page.members
+            if page.end is None:
+                return tuple(found)
+            if page.end <= after or not page.members or len(found) > MAX_MEMBERS:
+                raise _endless("series", page.end, after)
+            after = page.end
 
     def standing(self, target: Target) -> tuple[StandingCount, ...]:
         """What runs took of the standing approvals of a target: the broker's word."""
         return self._transport.get("/v1/approvals", TallyAnswer, **target.to_dict()).standing
 
-    def registered(self, *, app_id: str, compose_hash: str) -> frozenset[str]:
-        """Ids of the datasets that are registered with it for a deployment: what to ask it for."""
-        found = self._transport.get(
-            "/v1/datasets/registered",
-            RegisteredDatasets,
-            app_id=app_id,
-            compose_hash=compose_hash,
-        )
-        return frozenset(found.dataset_ids)
+    def registered(
+        self, wanted: Iterable[OwnedId], *, app_id: str, compose_hash: str
+    ) -> frozenset[OwnedId]:
+        """Which of some datasets are registered with it for a deployment: what to ask it for."""
+        ids: dict[str, list[str]] = {}
+        for owned in wanted:
+            ids.setdefault(owned.owner_id, []).append(owned.dataset_id)
+        found = set()
+        for owner_id, listed in ids.items():
+            for first in range(0, len(listed), MAX_NAMED_IDS):
+                some = listed[first : first + MAX_NAMED_IDS]
+                page = self._transport.get(
+                    "/v1/datasets/registered",
+                    RegisteredDatasets,
+                    app_id=app_id,
+                    compose_hash=compose_hash,
+                    owner_id=owner_id,
+                    dataset_id=some,
+                )
+                found |= {OwnedId(owner_id, one) for one in page.dataset_ids if one in some}
+        return frozenset(found)
+
+    def registered_of(
+        self, owner_id: str, *, app_id: str, compose_hash: str, most: int
+    ) -> tuple[str, ...]:
+        """Ids of an owner's datasets that are registered with it for a deployment.
+
+        Args:
+            owner_id: Of the owner.
+            app_id: Of the deployment.
+            compose_hash: The same.
+            most: At most so many ids; the rest is left out.
+
+        Raises:
+            AnswerInvalid: The pages do not go on.
+        """
+        found: list[str] = []
+        after = "0" * 32  # before every id: one is random, and none is that
+        while len(found) < most:
+            page = self._transport.get(
+                "/v1/datasets/registered",
+                RegisteredDatasets,
+                app_id=app_id,
+                compose_hash=compose_hash,
+                owner_id=owner_id,
+                after=after,
+            )
+            found += page.dataset_ids
+            if page.end is None:
+                break
+            if page.end <= after or not page.dataset_ids:
+                raise _endless("datasets", page.end, after)
+            after = page.end
+        return tuple(found[:most])
 
     def succeed(self, envelope: Envelope) -> int:
         """Hand in a succession that enough owners signed; returns its ledger index.
@@ -502,3 +577,12 @@ def _index(accepted: Accepted, digest: str) -> int:
             expected=digest,
         )
     return accepted.index
+
+
+def _endless(what: str, end: object, after: object) -> AnswerInvalid:
+    return AnswerInvalid(
+        f"the broker's pages of {what} do not go on",
+        check="page",
+        got=end,
+        expected=f"a place behind {after}",
+    )

@@ -104,11 +104,10 @@ def _listed(owner: Owner, name: str, deployment: Path | Reviewed) -> DatasetMani
 
     def at(broker: Path) -> tuple[DatasetManifest, ...]:
         with BrokerClient(load_pin(broker).url) as client:
-            listed = client.series(app_id=target.app_id, compose_hash=target.compose_hash)
-        own = [one for one in listed if (one.owner, one.name) == (me.name, name)]
-        return chain_of(
-            verify_dataset(document.envelope(), me) for one in own for document in one.members
-        )
+            listed = client.series(
+                me.name, name, app_id=target.app_id, compose_hash=target.compose_hash
+            )
+        return chain_of(verify_dataset(document.envelope(), me) for document in listed)
 
     chains = at_each(owner.brokers, at).done.values()
     longest = max(chains, key=len, default=())

@@ -41,7 +41,7 @@ from sealtrain.client.grants import (
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.decisions import Target, verify_decision
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.receipts import RunDataset
+from sealtrain.consortium.receipts import OwnedId, RunDataset
 from sealtrain.errors import (
     BrokerMismatch,
     BrokerNotApproved,
@@ -385,17 +385,27 @@ class Quorum:
                 self._sleep(pause)
         return seat.client.submit_manifest(manifest, closing)
 
-    def series(self) -> list[tuple[ListedSeries, ...]]:
+    def series(self, wanted: Iterable[tuple[str, str]]) -> list[tuple[ListedSeries, ...]]:
         """Members of series as each broker lists them for the guest's deployment.
+
+        Args:
+            wanted: Owner and name of each series.
 
         Raises:
             SealtrainError: No broker answered.
         """
-        listed, misses = self._each(
-            lambda seat: seat.client.series(
-                app_id=self._deployed.app_id, compose_hash=self._deployed.compose_hash
+        asked = tuple(wanted)
+        target = {"app_id": self._deployed.app_id, "compose_hash": self._deployed.compose_hash}
+
+        def listed_at(seat: Seat) -> tuple[ListedSeries, ...]:
+            found = ((key, seat.client.series(*key, **target)) for key in asked)
+            return tuple(
+                ListedSeries(owner=owner, name=name, members=members)
+                for (owner, name), members in found
+                if members
             )
-        )
+
+        listed, misses = self._each(listed_at)
         if not listed:
             raise _worst(misses)
         return list(listed.values())
@@ -423,7 +433,9 @@ class Quorum:
             lambda seat: (
                 seat.broker,
                 seat.client.registered(
-                    app_id=self._deployed.app_id, compose_hash=self._deployed.compose_hash
+                    [OwnedId(one.owner_id, one.dataset_id) for one in datasets],
+                    app_id=self._deployed.app_id,
+                    compose_hash=self._deployed.compose_hash,
                 ),
             )
         )
@@ -433,8 +445,9 @@ class Quorum:
         for dataset in datasets:
             stanzas = {
                 url: stanza
-                for url, (broker, ids) in listed.items()
-                if dataset.dataset_id in ids and (stanza := dataset.stanza_for(broker)) is not None
+                for url, (broker, known) in listed.items()
+                if (dataset.owner_id, dataset.dataset_id) in known
+                and (stanza := dataset.stanza_for(broker)) is not None
             }
             if not stanzas and misses:
                 raise _worst(misses)  # who has it is among those that did not answer

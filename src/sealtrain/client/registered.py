@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
 from sealtrain.consortium.owned import verify_owned
+from sealtrain.consortium.receipts import OwnedId
 from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import AnswerInvalid, DatasetMismatch, LimitExceeded, SealtrainError
 from sealtrain.signing.dsse import Envelope
@@ -25,6 +26,8 @@ __all__ = ["merged", "registered_at"]
 
 _PAGE: Final = 100
 _MOST_PAGES: Final = 10_000
+_MOST_DATASETS: Final = 4096
+"""Of each owner: one that registers more hides some of its own, and nothing of another."""
 
 
 def registered_at(
@@ -45,8 +48,17 @@ def registered_at(
         AnswerInvalid: The broker answers with other entries than it was asked for.
         LimitExceeded: A million entries were read in vain.
     """
-    wanted = set(client.registered(app_id=target.app_id, compose_hash=target.compose_hash))
-    found: dict[str, DatasetManifest] = {}
+    wanted = {
+        OwnedId(owner.owner_id, dataset_id)
+        for owner in consortium.owners
+        for dataset_id in client.registered_of(
+            owner.owner_id,
+            app_id=target.app_id,
+            compose_hash=target.compose_hash,
+            most=_MOST_DATASETS,
+        )
+    }
+    found: dict[OwnedId, DatasetManifest] = {}
     withdrawn: set[tuple[str, str]] = set()
     for entry in _newest_first(client, size):
         if not wanted:
@@ -56,12 +68,12 @@ def registered_at(
             if kind == Withdrawal.entry_kind:
                 gone = verify_owned(Withdrawal, Envelope.from_dict(body["envelope"]), consortium)
                 withdrawn.update((gone.owner.name, one) for one in gone.document.datasets)
-            elif kind == "dataset" and body["dataset_id"] in wanted:
-                wanted.discard(body["dataset_id"])  # an older entry counts for nothing
+            elif kind == "dataset" and (owned := _owned(body)) in wanted:
+                wanted.discard(owned)  # an older entry counts for nothing
                 manifest = verify_dataset(Envelope.from_dict(body["envelope"]), consortium)
                 bound = (manifest.app_id, manifest.compose_hash)
                 if bound == (target.app_id, target.compose_hash):
-                    found[manifest.dataset_id] = manifest
+                    found[OwnedId(manifest.owner_id, manifest.dataset_id)] = manifest
         except SealtrainError:
             continue  # an owner's former key, or what the broker made up
         except (KeyError, TypeError) as error:
@@ -82,9 +94,10 @@ def merged(answers: Iterable[list[DatasetManifest]], me: str) -> tuple[DatasetMa
     Raises:
         DatasetMismatch: The owner who asks signed two roots of a dataset at the same time.
     """
-    newest: dict[str, DatasetManifest] = {}
+    newest: dict[OwnedId, DatasetManifest] = {}
     for manifest in (one for answer in answers for one in answer):
-        known = newest.get(manifest.dataset_id, manifest)
+        owned = OwnedId(manifest.owner_id, manifest.dataset_id)
+        known = newest.get(owned, manifest)
         ages = from_rfc3339(manifest.sealed_at), from_rfc3339(known.sealed_at)
         if manifest.owner == me and ages[0] == ages[1] and manifest.root != known.root:
             raise DatasetMismatch(
@@ -95,8 +108,13 @@ def merged(answers: Iterable[list[DatasetManifest]], me: str) -> tuple[DatasetMa
                 expected=known.root,
                 hint="name the folder that you sealed last with --data, and register it again",
             )
-        newest[manifest.dataset_id] = manifest if ages[0] >= ages[1] else known
+        newest[owned] = manifest if ages[0] >= ages[1] else known
     return tuple(sorted(newest.values(), key=lambda one: (one.owner, one.name, one.sealed_at)))
+
+
+def _owned(body: dict[str, Any]) -> OwnedId:
+    """Which dataset an entry says that it is about."""
+    return OwnedId(body["owner_id"], body["dataset_id"])
 
 
 def _newest_first(client: BrokerClient, size: int) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -89,7 +89,12 @@ class Transport:
         self._client.close()
 
     def get(
-        self, path: str, cls: type[Answer], *, bearer: str | None = None, **query: str | int
+        self,
+        path: str,
+        cls: type[Answer],
+        *,
+        bearer: str | None = None,
+        **query: str | int | Sequence[str],
     ) -> Answer:
         """Ask for a message.
 

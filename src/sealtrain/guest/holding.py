@@ -263,7 +263,8 @@ class DataGuest(AttestedGuest):
         """Members of the recipe's series as the brokers list them; of a resume, as it began."""
         if all(dataset.series is None for dataset in self.recipe.datasets):
             return Chains()
-        chains = listed(self.quorum.series(), self.recipe, self.consortium)
+        named = [(one.owner, one.name) for one in self.recipe.datasets if one.series is not None]
+        chains = listed(self.quorum.series(named), self.recipe, self.consortium)
         return chains.until(remembered(self.settings.out)) if resuming else chains
 
     def _next_recipe(self) -> NextRecipe | None:

@@ -39,10 +39,13 @@ __all__ = [
     "KEYS_PURPOSE",
     "MAX_CHALLENGE_BYTES",
     "MAX_DATASETS",
+    "MAX_NAMED_IDS",
     "MAX_REQUEST_BYTES",
     "MAX_REQUEST_VALUES",
+    "REGISTERED_PAGE",
     "RELEASE_PURPOSE",
     "RENEWAL_PURPOSE",
+    "SERIES_PAGE",
     "Accepted",
     "BrokerIdentity",
     "BrokerKey",
@@ -72,6 +75,7 @@ __all__ = [
     "RenewalAnswer",
     "RenewalRequest",
     "SealedKeys",
+    "SeriesPage",
     "StanzaDocument",
     "TallyAnswer",
     "answer_info",
@@ -349,9 +353,6 @@ class OwnerPolicies(StrictModel):
     policies: tuple[EnvelopeDocument, ...] = Field(max_length=64)
 
 
-MAX_LISTED_MEMBERS: Final = 2048
-
-
 class ListedSeries(StrictModel):
     """All members of a series that are registered for one deployment, by number (§4.6)."""
 
@@ -360,16 +361,28 @@ class ListedSeries(StrictModel):
     members: tuple[EnvelopeDocument, ...] = Field(min_length=1, max_length=MAX_MEMBERS)
 
 
-class RegisteredSeries(StrictModel):
-    """The series of one deployment."""
+SERIES_PAGE: Final = 64
+"""Most members of a series in one answer."""
+REGISTERED_PAGE: Final = 256
+"""Most dataset ids in one answer."""
+MAX_NAMED_IDS: Final = 64
+"""Most dataset ids in one question: its head is bounded."""
 
-    series: tuple[ListedSeries, ...] = Field(max_length=MAX_LISTED_MEMBERS)
+
+class SeriesPage(StrictModel):
+    """Members of one owner's series that are registered for one deployment, by number (§4.6)."""
+
+    members: tuple[EnvelopeDocument, ...] = Field(max_length=SERIES_PAGE)
+    end: int | None = Field(ge=1, le=MAX_MEMBERS)
+    """After which number to continue; ``None`` after the last member."""
 
 
 class RegisteredDatasets(StrictModel):
-    """Ids of the datasets that are registered for one deployment (§6)."""
+    """Ids of one owner's datasets that are registered for one deployment (§5.2)."""
 
-    dataset_ids: tuple[Hex32, ...]
+    dataset_ids: tuple[Hex32, ...] = Field(max_length=REGISTERED_PAGE)
+    end: Hex32 | None
+    """After which id to continue; ``None`` after the last."""
 
 
 class Accepted(StrictModel):

@@ -104,15 +104,19 @@ def _series(request: Request) -> Response:
         lock, target = document.read
         if all(one.series is None for one in lock.recipe.datasets):
             continue
-        asked = sources.ask(partial(_listed, target))
+        named = [(one.owner, one.name) for one in lock.recipe.datasets if one.series is not None]
+        asked = sources.ask(partial(_listed, target, named))
         rows += [(lock.recipe.name, one) for one in asked]
     return part("series.html", rows=rows)
 
 
-def _listed(target: Target, client: BrokerClient, _pin: BrokerPin) -> list[tuple[str, str, int]]:
-    """Owner, name and number of members of each series."""
-    found = client.series(app_id=target.app_id, compose_hash=target.compose_hash)
-    return [(one.owner, one.name, len(one.members)) for one in found]
+def _listed(
+    target: Target, named: Sequence[tuple[str, str]], client: BrokerClient, _pin: BrokerPin
+) -> list[tuple[str, str, int]]:
+    """Owner, name and number of members of each series that a recipe reads, where it has any."""
+    where = {"app_id": target.app_id, "compose_hash": target.compose_hash}
+    found = [(*key, len(client.series(*key, **where))) for key in named]
+    return [one for one in found if one[2]]
 
 
 @_router.get("/runs/{run_id}")

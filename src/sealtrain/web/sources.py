@@ -225,7 +225,12 @@ class _InTime(Transport):
         self._allowed = total
 
     def get(
-        self, path: str, cls: type[Message], *, bearer: str | None = None, **query: str | int
+        self,
+        path: str,
+        cls: type[Message],
+        *,
+        bearer: str | None = None,
+        **query: str | int | Sequence[str],
     ) -> Message:
         """As ``Transport.get``.
 

@@ -148,8 +148,8 @@ def test_runs_and_datasets_of_before_standing_approvals_are_of_no_count_and_no_s
             assert transaction.first_release("r") is None
             assert transaction.begun(**target, recipe_hash="c", after=-1) == ()
             # It names no owner: the broker's next start records anew what its ledger holds.
-            assert transaction.registered(**target) == ()
-            assert transaction.all_members(**target) == ()
+            assert transaction.owners_of_dataset("d") == frozenset()
+            assert transaction.members("o", "d") == ()
             transaction.begin_run(
                 "s",
                 **target,

@@ -15,6 +15,7 @@ from raw_server import says, server
 from sealtrain.client import transport
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.transport import Transport
+from sealtrain.consortium.receipts import OwnedId
 from sealtrain.errors import (
     AnswerInvalid,
     ApprovalsMissing,
@@ -183,3 +184,42 @@ def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
     with answering(200, json.dumps(HEALTH).encode()) as url, client(url) as broker:
         assert broker.health().ledger_size == 3
+
+
+PAGE = {
+    "members": [
+        {"payload": "e30=", "payloadType": "text", "signatures": [{"keyid": "k", "sig": "AAAA"}]}
+    ],
+    "end": 1,
+}
+DEPLOYED = {"app_id": "ab" * 20, "compose_hash": "ab" * 32}
+
+
+@pytest.mark.claim("C452")
+@pytest.mark.parametrize("page", [PAGE, {**PAGE, "members": []}, {**PAGE, "end": 0}], ids=str)
+def test_pages_of_a_series_that_do_not_go_on_are_refused(page: dict[str, Any]) -> None:
+    with (
+        answering(200, json.dumps(page).encode()) as url,
+        client(url) as broker,
+        pytest.raises(AnswerInvalid),
+    ):
+        broker.series("hospital-a", "biopsies", **DEPLOYED)
+
+
+@pytest.mark.claim("C452")
+@pytest.mark.parametrize("ids", [["cd" * 16], []], ids=str)
+def test_pages_of_datasets_that_do_not_go_on_are_refused(ids: list[str]) -> None:
+    page = {"dataset_ids": ids, "end": "cd" * 16}
+    with (
+        answering(200, json.dumps(page).encode()) as url,
+        client(url) as broker,
+        pytest.raises(AnswerInvalid),
+    ):
+        broker.registered_of("ab" * 32, **DEPLOYED, most=100)
+
+
+def test_a_broker_that_lists_what_was_not_asked_routes_nothing() -> None:
+    page = {"dataset_ids": ["cd" * 16], "end": None}
+    with answering(200, json.dumps(page).encode()) as url, client(url) as broker:
+        asked = [OwnedId("ab" * 32, "ef" * 16)]
+        assert broker.registered(asked, **DEPLOYED) == frozenset()

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, NoReturn
 from fastapi import FastAPI, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from pydantic import BaseModel
+from pydantic import BaseModel, StringConstraints
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -46,9 +46,11 @@ from sealtrain.broker.service.service import Broker
 from sealtrain.broker.service.witnessing import MAX_COSIGNED_PAGE
 from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.members import MAX_OWNERS, Consortium
+from sealtrain.consortium.series_block import MAX_MEMBERS
 from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.ledger.ledger import KIND, LedgerProof
 from sealtrain.release.messages import (
+    MAX_NAMED_IDS,
     BrokerIdentity,
     BrokerKeys,
     BrokerStatus,
@@ -61,7 +63,7 @@ from sealtrain.release.messages import (
     OwnerPolicies,
     Ready,
     RegisteredDatasets,
-    RegisteredSeries,
+    SeriesPage,
     TallyAnswer,
 )
 from sealtrain.release.run_control import SearchPage, SubmissionAnswer, SubmissionPage
@@ -196,15 +198,38 @@ def _add_reads(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes
         return await lanes.guests.run(caller_of(request), act)
 
     @read("/v1/datasets/registered", RegisteredDatasets)
-    def registered(app_id: _AppId, compose_hash: _Hash) -> Response:
-        """Which datasets are registered here for one deployment."""
-        found = broker().registry.registered(app_id=app_id, compose_hash=compose_hash)
+    def registered(
+        app_id: _AppId,
+        compose_hash: _Hash,
+        owner_id: _Hash,
+        dataset_id: Annotated[
+            list[Annotated[str, StringConstraints(pattern=_ID)]], Query(max_length=MAX_NAMED_IDS)
+        ] = [],  # noqa: B006  # nothing changes it
+        after: Annotated[str | None, Query(pattern=_ID)] = None,
+    ) -> Response:
+        """Which datasets of an owner are registered here for one deployment."""
+        found = broker().registry.registered(
+            app_id=app_id,
+            compose_hash=compose_hash,
+            owner_id=owner_id,
+            dataset_ids=dataset_id,
+            after=after,
+        )
         return answer(found)
 
-    @read("/v1/datasets/series", RegisteredSeries)
-    def series(app_id: _AppId, compose_hash: _Hash) -> Response:
-        """All members of the series that are registered here for a deployment."""
-        return answer(broker().registry.series(app_id=app_id, compose_hash=compose_hash))
+    @read("/v1/datasets/series", SeriesPage)
+    def series(
+        app_id: _AppId,
+        compose_hash: _Hash,
+        owner: Annotated[str, Query(pattern=OWNER_NAME)],
+        name: Annotated[str, Query(pattern=OWNER_NAME)],
+        after: Annotated[int, Query(ge=0, le=MAX_MEMBERS)] = 0,
+    ) -> Response:
+        """Members of a series of an owner that are registered here for a deployment."""
+        found = broker().registry.series(
+            app_id=app_id, compose_hash=compose_hash, owner=owner, name=name, after=after
+        )
+        return answer(found)
 
     @read("/v1/policies", OwnerPolicies)
     def policies() -> Response:

@@ -6,7 +6,7 @@ idempotent: the same bytes again change nothing and get the same answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from sealtrain.base.canonical import JsonValue, canonical_json
@@ -33,7 +33,7 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import entry_of, verify_owned
 from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.receipts import OwnedId
-from sealtrain.consortium.series import by_series, may_join
+from sealtrain.consortium.series import may_join
 from sealtrain.consortium.succession import Succession, verify_succession
 from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import (
@@ -54,14 +54,14 @@ from sealtrain.manifest.verify import verify_manifest
 from sealtrain.release.decide import none_withdrawn
 from sealtrain.release.facts import RunState
 from sealtrain.release.messages import (
-    MAX_LISTED_MEMBERS,
+    REGISTERED_PAGE,
+    SERIES_PAGE,
     Accepted,
     EnvelopeDocument,
     FailureReport,
-    ListedSeries,
     OwnerPolicies,
     RegisteredDatasets,
-    RegisteredSeries,
+    SeriesPage,
     StandingCount,
     TallyAnswer,
 )
@@ -218,41 +218,63 @@ class Registry:
             outputs = outputs_entry([(subject.name, subject.sha256) for subject in read.subjects])
             return self._record_manifest(digest, list(known), outputs, read.predicate)
 
-    def registered(self, *, app_id: str, compose_hash: str) -> RegisteredDatasets:
-        """Which datasets are registered here for a deployment."""
-        with self._parts.store.reading() as transaction:
-            ids = transaction.registered(app_id=app_id, compose_hash=compose_hash)
-        return RegisteredDatasets(dataset_ids=ids)
+    def registered(
+        self,
+        *,
+        app_id: str,
+        compose_hash: str,
+        owner_id: str,
+        dataset_ids: Sequence[str] = (),
+        after: str | None = None,
+    ) -> RegisteredDatasets:
+        """Which datasets of an owner are registered here for a deployment, by id (§5.2).
 
-    def series(self, *, app_id: str, compose_hash: str) -> RegisteredSeries:
-        """Members of every series that are registered for a deployment, by number (§4.6).
+        However many there are, other owners' answers grow by none.
 
-        Raises:
-            LimitExceeded: They are more than one answer holds.
+        Args:
+            app_id: Of the deployment.
+            compose_hash: The same.
+            owner_id: Of the owner.
+            dataset_ids: Only these; all where there are none.
+            after: Only ids behind this one.
         """
         with self._parts.store.reading() as transaction:
-            found = transaction.all_members(app_id=app_id, compose_hash=compose_hash)
-        if len(found) > MAX_LISTED_MEMBERS:
-            raise LimitExceeded(
-                "more members of series are registered for this deployment than are listed",
-                check="series",
-                got=len(found),
-                expected=f"at most {MAX_LISTED_MEMBERS}",
+            ids = transaction.registered(
+                owner_id,
+                app_id=app_id,
+                compose_hash=compose_hash,
+                among=dataset_ids,
+                after=after or "",
+                limit=REGISTERED_PAGE + 1,
             )
-        envelopes = [Envelope.from_bytes(data) for data in found]
-        read = {
-            envelope.digest: DatasetManifest.from_bytes(envelope.payload) for envelope in envelopes
-        }
-        place = {read[envelope.digest].dataset_id: envelope for envelope in envelopes}
-        return RegisteredSeries(
-            series=tuple(
-                ListedSeries(
-                    owner=owner,
-                    name=name,
-                    members=tuple(EnvelopeDocument.of(place[one.dataset_id]) for one in members),
-                )
-                for (owner, name), members in by_series(read.values()).items()
+        page = ids[:REGISTERED_PAGE]
+        return RegisteredDatasets(dataset_ids=page, end=page[-1] if len(ids) > len(page) else None)
+
+    def series(
+        self, *, app_id: str, compose_hash: str, owner: str, name: str, after: int = 0
+    ) -> SeriesPage:
+        """Members of an owner's series that are registered for a deployment, by number (§4.6).
+
+        Args:
+            app_id: Of the deployment.
+            compose_hash: The same.
+            owner: Name of the owner.
+            name: Of the series.
+            after: Only members with higher numbers.
+        """
+        with self._parts.store.reading() as transaction:
+            found = transaction.members_after(
+                after,
+                owner=owner,
+                series=name,
+                app_id=app_id,
+                compose_hash=compose_hash,
+                limit=SERIES_PAGE + 1,
             )
+        page = found[:SERIES_PAGE]
+        return SeriesPage(
+            members=tuple(EnvelopeDocument.of(Envelope.from_bytes(data)) for _, data in page),
+            end=page[-1][0] if len(found) > len(page) else None,
         )
 
     def tally(self, target: Target) -> TallyAnswer:

@@ -131,15 +131,17 @@ def _dataset(transaction: Transaction, entry: Entry) -> None:
         digest=body["digest"],
         envelope=_envelope(body),
         ledger_index=entry.index,
-        series=_series(body),
+        **_series(body),
     )
 
 
-def _series(body: Mapping[str, Any]) -> str | None:
-    """OWNER/SERIES of a member of a series."""
+def _series(body: Mapping[str, Any]) -> dict[str, Any]:
+    """OWNER/SERIES of a member of a series, and its number."""
     payload = Envelope.from_dict(body["envelope"]).payload
     block = DatasetManifest.from_bytes(payload).series
-    return None if block is None else f"{body['owner']}/{block.name}"
+    if block is None:
+        return {}
+    return {"series": f"{body['owner']}/{block.name}", "number": block.number}
 
 
 def _owner_document(transaction: Transaction, entry: Entry) -> None:

@@ -110,8 +110,9 @@ datasets = sa.Table(
     sa.Column("dataset_id", sa.Text, primary_key=True, index=True),
     sa.Column("app_id", sa.Text, primary_key=True),
     sa.Column("compose_hash", sa.Text, primary_key=True),
-    # OWNER/SERIES of a member of a series, else null.
+    # OWNER/SERIES of a member of a series and its number in it, else null.
     sa.Column("series", sa.Text, index=True),
+    sa.Column("number", sa.BigInteger),
     sa.Column("digest", sa.Text, nullable=False),
     sa.Column("envelope", sa.LargeBinary, nullable=False),
     sa.Column("ledger_index", sa.BigInteger, nullable=False),

@@ -179,6 +179,7 @@ class Transaction:
         envelope: bytes,
         ledger_index: int,
         series: str | None = None,
+        number: int | None = None,
     ) -> None:
         """Record a verified manifest in place of its predecessor for the same deployment."""
         key = {**owned._asdict(), "app_id": app_id, "compose_hash": compose_hash}
@@ -187,7 +188,12 @@ class Transaction:
         )
         self._connection.execute(
             datasets.insert().values(
-                **key, series=series, digest=digest, envelope=envelope, ledger_index=ledger_index
+                **key,
+                series=series,
+                number=number,
+                digest=digest,
+                envelope=envelope,
+                ledger_index=ledger_index,
             )
         )
 
@@ -203,14 +209,40 @@ class Transaction:
             for owned, known in self._manifests(wanted).items()
         }
 
-    def registered(self, *, app_id: str, compose_hash: str) -> tuple[str, ...]:
-        """Ids of the datasets that are registered for a deployment, in their order."""
-        rows = self._connection.execute(
+    def registered(
+        self,
+        owner_id: str,
+        *,
+        app_id: str,
+        compose_hash: str,
+        limit: int,
+        among: Collection[str] = (),
+        after: str = "",
+    ) -> tuple[str, ...]:
+        """Ids of an owner's datasets that are registered for a deployment, in their order.
+
+        Args:
+            owner_id: Of the owner.
+            app_id: Of the deployment.
+            compose_hash: The same.
+            limit: At most so many.
+            among: Only these ids; any where there are none.
+            after: Only ids behind this one.
+        """
+        query = (
             sa.select(datasets.c.dataset_id)
-            .where(datasets.c.app_id == app_id, datasets.c.compose_hash == compose_hash)
+            .where(
+                datasets.c.owner_id == owner_id,
+                datasets.c.app_id == app_id,
+                datasets.c.compose_hash == compose_hash,
+                datasets.c.dataset_id > after,
+            )
             .order_by(datasets.c.dataset_id)
+            .limit(limit)
         )
-        return tuple(row.dataset_id for row in rows)
+        if among:
+            query = query.where(datasets.c.dataset_id.in_(among))
+        return tuple(row.dataset_id for row in self._connection.execute(query))
 
     def members(self, owner: str, series: str) -> tuple[tuple[tuple[str, str], bytes], ...]:
         """Members of a series, oldest registration first.
@@ -221,18 +253,22 @@ class Transaction:
         rows = self._settled_rows(statements.SERIES, {"key": f"{owner}/{series}"})
         return tuple(((app, compose), bytes(envelope)) for app, compose, envelope in rows)
 
-    def all_members(self, *, app_id: str, compose_hash: str) -> tuple[bytes, ...]:
-        """Envelopes of every member of a series that is registered for a deployment."""
+    def members_after(
+        self, number: int, *, owner: str, series: str, app_id: str, compose_hash: str, limit: int
+    ) -> tuple[tuple[int, bytes], ...]:
+        """Members of a series for one deployment behind a number: number and envelope of each."""
         rows = self._connection.execute(
-            sa.select(datasets.c.envelope)
+            sa.select(datasets.c.number, datasets.c.envelope)
             .where(
+                datasets.c.series == f"{owner}/{series}",
                 datasets.c.app_id == app_id,
                 datasets.c.compose_hash == compose_hash,
-                datasets.c.series.is_not(None),
+                datasets.c.number > number,
             )
-            .order_by(datasets.c.ledger_index)
+            .order_by(datasets.c.number)
+            .limit(limit)
         )
-        return tuple(bytes(row.envelope) for row in rows)
+        return tuple((int(row.number), bytes(row.envelope)) for row in rows)
 
     # Runs and leases
 

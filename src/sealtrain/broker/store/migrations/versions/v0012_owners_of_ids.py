@@ -22,6 +22,7 @@ def upgrade() -> None:
         sa.Column("app_id", sa.Text(), nullable=False),
         sa.Column("compose_hash", sa.Text(), nullable=False),
         sa.Column("series", sa.Text()),
+        sa.Column("number", sa.BigInteger()),
         sa.Column("digest", sa.Text(), nullable=False),
         sa.Column("envelope", sa.LargeBinary(), nullable=False),
         sa.Column("ledger_index", sa.BigInteger(), nullable=False),
