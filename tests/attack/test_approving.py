@@ -250,7 +250,8 @@ def lying(monkeypatch: pytest.MonkeyPatch, method: str, answer: Any) -> None:
 
 
 def entry_of(envelope: Envelope, dataset_id: str) -> dict[str, Any]:
-    body = {"dataset_id": dataset_id, "envelope": envelope.to_dict()}
+    owner_id = identity(A).public.owner_id
+    body = {"owner_id": owner_id, "dataset_id": dataset_id, "envelope": envelope.to_dict()}
     return {"kind": "dataset", "at": to_rfc3339(system_clock()), "body": body}
 
 
@@ -285,7 +286,7 @@ def test_a_broker_cannot_invent_a_dataset_of_the_owners(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     entry = forged(desk, by)
-    lying(monkeypatch, "registered", lambda ids: {*ids, entry["body"]["dataset_id"]})
+    lying(monkeypatch, "registered_of", lambda ids: (*ids, entry["body"]["dataset_id"]))
     lying(monkeypatch, "ledger_entries", lambda entries: [*entries[:-1], entry])
     with pytest.raises(DatasetUnknown, check=carries(got="none")):
         desk.approve()
@@ -297,7 +298,7 @@ def test_a_broker_cannot_pass_a_dataset_for_another_recipe_off(
 ) -> None:
     desk.lock("other")
     other = desk.sealed(at="other")
-    lying(monkeypatch, "registered", lambda ids: {*ids, other.description.dataset_id})
+    lying(monkeypatch, "registered_of", lambda ids: (*ids, other.description.dataset_id))
     with pytest.raises(DatasetUnknown, check=carries(got="none")):
         desk.approve()
     assert not desk.decided
@@ -310,7 +311,7 @@ def test_a_broker_that_keeps_a_dataset_back_gets_no_approval(
     sealed = desk.sealed()
     hidden = sealed.description.dataset_id
     if hides == "the id":
-        lying(monkeypatch, "registered", lambda ids: ids - {hidden})
+        lying(monkeypatch, "registered_of", lambda ids: tuple(one for one in ids if one != hidden))
     elif hides == "the entry":
         lying(
             monkeypatch,

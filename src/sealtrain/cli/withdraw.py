@@ -136,7 +136,7 @@ def _lines(found: tuple[DatasetUse, ...]) -> list[str]:
     lines: list[str] = []
     for use in found:
         state = f"withdrawn {use.withdrawn_at}" if use.withdrawn_at else "not withdrawn"
-        name = f" {use.owner}/{use.name}" if use.name else ""
+        name = f" {use.owner}/{use.name}" if use.name else f" of {use.owner}" if use.owner else ""
         lines.append(f"dataset {use.dataset_id}{name}: {state}, {len(use.runs)} runs")
         for run in use.runs:
             lines.append(
