@@ -17,7 +17,7 @@ from world import OWNERS
 from sealtrain.errors import BudgetSpent, LedgerInconsistent
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.recipe.privacy import Spending
-from sealtrain.release.decide import within_budget
+from sealtrain.release.checks import within_budget
 from sealtrain.release.messages import ledger_origin
 
 pytestmark = pytest.mark.claim("C38")

@@ -55,7 +55,8 @@ from sealtrain.errors import (
     Unreachable,
 )
 from sealtrain.recipe.lock import Lock
-from sealtrain.release.decide import in_force, objections, reserves_of
+from sealtrain.release.checks import objections
+from sealtrain.release.decide import in_force, reserves_of
 from sealtrain.release.facts import Known, Limits, Measured
 from sealtrain.release.standing import AskedDataset, Question, Standing
 from sealtrain.signing.datause import REMINDER_DAYS

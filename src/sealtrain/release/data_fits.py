@@ -16,7 +16,14 @@ from sealtrain.errors import DatasetMismatch, DatasetUnknown, SeriesMismatch
 from sealtrain.release.asked import Asks, AsksOfDataset
 from sealtrain.release.facts import Known, Measured
 
-__all__ = ["dataset_fits", "newest_read", "of_one_owner", "released_of"]
+__all__ = [
+    "named_here",
+    "newest_read",
+    "of_one_owner",
+    "pins_fit",
+    "released_of",
+    "root_fits",
+]
 
 
 def released_of(
@@ -38,24 +45,22 @@ def _registered_as(
     return manifest if manifest is not None and manifest.owner_id == asked.owner_id else None
 
 
-def dataset_fits(
+def named_here(
     asked: AsksOfDataset,
     request: Asks,
     measured: Measured,
-    known: Known,
     registered: Mapping[str, DatasetManifest],
-) -> None:
-    """Return if a dataset is the one that owners registered and approved (12, 13).
+) -> DatasetManifest:
+    """The manifest of a dataset that its owner registered for the target and the recipe names (12).
 
     Args:
         asked: The dataset.
         request: That asks for it.
         measured: What the guest runs.
-        known: What the broker knows.
         registered: Verified manifests by dataset id.
 
     Raises:
-        DatasetUnknown, PurposeMismatch, DatasetMismatch: It is not.
+        DatasetUnknown: There is none.
     """
     manifest = _registered_as(asked, registered)
     if manifest is None:
@@ -83,11 +88,15 @@ def dataset_fits(
             expected=", ".join(sorted("/".join(pair) for pair in measured.datasets)),
             hint="ask only for datasets of the approved recipe",
         )
-    manifest.require_purpose(measured.purpose)
-    _roots_fit(asked, manifest, known)
+    return manifest
 
 
-def _roots_fit(asked: AsksOfDataset, manifest: DatasetManifest, known: Known) -> None:
+def root_fits(asked: AsksOfDataset, manifest: DatasetManifest) -> None:
+    """Return if a dataset's root is the registered one (13).
+
+    Raises:
+        DatasetMismatch: It is another.
+    """
     if asked.root != manifest.root:
         raise DatasetMismatch(
             "the dataset's root is not the one its owner registered",
@@ -97,11 +106,22 @@ def _roots_fit(asked: AsksOfDataset, manifest: DatasetManifest, known: Known) ->
             expected=manifest.root,
             hint="give the guest the folder exactly as its owner sealed it",
         )
+
+
+def pins_fit(asked: AsksOfDataset, manifest: DatasetManifest, known: Known) -> None:
+    """Return if an approval of a dataset's owner admits it, and under this root (13).
+
+    Pins of other owners say nothing about it.
+
+    Raises:
+        DatasetMismatch: It does not.
+    """
     chain = known.chains.get((manifest.owner, manifest.name), ())
     for approval in known.tally.approvals:
         owner, pins = approval.owner.name, approval.decision.pins()
-        pinned = pins.get(asked.dataset_id)
-        if owner == manifest.owner and not admits(approval.decision, manifest, chain):
+        if owner != manifest.owner:
+            continue
+        if not admits(approval.decision, manifest, chain):
             raise DatasetMismatch(
                 "its owner's approval pins other datasets, not this one",
                 check="dataset pin",
@@ -110,9 +130,10 @@ def _roots_fit(asked: AsksOfDataset, manifest: DatasetManifest, known: Known) ->
                 expected=", ".join([*sorted(pins), *approval.decision.series]),
                 hint="its owner approves again, naming this dataset or its series too",
             )
-        if owner == manifest.owner and pinned not in (None, asked.root):
+        pinned = pins.get(asked.dataset_id)
+        if pinned not in (None, asked.root):
             raise DatasetMismatch(
-                "an approval pins another root of this dataset",
+                "its owner's approval pins another root of this dataset",
                 check="dataset pin",
                 owner=owner,
                 got=asked.root,

@@ -60,13 +60,8 @@ from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import ApprovalUnknown, SealtrainError
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.rotation import rotation_entry
-from sealtrain.release.decide import (
-    admit,
-    decide,
-    decide_renewal,
-    reserves_of,
-    same_consortium,
-)
+from sealtrain.release.checks import same_consortium
+from sealtrain.release.decide import admit, decide, decide_renewal, reserves_of
 from sealtrain.release.facts import ChallengeState, Known, Limits, Measured
 from sealtrain.release.lease_code import LeaseShown
 from sealtrain.release.messages import (

@@ -51,7 +51,7 @@ from sealtrain.manifest.form import read as read_manifest
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.trust import Trust, TrustedBrokers
 from sealtrain.manifest.verify import verify_manifest
-from sealtrain.release.decide import none_withdrawn
+from sealtrain.release.checks import none_withdrawn
 from sealtrain.release.facts import RunState
 from sealtrain.release.messages import (
     REGISTERED_PAGE,
