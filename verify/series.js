@@ -112,10 +112,11 @@ async function newestRead(chains, receipt, stated) {
   const said = new Map(stated.map((item) => [nameOf(item), item]));
   proven(said.size === stated.length, "the newest member of a series is stated twice");
   whole([...said.keys()].every((name) => chains.has(name)), "a series that the recipe does not read");
-  const released = new Set(receipt.datasets.map((one) => one.dataset_id));
+  const place = ({ owner_id, dataset_id }) => `${owner_id}/${dataset_id}`;
+  const released = new Set(receipt.datasets.map(place));
   for (const [name, chain] of chains) {
     const item = said.get(name);
-    const handedOut = chain.some((one) => released.has(one.dataset_id));
+    const handedOut = chain.some((one) => released.has(place(one)));
     proven(item !== undefined || !handedOut, "the newest member of a released series is not stated");
     if (item === undefined) continue;
     const newest = chain[chain.length - 1];

@@ -483,3 +483,15 @@ def test_one_dataset_under_two_roots_breaks_the_chain(world: World, manifests: l
     found[4] = replace(found[4], facts=replace(facts, datasets=(swapped, *facts.datasets[1:])))
     with pytest.raises(RunChainBroken, check=carries(check="dataset root")):
         verify_chain(found)
+
+
+@pytest.mark.claim("C450")
+def test_an_id_that_two_owners_use_breaks_no_chain(world: World, manifests: list[bytes]) -> None:
+    found = reading(world, manifests, GROWS)
+    facts = found[4].facts
+    assert facts.datasets is not None
+    one = facts.datasets[0]
+    other = next(each.owner for each in facts.datasets if each.owner != one.owner)
+    theirs = one.model_copy(update={"root": "ab" * 32, "owner": other})
+    found[4] = replace(found[4], facts=replace(facts, datasets=(*facts.datasets, theirs)))
+    assert len(verify_chain(found).links) == DAYS

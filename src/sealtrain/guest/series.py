@@ -24,6 +24,7 @@ from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
 from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.receipts import OwnedId
 from sealtrain.consortium.series import (
     block_of,
     chain_of,
@@ -160,7 +161,7 @@ def check_entries(grants: Grants, chains: Chains) -> None:
     """
     for grant in grants.held.values():
         first = grant.receipts[0]
-        released = {dataset.dataset_id for dataset in first.receipt.datasets}
+        released = {OwnedId(one.owner_id, one.dataset_id) for one in first.receipt.datasets}
         body = first.proof.entry.get("body")
         stated = body.get("series", []) if isinstance(body, dict) else []
         said = {
@@ -169,7 +170,8 @@ def check_entries(grants: Grants, chains: Chains) -> None:
             if isinstance(one, dict)
         }
         for key, chain in chains.of.items():
-            handed_out = not released.isdisjoint(one.dataset_id for one in chain.members)
+            members = (OwnedId(one.owner_id, one.dataset_id) for one in chain.members)
+            handed_out = not released.isdisjoint(members)
             expected = newest_of(chain.members).to_dict()
             if (key in said or handed_out) and said.get(key) != expected:
                 raise SeriesMismatch(

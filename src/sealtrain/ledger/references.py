@@ -65,7 +65,9 @@ class Stated:
             return
         self._named[index] = (kind, body.get(_REFERRED[kind]))
         if kind == "dataset":  # one manifest for each deployment, the newest
-            key = tuple(body.get(name) for name in ("dataset_id", "app_id", "compose_hash"))
+            key = tuple(
+                body.get(name) for name in ("owner_id", "dataset_id", "app_id", "compose_hash")
+            )
             self._kept.pop(self._datasets.get(key, -1), None)
             self._datasets[key] = index
         if kind == "release":

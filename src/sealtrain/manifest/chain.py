@@ -250,11 +250,11 @@ def _link(report: Report, predicate: Predicate) -> Link:
 
 
 def _require_growth(links: Sequence[Link]) -> None:
-    roots: dict[str, str] = {}
+    roots: dict[tuple[str, str], str] = {}
     for link in links:
-        for (_, _, dataset_id), root in link.data.items():
-            if roots.setdefault(dataset_id, root) != root:
-                raise _broken("dataset root", root, roots[dataset_id])
+        for (owner, _, dataset_id), root in link.data.items():
+            if roots.setdefault((owner, dataset_id), root) != root:
+                raise _broken("dataset root", root, roots[owner, dataset_id])
     for before, link in pairwise(links):
         for series, earlier in before.members.items():
             later = link.members.get(series, {})

@@ -203,7 +203,8 @@ def _facts(request: Request, compose_hash: Hash) -> Response:
     read = sources.document(compose_hash)
     members = sources.members()
     asked = _asked(sources, read, members)
-    known = {one.dataset_id: one for at in asked if at.answer for one in at.answer.registered}
+    answers = (at.answer for at in asked if at.answer)
+    known = {(one.owner, one.dataset_id): one for at in answers for one in at.registered}
     registered = sorted(known.values(), key=lambda one: (one.owner, one.name, one.sealed_at))
     return part("facts.html", facts=_grouped(sources, read[0], members, registered))
 

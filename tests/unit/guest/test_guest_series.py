@@ -117,10 +117,12 @@ def test_a_member_that_another_owner_signed_is_refused() -> None:
         listed([answer(first, member(2, first, signed_by=B))], recipe(), CONSORTIUM)
 
 
-def grants(stated: Any, released: list[str]) -> Any:
+def grants(stated: Any, released: list[str], owner: str = A) -> Any:
     """Of one broker whose proven entry states these newest members."""
     body = {} if stated is None else {"series": stated}
-    receipt = SimpleNamespace(datasets=[SimpleNamespace(dataset_id=one) for one in released])
+    owner_id = identity(owner).public.owner_id
+    listed = [SimpleNamespace(owner_id=owner_id, dataset_id=one) for one in released]
+    receipt = SimpleNamespace(datasets=listed)
     first = SimpleNamespace(receipt=receipt, proof=SimpleNamespace(entry={"body": body}))
     return SimpleNamespace(held={"broker": SimpleNamespace(receipts=[first])})
 
@@ -133,6 +135,7 @@ def test_an_entry_that_states_another_newest_member_is_refused() -> None:
     newer = newest_of(whole.of[KEY].members).to_dict()
     check_entries(grants([newest], released), shown)
     check_entries(grants(None, []), shown)  # another broker's data
+    check_entries(grants(None, released, owner=B), shown)  # another owner's, of the same ids
     for stated in ([newer], None, [], "none", [newest | {"member": "00" * 32}]):
         with pytest.raises(SeriesMismatch):
             check_entries(grants(stated, released), shown)

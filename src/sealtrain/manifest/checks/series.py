@@ -13,7 +13,7 @@ from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.models import load_model
 from sealtrain.consortium.approvals import CLOCK_SKEW, Target, verify_decision
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
-from sealtrain.consortium.receipts import ReleaseReceipt
+from sealtrain.consortium.receipts import OwnedId, ReleaseReceipt
 from sealtrain.consortium.series import block_of, chain_of, members_read, newest_of
 from sealtrain.consortium.series_block import NewestMember
 from sealtrain.consortium.standing_approval import StandingUse
@@ -134,10 +134,11 @@ def _newest_read(case: Case, receipt: ReleaseReceipt, stated: Sequence[NewestMem
             check="series",
             got=_keys(sorted(said.keys() - case.chains.keys())),
         )
-    released = {dataset.dataset_id for dataset in receipt.datasets}
+    released = {OwnedId(one.owner_id, one.dataset_id) for one in receipt.datasets}
     for key, chain in case.chains.items():
         item, newest = said.get(key), newest_of(chain)
-        if item is None and not released.isdisjoint(one.dataset_id for one in chain):
+        members = (OwnedId(one.owner_id, one.dataset_id) for one in chain)
+        if item is None and not released.isdisjoint(members):
             raise _unproven("it does not state the newest member of a series that was released")
         if item is not None and item != newest:
             raise SeriesMismatch(
