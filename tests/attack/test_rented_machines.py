@@ -19,10 +19,14 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from machines_world import ASKED, ELSEWHERE, LIES, MACHINES, NOW, Lie, MachinePark, judge
 from tpm_world import ACTION, BOOT, boot_log, hcl_report
 
+from sealtrain.attest.bundle import Beside
+from sealtrain.attest.claims import require_groups
 from sealtrain.attest.dstack.parse import runtime_preimage
 from sealtrain.attest.evidence import Evidence
+from sealtrain.attest.part import Situation
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.presets import preset
+from sealtrain.attest.registry import tee_of
 from sealtrain.attest.tpm.hcl import check_runtime, parse_hcl
 from sealtrain.attest.tpm.log import MAX_LOG_BYTES, check_replay, parse_log
 from sealtrain.errors import (
@@ -319,3 +323,20 @@ def test_an_hcl_report_of_another_machine_is_refused(kind: str) -> None:
     for bad in (b"HCLA", hcl_report(kind, MODULUS)[:-1] + b"\1", b"[" * 20000):
         with pytest.raises(EvidenceMalformed):
             parse_hcl(bad)
+
+
+@pytest.mark.negative(71)
+def test_of_two_breaches_both_drivers_name_the_same(park: MachinePark) -> None:
+    """Key provider and boot: a decision and an explanation go through them in one order."""
+    document: Any = park.pin(GOOGLE).to_dict()
+    rules = {"key_provider": "11" * 32, "boots": [], "zones": ["elsewhere-b"]}
+    policy = policy_from_dict({**document, "cpu": {**document["cpu"], **rules}})
+    evidence = park.evidence(GOOGLE)
+    with pytest.raises(EvidenceRefused) as decided:
+        judge(evidence, policy)
+    at = Situation(policy=policy, root=policy.simulator_root, now=NOW)
+    beside = Beside(collateral=evidence.collateral)
+    part = tee_of(GOOGLE.tee).verifier.part(evidence.cpu, beside, at)
+    with pytest.raises(EvidenceRefused) as explained:
+        require_groups(part.verify().groups)
+    assert decided.value.code == explained.value.code == "key-provider-mismatch"

@@ -117,18 +117,20 @@ def agent_part(
             groups += map(single, tdx.checks_of(signed, own, at.now, logged=logged))
         bound: list[Group] = []
         replayed = groups if at.shown_compose is None else bound
+        lines: tuple[Group, ...] = ()
         if companion is not None:
             replayed += companion.bound
-            groups += companion.lines
+            lines = companion.lines
         guest = None
         try:
             measured = replay_log(log, signed.quote.rtmr, signed.quote.mr_config_id)
         except EvidenceRefused as error:
             replayed.append(raising(error))
+            groups += lines
         else:
             replayed.append(_replays)
             bound += bound_groups(at, measured.compose_hash, LOG, lambda digest: digest)
-            groups += _measured(measured, own, at)
+            groups += _measured(measured, own, lines, at)
             image = measured.os_image_hash
             names |= {} if image is None else {"swversion": image}
             guest = guest_of(
@@ -152,10 +154,17 @@ def _replays() -> tuple[Claim, ...]:
     return (Claim(name=LOG, got=said, expected=said, source=QUOTE, outcome="equal"),)
 
 
-def _measured(measured: MeasuredGuest, rules: AgentPolicy | None, at: Situation) -> list[Group]:
+def _measured(
+    measured: MeasuredGuest,
+    rules: AgentPolicy | None,
+    lines: tuple[Group, ...],
+    at: Situation,
+) -> list[Group]:
+    """What was measured, then the second statement's lines: the order of decisions."""
     groups: list[Group] = []
     if rules is not None:
         groups += map(single, dstack.measured_checks(measured, rules))
+    groups += lines
     groups += compose_groups(at, measured.compose_hash, LOG, lambda digest: digest)
     groups.append(single(partial(unlooked, "app id", measured.app_id, source=LOG)))
     return groups
