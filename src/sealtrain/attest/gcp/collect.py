@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
 
 from cryptography import x509
@@ -60,7 +61,7 @@ def gcp_tpm(found: AgentStatement, fetch: Fetch | None = None) -> TpmShown:
     """The vTPM's part of an agent's statement, with the issuers of its key; as ``gcp_shown``."""
     parts = {} if found.tpm_quote is None else found.tpm_quote
     leaf = octets_of(parts.get("ak_cert"))
-    return tpm_shown(parts, fetch_issuers(leaf, _get if fetch is None else fetch))
+    return tpm_shown(parts, _issuers(leaf) if fetch is None else fetch_issuers(leaf, fetch))
 
 
 def tpm_shown(parts: dict[str, Any], issuers: tuple[bytes, ...]) -> TpmShown:
@@ -121,6 +122,12 @@ def fetch_issuers(leaf: bytes, fetch: Fetch) -> tuple[bytes, ...]:
         current = _der(answer)
         found.append(current)
     return tuple(found)
+
+
+@lru_cache(maxsize=4)
+def _issuers(leaf: bytes) -> tuple[bytes, ...]:
+    """Fetched once in a process: a running guest may reach no such host any more."""
+    return fetch_issuers(leaf, _get)
 
 
 def _issuer_url(certificate: x509.Certificate) -> str:
