@@ -86,7 +86,7 @@ def _gcp(
             "message": to_base64(message),
             "signature": to_base64(signature),
             "registers": [{"index": index, "value": values[index].hex()} for index in _SELECTION],
-            "certificates": [to_base64(one) for one in tpm.certificates],
+            "certificates": [to_base64(der) for der in tpm.certificates],
             "events": [
                 {"index": index, "digest": hashlib.sha256(measured).hexdigest()}
                 for index, measured in firmware

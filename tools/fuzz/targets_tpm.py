@@ -125,7 +125,7 @@ def _rented_attestation() -> Made:
             tpm_shown(found.tpm_quote, ())
 
     short = b"\x04\x04a\x04x" + bytes(64) + b"\x08{}"  # one event, report data, configuration
-    seeds = [pack({"version": 1, "platform": one, "stack": stack}) for one in platforms]
+    seeds = [pack({"version": 1, "platform": platform, "stack": stack}) for platform in platforms]
     register = b"\x04" + bytes(4) + b"\x18sha256" + b"\x80" + bytes(32)
     logged = b"\x04" + struct.pack("<II", 3, 1) + b"\0\x04a\0"
     google_scale = b"\0\1\x04q" + logged + b"\x04m\x04s" + register + b"\x04c\1\0" + short

@@ -40,8 +40,8 @@ def preimage(name: str, payload: bytes, version: int) -> bytes:
 def replayed(bank: str, measured: list[bytes], start: bytes | None = None) -> bytes:
     """A register after extensions by hashes of what was measured."""
     register = bytes(BANKS[bank][1]) if start is None else start
-    for one in measured:
-        register = hashlib.new(bank, register + hashlib.new(bank, one).digest()).digest()
+    for data in measured:
+        register = hashlib.new(bank, register + hashlib.new(bank, data).digest()).digest()
     return register
 
 
@@ -171,13 +171,13 @@ def boot_logs() -> list[Json]:
         ("started from locality 3", 3, b""),
     ):
         raw = first + (event(0, 3, locality) if started else b"")
-        raw += b"".join(event(*one) for one in plain) + tail
+        raw += b"".join(event(*entry) for entry in plain) + tail
         registers: dict[str, dict[str, str]] = {}
         for bank, (_, size) in BANKS.items():
             begins = started.to_bytes(size, "big")
             registers[bank] = {
-                "0": replayed(bank, [one[2] for one in plain if one[0] == 0], begins).hex(),
-                "4": replayed(bank, [one[2] for one in plain if one[0] == 4]).hex(),
+                "0": replayed(bank, [entry[2] for entry in plain if entry[0] == 0], begins).hex(),
+                "4": replayed(bank, [entry[2] for entry in plain if entry[0] == 4]).hex(),
             }
         cases.append({"name": name, "log": raw.hex(), "registers": registers, "outcome": "ok"})
     for name, raw in {

@@ -108,7 +108,7 @@ def _boot(tpm: VerifiedTpm, policy: GcpPolicy) -> Claim:
     got = f"pcr0 {found[0] or 'not quoted'} pcr2 {found[1] or 'not quoted'}"
     if policy.boots == "any":
         return unlooked("vTPM boot", got, source=QUOTE)
-    if tpm.quote.bank == "sha256" and any(found == (one.pcr0, one.pcr2) for one in policy.boots):
+    if tpm.quote.bank == "sha256" and any(found == (boot.pcr0, boot.pcr2) for boot in policy.boots):
         return Claim(name="vTPM boot", got=got, expected=got, source=QUOTE, outcome="equal")
     raise MeasurementMismatch(
         "machine booted another firmware or image than any the policy lists",

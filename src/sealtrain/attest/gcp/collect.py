@@ -76,7 +76,7 @@ def tpm_shown(parts: dict[str, Any], issuers: tuple[bytes, ...]) -> TpmShown:
     """
     registers, events = parts.get("pcr_values"), parts.get("event_log")
     if parts.get("platform") != "gcp" or not all(
-        isinstance(part, list) and all(isinstance(one, dict) for one in part)
+        isinstance(part, list) and all(isinstance(item, dict) for item in part)
         for part in (registers, events)
     ):
         raise EvidenceMalformed("TPM quote is not of Google's platform", check="TPM quote")
@@ -85,13 +85,13 @@ def tpm_shown(parts: dict[str, Any], issuers: tuple[bytes, ...]) -> TpmShown:
         "message": to_base64(octets_of(parts.get("message"))),
         "signature": to_base64(octets_of(parts.get("signature"))),
         "registers": [
-            {"index": one.get("index"), "value": octets_of(one.get("value")).hex()}
-            for one in registers or ()
+            {"index": register.get("index"), "value": octets_of(register.get("value")).hex()}
+            for register in registers or ()
         ],
-        "certificates": [to_base64(one) for one in certificates],
+        "certificates": [to_base64(der) for der in certificates],
         "events": [
-            {"index": one.get("pcr_index"), "digest": octets_of(one.get("digest")).hex()}
-            for one in events or ()
+            {"index": event.get("pcr_index"), "digest": octets_of(event.get("digest")).hex()}
+            for event in events or ()
         ],
     }
     return load_model(TpmShown, document, EvidenceMalformed, "TPM quote")
@@ -101,7 +101,7 @@ def with_issuers(shown: TpmShown, issuers: tuple[bytes, ...]) -> TpmShown:
     """The same with issuers from elsewhere, where it shows the key's own certificate alone."""
     if len(shown.certificates) != 1:
         return shown
-    found = tuple(to_base64(one) for one in issuers[: MAX_AK_CERTIFICATES - 1])
+    found = tuple(map(to_base64, issuers[: MAX_AK_CERTIFICATES - 1]))
     return shown.model_copy(update={"certificates": (*shown.certificates, *found)})
 
 
@@ -134,9 +134,9 @@ def _issuer_url(certificate: x509.Certificate) -> str:
     try:
         access = certificate.extensions.get_extension_for_class(x509.AuthorityInformationAccess)
         urls = [
-            one.access_location.value
-            for one in access.value
-            if one.access_method == AuthorityInformationAccessOID.CA_ISSUERS
+            place.access_location.value
+            for place in access.value
+            if place.access_method == AuthorityInformationAccessOID.CA_ISSUERS
         ]
     except (*X509_ERRORS, x509.ExtensionNotFound, x509.DuplicateExtension) as error:
         raise _unreachable("a certificate names no issuer") from error

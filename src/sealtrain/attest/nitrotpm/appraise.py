@@ -152,7 +152,7 @@ def _boot(verified: VerifiedDocument, policy: NitroTpmPolicy) -> Claim:
     got = " ".join(
         f"pcr{index} {value or 'missing'}" for index, value in zip(_BOOT_PCRS, found, strict=True)
     )
-    if any(found == (one.pcr4, one.pcr7, one.pcr12) for one in policy.boots):
+    if any(found == (boot.pcr4, boot.pcr7, boot.pcr12) for boot in policy.boots):
         return Claim(name="boot", got=got, expected=got, source=DOCUMENT, outcome="equal")
     raise MeasurementMismatch(
         "instance booted another image than any the policy lists",

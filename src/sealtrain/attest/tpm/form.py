@@ -86,12 +86,12 @@ class TpmShown(StrictModel):
     @property
     def values(self) -> dict[int, bytes]:
         """Registers by index."""
-        return {one.index: bytes.fromhex(one.value) for one in self.registers}
+        return {shown.index: bytes.fromhex(shown.value) for shown in self.registers}
 
     @property
     def certificates_der(self) -> tuple[bytes, ...]:
         """Certificates, decoded."""
-        return tuple(from_base64(one) for one in self.certificates)
+        return tuple(map(from_base64, self.certificates))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,7 +75,9 @@ class BootEvents:
 
     def find(self, register: int, kind: int) -> tuple[BootEvent, ...]:
         """Events of one register and type, in the order they were measured."""
-        return tuple(one for one in self.events if (one.register, one.kind) == (register, kind))
+        return tuple(
+            event for event in self.events if (event.register, event.kind) == (register, kind)
+        )
 
     def replay(self, register: int, bank: Bank) -> bytes:
         """What the register holds after every event of the log.
@@ -88,7 +90,7 @@ class BootEvents:
                 "boot log has no digests of the quoted bank", check=BOOT_LOG, expected=bank
             )
         first = self.locality if register == 0 else 0
-        digests = (one.digests[bank] for one in self.events if one.register == register)
+        digests = (event.digests[bank] for event in self.events if event.register == register)
         return replay_digests(digests, bank, first.to_bytes(BANK_BYTES[bank], "big"))
 
 
@@ -114,7 +116,7 @@ def check_replay(
     Raises:
         EventLogMismatch: A register was not quoted, or the log replays to another value.
     """
-    for index in sorted({*registers, *(one.register for one in log.events)}):
+    for index in sorted({*registers, *(event.register for event in log.events)}):
         found = log.replay(index, bank)
         if index not in quoted or not hmac.compare_digest(found, quoted[index]):
             raise EventLogMismatch(
