@@ -78,6 +78,8 @@ _BASE64 = re.compile(rb"(?:(?:[A-Za-z0-9+/]\s*+)++|(?:[A-Za-z0-9_-]\s*+)++)={0,2
 _FROM_URL = bytes.maketrans(b"-_", b"+/")
 _MAX_PEM_BYTES = 1 << 20
 _SECRETS = {"k256_key", "disk_crypt_key", "env_crypt_key", "private_key"}
+_OF_MACHINES = (b"\0\2", b"\0\3")
+"""How dstack's attestations of enclaves and of SEV-SNP begin in version 0."""
 _BOOT_LOG = b"Spec ID Event03\0"
 
 
@@ -249,6 +251,8 @@ def _attestation(data: bytes) -> Exhibit | None:
     try:
         return _attested(data)
     except EvidenceMalformed:
+        if data[:2] in _OF_MACHINES:
+            raise
         return None  # whatever begins with such a byte
 
 
