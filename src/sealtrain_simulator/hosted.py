@@ -159,7 +159,7 @@ def _blob(platform: str, own: _Own, shown: bytes, version: Version) -> bytes:
 def _integers(value: _Value) -> str | list[int] | list[list[int]]:
     if isinstance(value, str):
         return value
-    return list(value) if isinstance(value, bytes) else [list(one) for one in value]
+    return list(value) if isinstance(value, bytes) else [list(certificate) for certificate in value]
 
 
 def _scale(value: _Value) -> bytes:

@@ -210,7 +210,7 @@ def _without_events(kind: Kind, own: dict[str, Any], stack: dict[str, Any]) -> A
         config=config,
         report_data=octets_of(stack.get("report_data")),
         tpm_quote=None,
-        certificates=tuple(octets_of(one) for one in chain),
+        certificates=tuple(octets_of(certificate) for certificate in chain),
         mr_config=mr_config,
     )
 

@@ -107,7 +107,7 @@ def _advisories(signed: VerifiedQuote, policy: QuotePolicy) -> Claim:
         raise TcbStatusRefused(
             "platform has open advisories that the policy does not accept",
             check="advisories",
-            got=", ".join(one for one in signed.advisories if one not in allowed),
+            got=", ".join(found for found in signed.advisories if found not in allowed),
             expected=expected,
             hint=named_shortfalls(signed.tcb_status, signed.levels, ("UpToDate",))[2]
             + "; or read the advisories, and list those that the policy shall accept",

@@ -128,10 +128,10 @@ def named_shortfalls(
     behind = () if levels is None else levels.shortfalls(statuses)
     got, needed = status, " or ".join(statuses)
     actions = [action for word, action in _BY_STATUS if word in status]
-    for one in behind[:_SHOWN]:
-        got += f"; {one.component} SVN {one.found}"
-        needed += f"; {one.component} SVN {one.needed}"
-    actions += [one.action for one in behind]
+    for shortfall in behind[:_SHOWN]:
+        got += f"; {shortfall.component} SVN {shortfall.found}"
+        needed += f"; {shortfall.component} SVN {shortfall.needed}"
+    actions += [shortfall.action for shortfall in behind]
     told = "; ".join(dict.fromkeys(actions)) or "updates firmware and microcode"
     return got, needed, f"the machine's operator {told}"
 
@@ -176,9 +176,9 @@ def _one(name: str, found: int, needed: int) -> Iterator[Shortfall]:
 def _nearest(
     name: str, found: int, levels: list[dict[str, Any]], statuses: Collection[str]
 ) -> tuple[Shortfall, ...]:
-    needed = [one["tcb"]["isvsvn"] for one in levels if one["tcbStatus"] in statuses]
+    needed = [level["tcb"]["isvsvn"] for level in levels if level["tcbStatus"] in statuses]
     return tuple(_one(name, found, min(needed))) if needed else ()
 
 
 def _distance(way: tuple[Shortfall, ...]) -> tuple[int, int]:
-    return len(way), sum(one.needed - one.found for one in way)
+    return len(way), sum(shortfall.needed - shortfall.found for shortfall in way)
