@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from carrying import carries
-from machines_world import BARE, MACHINES, MachinePark
+from machines_world import BARE, COMPOSE, MACHINES, MachinePark
 from manifest_world import FINISHED, NOW, World, limits_of, make_world, with_receipts
 from policies import intel
 from second_evidence import EvidenceQuestion, own_code, second_codes
@@ -230,6 +230,17 @@ def test_both_verifiers_name_what_brokers_did_not_compare(tmp_path: Path) -> Non
     assert found == [tuple(answer["released"]) for answer in (first, *others)]
     told = [any("guest image, machine" in limit for limit in report.limits) for report in ours]
     assert told == [True] + [False] * len(others)
+
+
+@pytest.mark.claim("C432")
+@pytest.mark.parametrize("name", BARE)
+def test_a_guest_asks_its_platform_for_its_tier(tmp_path: Path, name: str) -> None:
+    socket, compose, state = (tmp_path / one for one in ("guest.sock", "app-compose.json", "state"))
+    compose.write_bytes(COMPOSE)
+    with running(socket, compose, state, clock=lambda: FINISHED, machine=MACHINES[name]):
+        uri = f"file:{state / 'collateral.json'}"
+        guest = open_guest("simulator", str(socket), collateral=uri)
+        assert guest.tier() == TIER_OF_KIND[MACHINES[name].tee]
 
 
 # --- Manifests ----------------------------------------------------------------------------------

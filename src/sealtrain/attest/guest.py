@@ -26,7 +26,7 @@ from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.evidence import DCAP_TEES, Collateral, Evidence
 from sealtrain.attest.nvidia.collateral import MAX_COLLATERAL_BYTES, GpuCollateral
 from sealtrain.attest.registry import TEES, tee_of
-from sealtrain.attest.report_data import Binding
+from sealtrain.attest.report_data import REPORT_DATA_BYTES, Binding
 from sealtrain.attest.tee import Shown
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import from_base64
@@ -68,7 +68,6 @@ class Guest:
 
     Attributes:
         platform: What its evidence is offered as.
-        tier: What its kind of evidence proves.
         sockets: Unix sockets it is reached through.
         writable: Folders of the platform's that asking for evidence writes in.
         app_compose: Reads the deployment document it measured.
@@ -81,7 +80,6 @@ class Guest:
     """
 
     platform: Platform
-    tier: Tier
     sockets: tuple[Path, ...]
     writable: tuple[Path, ...]
     app_compose: Callable[[], bytes]
@@ -112,6 +110,15 @@ class Guest:
             gpu_collateral=None if gpu is None else self.gpu_collateral(),
             **shown,
         )
+
+    def tier(self) -> Tier:
+        """What its kind of evidence proves. It is asked: one agent may show several kinds.
+
+        Raises:
+            GuestApiUnreachable: The platform does not answer.
+            EvidenceMalformed: It answers with something else than evidence.
+        """
+        return tier_of(str(self.attest(bytes(REPORT_DATA_BYTES))["tee"]))
 
 
 def platform_of(name: str) -> Platform:
@@ -185,7 +192,6 @@ def open_guest(
     services, carried = _collateral(collateral if tee in DCAP_TEES else None)
     return Guest(
         platform=platform,
-        tier=tier_of(tee),
         sockets=sockets,
         writable=writable,
         app_compose=compose,
