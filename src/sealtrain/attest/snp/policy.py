@@ -194,7 +194,7 @@ COMMENTS: Final = {
     "smt": "refuse asks for guests that share no core.",
     "id_keys": f"Digests of keys that may authorise a launch, {SHOWN}. {NONE}",
     "revocation": "require asks for AMD's revocation list beside the evidence.",
-    "measurements": f"Launch digest of each image, as sev-snp-measure prints it. {NONE}",
+    "measurements": (f"Of each image what sealtrain image measure --snp-firmware … prints. {NONE}"),
 }
 LINES: Final = {
     "debug": "debug",
