@@ -139,6 +139,7 @@ def test_what_is_swapped_after_the_check_is_not_loaded(
             swap(path)
         for name in ("train.py", "helper.py", "recipe.lock.json"):
             swap(operator.folder / name)
+        assert admitted.tier == "processor"
         assert weights(admitted.lock, admitted.base) == expected
         assert admitted.lock.scripts["train.py"] == SCRIPT
         assert (admitted.base / "train.py").read_text() == SCRIPT

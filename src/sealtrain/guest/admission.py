@@ -22,6 +22,7 @@ from pathlib import Path
 from sealtrain.attest.guest import Guest, open_guest
 from sealtrain.base.files import read_bounded
 from sealtrain.base.privatefolder import PrivateFolder
+from sealtrain.base.tiers import Tier
 from sealtrain.errors import ImportRefused, LockInvalid, PlatformMismatch, RecipeChanged
 from sealtrain.guest.sandbox.imports import only_pinned
 from sealtrain.guest.settings import RunSettings
@@ -48,6 +49,7 @@ class Admitted:
         app_id: Id of the deployment.
         compose_hash: Hash of the deployment document.
         guest: Collects evidence.
+        tier: What that evidence proves of the machine.
         taken: Copies of models, tokenizers and scripts, as the lock pins them.
     """
 
@@ -56,6 +58,7 @@ class Admitted:
     app_id: str
     compose_hash: str
     guest: Guest
+    tier: Tier
     taken: PrivateFolder
 
     @property
@@ -78,6 +81,7 @@ def admit(settings: RunSettings, *, alone: bool = False) -> Admitted:
         ImportRefused, RecipeInvalid: Check 4.
         LockInvalid: The lock is malformed.
         GuestApiUnreachable: No guest answers at its address.
+        CollateralUnreachable: What its evidence needs of the vendor cannot be had.
         UsageError: The address does not fit the platform.
     """
     lock_bytes = read_bounded(settings.lock, _MAX_LOCK)
@@ -107,6 +111,8 @@ def admit(settings: RunSettings, *, alone: bool = False) -> Admitted:
             expected=parse_lock(measured).recipe_hash,
             hint="start the guest with the app-compose.json that belongs to this lock",
         )
+    # Asked before the border closes: what a platform fetches once for its evidence is here then.
+    tier = guest.tier()
     taken = PrivateFolder()
     try:
         here = check_environment(lock, settings.base, into=taken)
@@ -122,6 +128,7 @@ def admit(settings: RunSettings, *, alone: bool = False) -> Admitted:
         app_id=app_id_of(compose, lock),
         compose_hash=compose_hash(compose),
         guest=guest,
+        tier=tier,
         taken=taken,
     )
 

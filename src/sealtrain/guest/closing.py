@@ -308,7 +308,7 @@ def _predicate(
         },
         "deployment": {
             "platform": run.settings.platform,
-            "tier": run.admitted.guest.tier(),
+            "tier": run.admitted.tier,
             "app_id": run.admitted.app_id,
             "compose_hash": run.admitted.compose_hash,
         },
