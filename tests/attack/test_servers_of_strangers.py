@@ -35,7 +35,7 @@ if not COLLECTING:
     from sealtrain_collab.pads.multiplying import Limits as AcceleratorLimits
     from sealtrain_collab.pads.serving import Multiplier
 
-pytestmark = pytest.mark.claim("C44")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C44")]
 
 WITHIN = 20.0
 LOOPBACK = ("127.0.0.1", 0)

@@ -15,6 +15,8 @@ from programs import VARIABLE, found
 
 from measured_on import LACKING
 
+pytestmark = pytest.mark.long
+
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 

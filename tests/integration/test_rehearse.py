@@ -232,15 +232,21 @@ def test_a_step_that_is_interrupted_removes_what_it_wrote_in_part(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(programs, "program", lambda words: [sys.executable, "-c", SLOW_STEP])
     part = tmp_path / "step.tmp"
+    ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in the background of a shell
+    terminated = signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     def interrupt() -> None:
         wait_until(part.exists)
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
 
-    with ThreadPoolExecutor() as beside:
-        beside.submit(interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            programs.ran("seal")
+    try:
+        with ThreadPoolExecutor() as beside:
+            beside.submit(interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                programs.ran("seal")
+    finally:
+        signal.signal(signal.SIGINT, ignored)
+        signal.signal(signal.SIGTERM, terminated)
     assert not part.exists()
 
 

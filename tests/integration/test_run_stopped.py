@@ -19,7 +19,7 @@ from stage import DEADLINE_SECONDS, OWNERS, RECIPE, stage
 
 from sealtrain.cli.programs import Part, Process
 
-pytestmark = pytest.mark.claim("C139")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C139")]
 
 
 def test_it_is_told_to_end_and_goes_on(tmp_path: Path) -> None:

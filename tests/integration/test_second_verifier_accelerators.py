@@ -27,7 +27,7 @@ from sealtrain.base.models import load_model
 from sealtrain.errors import SealtrainError, TrustInvalid
 from sealtrain_simulator.gpu_collateral import simulated_collateral
 
-pytestmark = [pytest.mark.claim("C221"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.claim("C221"), pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = ROOT / "tests/support/second_accelerators.mjs"

@@ -29,6 +29,7 @@ from sealtrain_simulator.pki import SimulatedPki
 from sealtrain_simulator.snp import SimulatedSnp
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.claim("C170"),
     pytest.mark.claim("C238"),
     pytest.mark.timeout(600),
@@ -423,8 +424,7 @@ def test_registers_by_value_and_by_log_end_alike(
                 asked.append(EvidenceQuestion(label=label, document=document, policy=rules))
     counted = compare_codes(asked, capsys)
     # By value of each, and by the log that there is.
-    # Three are well formed, and 3.0 is 3 to both.
-    assert counted["accepted"] == 4 + 1
+    assert counted["accepted"] == 4
     assert counted["trust-invalid"] > 10
     assert counted["measurement-mismatch"] > 10
 

@@ -24,7 +24,12 @@ ROOT = Path(__file__).resolve().parents[2]
 SUPPORT = ROOT / "tests/support"
 MUTATED = 12_000
 MUTATED_TRUST = 3_000
-pytestmark = [pytest.mark.claim("C98"), pytest.mark.claim("C238"), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.claim("C98"),
+    pytest.mark.claim("C238"),
+    pytest.mark.timeout(300),
+]
 
 HAND_MADE = (
     "a: 1\nb: [1, two, 3.5]\nc:\n- x: 1\n  y: no\n- ~\nd: {e: f, 'g': \"h\"}\n",

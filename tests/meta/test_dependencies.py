@@ -16,6 +16,8 @@ from packaging.utils import canonicalize_name
 from sealtrain.base import extras as shipped_extras
 from sealtrain.base.version import PACKAGES
 
+pytestmark = pytest.mark.long
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCE = REPOSITORY / "src"
 

@@ -17,7 +17,7 @@ from play_lanes import choose, play
 
 from sealtrain.recipe.kinds import KINDS
 
-pytestmark = pytest.mark.needs("git")
+pytestmark = [pytest.mark.long, pytest.mark.needs("git")]
 
 OURS = re.compile(r"\bsealtrain_(collab\.[a-z]+|chain|simulator)\b")
 PAGES = re.compile(r"""(?:/ ["'](?=\w+["'])|["'](?=\w+/))(docs|spec|changes)\b""")

@@ -28,6 +28,7 @@ def load() -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    sys.path.insert(0, str(FUZZ))  # targets of one subject lie beside
     spec.loader.exec_module(module)
     return module
 

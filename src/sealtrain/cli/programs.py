@@ -79,7 +79,7 @@ def ran(
         stderr=None if shown else subprocess.PIPE,
         text=True,
         env=os.environ | dict(variables),
-        preexec_fn=end_with_starter(),
+        preexec_fn=_interruptible(),
     )
     with process:
         try:
@@ -88,6 +88,17 @@ def ran(
             end(process, signal.SIGINT)  # killed at once, it would leave a file written in part
             raise
     return answered(str(words[0]), process.returncode, printed)
+
+
+def _interruptible() -> Callable[[], None]:
+    """For a command that is told to end by an interrupt, also where this process heeds none."""
+    tie = end_with_starter()
+
+    def prepare() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background ignores it, for good
+        tie()
+
+    return prepare
 
 
 def program(words: Sequence[str | Path]) -> list[str]:

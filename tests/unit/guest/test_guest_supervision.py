@@ -39,6 +39,8 @@ from sealtrain.guest.closing import Outcome
 from sealtrain.guest.ending import SAME_SECONDS, softly
 from sealtrain.guest.supervision import Beside, Endurance, supervised
 
+pytestmark = pytest.mark.long
+
 MISSING = ApprovalsMissing("not renewed", check="approvals", owner="clinic-c", hint="resume")
 
 

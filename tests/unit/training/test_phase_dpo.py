@@ -27,7 +27,10 @@ from sealtrain.errors import (
     SealtrainError,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of one library about another
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of one library about another
+]
 
 MESSAGES = {"prompt": "asked", "chosen": "right", "rejected": "wrong"}
 TEMPLATE = (

@@ -36,6 +36,7 @@ if not COLLECTING:
     from travel_world import RUN_ID, TravelWorld, travel_world
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.claim("C257"),
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
 ]

@@ -31,7 +31,7 @@ if not COLLECTING:
     )
 
 SIZE = 3
-pytestmark = pytest.mark.claim("C260")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C260")]
 
 
 class Records:
