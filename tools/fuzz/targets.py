@@ -314,7 +314,8 @@ def _policy() -> tuple[Callable[[bytes], object], list[bytes]]:
             load_policy(Path(file.name))
 
     snp = (
-        "version: 2\nplatform: snp\ntier: processor\nroot: amd\ngpu: none\ncpu:\n  tee: snp\n  products: [Genoa]\n"
+        "version: 2\nplatform: snp\ntier: processor\nroot: amd\ngpu: none\n"
+        "cpu:\n  tee: snp\n  products: [Genoa]\n"
         "  signing_keys: [vcek]\n  measurements: any\n  minimum_tcb:\n    Genoa: "
         "{bootloader: 1, tee: 0, snp: 2, microcode: 3}\n  mitigations: any\n  extended_tcb: any\n"
         "  platform_flags: any\n  chip_ids: any\n  vmpl: 0\n"
