@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from polling import wait_until
+from variants import variants
 
 pytestmark = pytest.mark.long
 
@@ -30,7 +31,9 @@ def below(demo: int) -> dict[psutil.Process, str]:
     return found
 
 
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "ending", variants([signal.SIGTERM, signal.SIGKILL], each_time=[signal.SIGKILL])
+)
 def test_no_server_outlives_its_demo(ending: signal.Signals, tmp_path: Path) -> None:
     with (tmp_path / "demo.log").open("wb") as log:
         demo = subprocess.Popen(

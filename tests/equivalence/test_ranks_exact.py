@@ -89,6 +89,7 @@ def only_sealed_files(folder: Path) -> None:
     assert not [path for path in written if CANARY.encode() in path.read_bytes()]
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C24")
 def test_two_copies_are_one_rank(world: Path, alone: dict[str, Any]) -> None:
     said = ranks(world, "copies", {"name": "trl", "ranks": 2})

@@ -7,6 +7,7 @@ import importlib.metadata
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,6 @@ from packaging.utils import canonicalize_name
 
 from sealtrain.base import extras as shipped_extras
 from sealtrain.base.version import PACKAGES
-
-pytestmark = pytest.mark.long
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCE = REPOSITORY / "src"
@@ -75,8 +74,13 @@ def declared() -> dict[str, set[str]]:
     }
 
 
-def imported(path: Path) -> Iterator[str]:
+@cache
+def imported(path: Path) -> frozenset[str]:
     """Distributions that a module imports, outside ``if TYPE_CHECKING``."""
+    return frozenset(_imports_of(path))
+
+
+def _imports_of(path: Path) -> Iterator[str]:
     tree = ast.parse(path.read_text("utf-8"))
     skipped = {
         id(inner)

@@ -18,6 +18,7 @@ from language_world import ADAPTERS, LORA, cpt, write_base
 from programs import need
 from training_world import OWNERS, checkpoint_store, run, seal_records, sources_of, write_records
 from training_world import sft as sft_recipe
+from variants import variants
 
 from sealtrain.errors import DataInvalid, ModelInvalid, RecipeInvalid, TripBroken, UsageError
 from sealtrain.recipe.schema import parse_recipe
@@ -134,7 +135,13 @@ def chunks_of(held: Rows, program: TrainerProgram, steps: int) -> Iterator[memor
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(
+    "name",
+    variants(
+        RECIPES,
+        each_time=["answers, LoRA", "chat, DoRA", "text in bfloat16", "pre-training, LoRA"],
+    ),
+)
 def test_one_holders_run_is_the_training_of_the_recipe(
     name: str, base: Path, sealed: dict[str, Any], tmp_path: Path
 ) -> None:
