@@ -18,6 +18,7 @@ import pytest
 from exhibit_world import REFUSED, accepted, ders_of
 from machines_world import ASKED, BARE, COMPOSE, MACHINES, NOW, MachinePark
 from second_evidence import IN_LEAF, EvidenceQuestion, compare_codes, own_code
+from variants import variants
 
 from sealtrain.attest.dstacksnp.launch import launch_commitment
 from sealtrain.attest.presets import PRESETS, insecure_simulator_policy, preset
@@ -68,10 +69,10 @@ def test_the_truth_ends_alike_at_every_time_and_under_every_policy(
     assert compare_codes(asked, capsys)["accepted"] > 0
 
 
-def changed(document: Any, step: int) -> Iterator[tuple[str, Any]]:
-    """One bit of the signed evidence, or one text or item of it, is another."""
+def changed(document: Any, bits: int) -> Iterator[tuple[str, Any]]:
+    """One of so many bits of each signed part, or one text or item of it, is another."""
     if "tpm" in document["cpu"]:
-        for label, other in changed({"cpu": document["cpu"]["tpm"]}, step):
+        for label, other in changed({"cpu": document["cpu"]["tpm"]}, bits):
             yield f"tpm {label}", {**document, "cpu": {**document["cpu"], "tpm": other["cpu"]}}
     for field, value in document["cpu"].items():
         if field in ("tee", "vm_config", "tpm"):
@@ -83,7 +84,7 @@ def changed(document: Any, step: int) -> Iterator[tuple[str, Any]]:
             plain = field in ("app_compose", "mr_config")
             raw = text.encode() if plain else base64.b64decode(text)
             leaf = range(raw.find(PEM_BEGINS), raw.find(PEM_ENDS) + len(PEM_ENDS))
-            for at in range(0, len(raw), max(1, len(raw) // step)):
+            for at in range(0, len(raw), max(1, len(raw) // bits)):
                 altered = bytearray(raw)
                 altered[at] ^= 1
                 kept = copy.deepcopy(document)
@@ -99,14 +100,15 @@ def changed(document: Any, step: int) -> Iterator[tuple[str, Any]]:
             yield f"{field} short", {**document, "cpu": {**document["cpu"], field: value[:-1]}}
 
 
+@pytest.mark.parametrize("bits", variants([60, 150], each_time=[60]))
 @pytest.mark.parametrize("name", BARE)
 def test_altered_evidence_ends_alike(
-    park: MachinePark, name: str, capsys: pytest.CaptureFixture[str]
+    park: MachinePark, name: str, bits: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document, policy = shown(park, name)
     asked = [
         EvidenceQuestion(label=label, document=other, policy=policy)
-        for label, other in changed(document, 150)
+        for label, other in changed(document, bits)
     ]
     counted = compare_codes(asked, capsys)
     assert len(counted) > 3
@@ -474,15 +476,16 @@ def test_real_evidence_ends_alike(shared: Path, capsys: pytest.CaptureFixture[st
     assert counted["certificate-chain-invalid"] > 3
 
 
+@pytest.mark.parametrize("bits", variants([20, 60], each_time=[20]))
 def test_real_evidence_with_a_changed_bit_ends_alike(
-    shared: Path, capsys: pytest.CaptureFixture[str]
+    shared: Path, bits: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The chains of AWS and AMD, and signatures under them: no bit of them may be another."""
     asked = []
     for honest in real(shared):
         if own_code(honest) != "compose-hash-mismatch":
             continue
-        for label, document in changed(honest.document, 60):
+        for label, document in changed(honest.document, bits):
             asked.append(replace(honest, label=f"{honest.label} {label}", document=document))
     counted = compare_codes(asked, capsys)
     assert counted["certificate-chain-invalid"] + counted["quote-invalid"] > 100
