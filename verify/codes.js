@@ -151,6 +151,7 @@ export const ERROR_CODES = [
   "token-refused",
   "too-few-parties",
   "too-many-requests",
+  "training-diverged",
   "training-failed",
   "transcript-invalid",
   "trip-broken",

@@ -800,6 +800,10 @@ class TrainingFailed(SealtrainError):
     """Training raised an exception that is not sealtrain's; its text stays in the guest."""
 
 
+class TrainingDiverged(SealtrainError):
+    """A loss, a gradient norm or a weight is no longer a finite number; no such model is sealed."""
+
+
 class RunStopped(SealtrainError):
     """The run was told to end (SIGTERM); what it had sealed stays, and a resume goes on from it."""
 

@@ -347,6 +347,7 @@ const ERROR_CODES = [
   "token-refused",
   "too-few-parties",
   "too-many-requests",
+  "training-diverged",
   "training-failed",
   "transcript-invalid",
   "trip-broken",

@@ -54,6 +54,7 @@ def trainer_arguments(arguments: TrainerArguments, scratch: Path) -> dict[str, A
         "eval_strategy": "no",
         "logging_strategy": "steps",
         "logging_first_step": True,
+        "logging_nan_inf_filter": False,
         "report_to": "none",
         "push_to_hub": False,
         "disable_tqdm": True,

@@ -122,6 +122,7 @@ def train(
     Raises:
         SchemaMismatch, RecordInvalid, ModelInvalid: The data or model do not fit the recipe.
         CheckpointRefused: The checkpoint to continue from does not fit.
+        TrainingDiverged: A loss, gradient norm or weight is not a finite number.
         ExtraMissing: The recipe's backend is not installed.
     """
     checkpoints, reporting = checkpoints or Checkpoints(), reporting or Reporting()
@@ -134,6 +135,7 @@ def train(
     from sealtrain.training.checkpoints.callback import RunContext
     from sealtrain.training.checkpoints.kernels import deterministic
     from sealtrain.training.context import TrainingContext
+    from sealtrain.training.finite import refuse_not_finite
     from sealtrain.training.privacy.audit import audit_figures, canary_source
     from sealtrain.training.privacy.noise import NoiseSource
     from sealtrain.training.privacy.record import privacy_record
@@ -179,6 +181,7 @@ def train(
             built, tokenizer, measured, callback = (phase or of_recipe.train)(work)
             if built is not None:
                 measured = {**measured, **audit_figures(work, built, tokenizer)}
+            refuse_not_finite(callback.steps, measured)
             if built is not None and standins is not None:
                 standins.take_out(built)
             merges = phase is None and recipe.peft is not None and recipe.peft.merge

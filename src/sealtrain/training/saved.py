@@ -26,6 +26,7 @@ from sealtrain.base.canonical import parse_foreign
 from sealtrain.base.filenames import is_vocabulary, may_carry_code, portable_name
 from sealtrain.errors import ModelNotReloaded, SealtrainError
 from sealtrain.recipe.modelspec import refuse_foreign_code
+from sealtrain.training.finite import require_finite_model, require_finite_weights
 from sealtrain.training.trained import ADAPTER_CONFIG, BASE_FIELD, weight_files
 
 if TYPE_CHECKING:
@@ -67,7 +68,10 @@ def saved_files(
 
     Raises:
         ModelNotReloaded: The files are not those of a model, or load as another one.
+        TrainingDiverged: A weight to seal is not a finite number.
     """
+    if not trial:
+        _require_finite(model)
     with tempfile.TemporaryDirectory(prefix="saved-", dir=memory) as place:
         folder = Path(place)
         kept = _layout_of(model, base)
@@ -89,6 +93,16 @@ def saved_files(
                 got=type(error).__name__,
                 hint="a class of your own needs save_pretrained and from_pretrained, or neither",
             ) from error
+
+
+def _require_finite(model: Any) -> None:
+    """Of an adapter only what is its own: the base is not sealed with it."""
+    if _is_a(model, "peft", "PeftModel") and _ADAPTER in model.peft_config:
+        from peft import get_peft_model_state_dict
+
+        require_finite_weights(get_peft_model_state_dict(model, adapter_name=_ADAPTER))
+    else:
+        require_finite_model(model, model.state_dict())
 
 
 def unwrapped(model: Any) -> Any:

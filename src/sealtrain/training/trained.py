@@ -8,6 +8,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from sealtrain.training.finite import require_finite_model, require_finite_weights
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -62,6 +64,9 @@ def model_files(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> dict[s
     """Weights as safetensors, config and tokenizer: built in memory.
 
     A PEFT model gives its adapter (``adapter_model.safetensors``, ``adapter_config.json``).
+
+    Raises:
+        TrainingDiverged: A weight is not a finite number.
     """
     files = adapter_files(model) if hasattr(model, "peft_config") else weight_files(model)
     if tokenizer is not None:
@@ -70,10 +75,12 @@ def model_files(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> dict[s
 
 
 def weight_files(model: Any) -> dict[str, bytes]:
-    """All weights of a model, and its config if it has one."""
+    """All weights of a model, and its config if it has one. Raises ``TrainingDiverged``."""
     from safetensors.torch import save
 
-    weights = save(_without_aliases(model.state_dict()), metadata={"format": "pt"})
+    state = model.state_dict()
+    require_finite_model(model, state)
+    weights = save(_without_aliases(state), metadata={"format": "pt"})
     files = {"model.safetensors": weights}
     if hasattr(model, "config"):
         files["config.json"] = model.config.to_json_string(use_diff=True).encode()
@@ -81,13 +88,15 @@ def weight_files(model: Any) -> dict[str, bytes]:
 
 
 def adapter_files(model: Any) -> dict[str, bytes]:
-    """The adapter of a PEFT model, and the config of its base."""
+    """The adapter of a PEFT model, and the config of its base. Raises ``TrainingDiverged``."""
     from peft import get_peft_model_state_dict
     from safetensors.torch import save
 
     # The path of the base on this machine stays private; ``with_named_base`` says which it is.
     adapter = model.peft_config["default"].to_dict() | {BASE_FIELD: None}
-    weights = _without_aliases(get_peft_model_state_dict(model))
+    state = get_peft_model_state_dict(model)
+    require_finite_weights(state)
+    weights = _without_aliases(state)
     config = deepcopy(model.get_base_model().config)
     # The adapter belongs to the full-precision base; four bits were a way to train it.
     vars(config).pop("quantization_config", None)

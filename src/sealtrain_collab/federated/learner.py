@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sealtrain.errors import RecipeInvalid, UsageError
 from sealtrain.training.checkpoints.randomness import seed_of
+from sealtrain.training.finite import refuse_not_finite, require_finite_weights
 from sealtrain.training.schedule_slice import ScheduleSlice
 from sealtrain.training.telemetry.released import MetricGate
 from sealtrain.training.trained import model_files
@@ -162,6 +163,7 @@ class Learner:
             UsageError: There is no such round, or nothing to train on.
             UpdateRefused: The adapter is of another form.
             RecordInvalid, SchemaMismatch: The data do not fit the recipe.
+            TrainingDiverged: The round's loss or weights are not finite numbers.
         """
         terms = self._terms
         if not 1 <= round_number <= terms.rounds:
@@ -183,6 +185,7 @@ class Learner:
             work.stretch = stretch
             *_, callback = self._phase.train(work)
         self._unwrap()
+        require_finite_weights(self.state())
         return Learned(
             state=encode_state(self.state()),
             records=self.records,
@@ -219,6 +222,7 @@ class Learner:
             # The trainer that batches the records wants some to train on; it takes no step.
             work.train_sources = tested
             metrics = self._phase.measured(work)
+            refuse_not_finite(0, metrics)
         count = sum(sum(one.dataset.batch_rows) for one in tested)
         sums = {name: value * count for name, value in metrics.items() if name != "majority"}
         return {"records": count, "sums": sums}

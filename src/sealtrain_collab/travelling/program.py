@@ -20,6 +20,7 @@ from sealtrain.base.secret import Random
 from sealtrain.errors import DataInvalid, ModelInvalid, UsageError
 from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain.training.checkpoints.kernels import deterministic
+from sealtrain.training.finite import refuse_not_finite
 from sealtrain.training.trained import model_files
 from sealtrain_collab.travelling.bounds import PrivateSteps, bounded
 from sealtrain_collab.travelling.recipe import program_of, token_bytes
@@ -184,6 +185,7 @@ class Program:
 
         Raises:
             DataInvalid: Not one whole step, or a token that the model has no row for.
+            TrainingDiverged: The loss is not a finite number, and no bound takes the update back.
         """
         batches = self._batches(tokens)
         self.model.train()
@@ -194,6 +196,7 @@ class Program:
             self.moved = moved()
         else:
             loss = self._learned(batches)
+            refuse_not_finite(self._steps, {"loss": loss})
         return batches.numel(), loss
 
     def gradient(self, tokens: memoryview) -> tuple[bytes, float]:

@@ -22,6 +22,7 @@ from pydantic import Field
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import Hex64, StrictModel, load_model
 from sealtrain.errors import DataInvalid, ModelInvalid, UsageError
+from sealtrain.training.finite import refuse_not_finite
 from sealtrain.training.trained import model_files
 from sealtrain_collab.travelling.recipe import WORD_BYTES, program_of
 from sealtrain_collab.travelling.rows import read_rows, write_row
@@ -172,6 +173,7 @@ class TrainerProgram:
         Raises:
             DataInvalid: Not one whole step, or rows that the recipe does not mean.
             TripBroken: Training broke off, or had done all its steps.
+            TrainingDiverged: As ``Program.train``.
         """
         from sealtrain_collab.travelling.bounds import bounded
 
@@ -197,6 +199,7 @@ class TrainerProgram:
             self.moved = moved()
         else:
             self._learn(rows)
+            refuse_not_finite(self.steps, {"loss": sum(self._losses)})
         return steps * settings.batch_size * settings.seq_len, sum(self._losses) / steps
 
     def state(self) -> bytes:
@@ -302,6 +305,7 @@ class TrainerProgram:
         machinery = _machinery(self._feed, self._losses, on_cpu=self.settings.device == "cpu")
         phase = import_module(f"sealtrain.training.phases.{recipe.phase}")
         with training_context(recipe, self._training.base_dir, machinery) as work:
+            work.context.takes_back = bool(self.settings.max_update_norm)
             work.feed = self._feed
             model, tokenizer, *_ = phase.train(work)
         self._built = model, tokenizer

@@ -47,6 +47,7 @@ from sealtrain.errors import (
     ScriptFailed,
     SealtrainError,
     StorageFailed,
+    TrainingDiverged,
     TrainingFailed,
 )
 from sealtrain.guest.sandbox.files import PlaceRefused
@@ -217,6 +218,8 @@ def _event(
     if logs == "structured":
         said = ", ".join(f"{name} {count}" for name, count in counts.items())
         check, got = _where(error, kind, scripts), said or None
+    if ours is not None and kind is TrainingDiverged and not scripts and logs != "none":
+        check, got = ours.check, ours.got
     program = program_to_name(error) if type(error) is ProgramRefused else None
     if program is not None:
         check, got, hint = "program", program, _WITHOUT_PROGRAM

@@ -16,6 +16,8 @@ The same callback serves ``sealtrain train`` and an engineer's own script:
 6. If the lease on the keys is not renewed, it seals a checkpoint and stops, after a step that the
    recipe logs if there is time. Otherwise the checkpoint holds the averages of the open interval;
    after the resume, the averages of the whole interval leave, never those of a part.
+7. A loss or gradient norm that is not finite ends the training once it has left, and weights that
+   are not finite go into no checkpoint (``training.finite``).
 
 A pure callback is enough; the trainer keeps its class. A trainer's private attributes (the step of
 its last log, the epoch's step counter, TRL's count of tokens) show only in three logged numbers,
@@ -48,6 +50,12 @@ from sealtrain.training.distributed.agreement import gathered_states, own_states
 from sealtrain.training.distributed.chosen import Copies
 from sealtrain.training.distributed.dealing import deal_rows
 from sealtrain.training.distributed.ranks import place
+from sealtrain.training.finite import (
+    first_not_finite,
+    refuse_not_finite,
+    require_finite_model,
+    require_finite_weights,
+)
 from sealtrain.training.models.weights import load_weights
 from sealtrain.training.telemetry.averages import OpenInterval, mean_since
 
@@ -92,6 +100,7 @@ class RunContext:
         machinery: Knows where the recipe's backend keeps weights and optimizer.
         keeper: Says when to stop for the sake of the lease; ``None`` where nothing is leased.
         approved_ranks: Numbers of ranks whose checkpoints may be continued from.
+        takes_back: A bound takes back what is not finite, so such numbers end nothing.
     """
 
     run_id: str
@@ -107,6 +116,7 @@ class RunContext:
     machinery: Machinery = field(default_factory=Copies)
     keeper: LeaseKeeping | None = None
     approved_ranks: Collection[int] = ()
+    takes_back: bool = False
 
     @property
     def blobs(self) -> BlobStore:
@@ -180,6 +190,7 @@ class SealedRun(TrainerCallback):
         args.save_strategy = SaveStrategy.NO
         args.report_to = []
         args.push_to_hub = False
+        args.logging_nan_inf_filter = False
         if args.load_best_model_at_end:
             raise CheckpointRefused(
                 "load_best_model_at_end reads plaintext checkpoints",
@@ -203,7 +214,10 @@ class SealedRun(TrainerCallback):
         if place().leads and self._context.store is not None:
             self._context.open_saver()
         ref = self._context.resume
-        if ref is not None:
+        if ref is None:
+            learning = objects["model"].named_parameters()
+            require_finite_weights({name: one for name, one in learning if one.requires_grad})
+        else:
             self._restore(ref, state, objects)
             stopped = self._best is not None and self._best.stopped
             if stopped or state.global_step >= state.max_steps:
@@ -300,7 +314,8 @@ class SealedRun(TrainerCallback):
         values = {
             name: float(value) for name, value in logs.items() if isinstance(value, (int, float))
         }
-        if self._stopping and not self._closes:
+        diverged = first_not_finite(values, scaled=bool(args.fp16)) is not None
+        if self._stopping and not self._closes and not diverged:
             since = self._logged_at if opened is None else opened.since
             self._opened = OpenInterval(since, step, values)
             del state.log_history[-1]
@@ -308,6 +323,8 @@ class SealedRun(TrainerCallback):
         if "loss" in values:
             self.last, self._logged_at = values, step
         self._context.gate.offer(step, values)
+        if not self._context.takes_back:
+            refuse_not_finite(step, values, scaled=bool(args.fp16))
 
     def _refuse_unmeasured(self) -> None:
         arguments = self._context.arguments
@@ -364,6 +381,7 @@ class SealedRun(TrainerCallback):
         random = gathered_states(random_states())
         if saver is None:
             return
+        require_finite_model(objects["model"], weights["model"])
         kept = {
             **weights,
             "scheduler": objects["lr_scheduler"].state_dict(),

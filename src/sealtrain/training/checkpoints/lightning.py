@@ -24,7 +24,8 @@ from sealtrain.errors import CheckpointRefused, UsageError
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.lease import stops_here
 from sealtrain.training.checkpoints.randomness import random_states, restore_random_states
-from sealtrain.training.models.weights import load_weights, trainable_state
+from sealtrain.training.finite import refuse_not_finite
+from sealtrain.training.models.weights import finite_state, load_weights
 from sealtrain.training.telemetry.averages import Averages
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ class SealedLightning(Callback):
         if due or self.steps % arguments.logging_steps == 0:
             self.last = self._averages.close()
             self._context.gate.offer(self.steps, self.last)
+            refuse_not_finite(self.steps, self.last, scaled=True)
         for told in self._context.on_step:
             told(self.steps, self.last)
         if due or stops:
@@ -160,7 +162,7 @@ class SealedLightning(Callback):
                 "account": self._averages.state(),
                 "progress": trainer.fit_loop.state_dict(),
             },
-            "model": trainable_state(pl_module),
+            "model": finite_state(pl_module),
             "optimizers": [one.state_dict() for one in trainer.optimizers],
             "schedulers": [one.scheduler.state_dict() for one in trainer.lr_scheduler_configs],
             "random": random_states(),

@@ -33,7 +33,8 @@ from sealtrain.training.distributed.agreement import (
     to_first,
 )
 from sealtrain.training.distributed.ranks import place
-from sealtrain.training.models.weights import load_weights, trainable_state
+from sealtrain.training.finite import refuse_not_finite
+from sealtrain.training.models.weights import finite_state, load_weights
 from sealtrain.training.telemetry.averages import Averages
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ class SealedLoop:
         if due or self.steps % arguments.logging_steps == 0:
             self.last = mean_over_ranks(self._averages.close())
             self._context.gate.offer(self.steps, self.last)
+            refuse_not_finite(self.steps, self.last, scaled=True)
         for told in self._context.on_step:
             told(self.steps, self.last)
         if due or stops:
@@ -166,7 +168,7 @@ class SealedLoop:
         account = accounts[0] if len(accounts) == 1 else accounts
         return {
             "loop": {"rows": self.rows, "last": self.last, "account": account},
-            "model": trainable_state(self.model),
+            "model": finite_state(self.model),
             "optimizer": self._optimizer.state_dict(),
             "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
             "random": random,

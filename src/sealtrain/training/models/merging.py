@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.filenames import DATA_SUFFIXES, may_carry_code
-from sealtrain.errors import DataInvalid, ModelInvalid, UsageError
+from sealtrain.errors import DataInvalid, ModelInvalid, TrainingDiverged, UsageError
+from sealtrain.training.finite import require_finite_weights
 from sealtrain.training.trained import SPARSE_FILE, weight_files
 
 if TYPE_CHECKING:
@@ -38,12 +39,12 @@ def merged(model: Any, base: Path | None, dtype: str) -> PreTrainedModel:
 
     Raises:
         UsageError: The adapter is a learned prompt.
+        TrainingDiverged: A weight of the adapter or the base is not a finite number.
     """
     _refuse_prompts(model.active_peft_config)
     trained = model.get_base_model()
     if not getattr(trained, "is_quantized", False) or base is None:
-        whole: PreTrainedModel = model.merge_and_unload(safe_merge=True)
-        return whole
+        return _merged_in(model)
     import torch
     from peft import get_peft_model_state_dict
 
@@ -74,12 +75,21 @@ def merge_folder(adapter: Path, base: Path) -> dict[str, bytes]:
     Raises:
         DataInvalid: A file is missing from a folder, or cannot be read.
         UsageError: The adapter is a learned prompt.
-        ModelInvalid: The base is quantised, the adapter belongs to another base, or a file beside
-            it can carry code.
+        ModelInvalid: The base is quantised, the adapter belongs to another base, a file beside
+            it can carry code, or a weight of either is not a finite number.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations of one library by another
-        return _merge_folder(adapter, base)
+        try:
+            return _merge_folder(adapter, base)
+        except TrainingDiverged as error:
+            raise ModelInvalid(
+                "the merged model would hold a number that is not finite",
+                check="weights",
+                got=error.got,
+                expected="finite numbers",
+                hint="merge another checkpoint's adapter, or into a sound copy of the base",
+            ) from None
 
 
 def _merge_folder(adapter: Path, base: Path) -> dict[str, bytes]:
@@ -179,7 +189,18 @@ def _put_on(base: Any, peft_config: Any, weights: dict[str, Any]) -> PreTrainedM
         raise _another_base(type(error).__name__) from None
     if result.unexpected_keys or set(get_peft_model_state_dict(model)) != set(weights):
         raise _another_base("other tensors")
-    whole: PreTrainedModel = model.merge_and_unload(safe_merge=True)
+    return _merged_in(model)
+
+
+def _merged_in(model: Any) -> PreTrainedModel:
+    """The base of a PEFT model with its adapter merged in; PEFT names no tensor that is NaN."""
+    require_finite_weights(dict(model.named_parameters()))
+    try:
+        whole: PreTrainedModel = model.merge_and_unload(safe_merge=True)
+    except ValueError:
+        raise TrainingDiverged(
+            "the merge of the adapter and its base is not finite", check="weights"
+        ) from None
     return whole
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from sealtrain.errors import DataInvalid, ModelInvalid
+from sealtrain.training.finite import require_finite_weights
 from sealtrain.training.trained import SPARSE_FILE
 
 __all__ = ["SparseLinear", "fold", "put_on", "sparse_files", "sparse_layers"]
@@ -78,13 +79,14 @@ def sparse_layers(model: nn.Module) -> Iterator[tuple[str, SparseLinear]]:
 
 
 def sparse_files(model: nn.Module) -> dict[str, bytes]:
-    """The trained entries as a file; no file without such entries."""
+    """The trained entries as a file; no file without such entries. Raises ``TrainingDiverged``."""
     from safetensors.torch import save
 
     tensors = {}
     for name, part in sparse_layers(model):
         tensors[f"{name}.index"] = part.index.cpu().contiguous()
         tensors[f"{name}.entries"] = part.entries.detach().cpu().contiguous()
+    require_finite_weights(tensors)
     return {SPARSE_FILE: save(tensors)} if tensors else {}
 
 

@@ -6,13 +6,27 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sealtrain.errors import CheckpointRefused
+from sealtrain.training.finite import require_finite_model
 
-__all__ = ["load_weights", "of_training", "refuse_another_model", "trainable_state"]
+__all__ = [
+    "finite_state",
+    "load_weights",
+    "of_training",
+    "refuse_another_model",
+    "trainable_state",
+]
 
 
 def trainable_state(model: Any) -> dict[str, Any]:
     """Trainable parameters and persistent buffers by name."""
     return of_training(model, model.state_dict())
+
+
+def finite_state(model: Any) -> dict[str, Any]:
+    """``trainable_state`` for a checkpoint. Raises ``TrainingDiverged`` for other numbers."""
+    state = trainable_state(model)
+    require_finite_model(model, state)
+    return state
 
 
 def of_training(model: Any, state: Mapping[str, Any]) -> dict[str, Any]:

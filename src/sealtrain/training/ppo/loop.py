@@ -34,8 +34,9 @@ from sealtrain.training.distributed.agreement import (
     same_for_all,
 )
 from sealtrain.training.distributed.ranks import place
+from sealtrain.training.finite import refuse_not_finite
 from sealtrain.training.inputs.prompts import Prompt, check_prompt
-from sealtrain.training.models.weights import load_weights, trainable_state
+from sealtrain.training.models.weights import finite_state, load_weights
 from sealtrain.training.ppo.mathematics import DivergenceWeight, moved, policy_losses, value_losses
 from sealtrain.training.ppo.rollout import roll_out
 from sealtrain.training.telemetry.averages import Averages
@@ -185,6 +186,7 @@ class PpoLoop:
         if due or measured or self.steps == 1 or self.steps % arguments.logging_steps == 0:
             self.last = self._averages.close() | measured
             self._context.gate.offer(self.steps, self.last)
+            refuse_not_finite(self.steps, self.last)
         for told in self._context.on_step:
             told(self.steps, self.last)
         if due or stops:
@@ -204,7 +206,7 @@ class PpoLoop:
             return
         saver.flush()
         kept = {
-            "model": trainable_state(self._critic),
+            "model": finite_state(self._critic),
             "optimizer": self._trainer.optimizer.state_dict(),
             "scheduler": self._trainer.lr_scheduler.state_dict(),
             "random": random,

@@ -224,6 +224,7 @@ class _Work:
             self._terminal.flush()
 
     def _trained(self, learner: Learner, merged: Merged) -> Trained:
+        from sealtrain.training.finite import refuse_not_finite
         from sealtrain.training.telemetry.facts import accelerators, environment
         from sealtrain.training.trained import Trained
         from sealtrain_collab.federated.learner import pooled
@@ -232,6 +233,7 @@ class _Work:
             measured = pooled([one for _party, one in sorted(merged.counts.items())])
         except (KeyError, TypeError, ValueError) as error:
             raise DataInvalid("a party's counts are invalid", check="counts") from error
+        refuse_not_finite(self._run.recipe.trainer.max_steps, measured)
         finite = {name: value for name, value in measured.items() if math.isfinite(value)}
         return Trained(
             files=learner.export(merged.state),
