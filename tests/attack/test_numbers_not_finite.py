@@ -15,8 +15,10 @@ from training_world import (
     LORA,
     OWNERS,
     RUN_ID,
+    SECRET,
     checkpoint_store,
     classify,
+    private_sft,
     releasing,
     run,
     seal_records,
@@ -26,15 +28,25 @@ from training_world import (
 )
 
 from sealtrain.errors import ModelInvalid, TrainingDiverged
+from sealtrain.guest.sandbox.events import told
 from sealtrain.recipe.monitoring import Alert, Monitoring
+from sealtrain.training.finite import (
+    first_not_finite,
+    refuse_not_finite,
+    require_finite_weights,
+)
 from sealtrain.training.models.merging import merge_folder
+from sealtrain.training.saved import BaseFolder, saved_files
 from sealtrain.training.telemetry.monitor import ALERTS_FILE, METRICS_FILE, Monitor
 from sealtrain.training.telemetry.released import MetricGate
+from sealtrain_collab.travelling.program import Program, ProgramSettings
 
 if not COLLECTING:
     import torch
+    from sharing_world import Held
+    from travel_world import PROGRAM
 
-    from sealtrain.training.checkpoints.callback import RunContext
+    from sealtrain.training.checkpoints.callback import RunContext, SealedRun
     from sealtrain.training.checkpoints.loop import SealedLoop
     from sealtrain.training.data.stream import RecordStream
 
@@ -300,3 +312,99 @@ def test_an_adapter_beside_an_unused_row_of_nan_is_sealed_and_its_merge_is_not(
         run(merging, sources_of(merging, sealed), None, base_dir=folder)
     assert raised.value.check == "weights"
     assert EMBEDDINGS in str(raised.value.got)
+
+
+def test_private_training_of_a_damaged_base_is_refused_before_a_step(
+    sealed: dict[str, Any], base_dir: Path, tmp_path: Path
+) -> None:
+    folder = damaged(base_dir, tmp_path / "models")
+    recipe = private_sft(model=BASE)
+    with pytest.raises(TrainingDiverged) as raised:
+        run(recipe, sources_of(recipe, sealed), None, base_dir=folder, secret=SECRET)
+    assert raised.value.check == "weights"
+    assert EMBEDDINGS.removesuffix(".weight") in str(raised.value.got)
+
+
+def net(number: float, *, in_mask: bool = False) -> Any:
+    """A script's own module, with a number in a weight or in a mask."""
+    module = torch.nn.Linear(2, 2)
+    module.register_buffer("mask", torch.zeros(2))
+    with torch.no_grad():
+        (module.get_buffer("mask") if in_mask else module.weight).view(-1)[0] = number
+    return module
+
+
+@pytest.mark.parametrize(
+    ("number", "in_mask"),
+    [(float("nan"), False), (float("inf"), False), (-float("inf"), False), (float("nan"), True)],
+)
+def test_a_model_of_a_script_is_not_saved(number: float, in_mask: bool, tmp_path: Path) -> None:
+    with pytest.raises(TrainingDiverged) as raised:
+        saved_files(net(number, in_mask=in_mask), None, base=BaseFolder(path=None), memory=tmp_path)
+    assert (raised.value.check, raised.value.got) == ("weights", "mask" if in_mask else "weight")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_mask_may_hold_infinities(tmp_path: Path) -> None:
+    module = net(-float("inf"), in_mask=True)
+    files = saved_files(module, None, base=BaseFolder(path=None), memory=tmp_path)
+    assert set(files) == {"model.safetensors"}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "float8_e4m3fn"])
+def test_weights_of_every_type_are_read(dtype: str) -> None:
+    kind = getattr(torch, dtype)
+    require_finite_weights({"a": torch.ones(3, 2).to(kind), "none": torch.ones(0).to(kind)})
+    require_finite_weights({"counts": torch.ones(3, dtype=torch.int64)})
+    with pytest.raises(TrainingDiverged) as raised:
+        require_finite_weights({"a": torch.ones(2), "b": torch.full((2, 2), float("nan")).to(kind)})
+    assert raised.value.got == "b"
+
+
+def test_a_scaler_may_leave_out_a_step() -> None:
+    assert first_not_finite({"loss": 1.0, "grad_norm": float("inf")}) == "grad_norm"
+    assert first_not_finite({"loss": 1.0, "grad_norm": float("inf")}, scaled=True) is None
+    assert first_not_finite({"policy_loss": float("nan")}, scaled=True) == "policy_loss"
+    assert first_not_finite({"auroc": float("nan"), "loss": 0.0}) is None
+
+
+@pytest.mark.parametrize(
+    ("logs", "scripts", "left"),
+    [
+        ("none", {}, (None, None)),
+        ("error-summary", {}, ("loss", "nan at step 4")),
+        ("structured", {}, ("loss", "nan at step 4")),
+        ("error-summary", {"train.py": "train.py"}, (None, None)),
+    ],
+)
+def test_value_and_step_leave_as_the_policy_says(
+    logs: Any, scripts: dict[str, str], left: tuple[str | None, str | None]
+) -> None:
+    with pytest.raises(TrainingDiverged) as raised:
+        told(lambda: refuse_not_finite(4, {"loss": float("nan")}), logs, dict, scripts=scripts)
+    assert (raised.value.check, raised.value.got) == left
+
+
+def test_a_chunk_of_a_travelling_training_that_ends_in_nan_ends_the_training() -> None:
+    free = Program(ProgramSettings(**PROGRAM.model_dump()))
+    with torch.no_grad():
+        next(free.model.parameters()).fill_(float("nan"))
+    with pytest.raises(TrainingDiverged) as raised:
+        free.train(memoryview(Held(1, 32).data))
+    assert raised.value.check == "loss"
+
+
+def test_a_trainer_that_a_script_made_filters_nothing(tmp_path: Path) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    context = RunContext(
+        run_id=RUN_ID,
+        store=None,
+        gate=MetricGate(sft().release_policy),
+        on_checkpoint=lambda ref: None,
+        resume=None,
+    )
+    arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    assert arguments.logging_nan_inf_filter
+    trainer = Trainer(model=net(1.0), args=arguments, callbacks=[SealedRun(context)])
+    assert not trainer.args.logging_nan_inf_filter

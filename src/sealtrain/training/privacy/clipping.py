@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid
+from sealtrain.training.finite import require_finite_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,12 +27,15 @@ class ClippedSums:
 
     Raises:
         ModelInvalid: A layer mixes records (batch normalisation), or Opacus cannot take it.
+        TrainingDiverged: A weight is not a finite number, frozen or not. Here alone it can be seen:
+            later every gradient that is not finite is left out, and no private loss is told.
     """
 
     def __init__(self, model: Any, bound: float) -> None:
         from opacus.grad_sample import GradSampleHooks
         from opacus.validators import ModuleValidator
 
+        require_finite_weights(dict(model.named_parameters()))
         model.train()  # loaded weights come in evaluation mode, which it refuses
         problems = ModuleValidator.validate(model, strict=False)
         if problems:
