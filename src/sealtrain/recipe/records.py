@@ -5,6 +5,7 @@
 3. Every column is there that the recipe reads, under the owner's name for it.
 4. Each has the type that the phase reads, unless a script of the engineer's reads them.
 5. No value in them is missing, and, unless a script reads it, each label is one of the recipe's.
+6. Where one dataset alone has the recipe's unpaired answers, some are desirable and some are not.
 
 Errors name columns and positions, never a value.
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from sealtrain.base.spelling import nearest
-from sealtrain.errors import DatasetUnknown, RecordInvalid, SchemaMismatch
+from sealtrain.errors import DatasetUnknown, RecordInvalid, SchemaMismatch, ValidationFailed
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.terms import Dataset
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     Opened = tuple[pa.Schema, Iterator[pa.RecordBatch]]
 
-__all__ = ["EITHER", "RecordCheck", "dataset_of", "kind_of"]
+__all__ = ["EITHER", "RecordCheck", "dataset_of", "kind_of", "one_kind_only"]
 
 EITHER: Final = "text, or a list of {role, content}"
 _Kind = Literal["text", "messages", "either", "number", "boolean", "label", "tokens", "image"]
@@ -39,6 +40,7 @@ _EXPECTED: Final[dict[_Kind, str]] = {
     "tokens": "a list of whole numbers",
     "image": "the bytes of an encoded image",
 }
+_BOTH: Final = {True, False}
 _CONVERSATIONS: Final = ("dpo", "reward", "rlhf")
 """Phases whose prompts and answers may also be lists of messages."""
 
@@ -82,6 +84,22 @@ def kind_of(found: pa.DataType) -> Literal["text", "messages"] | None:
     return None
 
 
+def one_kind_only(
+    column: str, *, owner: str | None = None, dataset: str | None = None
+) -> ValidationFailed:
+    """Of unpaired answers all are desirable, or none is: which of the two is not said."""
+    return ValidationFailed(
+        "unpaired answers need some that are desirable and some that are not",
+        check="columns",
+        owner=owner,
+        dataset=dataset,
+        column=column,
+        got="one kind of answer",
+        expected="true in some records, false in others",
+        hint="add records of the other kind, or train on the good answers alone with phase sft",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Column:
     """A column that the recipe reads.
@@ -118,12 +136,13 @@ class RecordCheck:
         ]
 
     def __call__(self, opened: Opened) -> Opened:
-        """The same records, with the checks 3 to 5.
+        """The same records, with the checks 3 to 6.
 
         Raises:
             SchemaMismatch: Columns are missing, or have another type.
             RecordInvalid: There is no record; or, while they are read: a value is missing, or
                 is no label.
+            ValidationFailed: After the last record, all or none of the answers are desirable.
         """
         schema, batches = opened
         self._has_columns(schema)
@@ -189,7 +208,8 @@ class RecordCheck:
         self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:  # (5)
         positions = [(column, schema.get_field_index(column.name)) for column in self._columns]
-        first = 0
+        first, contrast = 0, self._needs_contrast()
+        seen: set[bool] = set()
         for batch in batches:
             for column, position in positions:
                 values = batch.column(position)
@@ -201,8 +221,23 @@ class RecordCheck:
                     )  # fmt: skip
                 if not self._recipe.scripts and (column.kind == "label" or self._has_names(column)):
                     self._known_labels(column, values, first)
+                if contrast and column.kind == "boolean" and seen != _BOTH:
+                    seen |= set(values.unique().to_pylist())
             first += batch.num_rows
             yield batch
+        if contrast and first and seen != _BOTH:
+            raise one_kind_only(
+                getattr(self._recipe.columns, "label", ""),
+                owner=self._dataset.owner,
+                dataset=self._dataset.name,
+            )
+
+    def _needs_contrast(self) -> bool:  # (6)
+        trained = [dataset for dataset in self._recipe.datasets if dataset.role == "train"]
+        unpaired = getattr(self._recipe.columns, "kind", None) == "unpaired"
+        if not unpaired or self._recipe.scripts or self._dataset.series is not None:
+            return False  # the next data of a series may have the other kind
+        return trained == [self._dataset]
 
     def _has_names(self, column: _Column) -> bool:
         return column.called == getattr(self._recipe.columns, "label", None) and bool(

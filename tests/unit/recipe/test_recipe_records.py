@@ -9,7 +9,13 @@ import pytest
 from carrying import carries
 from collecting import COLLECTING
 
-from sealtrain.errors import DatasetUnknown, RecordInvalid, SchemaMismatch, SealtrainError
+from sealtrain.errors import (
+    DatasetUnknown,
+    RecordInvalid,
+    SchemaMismatch,
+    SealtrainError,
+    ValidationFailed,
+)
 from sealtrain.recipe.records import RecordCheck, dataset_of
 from sealtrain.recipe.schema import parse_recipe
 
@@ -164,3 +170,18 @@ def test_data_without_a_record_are_refused_as_that(sft: dict[str, Any]) -> None:
     recipe = recipe_of(sft, "sft text")
     with pytest.raises(RecordInvalid, check=carries(check="records", got="0 records")):
         RecordCheck(recipe, recipe.datasets[0])((pa.schema([]), iter(())))
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_unpaired_answers_of_one_kind_are_refused_where_no_other_data_has_the_other_kind(
+    sft: dict[str, Any], flag: bool
+) -> None:
+    same = RECORDS["kto"] | {"l": pa.array([flag, flag])}
+    with pytest.raises(ValidationFailed, check=carries(check="columns", owner="hospital-a")):
+        checked(recipe_of(sft, "kto"), same)
+    two = [
+        {"owner": "hospital-a", "name": "notes", "role": "train"},
+        {"owner": "hospital-a", "name": "others", "role": "train"},
+    ]
+    wide = sft | {"model": LLAMA, "trainer": STEPS, "peft": None, "datasets": two} | WAYS["kto"]
+    assert len(checked(parse_recipe(wide), same)) == 2

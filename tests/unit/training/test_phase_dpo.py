@@ -25,6 +25,7 @@ from sealtrain.errors import (
     RecordInvalid,
     SchemaMismatch,
     SealtrainError,
+    ValidationFailed,
 )
 
 pytestmark = [
@@ -275,6 +276,7 @@ def altered(folder: Path, **changed: Any) -> dict[str, Any]:
     return dict(seal(paths, folder))
 
 
+UNPAIRED = {"loss_type": "apo_zero_unpaired"}
 REFUSED: list[tuple[Any, dict[str, Any], type[SealtrainError], str]] = [
     (preferring("dpo"), {"chosen": 3}, SchemaMismatch, "chosen"),
     (preferring("dpo"), {"chosen": ["a"]}, SchemaMismatch, "chosen"),
@@ -288,6 +290,8 @@ REFUSED: list[tuple[Any, dict[str, Any], type[SealtrainError], str]] = [
     (kto(), {"label": 1}, SchemaMismatch, "label"),
     (kto(), {"label": CANARY}, SchemaMismatch, "label"),
     (kto(), {"completion": ""}, RecordInvalid, "completion"),
+    (kto(), {"label": True}, ValidationFailed, "one kind"),
+    (kto(trainer=UNPAIRED), {"label": False}, ValidationFailed, "one kind"),
     (preferring("dpo"), {"rejected": ""}, RecordInvalid, "rejected"),
     (preferring("reward"), {"chosen": None}, SchemaMismatch, "chosen"),
     (

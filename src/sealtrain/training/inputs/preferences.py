@@ -7,12 +7,12 @@ record before a trainer reads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import RecordInvalid, SchemaMismatch
-from sealtrain.recipe.records import EITHER, kind_of
+from sealtrain.recipe.records import EITHER, kind_of, one_kind_only
 from sealtrain.training.data.conversations import (
     check_conversation,
     check_tokenizer,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sealtrain.recipe.columns import Columns
     from sealtrain.recipe.trainers import TrainerArguments
     from sealtrain.training.context import TrainingContext
+    from sealtrain.training.data.sources import Source
 
 import datasets
 
@@ -67,11 +68,14 @@ def preference_rows(
     Raises:
         SchemaMismatch: A column is missing, or holds neither text nor messages.
         ModelInvalid: The tokenizer has no end token, or no chat template where messages need one.
+        ValidationFailed: All unpaired answers are desirable, or none is.
     """
     columns = work.recipe.columns
     names = field_names(columns)
     training = work.training_stream(names)
     _check_columns(training.stream.schema, columns, tokenizer)
+    if columns.kind == "unpaired":
+        _require_both(work.train_sources, columns.label)
     test = None
     if work.test_sources:
         test = _checked(work.test_stream(names))
@@ -140,6 +144,19 @@ def _check_columns(schema: pa.Schema, columns: Columns, tokenizer: PreTrainedTok
             "the columns mix text and messages", check="columns", expected="one of the two"
         )
     check_tokenizer(tokenizer, conversations="messages" in kinds)
+
+
+def _require_both(sources: Sequence[Source], label: str) -> None:
+    """Read labels until both kinds were seen: without a contrast nothing is learned."""
+    seen: set[bool] = set()
+    for source in sources:
+        for number in range(len(source.dataset.batch_rows)):
+            batch = source.rename(source.dataset.batch(number))
+            seen |= set(batch.column(label).unique().to_pylist())
+            if {True, False} <= seen:
+                return
+    if sources:
+        raise one_kind_only(label)
 
 
 def _checked(positioned: Positioned) -> datasets.IterableDataset:
