@@ -202,6 +202,9 @@ class Learner:
         Returns:
             Of a classifier ``histogram`` (``training.privacy.counts``), of a language model
             ``records`` and ``sums`` by metric; nothing without test records.
+
+        Raises:
+            TrainingDiverged: The model's answers are not finite numbers.
         """
         import numpy as np
 
@@ -217,7 +220,10 @@ class Learner:
             work.test_sources = tested
             if self._recipe.phase == "classify":
                 truth, logits = self._phase.answers(work, *self._built)
-                counts = histogram(np.asarray(truth), softmax(np.concatenate(logits)))
+                scores = np.concatenate(logits)
+                if not np.isfinite(scores).all():  # a table of counts would hide it
+                    refuse_not_finite(0, {"eval_loss": np.nan})
+                counts = histogram(np.asarray(truth), softmax(scores))
                 return {"histogram": counts.tolist()}
             # The trainer that batches the records wants some to train on; it takes no step.
             work.train_sources = tested

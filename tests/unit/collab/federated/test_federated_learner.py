@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from carrying import carries
 from collecting import COLLECTING
 from training_world import (
     OWNERS,
@@ -16,7 +17,7 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.errors import RecipeInvalid, UpdateRefused, UsageError
+from sealtrain.errors import RecipeInvalid, TrainingDiverged, UpdateRefused, UsageError
 from sealtrain_collab.federated.learner import Learner, pooled
 from sealtrain_collab.federated.merging import merge
 from sealtrain_collab.federated.proximal import kept_near
@@ -74,6 +75,24 @@ def test_a_round_follows_from_the_adapter_alone(kind: str, sealed: dict[str, Any
     assert second.state != one.learn(1, first.state).state, "rounds see other rows and rates"
     assert first.records == 40
     assert first.loss is not None
+
+
+@pytest.mark.claim("C500")
+@pytest.mark.parametrize("kind", ["classifier", "language"])
+def test_a_party_whose_base_is_damaged_sends_neither_update_nor_counts(
+    kind: str, sealed: dict[str, Any]
+) -> None:
+    recipe = {"classifier": classifier, "language": language}[kind]()
+    one = learner(recipe, sealed, OWNERS[0])
+    start = one.initial()
+    with torch.no_grad():
+        for parameter in one.model.parameters():
+            if not parameter.requires_grad:
+                parameter.fill_(float("nan"))
+    with pytest.raises(TrainingDiverged, check=carries(check="loss")):
+        one.learn(1, start)
+    with pytest.raises(TrainingDiverged, check=carries(check="eval_loss")):
+        one.evaluate(start)
 
 
 def test_one_party_with_one_round_is_the_training_of_the_recipe(
