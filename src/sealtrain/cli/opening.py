@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +13,7 @@ from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.opening import ModelFiles, RunManifest
 from sealtrain.client.opening import open_sealed as open_for
 from sealtrain.keys.identity import Identity
+from sealtrain.training.basefiles import BASE_FILES, read_list
 
 __all__ = ["ManifestOptions", "open_sealed", "say_doubts"]
 
@@ -88,6 +90,9 @@ def open_sealed(
         say_doubts(opened.model)
         data |= _of_run(opened.model)
         lines = _lines(opened.model)
+        if BASE_FILES in opened.files:
+            data["base_files"] = files = read_list((out / BASE_FILES).read_bytes())
+            lines.append(_counts(files))
     emit(as_json, data, [f"opened   {out}", *lines, *opened.files])
 
 
@@ -106,6 +111,14 @@ def _lines(model: ModelFiles) -> list[str]:
         return ["manifest none"]
     verified = "not verified" if model.checks is None else f"{model.checks} checks passed"
     return [f"run      {model.run_id}, finished {model.finished_at}", f"manifest {verified}"]
+
+
+def _counts(files: dict[str, dict[str, str]]) -> str:
+    counts = Counter(entry["state"] for entry in files.values())
+    return (
+        f"base     {counts['kept']} files kept, {counts['changed']} changed, "
+        f"{counts['left-out']} left out: {BASE_FILES}"
+    )
 
 
 def _of_run(model: ModelFiles) -> dict[str, Any]:

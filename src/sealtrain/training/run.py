@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from sealtrain.base.collector import uncollected
 from sealtrain.base.stages import Stage, say_stages, unsaid
+from sealtrain.training.basefiles import base_files_of, with_base_files
 from sealtrain.training.telemetry.bar import progress_bar
 from sealtrain.training.telemetry.monitor import Monitor
 from sealtrain.training.telemetry.released import MetricGate
@@ -187,8 +188,12 @@ def train(
             merges = phase is None and recipe.peft is not None and recipe.peft.merge
             if built is not None and merges:
                 built = _merged(recipe, inputs.base_dir, built)
+    files = work.beside | ({} if built is None else model_files(built, tokenizer))
+    base = base_files_of(recipe, inputs.base_dir, inputs.model)
+    if built is not None and base is not None:
+        files = with_base_files(files, base, recipe, tokenizer)
     return Trained(
-        files=work.beside | ({} if built is None else model_files(built, tokenizer)),
+        files=files,
         steps=callback.steps,
         samples_seen=callback.rows,
         tokens=callback.tokens,

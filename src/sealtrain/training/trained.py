@@ -75,7 +75,11 @@ def model_files(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> dict[s
 
 
 def weight_files(model: Any) -> dict[str, bytes]:
-    """All weights of a model, and its config if it has one. Raises ``TrainingDiverged``."""
+    """All weights of a model, and its settings as ``save_pretrained`` writes them, if any.
+
+    Raises:
+        TrainingDiverged: A weight is not finite.
+    """
     from safetensors.torch import save
 
     state = model.state_dict()
@@ -83,8 +87,21 @@ def weight_files(model: Any) -> dict[str, bytes]:
     weights = save(_without_aliases(state), metadata={"format": "pt"})
     files = {"model.safetensors": weights}
     if hasattr(model, "config"):
-        files["config.json"] = model.config.to_json_string(use_diff=True).encode()
+        files["config.json"] = _config_as_saved(model).to_json_string(use_diff=True).encode()
+    generation = getattr(model, "generation_config", None)
+    if generation is not None and model.can_generate():
+        text = generation.to_json_string(use_diff=True, keys_to_pop=["compile_config"])
+        files["generation_config.json"] = text.encode()
     return files
+
+
+def _config_as_saved(model: Any) -> Any:
+    """A model's config with its class and the type of its weights, which loaders choose by."""
+    config = deepcopy(model.config)
+    if hasattr(model, "can_generate"):
+        config.dtype = str(model.dtype).removeprefix("torch.")
+        config.architectures = [type(model).__name__.removeprefix("FSDP")]
+    return config
 
 
 def adapter_files(model: Any) -> dict[str, bytes]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sealtrain.errors import RecipeInvalid, UsageError
+from sealtrain.training.basefiles import delivered_files
 from sealtrain.training.checkpoints.randomness import seed_of
 from sealtrain.training.finite import refuse_not_finite, require_finite_weights
 from sealtrain.training.schedule_slice import ScheduleSlice
@@ -239,7 +240,9 @@ class Learner:
         if self._standins is not None:
             self._standins.take_out(self.model)
             self._standins = None
-        return model_files(*self._built)
+        model, tokenizer = self._built
+        files = model_files(model, tokenizer)
+        return delivered_files(files, self._recipe, self._base_dir, tokenizer)
 
     @contextmanager
     def _work(self, recipe: Any) -> Iterator[TrainingContext]:

@@ -22,6 +22,7 @@ from pydantic import Field
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import Hex64, StrictModel, load_model
 from sealtrain.errors import DataInvalid, ModelInvalid, UsageError
+from sealtrain.training.basefiles import delivered_files
 from sealtrain.training.finite import refuse_not_finite
 from sealtrain.training.trained import model_files
 from sealtrain_collab.travelling.recipe import WORD_BYTES, program_of
@@ -272,7 +273,8 @@ class TrainerProgram:
         recipe = self._training.recipe
         if recipe.peft is not None and recipe.peft.merge:
             model = merged(model, None, recipe.model.dtype)
-        return model_files(model, tokenizer)
+        files = model_files(model, tokenizer)
+        return delivered_files(files, recipe, self._training.base_dir, tokenizer)
 
     def close(self) -> None:
         """End the training: its thread is gone afterwards."""

@@ -123,7 +123,7 @@ def test_tokens_train_without_a_tokenizer(tmp_path: Path) -> None:
     data = tokens_of([[n % 50] * 40 for n in range(20)], [[7] * 40] * 9, [[7] * 40] * 3)
     recipe = cpt(model=NO_TOKENIZER, columns=TOKENS, trainer={"max_steps": 3})
     done = run(recipe, sources_of(recipe, data), checkpoint_store(tmp_path)).trained
-    assert set(done.files) == {"model.safetensors", "config.json"}
+    assert set(done.files) == {"model.safetensors", "config.json", "generation_config.json"}
     assert set(done.metrics) == {"loss", "eval_loss", "perplexity"}
     assert done.tokens == 3 * 4 * 32
 

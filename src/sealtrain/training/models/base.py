@@ -207,9 +207,20 @@ def build_causal_model(
 
 
 def adopt_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Give a model from a config the special tokens of its tokenizer."""
+    """Give a model the special tokens that its tokenizer defines.
+
+    The others stay as the base has them. Of several end tokens none is lost: generation stops at
+    each of them (``transformers.trainer_utils.align_special_tokens`` does the same).
+    """
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
         value = getattr(tokenizer, name)
-        setattr(model.config, name, value)
-        if model.generation_config is not None:
-            setattr(model.generation_config, name, value)
+        if value is None:
+            continue
+        for settings in (model.config, model.generation_config):
+            if settings is None:
+                continue
+            known = getattr(settings, name, None)
+            if not isinstance(known, list):
+                setattr(settings, name, value)
+            elif value not in known:
+                setattr(settings, name, [value, *known])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.filenames import DATA_SUFFIXES, may_carry_code
 from sealtrain.errors import DataInvalid, ModelInvalid, TrainingDiverged, UsageError
+from sealtrain.training.basefiles import files_in, merged_files
 from sealtrain.training.finite import require_finite_weights
 from sealtrain.training.trained import SPARSE_FILE, weight_files
 
@@ -57,6 +58,7 @@ def merged(model: Any, base: Path | None, dtype: str) -> PreTrainedModel:
         use_safetensors=True,
         dtype=getattr(torch, dtype),
     )
+    fresh.generation_config = deepcopy(trained.generation_config)
     return _put_on(fresh, model.active_peft_config, get_peft_model_state_dict(model))
 
 
@@ -121,7 +123,7 @@ def _merge_folder(adapter: Path, base: Path) -> dict[str, bytes]:
                 got=type(error).__name__,
             ) from None
     whole = _put_on(fresh, peft_config, weights)
-    return beside | weight_files(whole)
+    return merged_files(beside, weight_files(whole), files_in(base))
 
 
 def _beside(adapter: Path) -> dict[str, bytes]:

@@ -74,6 +74,9 @@ def sealed_model(recipe: Any, files: SealedFolder, kind: str, **settings: Any) -
             "shape",
             expected="every weight",
         )
+    if "generation_config.json" in files.file_names and built.can_generate():
+        told = _settings(files, "generation_config.json")
+        built.generation_config = transformers.GenerationConfig.from_dict(told)
     model: PreTrainedModel = built
     return model
 

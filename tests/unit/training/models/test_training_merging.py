@@ -137,8 +137,10 @@ def test_the_guest_merges_before_it_hands_out(base_dir: Path, tmp_path: Path) ->
         ran[merge] = run(recipe, sources_of(recipe, sealed), store, base_dir=base_dir).trained
     assert ran[True].metrics == ran[False].metrics
     assert set(ran[True].files) == {
+        "base_files.json",
         "model.safetensors",
         "config.json",
+        "generation_config.json",
         "tokenizer.json",
         "tokenizer_config.json",
     }
@@ -237,7 +239,11 @@ def test_the_command_writes_a_folder_that_loads(base_dir: Path, tmp_path: Path) 
     words = ["merge", str(opened), "--base", str(base_dir / "base"), "--out", str(tmp_path / "m")]
     done = CliRunner().invoke(app, [*words, "--json"])
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["files"] == ["config.json", "model.safetensors"]
+    assert json.loads(done.stdout)["files"] == [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+    ]
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "m").eval()
     assert far(logits(loaded), logits(model)) < TOLERANCE
     assert CliRunner().invoke(app, words).exit_code != 0  # the folder is there already
