@@ -7,6 +7,7 @@ engineer has at hand: the names of the consortium's owners, and the files of the
 2. The metrics that may leave are ones that the phase measures.
 3. The adapter's modules and layers are the base model's.
 4. A record, with an adapter's virtual tokens, is no longer than the base model's positions.
+5. A tokenizer that writes conversations has a chat template.
 
 A script of the engineer's trains as it likes, so for recipes with scripts only the first is judged.
 """
@@ -22,6 +23,7 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.spelling import nearest
 from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.basemodel import MADE, BaseFacts, base_facts
+from sealtrain.recipe.conversations import has_template
 from sealtrain.recipe.metricnames import known_metrics, unmeasured
 from sealtrain.recipe.recipe import Recipe
 
@@ -77,6 +79,7 @@ def misfits(recipe: Recipe, base_dir: Path, members: Collection[str]) -> list[Mi
         found += _silent_metrics(recipe)  # (2)
         found += _foreign_modules(recipe, facts)  # (3)
         found += _too_long(recipe, facts)  # (4)
+        found += _without_template(recipe, base_dir)  # (5)
     return found
 
 
@@ -195,4 +198,21 @@ def _too_long(recipe: Recipe, facts: BaseFacts) -> Iterator[Misfit]:
         expected=f"at most {facts.positions - virtual}",
         hint=f"write trainer.{field}: {facts.positions - virtual}, or take a base model that "
         "reads more",
+    )
+
+
+def _without_template(recipe: Recipe, base_dir: Path) -> Iterator[Misfit]:
+    """Of a saved tokenizer; a sealed one is opened by the guest alone."""
+    tokenizer = recipe.model.tokenizer
+    if recipe.columns.kind != "messages" or getattr(tokenizer, "kind", None) == "sealed":
+        return
+    path = getattr(tokenizer, "path", None)
+    if path is not None and has_template(base_dir / path):
+        return
+    yield Misfit(
+        field="columns.messages",
+        message="the tokenizer has no chat template, and the records are conversations",
+        got=path or "bytes",
+        expected="a tokenizer with a chat template",
+        hint="set tokenizer.chat_template and save it, or read records of plain text",
     )

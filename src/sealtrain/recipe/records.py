@@ -4,7 +4,8 @@
 2. A dataset of role ``train`` or ``test`` is records; one of role ``model`` is files.
 3. Every column is there that the recipe reads, under the owner's name for it.
 4. Each has the type that the phase reads, unless a script of the engineer's reads them.
-5. No value in them is missing, and, unless a script reads it, each label is one of the recipe's.
+5. No value in them is missing, and, unless a script reads it, each label is one of the recipe's
+   and each conversation can be rendered.
 6. Where one dataset alone has the recipe's unpaired answers, some are desirable and some are not.
 
 Errors name columns and positions, never a value.
@@ -18,6 +19,13 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from sealtrain.base.spelling import nearest
 from sealtrain.errors import DatasetUnknown, RecordInvalid, SchemaMismatch, ValidationFailed
+from sealtrain.recipe.conversations import (
+    TOOLS,
+    conversation_fault,
+    is_list_of_structs,
+    kind_of,
+    rows_as_recorded,
+)
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.terms import Dataset
 
@@ -26,13 +34,16 @@ if TYPE_CHECKING:
 
     Opened = tuple[pa.Schema, Iterator[pa.RecordBatch]]
 
-__all__ = ["EITHER", "RecordCheck", "dataset_of", "kind_of", "one_kind_only"]
+__all__ = ["EITHER", "RecordCheck", "dataset_of", "one_kind_only"]
 
-EITHER: Final = "text, or a list of {role, content}"
-_Kind = Literal["text", "messages", "either", "number", "boolean", "label", "tokens", "image"]
+EITHER: Final = "text, or a list of {role, content} with text in both"
+_Kind = Literal[
+    "text", "messages", "tools", "either", "number", "boolean", "label", "tokens", "image"
+]
 _EXPECTED: Final[dict[_Kind, str]] = {
     "text": "text",
-    "messages": "a list of {role, content}",
+    "messages": "a list of {role, content} with text in both",
+    "tools": "a list of function schemas, or its JSON as text",
     "either": EITHER,
     "number": "numbers",
     "boolean": "true or false",
@@ -69,19 +80,6 @@ def dataset_of(recipe: Recipe, owner: str, name: str) -> Dataset:
         if meant
         else "write the name that the recipe uses, with the identity of that owner",
     )
-
-
-def kind_of(found: pa.DataType) -> Literal["text", "messages"] | None:
-    """What a column of this type holds; ``None`` for neither."""
-    import pyarrow as pa
-
-    if pa.types.is_string(found) or pa.types.is_large_string(found):
-        return "text"
-    if pa.types.is_list(found) or pa.types.is_large_list(found):
-        inner = found.value_type
-        if pa.types.is_struct(inner) and {"role", "content"} <= {field.name for field in inner}:
-            return "messages"
-    return None
 
 
 def one_kind_only(
@@ -148,6 +146,7 @@ class RecordCheck:
         self._has_columns(schema)
         if not self._recipe.scripts:  # a script says for itself what it reads
             self._has_types(schema)
+            self._reads_tools(schema)
         return schema, self._checked(schema, batches)
 
     def _has_columns(self, schema: pa.Schema) -> None:  # (3)
@@ -204,6 +203,27 @@ class RecordCheck:
             else "convert the columns before sealing",
         )
 
+    def _reads_tools(self, schema: pa.Schema) -> None:
+        """Refuse tools beside conversations that a template would render without them."""
+        read = [column.name for column in self._columns]
+        spoken = [name for name in read if kind_of(schema.field(name).type) == "messages"]
+        own = {called: name for name, called in self._dataset.columns.items()}.get(TOOLS, TOOLS)
+        if not spoken or own not in schema.names or own in read:
+            return
+        readable = self._recipe.columns.kind == "messages"
+        raise SchemaMismatch(
+            f"the data for {self._dataset.name} have tools, which no template would get",
+            check="columns",
+            owner=self._dataset.owner,
+            dataset=self._dataset.name,
+            column=own,
+            got=own,
+            expected="a recipe whose columns name the tools" if readable else "no tools",
+            hint=f"have the engineer write columns.tools: {TOOLS}, or leave the column out"
+            if readable
+            else f"phase {self._recipe.phase} renders no tools: leave the column out",
+        )
+
     def _checked(
         self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:  # (5)
@@ -223,6 +243,8 @@ class RecordCheck:
                     self._known_labels(column, values, first)
                 if contrast and column.kind == "boolean" and seen != _BOTH:
                     seen |= set(values.unique().to_pylist())
+                if not self._recipe.scripts and column.kind in ("messages", "either"):
+                    self._rendered(column, batch.select([position]), first)
             first += batch.num_rows
             yield batch
         if contrast and first and seen != _BOTH:
@@ -238,6 +260,20 @@ class RecordCheck:
         if not unpaired or self._recipe.scripts or self._dataset.series is not None:
             return False  # the next data of a series may have the other kind
         return trained == [self._dataset]
+
+    def _rendered(self, column: _Column, batch: pa.RecordBatch, first: int) -> None:
+        import pyarrow as pa
+
+        if kind_of(batch.schema.field(0).type) != "messages":
+            return
+        faults = [conversation_fault(row[column.name]) for row in rows_as_recorded(batch)]
+        fault = next((fault for fault in faults if fault is not None), None)
+        if fault is not None:
+            raise self._refusal(
+                column, pa.array([fault is not None for fault in faults]), first,
+                why=fault, expected="messages of a role, each with text or a tool call",
+                hint="leave such records out, or complete them, before sealing",
+            )  # fmt: skip
 
     def _has_names(self, column: _Column) -> bool:
         return column.called == getattr(self._recipe.columns, "label", None) and bool(
@@ -299,6 +335,7 @@ def _kind(recipe: Recipe, field: str) -> _Kind:
         "features": "number",
         "image": "image",
         "messages": "messages",
+        "tools": "tools",
         "tokens": "tokens",
         "answer": "text",
     }
@@ -311,6 +348,8 @@ def _fits(found: pa.DataType, kind: _Kind) -> bool:
     whole: bool = pa.types.is_integer(found) or pa.types.is_boolean(found)
     if kind in ("text", "messages"):
         return kind_of(found) == kind
+    if kind == "tools":
+        return kind_of(found) == "text" or is_list_of_structs(found)
     if kind == "either":
         return kind_of(found) is not None
     if kind == "number":

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.oneprocess import OneProcess
 from sealtrain.errors import PrivacyBroken, RecipeInvalid, RecordInvalid, UpdateRefused, UsageError
+from sealtrain.recipe.conversations import rows_as_recorded
 from sealtrain.training.checkpoints.kernels import deterministic
 from sealtrain.training.checkpoints.randomness import seed_of, undisturbed
 from sealtrain.training.data.stream import read_all
@@ -167,7 +168,7 @@ class PatientRounds:
         by_patient: dict[str, Rows] = {}
         train = [source for source in sources if source.role == "train"]
         for batch in read_all(train, [*recipe.columns.names, promised.patient]):
-            for row in batch.to_pylist():
+            for row in rows_as_recorded(batch):
                 whose = row.pop(promised.patient)
                 if whose is None or str(whose) == "":
                     raise RecordInvalid("a record names no patient", check="patient")

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from sealtrain.recipe.audit import Audit
+from sealtrain.recipe.collaboration import is_none
 from sealtrain.recipe.columns import Columns
 from sealtrain.recipe.fields import ColumnName, Text, by_key
 from sealtrain.recipe.recipe import Recipe
@@ -37,10 +38,15 @@ class PromptCompletionColumns(Columns):
 
 
 class MessagesColumns(Columns):
-    """Conversations: a list of {role, content}."""
+    """Conversations: a list of {role, content}, and the tools that the assistant may call."""
 
     kind: ClassVar[Literal["messages"]] = "messages"
     messages: ColumnName
+    tools: ColumnName | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="A list of function schemas, or its JSON as text: the chat template gets it.",
+    )
 
 
 SftColumns = Annotated[
@@ -97,6 +103,8 @@ class SftRecipe(Recipe):
     def _losses_have_their_parts(self) -> Self:
         if self.trainer.assistant_only_loss and self.columns.kind != "messages":
             raise ValueError("assistant_only_loss needs columns: {messages: …}")
+        if getattr(self.columns, "tools", None) and self.backend.name == "axolotl":
+            raise ValueError("columns.tools is not rendered by backend axolotl: take backend trl")
         if self.trainer.completion_only_loss and self.columns.kind == "text":
             raise ValueError("completion_only_loss needs columns: {prompt: …, completion: …}")
         return self

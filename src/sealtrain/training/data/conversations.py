@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid, RecordInvalid
+from sealtrain.recipe.conversations import conversation_fault
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -29,15 +30,14 @@ def field_names(columns: Columns) -> dict[str, str]:
 
 
 def check_conversation(name: str, turns: list[Any]) -> None:
-    """Refuse a conversation in which nothing is said.
+    """Refuse a conversation that cannot be rendered.
 
     Raises:
-        RecordInvalid: It has no turn, or one without text.
+        RecordInvalid: It has no message, or one with neither text nor a tool call.
     """
-    if not turns or not all(
-        isinstance(turn, dict) and isinstance(turn.get("content"), str) for turn in turns
-    ):
-        raise RecordInvalid(f"a record's {name} is an empty conversation", check="columns")
+    fault = conversation_fault(turns)
+    if fault is not None:
+        raise RecordInvalid(f"a record {fault} in {name}", check="columns")
 
 
 def check_template(tokenizer: PreTrainedTokenizerBase) -> None:

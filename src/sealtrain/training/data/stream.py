@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import islice, tee
 from typing import TYPE_CHECKING, Any
 
+from sealtrain.recipe.conversations import rows_as_recorded
 from sealtrain.training.data.columns import Projection
 from sealtrain.training.data.fetching import far, fetched
 from sealtrain.training.data.opening import Evenly, Opener, Turned, largest_batch, opener_for
@@ -140,7 +141,7 @@ class RecordStream:
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[dict[str, Any]]:
         """Rows ``start`` … ``stop`` as dictionaries; endless when ``stop`` is ``None``."""
         for batch in self.rounds(start, stop):
-            yield from batch.to_pylist()
+            yield from rows_as_recorded(batch)
 
     def _read(
         self, start: int, stop: int | None, part: Share, opener: Opener

@@ -12,7 +12,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import RecordInvalid, SchemaMismatch
-from sealtrain.recipe.records import EITHER, kind_of, one_kind_only
+from sealtrain.recipe.conversations import kind_of
+from sealtrain.recipe.records import EITHER, one_kind_only
 from sealtrain.training.data.conversations import (
     check_conversation,
     check_tokenizer,

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import RecordInvalid, SchemaMismatch
-from sealtrain.recipe.records import EITHER, kind_of
+from sealtrain.recipe.conversations import kind_of, rows_as_recorded
+from sealtrain.recipe.records import EITHER
 from sealtrain.training.data.conversations import (
     check_conversation,
     check_tokenizer,
@@ -48,7 +49,7 @@ def test_prompts(work: TrainingContext) -> list[Prompt]:
     """Every test record, checked."""
     names = field_names(work.recipe.columns)
     batches = read_all(work.test_sources, list(names), names=names)
-    return [check_prompt(record) for batch in batches for record in batch.to_pylist()]
+    return [check_prompt(record) for batch in batches for record in rows_as_recorded(batch)]
 
 
 def check_prompt(record: Prompt) -> Prompt:

@@ -17,7 +17,7 @@ from sealtrain.errors import ModelInvalid, RecordInvalid
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.backends.unsloth import as_written, load_model
 from sealtrain.training.checkpoints.callback import SealedRun
-from sealtrain.training.data.conversations import check_template
+from sealtrain.training.data.conversations import check_conversation, check_template
 from sealtrain.training.data.hugging import as_iterable_dataset, once
 from sealtrain.training.devices import compute_device
 from sealtrain.training.measuring import (
@@ -44,6 +44,7 @@ _TRL_NAMES = {
     "prompt": "prompt",
     "completion": "completion",
     "messages": "messages",
+    "tools": "tools",
 }
 _SFT_ONLY = (
     "max_length",
@@ -171,7 +172,15 @@ def _ready(
 
 
 def _rows(work: TrainingContext, names: dict[str, str]) -> Any:
-    return training_rows(work, names) if work.feed is None else as_iterable_dataset(work.feed)
+    if work.feed is not None:
+        return as_iterable_dataset(work.feed)
+    rows = training_rows(work, names)
+    return rows.map(_check_messages) if work.recipe.columns.kind == "messages" else rows
+
+
+def _check_messages(record: dict[str, Any]) -> dict[str, Any]:
+    check_conversation("messages", record["messages"])
+    return record
 
 
 def _model(work: TrainingContext, tokenizer: PreTrainedTokenizerBase) -> tuple[Any, Any]:
@@ -203,7 +212,8 @@ def _check_template(tokenizer: PreTrainedTokenizerBase, *, assistant_only: bool)
 
 def _renamed(columns: Any) -> dict[str, str]:
     """Column of the data → the name TRL looks for."""
-    return {getattr(columns, name): name for name in _TRL_NAMES if hasattr(columns, name)}
+    named = {getattr(columns, name, None): name for name in _TRL_NAMES}
+    return {column: name for column, name in named.items() if column is not None}
 
 
 def _evaluate(

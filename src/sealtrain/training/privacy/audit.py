@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import UsageError
+from sealtrain.recipe.conversations import rows_as_recorded
 from sealtrain.training.checkpoints.randomness import undisturbed
 from sealtrain.training.data.sources import Source
 from sealtrain.training.data.stream import read_all
@@ -139,7 +140,7 @@ def _some(sources: Sequence[Source], names: Sequence[str]) -> Iterator[dict[str,
     for source in sources:
         left = share
         for batch in read_all([source], names):
-            yield from batch.slice(0, left).to_pylist()
+            yield from rows_as_recorded(batch.slice(0, left))
             left -= min(left, batch.num_rows)
             if not left:
                 break

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import PrivacyBroken, UsageError
+from sealtrain.recipe.conversations import rows_as_recorded
 from sealtrain.training.data.columns import Projection
 from sealtrain.training.data.hugging import as_iterable_dataset
 from sealtrain.training.privacy.accounting import make_plan
@@ -236,7 +237,7 @@ class _EachOnce:
     def rows(self, start: int | None = None) -> Iterator[dict[str, Any]]:
         for number, source in enumerate(self._projection.sources):
             for batch in range(len(source.dataset.batch_rows)):
-                for row in self._projection.read(number, batch).to_pylist():
+                for row in rows_as_recorded(self._projection.read(number, batch)):
                     yield row | {_SOURCE: number}
 
 

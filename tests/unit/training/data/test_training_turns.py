@@ -10,8 +10,8 @@ import pytest
 from carrying import carries
 
 from sealtrain.errors import ModelInvalid, RecordInvalid, SealtrainError
+from sealtrain.recipe.conversations import kind_of
 from sealtrain.recipe.phases.rlhf import PromptColumns
-from sealtrain.recipe.records import kind_of
 from sealtrain.training.data.conversations import (
     check_conversation,
     check_tokenizer,
@@ -29,6 +29,9 @@ TURN = pa.struct([("role", pa.string()), ("content", pa.string())])
         (pa.large_string(), "text"),
         (pa.list_(TURN), "messages"),
         (pa.large_list(TURN), "messages"),
+        (pa.list_(pa.struct([*TURN, ("name", pa.string())])), "messages"),
+        (pa.list_(pa.struct([("role", pa.string()), ("content", pa.list_(TURN))])), None),
+        (pa.list_(pa.struct([("role", pa.string()), ("content", pa.null())])), None),
         (pa.list_(pa.string()), None),
         (pa.list_(pa.struct([("role", pa.string())])), None),
         (pa.int64(), None),

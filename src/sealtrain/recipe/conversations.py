@@ -1,0 +1,124 @@
+"""Conversations in records: what a chat template gets, and which conversations are refused.
+
+``recipe check``, ``seal`` and the guest judge by the functions of this module, so a record that an
+owner could seal for a recipe is one that the guest renders (spec/recipe.md §2.2).
+
+Columns of Arrow give each record of a column every key that any record has, with nulls. A turn that
+called a tool with ``{"ward": 1}`` would so be rendered with the arguments of every other tool. The
+keys that hold null are therefore taken out again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from sealtrain.base.canonical import parse_foreign
+from sealtrain.base.files import read_bounded
+from sealtrain.base.limits import MAX_SETTINGS_BYTES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "TOOLS",
+    "conversation_fault",
+    "has_template",
+    "is_list_of_structs",
+    "kind_of",
+    "rows_as_recorded",
+]
+
+TOOLS: Final = "tools"
+"""Name of the column of function schemas in rows, as TRL looks for it."""
+
+
+def kind_of(found: pa.DataType) -> Literal["text", "messages"] | None:
+    """What a column of this type holds; ``None`` for neither.
+
+    The content of a message is text: content in parts is not rendered.
+    """
+    if _is_text(found):
+        return "text"
+    if is_list_of_structs(found):
+        types = {field.name: field.type for field in found.value_type}
+        if all(name in types and _is_text(types[name]) for name in ("role", "content")):
+            return "messages"
+    return None
+
+
+def is_list_of_structs(found: pa.DataType) -> bool:
+    """Whether a column holds lists of objects."""
+    import pyarrow as pa
+
+    listed = pa.types.is_list(found) or pa.types.is_large_list(found)
+    return bool(listed and pa.types.is_struct(found.value_type))
+
+
+def has_template(folder: Path) -> bool:
+    """Whether the tokenizer in a folder has a chat template, or the folder is not here yet."""
+    if not folder.is_dir() or (folder / "chat_template.jinja").is_file():
+        return True
+    path = folder / "tokenizer_config.json"
+    if not path.is_file():
+        return False
+    settings = parse_foreign(read_bounded(path, MAX_SETTINGS_BYTES))
+    return isinstance(settings, dict) and bool(settings.get("chat_template"))
+
+
+def conversation_fault(turns: Any) -> str | None:
+    """Why a list of messages cannot be rendered; ``None`` where it can.
+
+    Args:
+        turns: The messages of one record.
+    """
+    if not isinstance(turns, list) or not turns:
+        return "has an empty conversation"
+    for turn in turns:
+        if not isinstance(turn, dict) or not isinstance(turn.get("role"), str):
+            return "has a message without a role"
+        content = turn.get("content")
+        if content is None and not turn.get("tool_calls"):
+            return "has a message with neither text nor a tool call"
+        if content is not None and not isinstance(content, str):
+            return "has a message whose content is not text"
+    return None
+
+
+def rows_as_recorded(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Rows of a batch as dictionaries, whose messages and tools have the keys of their owner.
+
+    A key whose value is null is left out, at any depth of a message; but each message has
+    ``content``, which is null beside a tool call.
+    """
+    rows: list[dict[str, Any]] = batch.to_pylist()
+    names = [field.name for field in batch.schema if kind_of(field.type) == "messages"]
+    tools = [field.name for field in batch.schema if field.name == TOOLS]
+    for row in rows if names and tools else ():
+        row[TOOLS] = _own_keys(row[TOOLS])
+    for row in rows if names else ():
+        for name in names:
+            row[name] = [_own_turn(turn) for turn in row[name] or ()]
+    return rows
+
+
+def _own_turn(turn: Any) -> Any:
+    if not isinstance(turn, dict):
+        return turn
+    return {key: _own_keys(value) for key, value in turn.items() if value is not None} | {
+        "content": turn["content"]
+    }
+
+
+def _own_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _own_keys(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_own_keys(item) for item in value]
+    return value
+
+
+def _is_text(found: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(found) or pa.types.is_large_string(found))
