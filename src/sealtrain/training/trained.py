@@ -89,7 +89,7 @@ def weight_files(model: Any) -> dict[str, bytes]:
     if hasattr(model, "config"):
         files["config.json"] = _config_as_saved(model).to_json_string(use_diff=True).encode()
     generation = getattr(model, "generation_config", None)
-    if generation is not None and model.can_generate():
+    if generation is not None and hasattr(model, "can_generate") and model.can_generate():
         text = generation.to_json_string(use_diff=True, keys_to_pop=["compile_config"])
         files["generation_config.json"] = text.encode()
     return files
