@@ -69,7 +69,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "generation_config.json": json.dumps(GENERATION).encode(),
             "chat_template.jinja": TEMPLATE.encode(),
             "LICENSE": b"as you like\n",
-            "README.md": b"a base\n",
+            "README": b"a base\n",
             "processor_config.json": b'{"image_seq_length": 4}',
             "extra.json": b"{}",
         },
@@ -159,7 +159,7 @@ def test_every_file_of_the_base_is_listed_and_the_list_is_true(
     found = listed(folder)
     assert found == {
         "LICENSE": ("kept", "unchanged"),
-        "README.md": ("left-out", "about-the-base"),
+        "README": ("left-out", "about-the-base"),
         "chat_template.jinja": ("left-out", "in-tokenizer-config"),
         "config.json": found["config.json"],
         "extra.json": ("left-out", "not-read"),
