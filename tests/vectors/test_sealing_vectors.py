@@ -12,10 +12,13 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from sealtrain.base.canonical import canonical_json
 from sealtrain.base.secret import Secret
-from sealtrain.errors import SealtrainError
+from sealtrain.errors import SchemaMismatch, SealtrainError
+from sealtrain.sealing.arrowtypes import canonical_schema
 from sealtrain.sealing.chunked import CHUNK_BYTES
 from sealtrain.sealing.commitments import record_commitment
 from sealtrain.sealing.datakey import DataKey
@@ -23,6 +26,7 @@ from sealtrain.sealing.description import ShardInfo, dataset_root
 from sealtrain.sealing.file import FileContext, Suite, open_file, seal_file
 from sealtrain.sealing.hashtree import suite_hash, tree_top
 from sealtrain.sealing.hpke import HpkePrivateKey
+from sealtrain.sealing.index import schema_digest_of
 from sealtrain.sealing.padding import padded_size
 from sealtrain.sealing.stanza import (
     BrokerBinding,
@@ -134,6 +138,17 @@ def test_commitment(vector: dict[str, Any]) -> None:
     assert made.hex() == vector["commitment"]
 
 
+@pytest.mark.parametrize("vector", load("schemas")["cases"], ids=named)
+def test_schema_digest(vector: dict[str, Any]) -> None:
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(vector["message"])))
+    if vector["digest"] is None:
+        with pytest.raises(SchemaMismatch):
+            schema_digest_of(schema)
+        return
+    assert canonical_json(canonical_schema(schema)).decode() == vector["form"]
+    assert schema_digest_of(schema) == vector["digest"]
+
+
 @pytest.mark.parametrize("vector", load("stanzas")["cases"], ids=named)
 def test_stanza(vector: dict[str, Any]) -> None:
     private = HpkePrivateKey(Secret(bytes.fromhex(vector["seed"])))
@@ -173,7 +188,7 @@ def test_the_generator_makes_these_bytes_and_imports_nothing_of_ours(
         assert "import sealtrain" not in source.read_text()
         assert "from sealtrain" not in source.read_text()
     subprocess.run([sys.executable, str(folder / "sealed_file.py"), str(tmp_path)], check=True)
-    for name in ("derive", "files", "seal", "padding", "roots", "commitments"):
+    for name in ("derive", "files", "seal", "padding", "roots", "commitments", "schemas"):
         assert (tmp_path / f"{name}.json").read_bytes() == (FAMILY / f"{name}.json").read_bytes()
     assert len(json.loads((tmp_path / "stanzas.json").read_text())["cases"]) == len(
         load("stanzas")["cases"]

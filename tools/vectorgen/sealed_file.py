@@ -1,8 +1,8 @@
 """Vectors of sealed files, made without sealtrain.
 
-Writes ``vectors/sealed-file/{derive,files,seal,padding,roots,stanzas,commitments}.json``. All
-inputs follow from labels, so a second run writes the same bytes, except for the HPKE messages of
-``stanzas.json``, which are kept if the file exists.
+Writes ``vectors/sealed-file/{derive,files,seal,padding,roots,stanzas,commitments,schemas}.json``.
+All inputs follow from labels, so a second run writes the same bytes, except for the HPKE messages
+of ``stanzas.json``, which are kept if the file exists.
 Run: ``python tools/vectorgen/sealed_file.py [FOLDER]``.
 
 A file is a base of ``bases`` (base64 of zlib) and one edit ``[offset, bytes removed, base64 put
@@ -27,6 +27,7 @@ from sealed_parts import (
     root_vectors,
     stanza_vectors,
 )
+from sealed_schemas import schema_vectors
 
 RUN, CONSORTIUM = "e1" * 16, "e2" * 32
 OUT = Path(__file__).resolve().parents[2] / "vectors" / "sealed-file"
@@ -270,6 +271,7 @@ def main(out: Path) -> None:
         "padding": {"cases": padding_vectors()},
         "roots": root_vectors(),
         "commitments": {"cases": commitment_vectors()},
+        "schemas": {"cases": schema_vectors()},
     }
     if not (out / "stanzas.json").exists():
         family["stanzas"] = {"cases": stanza_vectors()}

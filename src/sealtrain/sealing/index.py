@@ -23,6 +23,7 @@ from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.errors import DataInvalid, LimitExceeded
+from sealtrain.sealing.arrowtypes import canonical_schema
 from sealtrain.sealing.description import ShardInfo
 from sealtrain.sealing.hashtree import Suite
 from sealtrain.sealing.header import FileContext
@@ -237,15 +238,15 @@ def require_room(shards: int, index_bytes: int) -> None:
 
 
 def schema_digest_of(schema: pa.Schema | None) -> str:
-    """Digest of columns and types: SHA-256 of canonical JSON ``[[name, type, nullable], …]``.
+    """Digest of columns and types: SHA-256 of the canonical JSON of ``canonical_schema``.
 
     Args:
         schema: ``None`` for raw files, whose digest is that of JSON ``"raw"``.
+
+    Raises:
+        SchemaMismatch: A column has a type that is not sealed.
     """
-    if schema is None:
-        return sha256_hex(canonical_json("raw"))
-    fields = [[field.name, str(field.type), field.nullable] for field in schema]
-    return sha256_hex(canonical_json(fields))
+    return sha256_hex(canonical_json("raw" if schema is None else canonical_schema(schema)))
 
 
 def _parse(value: JsonValue) -> Index:

@@ -30,6 +30,7 @@ from sealtrain.errors import (
     LimitExceeded,
     RecordInvalid,
     RootMismatch,
+    SchemaMismatch,
     SealRefused,
     WrongContext,
 )
@@ -360,7 +361,7 @@ def _schema(index: Index) -> pa.Schema | None:
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(index.schema))
         digest = schema_digest_of(schema)  # names of columns are decoded here
-    except (pa.ArrowException, OSError, ValueError):
+    except (pa.ArrowException, OSError, ValueError, SchemaMismatch):
         raise DataInvalid(
             "index holds no valid Arrow schema", check="index", owner=index.owner_name
         ) from None

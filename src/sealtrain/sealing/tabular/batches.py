@@ -86,7 +86,6 @@ def open_records(
     formats = [_format(path, known) for path in sources]
     schemas = [infer(path) for (infer, _), path in zip(formats, sources, strict=True)]
     schema = _common(schemas, sources)
-    _refuse_nested_dictionary(schema)
 
     def stream() -> Iterator[pa.RecordBatch]:
         for (_, read), path in zip(formats, sources, strict=True):
@@ -156,15 +155,6 @@ def _common(schemas: Sequence[pa.Schema], sources: Sequence[Path]) -> pa.Schema:
         check="schema",
         hint="seal them as separate datasets or give them the same columns",
     )
-
-
-def _refuse_nested_dictionary(schema: pa.Schema) -> None:
-    if any("dictionary<" in str(field.type) for field in schema):
-        raise SchemaMismatch(
-            "a column holds dictionary-encoded values inside a list or struct",
-            check="schema",
-            hint="decode them before sealing",
-        )
 
 
 def _format(path: Path, known: dict[str, tuple[_Infer, _Read]]) -> tuple[_Infer, _Read]:

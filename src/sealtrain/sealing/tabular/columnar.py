@@ -1,4 +1,7 @@
-"""Parquet and Arrow files as record batches; dictionary-encoded columns are decoded."""
+"""Parquet and Arrow files as record batches.
+
+Dictionary and run-end-encoded columns are decoded, extension types become their storage.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sealtrain.errors import RecordInvalid
+from sealtrain.sealing.arrowtypes import stored_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,15 +25,16 @@ Progress = Callable[[int], None]
 
 
 def parquet_schema(path: Path) -> pa.Schema:
-    """Schema of a Parquet file, without dictionaries.
+    """Schema of a Parquet file, as ``stored_schema`` has it.
 
     Raises:
         RecordInvalid: Not a Parquet file this release reads.
+        SchemaMismatch: As ``stored_schema``.
     """
     from pyarrow import parquet
 
     with _without_content(path, "Parquet"):
-        return decoded(parquet.read_schema(path))
+        return stored_schema(parquet.read_schema(path), path.name)
 
 
 def parquet_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator[pa.RecordBatch]:
@@ -44,13 +49,14 @@ def parquet_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterat
 
 
 def arrow_schema(path: Path) -> pa.Schema:
-    """Schema of an Arrow IPC file or stream, without dictionaries.
+    """Schema of an Arrow IPC file or stream, as ``stored_schema`` has it.
 
     Raises:
         RecordInvalid: Not an Arrow IPC file or stream.
+        SchemaMismatch: As ``stored_schema``.
     """
     with _without_content(path, "Arrow"), _arrow(path) as reader:
-        return decoded(reader.schema)
+        return stored_schema(reader.schema, path.name)
 
 
 def arrow_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator[pa.RecordBatch]:
@@ -68,20 +74,6 @@ def arrow_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator
             progress(batch.nbytes)
 
 
-def decoded(schema: pa.Schema) -> pa.Schema:
-    """``schema`` with every top-level dictionary type replaced by its values' type, no metadata."""
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            pa.field(field.name, field.type.value_type, field.nullable)
-            if pa.types.is_dictionary(field.type)
-            else pa.field(field.name, field.type, field.nullable)
-            for field in schema
-        ]
-    )
-
-
 def _rows_per_step(metadata: parquet.FileMetaData) -> int:
     """Rows of about 4 MiB, so that a table of images is not read thousands of rows at a time."""
     size: int = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
@@ -91,11 +83,13 @@ def _rows_per_step(metadata: parquet.FileMetaData) -> int:
 
 def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    columns = [
-        column if column.type == field.type else column.cast(field.type)
-        for column, field in zip(batch.columns, schema, strict=True)
-    ]
+    columns = []
+    for column, field in zip(batch.columns, schema, strict=True):
+        if pa.types.is_run_end_encoded(column.type):
+            column = pc.run_end_decode(column)
+        columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.record_batch(columns, schema=schema)
 
 
