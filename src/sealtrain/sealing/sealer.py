@@ -43,6 +43,7 @@ from sealtrain.sealing.index import (
     require_room,
     schema_digest_of,
 )
+from sealtrain.sealing.opened import SealedDataset
 from sealtrain.sealing.sealjournal import SealJournal, Unwrap, resumable_folder
 from sealtrain.sealing.shardsink import THREADS, ShardSink
 from sealtrain.sealing.sourcefiles import SourceFile, layout_of, source_files, state_of
@@ -142,7 +143,8 @@ def seal_dataset(
         AlreadyExists: ``out`` exists, or an interrupted sealing of something else lies there.
         UsageError: Layout, shard size or padding make no sense.
         FormatUnknown, SchemaMismatch, RecordInvalid: The records cannot be read; positions only.
-        DataInvalid: There is nothing to seal, or a file cannot be read.
+        DataInvalid: There is nothing to seal, or a file cannot be read, or what was sealed does
+            not open.
         LimitExceeded: It is more than the index of one dataset can list.
     """
     options = options or SealOptions()
@@ -205,10 +207,18 @@ def seal_dataset(
                 opened = options.check(opened)
             work.seal_records(opened, options.commitments, options.count_tokens)
         description = work.finish(new.binding, new.stanzas)
+        _require_opens(folder, data_key, description)
         work.progress.complete()
         work.clear(MANIFEST_NAME)
         atomic_write(folder / MANIFEST_NAME, new.sign(description))
     return description
+
+
+def _require_opens(folder: Path, data_key: DataKey, description: DatasetDescription) -> None:
+    """Open what was sealed as a guest will: index, schema, row counts, the first record batch."""
+    with SealedDataset.open(folder, data_key, root=description.root) as dataset:
+        if dataset.num_batches:
+            dataset.batch(0)
 
 
 def _settings(

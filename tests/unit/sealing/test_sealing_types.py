@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from pyarrow import parquet
 from sealing_world import all_rows, sealed_folder, with_index
 
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import DataInvalid, SchemaMismatch
+from sealtrain.errors import DataInvalid, RecordInvalid, SchemaMismatch
 from sealtrain.sealing.index import schema_digest_of
 
 DAY = datetime.date(2024, 5, 6)
@@ -274,3 +275,33 @@ def test_an_index_with_a_type_that_is_not_sealed_is_refused(
     with pytest.raises(DataInvalid) as refused:
         other.open()
     assert refused.value.check == "index"
+
+
+def not_text() -> pa.Array:
+    """A text column that is not UTF-8."""
+    offsets = pa.array([0, 1, 2, 3], pa.int32()).buffers()[1]
+    return pa.StringArray.from_buffers(3, offsets, pa.py_buffer(b"a\xffb"))
+
+
+@pytest.mark.claim("C510")
+def test_a_sealing_that_does_not_open_is_refused(tmp_path: Path) -> None:
+    def spoil(opened: tuple[pa.Schema, Iterator[pa.RecordBatch]]) -> Any:
+        schema, _ = opened
+        return schema, iter([pa.record_batch([not_text(), pa.array([0, 1, 2])], schema=schema)])
+
+    source = arrow_file(tmp_path / "c.arrow", pa.array(["a", "b"]))
+    with pytest.raises(RecordInvalid):
+        sealed_folder(source, tmp_path / "d", check=spoil)
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_text_that_is_not_utf8_is_refused_when_it_is_sealed(tmp_path: Path, kind: str) -> None:
+    source = tmp_path / f"c.{kind}"
+    if kind == "parquet":
+        parquet.write_table(pa.table({"c": not_text()}), source)
+    else:
+        arrow_file(source, not_text())
+    with pytest.raises(RecordInvalid) as refused:
+        sealed_folder(source, tmp_path / "d")
+    assert refused.value.check == "record"

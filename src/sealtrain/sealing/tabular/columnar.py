@@ -44,6 +44,7 @@ def parquet_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterat
     with _without_content(path, "Parquet"), parquet.ParquetFile(path) as file:
         total, size = max(file.metadata.num_rows, 1), path.stat().st_size
         for batch in file.iter_batches(_rows_per_step(file.metadata), use_threads=False):
+            _require_valid(path, batch)
             yield _cast(batch, schema)
             progress(size * batch.num_rows // total)
 
@@ -69,9 +70,25 @@ def arrow_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator
         else:
             batches = iter(reader)
         for batch in batches:
-            batch.validate(full=True)  # the offsets in the file are untrusted
+            _require_valid(path, batch)
             yield _cast(batch, schema)
             progress(batch.nbytes)
+
+
+def _require_valid(path: Path, batch: pa.RecordBatch) -> None:
+    """Refuse offsets outside a column's memory, and text that is not UTF-8: no guest opens them."""
+    import pyarrow as pa
+
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            raise RecordInvalid(
+                f"{path.name}: column {name} holds invalid values",
+                check="record",
+                expected="offsets inside the column, and text as UTF-8",
+                hint="write the file again, with text as UTF-8 or the column as binary",
+            ) from None
 
 
 def _rows_per_step(metadata: parquet.FileMetaData) -> int:
