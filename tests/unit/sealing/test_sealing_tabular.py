@@ -96,9 +96,96 @@ def test_a_field_that_changes_its_type_is_refused(
 ) -> None:
     rows: list[dict[str, object]] = [{"a": 1} for _ in range(300)] + [{"a": CANARY}]
     path = write(tmp_path, "a.jsonl", json_lines(rows))
-    assert_refused(lambda: read(path), RecordInvalid, "records 1 and 301")
+    assert_refused(lambda: read(path), RecordInvalid, "record 301")
     monkeypatch.setattr(jsonl, "BLOCK_BYTES", 100)
     assert_refused(lambda: read(path), SchemaMismatch, "record")
+
+
+@pytest.mark.claim("C511")
+@pytest.mark.parametrize("shape", ["plain", "list", "object"])
+@pytest.mark.parametrize("split", [False, True])
+def test_an_integer_that_a_float_would_round_is_refused(
+    tmp_path: Path, shape: str, split: bool
+) -> None:
+    def within(number: float) -> object:
+        return {"plain": number, "list": [number], "object": {"k": number}}[shape]
+
+    rows = [{"id": row, "x": within(value)} for row, value in enumerate([0.5, (1 << 53) + 1])]
+    parts = [rows[:1], rows[1:]] if split else [rows]
+    paths = [
+        write(tmp_path, f"{number}.jsonl", json_lines(part)) for number, part in enumerate(parts)
+    ]
+    with pytest.raises(RecordInvalid) as caught:
+        read(*paths)
+    assert (caught.value.check, caught.value.column) == ("record", "x")
+
+
+def test_integers_that_a_float_holds_are_kept(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"x": 0.5, "n": (1 << 53) + 1, "t": "9007199254740993"},
+        {"x": 10**17, "n": -(1 << 60) - 1, "t": "[9007199254740993]"},
+    ]
+    assert read(write(tmp_path, "a.jsonl", json_lines(rows))).to_pylist() == rows
+
+
+@pytest.mark.claim("C511")
+def test_a_csv_integer_that_a_float_would_round_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.csv", "id,x\n1,0.5\n2,9007199254740993\n")
+    with pytest.raises(RecordInvalid) as caught:
+        read(path)
+    assert (caught.value.check, caught.value.column) == ("record", "x")
+
+
+@pytest.mark.parametrize(
+    ("rows", "column"),
+    [
+        ('{"q": 1}\n{"q": 1, "a": 1, "a": 2}\n', "a"),
+        ('{"q": 1}\n{"q": 1, "a": {"k": 1, "k": 2}}\n', None),
+        ('{"q": 1, "ner": [[0, 4, "Protein"]]}\n', "ner"),
+        ('{"q": 1}\n{"q": "one"}\n', "q"),
+        ('{"q": {"k": 1}}\n{"q": {"k": [1]}}\n', "q"),
+    ],
+)
+def test_a_refused_record_is_named_with_its_field(
+    tmp_path: Path, rows: str, column: str | None
+) -> None:
+    with pytest.raises(RecordInvalid) as caught:
+        read(write(tmp_path, "a.jsonl", rows))
+    assert (caught.value.check, caught.value.column) == ("record", column)
+
+
+@pytest.mark.claim("C511")
+@pytest.mark.parametrize("order", [1, -1])
+def test_nulls_and_empty_lists_of_one_file_take_the_type_of_another(
+    tmp_path: Path, order: int
+) -> None:
+    empty = {"history": [], "deep": {"k": None, "l": []}, "late": None}
+    full = {"history": [["a", "b"]], "deep": {"k": 1, "l": [{"m": 0.5}]}, "late": {"z": [True]}}
+    files = [[empty] * 3, [full]][::order]
+    paths = [
+        write(tmp_path, f"{number}.jsonl", json_lines(rows)) for number, rows in enumerate(files)
+    ]
+    assert read(*paths).to_pylist() == [row for rows in files for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("columns", "column"),
+    [
+        ({"b": ["x"], "a": [1]}, "a"),
+        ({"a": [1.5], "b": ["x"]}, "a"),
+        ({"a": [1]}, "b"),
+    ],
+    ids=["order", "type", "absent"],
+)
+def test_files_that_disagree_are_refused_with_a_column(
+    tmp_path: Path, columns: dict[str, list[object]], column: str
+) -> None:
+    first, second = tmp_path / "0.parquet", tmp_path / "1.parquet"
+    parquet.write_table(pa.table({"a": [1], "b": ["x"]}), first)
+    parquet.write_table(pa.table(columns), second)
+    with pytest.raises(SchemaMismatch) as caught:
+        read(first, second)
+    assert caught.value.column == column
 
 
 def test_an_endless_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

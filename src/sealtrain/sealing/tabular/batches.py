@@ -16,6 +16,7 @@ from sealtrain.sealing.tabular import (
     jsonl,
     webdataset,
 )
+from sealtrain.sealing.tabular.jsontypes import merge, settled
 from sealtrain.sealing.tabular.plainfile import format_of, unreadable
 from sealtrain.sealing.tabular.tokens import TokenShards, open_shards
 
@@ -141,19 +142,42 @@ def _slices(
 
 
 def _common(schemas: Sequence[pa.Schema], sources: Sequence[Path]) -> pa.Schema:
-    import pyarrow as pa
+    if all(format_of(path) in _LOOSE for path in sources):
+        schema = schemas[0]
+        for other, path in zip(schemas[1:], sources[1:], strict=True):
+            try:
+                schema = merge(schema, other)
+            except SchemaMismatch as error:
+                raise error.restated(
+                    f"{path.name}: a field has another type than in the files before"
+                ) from None
+        return settled(schema)
+    for other, path in zip(schemas[1:], sources[1:], strict=True):
+        if not other.equals(schemas[0]):
+            raise _disagreement(schemas[0], other, f"{sources[0].name} and {path.name}")
+    return schemas[0]
 
-    if all(schema.equals(schemas[0]) for schema in schemas):
-        return schemas[0]
-    try:
-        if all(format_of(path) in _LOOSE for path in sources):
-            return pa.unify_schemas(schemas, promote_options="permissive")
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        pass
-    raise SchemaMismatch(
-        "the files disagree about columns or types",
+
+def _disagreement(first: pa.Schema, other: pa.Schema, files: str) -> SchemaMismatch:
+    """The refusal of two files, with the first column in which they differ."""
+    names = dict.fromkeys([*first.names, *other.names])
+    absent = [name for name in names if name not in first.names or name not in other.names]
+    differ = [
+        name for name in names if name not in absent and first.field(name) != other.field(name)
+    ]
+    if absent:
+        why, column = "one has a column that the other has not", absent[0]
+    elif differ:
+        why, column = "a column has two types", differ[0]
+    else:
+        why = "the columns have another order"
+        column = next(a for a, b in zip(first.names, other.names, strict=True) if a != b)
+    return SchemaMismatch(
+        f"the files disagree about columns or types: {files}: {why}",
         check="schema",
-        hint="seal them as separate datasets or give them the same columns",
+        column=column,
+        hint="write all files with the same columns in the same order, or seal them as separate "
+        "datasets",
     )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import RecordInvalid, SchemaMismatch
+from sealtrain.sealing.tabular.jsontypes import is_exact, rounded
 from sealtrain.sealing.tabular.plainfile import format_of, opened
 
 if TYPE_CHECKING:
@@ -62,11 +63,12 @@ def read_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator[
         progress: Called with source bytes read since the last call.
 
     Raises:
-        RecordInvalid: As ``infer_schema``.
+        RecordInvalid: As ``infer_schema``, or a float would round an integer.
         SchemaMismatch: The file has other columns.
     """
     import pyarrow as pa
 
+    first = 0
     for batch, read in _text_batches(path):
         if batch.schema.names != schema.names:
             raise SchemaMismatch(f"{path.name}: columns differ", check="schema")
@@ -74,6 +76,10 @@ def read_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator[
             column if field.type == pa.string() else _empty_to_null(column).cast(field.type)
             for column, field in zip(batch.columns, schema, strict=True)
         ]
+        for column, field in zip(batch.columns, schema, strict=True):
+            if pa.types.is_floating(field.type):
+                _refuse_inexact(path, first, field.name, column)
+        first += batch.num_rows
         yield pa.record_batch(columns, schema=schema)
         progress(read)
 
@@ -215,6 +221,16 @@ def _fits(column: pa.Array, kind: pa.DataType, *, strict_text: bool) -> bool:
         return True
     same = pc.all(pc.equal(cast.cast(pa.string()), values)).as_py()
     return same is not False
+
+
+def _refuse_inexact(path: Path, first: int, name: str, column: pa.Array) -> None:
+    """Refuse an integer that a column of floats would round."""
+    import pyarrow.compute as pc
+
+    long = pc.match_substring_regex(column, r"^[+-]?[0-9]{16,}$")
+    for row in pc.indices_nonzero(long).to_pylist():
+        if not is_exact(int(column[row].as_py())):
+            raise rounded(path.name, first + row + 1, name)
 
 
 def _has_leading_zero(column: pa.Array) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import FormatUnknown, RecordInvalid, SchemaMismatch
 from sealtrain.sealing.tabular import delimited, jsonl
+from sealtrain.sealing.tabular.jsontypes import settled
 from sealtrain.sealing.tabular.media import (
     IMAGE_SUFFIXES,
     SIGNATURE_BYTES,
@@ -100,7 +101,7 @@ def _described(
     import pyarrow as pa
 
     reader = jsonl if metadata.suffix == ".jsonl" else delimited
-    written = reader.infer_schema(metadata)
+    written = settled(reader.infer_schema(metadata))
     if _FILE_NAME not in written.names or "image" in written.names:
         raise SchemaMismatch(
             f"{metadata.name} needs a column {_FILE_NAME} and none called image", check="schema"

@@ -32,7 +32,7 @@ Progress = Callable[[int], None]
 
 
 def infer_schema(path: Path) -> pa.Schema:
-    """Schema that fits every record of the file.
+    """Schema that fits every record of the file, not settled: see ``jsontypes``.
 
     Raises:
         RecordInvalid: Not an array of JSON objects, or Arrow cannot hold one.

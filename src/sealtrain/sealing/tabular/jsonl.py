@@ -10,10 +10,11 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from sealtrain.base.canonical import parse_foreign
 from sealtrain.errors import LimitExceeded, RecordInvalid, SchemaMismatch
+from sealtrain.sealing.tabular.jsontypes import as_found, merge, refuse_inexact, why_refused
 from sealtrain.sealing.tabular.plainfile import opened
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ Progress = Callable[[int], None]
 
 
 def infer_schema(path: Path) -> pa.Schema:
-    """Schema that fits every record of the file.
+    """Schema that fits every record of the file, not settled: see ``jsontypes``.
 
     Args:
         path: UTF-8 JSON lines, one object a line; blank lines are skipped.
@@ -46,7 +47,7 @@ def infer_schema(path: Path) -> pa.Schema:
 
 
 def infer_blocks(path: Path, blocks: Iterable[bytes]) -> pa.Schema:
-    """Schema that fits every record of blocks of whole lines.
+    """Schema that fits every record of blocks of whole lines, not settled: see ``jsontypes``.
 
     Args:
         path: File named in errors.
@@ -64,14 +65,12 @@ def infer_blocks(path: Path, blocks: Iterable[bytes]) -> pa.Schema:
         if b"0" * 19 in block.translate(_DIGITS):
             _refuse_long_integers(path, first, block)
         table = parse_block(path, first, block, None)
-        found = _as_text(table.schema)
+        found = as_found(table.schema)
         try:
-            schema = found if schema is None else _merge(schema, found)
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
-            raise SchemaMismatch(
-                f"{path.name}: a field has another type from record {first + 1} on",
-                check="schema",
-                hint="give every record the same type in the same field",
+            schema = found if schema is None else merge(schema, found)
+        except SchemaMismatch as error:
+            raise error.restated(
+                f"{path.name}: a field has another type from record {first + 1} on"
             ) from None
         first += table.num_rows
     return schema if schema is not None else pa.schema([])
@@ -82,7 +81,7 @@ def read_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator[
 
     Args:
         path: As ``infer_schema``.
-        schema: From ``infer_schema``, possibly merged over several files.
+        schema: From ``infer_schema``, possibly merged over several files, settled.
         progress: Called with the source bytes of each block.
 
     Raises:
@@ -129,7 +128,8 @@ def parse_block(path: Path, first: int, block: bytes, schema: pa.Schema | None) 
         schema: Columns and types; inferred when ``None``.
 
     Raises:
-        RecordInvalid: A line is not a JSON object of this schema.
+        RecordInvalid: A line is not a JSON object of this schema, or a float would round an
+            integer of it.
     """
     import pyarrow as pa
     from pyarrow import json as pa_json
@@ -141,33 +141,13 @@ def parse_block(path: Path, first: int, block: bytes, schema: pa.Schema | None) 
     reading = pa_json.ReadOptions(use_threads=False, block_size=len(block) + 1)
     try:
         table = pa_json.read_json(io.BytesIO(block), read_options=reading, parse_options=options)
-        return table if schema is None else table.select(schema.names).cast(schema)
+        if schema is None:
+            return table
+        refuse_inexact(path.name, first, block, schema)
+        return table.select(schema.names).cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, UnicodeError):
-        _refuse(path, first, block)
-
-
-def _refuse(path: Path, first: int, block: bytes) -> NoReturn:
-    """Name the first record that is not a JSON object; Arrow's message would quote the record."""
-    number = first
-    for line in block.split(b"\n"):
-        if not line.strip():
-            continue
-        number += 1
-        try:
-            good = isinstance(parse_foreign(line), dict)
-        except ValueError:
-            good = False
-        if not good:
-            raise RecordInvalid(
-                f"{path.name}: record {number} is not a JSON object",
-                check="record",
-                hint="write one JSON object a line, UTF-8",
-            ) from None
-    raise RecordInvalid(
-        f"{path.name}: a field changes its type between records {first + 1} and {number}",
-        check="record",
-        hint="give every record the same type in the same field; integers up to 64 bits",
-    ) from None
+        lines = [line for line in block.split(b"\n") if line.strip()]
+        raise why_refused(path.name, first, lines) from None
 
 
 def _refuse_long_integers(path: Path, first: int, block: bytes) -> None:
@@ -193,29 +173,3 @@ def _refuse_long_integers(path: Path, first: int, block: bytes) -> None:
                     check="record",
                     hint="write it as a string",
                 ) from None
-
-
-def _merge(left: pa.Schema, right: pa.Schema) -> pa.Schema:
-    import pyarrow as pa
-
-    return pa.unify_schemas([left, right], promote_options="permissive")
-
-
-def _as_text(schema: pa.Schema) -> pa.Schema:
-    import pyarrow as pa
-
-    return pa.schema([field.with_type(_text_type(field.type)) for field in schema])
-
-
-def _text_type(kind: pa.DataType, *, inside: bool = False) -> pa.DataType:
-    import pyarrow as pa
-
-    if inside and pa.types.is_null(kind):
-        return pa.string()  # pyarrow 26 reads a list of nulls wrongly when told its type
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind):
-        return pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(_text_type(kind.value_type, inside=True))
-    if pa.types.is_struct(kind):
-        return pa.struct([item.with_type(_text_type(item.type, inside=True)) for item in kind])
-    return kind

@@ -63,7 +63,7 @@ class _Sample:
 
 
 def infer_schema(path: Path) -> pa.Schema:
-    """Columns and types that fit every record of the archive.
+    """Columns and types that fit every record of the archive, not settled: see ``jsontypes``.
 
     Raises:
         RecordInvalid: The archive is damaged, a member is of an unknown kind or not of its name's

@@ -1,0 +1,273 @@
+"""Types of JSON records: found in each block and file, merged over all of them, settled at the end.
+
+``null`` and ``[]`` say nothing of a type. They get one only when every record was seen; a type
+given earlier would make the answer depend on where a block or a file ends.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from sealtrain.base.canonical import parse_foreign
+from sealtrain.errors import RecordInvalid, SchemaMismatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["as_found", "is_exact", "merge", "refuse_inexact", "settled", "why_refused"]
+
+_LONG_INTEGER: Final = re.compile(rb"[:\[,][ \t]*-?[0-9]{16,}[ \t]*[,\]}]")
+"""Also within a text, which a parser then tells apart."""
+
+
+def as_found(schema: pa.Schema) -> pa.Schema:
+    """The schema of a block, without times: text stays text, also where it reads as one."""
+    import pyarrow as pa
+
+    return pa.schema([field.with_type(_text(field.type)) for field in schema])
+
+
+def merge(left: pa.Schema, right: pa.Schema) -> pa.Schema:
+    """The schema that records of both fit; columns in the order in which they were first seen.
+
+    Raises:
+        SchemaMismatch: A column has two types; it is named, without a place.
+    """
+    import pyarrow as pa
+
+    kinds = {field.name: field.type for field in left}
+    for field in right:
+        try:
+            kinds[field.name] = _merged(kinds.get(field.name, pa.null()), field.type)
+        except _TypesDiffer:
+            raise SchemaMismatch(
+                "a field has two types",
+                check="schema",
+                column=field.name,
+                hint="give every record the same type in the same field",
+            ) from None
+    return pa.schema(list(kinds.items()))
+
+
+def settled(schema: pa.Schema) -> pa.Schema:
+    """The schema under which all records are read: what stayed unknown inside a type is text."""
+    import pyarrow as pa
+
+    return pa.schema([field.with_type(_settled(field.type)) for field in schema])
+
+
+def is_exact(number: int) -> bool:
+    """Whether a float holds the integer as it is."""
+    try:
+        return int(float(number)) == number
+    except OverflowError:
+        return False
+
+
+def refuse_inexact(name: str, first: int, block: bytes, schema: pa.Schema) -> None:
+    """Refuse an integer that a column of floats would round.
+
+    Args:
+        name: Of the file, for errors.
+        first: Records before this block.
+        block: One JSON object a line.
+        schema: Settled over all records.
+
+    Raises:
+        RecordInvalid: With record number and column.
+    """
+    if not any(_holds_float(field.type) for field in schema) or not _LONG_INTEGER.search(block):
+        return
+    kinds = {field.name: field.type for field in schema}
+    number = first
+    for line in block.split(b"\n"):
+        if not line.strip():
+            continue
+        number += 1
+        if not _LONG_INTEGER.search(line):
+            continue
+        try:
+            record = parse_foreign(line)
+        except ValueError:
+            continue  # the parser names this record
+        for column, value in record.items() if isinstance(record, dict) else ():
+            if column in kinds and not _all_exact(value, kinds[column]):
+                raise rounded(name, number, column)
+
+
+def rounded(name: str, number: int, column: str) -> RecordInvalid:
+    """The refusal of an integer beyond 2**53 in a column that holds floats too.
+
+    Args:
+        name: Of the file.
+        number: Of the record, from 1.
+        column: Name of the column.
+    """
+    return RecordInvalid(
+        f"{name}: record {number} holds an integer beyond 2^53 in a field with floats",
+        check="record",
+        column=column,
+        hint="write the field as text, or every number of it as an integer",
+    )
+
+
+def why_refused(name: str, first: int, lines: Sequence[bytes]) -> RecordInvalid:
+    """What keeps records from being read under one schema; Arrow's message would quote one.
+
+    Args:
+        name: Of the file.
+        first: Records before these.
+        lines: One JSON text each, none blank.
+    """
+    import pyarrow as pa
+
+    kinds: dict[str, pa.DataType] = {}
+    for number, line in enumerate(lines, first + 1):
+        try:
+            record = parse_foreign(line)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict):
+            return RecordInvalid(
+                f"{name}: record {number} is not a JSON object",
+                check="record",
+                hint="write one JSON object a line, UTF-8",
+            )
+        repeated = _repeated(line)
+        if repeated:
+            return RecordInvalid(
+                f"{name}: record {number} has two fields of one name",
+                check="record",
+                column=next((column for column in record if column in repeated), None),
+                hint="write each field once",
+            )
+        for column, value in record.items():
+            why = f"a field has another type from record {number} on"
+            try:
+                kinds[column] = _merged(kinds.get(column, pa.null()), _kind_of(value))
+            except _ItemsDiffer:
+                why = f"record {number} holds a list of several types"
+            except _TypesDiffer:
+                pass
+            else:
+                continue
+            return RecordInvalid(
+                f"{name}: {why}",
+                check="record",
+                column=column,
+                hint="give every record, and every item of a list, the same type in the same field",
+            )
+    return RecordInvalid(
+        f"{name}: records {first + 1} to {first + len(lines)} do not fit one schema",
+        check="record",
+        hint="give every record the same type in the same field; integers up to 64 bits",
+    )
+
+
+class _TypesDiffer(Exception):
+    """Two types that no record can have both."""
+
+
+class _ItemsDiffer(_TypesDiffer):
+    """The same within one list."""
+
+
+def _merged(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    is_a = pa.types
+    if left == right or is_a.is_null(right):
+        return left
+    if is_a.is_null(left):
+        return right
+    if is_a.is_list(left) and is_a.is_list(right):
+        return pa.list_(_merged(left.value_type, right.value_type))
+    if is_a.is_struct(left) and is_a.is_struct(right):
+        kinds = {field.name: field.type for field in left}
+        for field in right:
+            kinds[field.name] = _merged(kinds.get(field.name, pa.null()), field.type)
+        return pa.struct(list(kinds.items()))
+    if {left, right} == {pa.int64(), pa.float64()}:
+        return pa.float64()
+    raise _TypesDiffer
+
+
+def _text(kind: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    if pa.types.is_temporal(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_text(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_text(field.type)) for field in kind])
+    return kind
+
+
+def _settled(kind: pa.DataType, *, inside: bool = False) -> pa.DataType:
+    import pyarrow as pa
+
+    if inside and pa.types.is_null(kind):
+        return pa.string()  # pyarrow 26 reads a list of nulls wrongly when told its type
+    if pa.types.is_list(kind):
+        return pa.list_(_settled(kind.value_type, inside=True))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_settled(field.type, inside=True)) for field in kind])
+    return kind
+
+
+def _kind_of(value: Any) -> pa.DataType:
+    """Type of a parsed JSON value."""
+    import pyarrow as pa
+
+    if value is None:
+        return pa.null()
+    if isinstance(value, dict):
+        return pa.struct([(name, _kind_of(item)) for name, item in value.items()])
+    if isinstance(value, list):
+        kind = pa.null()
+        for item in value:
+            try:
+                kind = _merged(kind, _kind_of(item))
+            except _TypesDiffer:
+                raise _ItemsDiffer from None
+        return pa.list_(kind)
+    plain = {bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
+    return plain.get(type(value), pa.string())
+
+
+def _holds_float(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_list(kind) or pa.types.is_struct(kind):
+        return any(_holds_float(kind.field(i).type) for i in range(kind.num_fields))
+    return bool(pa.types.is_floating(kind))
+
+
+def _all_exact(value: Any, kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    if isinstance(value, list) and pa.types.is_list(kind):
+        return all(_all_exact(item, kind.value_type) for item in value)
+    if isinstance(value, dict) and pa.types.is_struct(kind):
+        kinds = {field.name: field.type for field in kind}
+        return all(_all_exact(item, kinds[name]) for name, item in value.items() if name in kinds)
+    return not (type(value) is int and pa.types.is_floating(kind)) or is_exact(value)
+
+
+def _repeated(line: bytes) -> set[str]:
+    """Names that one object of the record, at any depth, has twice."""
+    found: set[str] = set()
+
+    def note(pairs: list[tuple[str, Any]]) -> None:
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                found.add(name)
+            seen.add(name)
+
+    json.loads(line.decode("utf-8-sig"), object_pairs_hook=note)
+    return found
