@@ -180,6 +180,8 @@ class RecordCheck:
         )
 
     def _has_types(self, schema: pa.Schema) -> None:  # (4)
+        import pyarrow as pa
+
         wrong = [
             (column, schema.field(column.name).type)
             for column in self._columns
@@ -191,6 +193,16 @@ class RecordCheck:
             kind_of(found) == "text" and column.kind in ("number", "label")
             for column, found in wrong
         )
+        numbers_for_text = any(
+            column.kind == "text" and pa.types.is_primitive(found) for column, found in wrong
+        )
+        if text_for_numbers:
+            hint = "write numbers with a decimal point, and without units or words in between"
+        elif numbers_for_text:
+            hint = "write the values as text, in JSON lines or Parquet: a CSV has no types, so "
+            hint += "numbers in it are read as numbers"
+        else:
+            hint = "convert the columns before sealing"
         raise SchemaMismatch(
             f"columns of the data for {self._dataset.name} have types that the recipe cannot read",
             check="columns",
@@ -198,9 +210,7 @@ class RecordCheck:
             dataset=self._dataset.name,
             got=", ".join(f"{column.title}: {found}" for column, found in wrong),
             expected=", ".join(f"{column.title}: {_EXPECTED[column.kind]}" for column, _ in wrong),
-            hint="write numbers with a decimal point, and without units or words in between"
-            if text_for_numbers
-            else "convert the columns before sealing",
+            hint=hint,
         )
 
     def _reads_tools(self, schema: pa.Schema) -> None:

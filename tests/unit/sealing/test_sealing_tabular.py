@@ -169,6 +169,29 @@ def test_nulls_and_empty_lists_of_one_file_take_the_type_of_another(
 
 
 @pytest.mark.parametrize(
+    ("text", "got"),
+    [
+        (",a,b\n0,x,y\n", "no name for column 1"),
+        ("a,,b,\n0,x,y,z\n", "no name for column 2, 4"),
+        ("", "no row"),
+    ],
+)
+def test_a_csv_column_without_a_name_is_refused_by_its_number(
+    tmp_path: Path, text: str, got: str
+) -> None:
+    with pytest.raises(SchemaMismatch) as caught:
+        read(write(tmp_path, "a.csv", text))
+    assert caught.value.got == got
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_a_csv_in_utf16_is_named_as_that(tmp_path: Path, encoding: str) -> None:
+    with pytest.raises(RecordInvalid) as caught:
+        read(write(tmp_path, "a.csv", "\ufeffa,b\n1,x\n".encode(encoding)))
+    assert (caught.value.check, caught.value.got) == ("encoding", "UTF-16")
+
+
+@pytest.mark.parametrize(
     ("columns", "column"),
     [
         ({"b": ["x"], "a": [1]}, "a"),

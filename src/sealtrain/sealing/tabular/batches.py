@@ -149,7 +149,7 @@ def _common(schemas: Sequence[pa.Schema], sources: Sequence[Path]) -> pa.Schema:
                 schema = merge(schema, other)
             except SchemaMismatch as error:
                 raise error.restated(
-                    f"{path.name}: a field has another type than in the files before"
+                    f"{path.name}: field {error.column} has another type than in the files before"
                 ) from None
         return settled(schema)
     for other, path in zip(schemas[1:], sources[1:], strict=True):
@@ -166,12 +166,14 @@ def _disagreement(first: pa.Schema, other: pa.Schema, files: str) -> SchemaMisma
         name for name in names if name not in absent and first.field(name) != other.field(name)
     ]
     if absent:
-        why, column = "one has a column that the other has not", absent[0]
+        column = absent[0]
+        why = f"one has the column {column}, the other has not"
     elif differ:
-        why, column = "a column has two types", differ[0]
+        column = differ[0]
+        why = f"column {column} has two types"
     else:
-        why = "the columns have another order"
         column = next(a for a, b in zip(first.names, other.names, strict=True) if a != b)
+        why = f"the columns have another order from {column} on"
     return SchemaMismatch(
         f"the files disagree about columns or types: {files}: {why}",
         check="schema",

@@ -9,6 +9,7 @@ and no comma outside its quotes.
 
 from __future__ import annotations
 
+import codecs
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -144,10 +145,16 @@ def header(path: Path) -> tuple[list[str], str]:
     if any("\ufffd" in name for name in names):
         raise _not_utf8(path)
     if not names or not all(names):
+        unnamed = [number for number, name in enumerate(names, 1) if not name]
+        indexed = len(names) > 1 and unnamed == [1]
         raise SchemaMismatch(
             f"{path.name}: the first row must name every column",
             check="schema",
-            hint="write a header row",
+            got=f"no name for column {', '.join(map(str, unnamed[:8]))}" if names else "no row",
+            hint="the first column looks like an index: name it, or leave it out "
+            "(pandas: index=False)"
+            if indexed
+            else "write a header row",
         )
     return names, separates
 
@@ -191,10 +198,14 @@ def _without_content(path: Path, bad_row: list[int | None]) -> Iterator[None]:
 
 
 def _not_utf8(path: Path) -> RecordInvalid:
+    with opened(path) as file:
+        start = file.read(2)
+    encoding = "UTF-16" if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "WINDOWS-1252"
     return RecordInvalid(
         f"{path.name} is not UTF-8 text",
         check="encoding",
-        hint="save it as UTF-8 (Excel: CSV UTF-8), or: iconv -f WINDOWS-1252 -t UTF-8",
+        got=encoding if encoding == "UTF-16" else None,
+        hint=f"save it as UTF-8 (Excel: CSV UTF-8), or: iconv -f {encoding} -t UTF-8",
     )
 
 

@@ -70,7 +70,7 @@ def infer_blocks(path: Path, blocks: Iterable[bytes]) -> pa.Schema:
             schema = found if schema is None else merge(schema, found)
         except SchemaMismatch as error:
             raise error.restated(
-                f"{path.name}: a field has another type from record {first + 1} on"
+                f"{path.name}: field {error.column} has another type from record {first + 1} on"
             ) from None
         first += table.num_rows
     return schema if schema is not None else pa.schema([])

@@ -107,7 +107,7 @@ def rounded(name: str, number: int, column: str) -> RecordInvalid:
         column: Name of the column.
     """
     return RecordInvalid(
-        f"{name}: record {number} holds an integer beyond 2^53 in a field with floats",
+        f"{name}: record {number} holds an integer beyond 2^53 in field {column}, which has floats",
         check="record",
         column=column,
         hint="write the field as text, or every number of it as an integer",
@@ -138,18 +138,19 @@ def why_refused(name: str, first: int, lines: Sequence[bytes]) -> RecordInvalid:
             )
         repeated = _repeated(line)
         if repeated:
+            column = next((column for column in record if column in repeated), None)
             return RecordInvalid(
-                f"{name}: record {number} has two fields of one name",
+                f"{name}: record {number} has two fields {column or 'of one name'}",
                 check="record",
-                column=next((column for column in record if column in repeated), None),
+                column=column,
                 hint="write each field once",
             )
         for column, value in record.items():
-            why = f"a field has another type from record {number} on"
+            why = f"field {column} has another type from record {number} on"
             try:
                 kinds[column] = _merged(kinds.get(column, pa.null()), _kind_of(value))
             except _ItemsDiffer:
-                why = f"record {number} holds a list of several types"
+                why = f"record {number} holds a list of several types in field {column}"
             except _TypesDiffer:
                 pass
             else:
