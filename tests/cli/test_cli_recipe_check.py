@@ -72,6 +72,23 @@ def test_a_recipe_that_fits_says_what_was_checked_and_what_was_not(desk: Path) -
     assert told["not_checked"][0].startswith("data hospital-a.biopsies-test")
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "fits"),
+    [
+        ("rows.csv", "prompt,completion\nsize?,1\nsize?,2.50\n", True),
+        ("rows.tsv", "prompt\tcompletion\n1\ttrue\n2\tfalse\n", True),
+        ("rows.jsonl", '{"prompt": "size?", "completion": 1}\n', False),
+    ],
+)
+def test_numbers_in_a_csv_are_text_where_the_recipe_reads_text(
+    desk: Path, name: str, text: str, fits: bool
+) -> None:
+    write(desk, RECIPE | {"scripts": []})
+    (desk / name).write_text(text)
+    done = check(desk, f"--records={OWNERS[0]}.biopsies={desk / name}")
+    assert json.loads(done.stdout)["fits"] is fits
+
+
 def test_everything_that_is_wrong_is_listed_at_once(desk: Path) -> None:
     policy = RECIPE["release_policy"] | {"metrics": ["los"], "model": {"recipients": ["clinic-z"]}}
     datasets = [{"owner": "clinic-y", "name": "notes", "role": "train"}]

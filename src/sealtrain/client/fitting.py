@@ -70,7 +70,8 @@ def fitting(
         return options if options.layout != "auto" else replace(options, layout="raw")
     on_purpose = options.layout == "raw" or options.form == "file"
     if layout_of(options.layout, options.form, source, files) == "arrow":
-        return replace(options, check=RecordCheck(recipe, dataset))
+        check = RecordCheck(recipe, dataset)
+        return replace(options, check=check, text_columns=check.text_columns)
     if on_purpose:
         return options
     # What cannot be read as records says so by its name.
@@ -154,7 +155,12 @@ def check_data(recipe: Recipe, owner: str, name: str, source: Path, options: Sea
         return 0
     paths = [path for _, path in source_files(source) if isinstance(path, Path)]
     opened = open_records(
-        paths, lambda _: None, form=chosen.form, folder=source, shards=chosen.token_shards
+        paths,
+        lambda _: None,
+        form=chosen.form,
+        folder=source,
+        shards=chosen.token_shards,
+        text_columns=chosen.text_columns,
     )
     _, batches = chosen.check(opened)
     return sum(batch.num_rows for batch in batches)

@@ -133,6 +133,15 @@ class RecordCheck:
             for called, kind in _kinds(recipe).items()
         ]
 
+    @property
+    def text_columns(self) -> frozenset[str]:
+        """Columns that are text by the recipe; a CSV, which has no types, cannot say so."""
+        if self._recipe.scripts:  # a script says for itself what it reads
+            return frozenset()
+        return frozenset(
+            column.name for column in self._columns if column.kind in ("text", "either")
+        )
+
     def __call__(self, opened: Opened) -> Opened:
         """The same records, with the checks 3 to 6.
 
@@ -199,8 +208,7 @@ class RecordCheck:
         if text_for_numbers:
             hint = "write numbers with a decimal point, and without units or words in between"
         elif numbers_for_text:
-            hint = "write the values as text, in JSON lines or Parquet: a CSV has no types, so "
-            hint += "numbers in it are read as numbers"
+            hint = "write the values of these columns as text"
         else:
             hint = "convert the columns before sealing"
         raise SchemaMismatch(

@@ -104,6 +104,7 @@ class SealOptions:
         suite: Hash of the file roots.
         commitments: Also seal a keyed commitment for each record.
         count_tokens: Tokens of a batch, where they shall be counted.
+        text_columns: Columns of a CSV that stay text where they read as numbers.
         check: Holds records against what they are for, as they are read; it returns them, and
             what it raises ends the sealing.
     """
@@ -116,6 +117,7 @@ class SealOptions:
     suite: Suite = Suite.BLAKE3
     commitments: bool = False
     count_tokens: Callable[[pa.RecordBatch], int] | None = None
+    text_columns: frozenset[str] = frozenset()
     check: Callable[[Opened], Opened] | None = None
 
 
@@ -202,6 +204,7 @@ def seal_dataset(
                 form=options.form,
                 folder=source if isinstance(source, Path) else None,
                 shards=options.token_shards,
+                text_columns=options.text_columns,
             )
             if options.check is not None:
                 opened = options.check(opened)

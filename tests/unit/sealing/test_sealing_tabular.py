@@ -191,6 +191,17 @@ def test_a_csv_in_utf16_is_named_as_that(tmp_path: Path, encoding: str) -> None:
     assert (caught.value.check, caught.value.got) == ("encoding", "UTF-16")
 
 
+def test_a_csv_column_stays_text_where_the_recipe_reads_text(tmp_path: Path) -> None:
+    paths = [
+        write(tmp_path, "0.csv", "question,answer,n\nx,1.50,1\ny,true,2\nz,7,3\n"),
+        write(tmp_path, "1.csv", "question,answer,n\nx,9007199254740993,4\n"),
+    ]
+    schema, batches = open_records(paths, lambda _: None, text_columns={"question", "answer"})
+    table = pa.Table.from_batches(batches, schema=schema)
+    assert table.column("answer").to_pylist() == ["1.50", "true", "7", "9007199254740993"]
+    assert table.column("n").to_pylist() == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize(
     ("columns", "column"),
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +45,7 @@ _FORMATS: dict[str, tuple[_Infer, _Read]] = {
 _ARCHIVES: dict[str, tuple[_Infer, _Read]] = {
     ".tar": (webdataset.infer_schema, webdataset.read_batches),
 }
+_UNTYPED = (".csv", ".tsv")
 # Formats whose records need not have every field.
 _LOOSE = (".json", ".jsonl", ".ndjson", ".tar")
 
@@ -61,6 +62,7 @@ def open_records(
     form: str = "auto",
     folder: Path | None = None,
     shards: TokenShards | None = None,
+    text_columns: Collection[str] = (),
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Schema and records of files in order.
 
@@ -70,6 +72,7 @@ def open_records(
         form: One of ``FORMS``.
         folder: The folder of images.
         shards: The layout of token shards.
+        text_columns: Columns of a CSV that stay text where they read as numbers.
 
     Returns:
         The schema (no dictionaries, no metadata) and a stream of batches of any size.
@@ -86,6 +89,10 @@ def open_records(
     known = _ARCHIVES if form == "webdataset" else _FORMATS
     formats = [_format(path, known) for path in sources]
     schemas = [infer(path) for (infer, _), path in zip(formats, sources, strict=True)]
+    schemas = [
+        _with_text(schema, text_columns) if format_of(path) in _UNTYPED else schema
+        for schema, path in zip(schemas, sources, strict=True)
+    ]
     schema = _common(schemas, sources)
 
     def stream() -> Iterator[pa.RecordBatch]:
@@ -139,6 +146,14 @@ def _slices(
         piece = table.slice(start, rows).combine_chunks().to_batches()
         pieces.extend(piece)
     return pieces
+
+
+def _with_text(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema(
+        [field.with_type(pa.string()) if field.name in names else field for field in schema]
+    )
 
 
 def _common(schemas: Sequence[pa.Schema], sources: Sequence[Path]) -> pa.Schema:
