@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 from carrying import carries
+from pyarrow import parquet
 from typer.testing import CliRunner
 from world import OWNERS, RECIPE, founded, signer, simulated_policy
 
@@ -87,6 +89,16 @@ def test_numbers_in_a_csv_are_text_where_the_recipe_reads_text(
     (desk / name).write_text(text)
     done = check(desk, f"--records={OWNERS[0]}.biopsies={desk / name}")
     assert json.loads(done.stdout)["fits"] is fits
+
+
+def test_two_columns_of_one_name_are_refused_with_it(desk: Path) -> None:
+    names = ["prompt", "completion", "completion"]
+    columns = [pa.array(["case"]), pa.array(["benign"]), pa.array(["malign"])]
+    path = desk / "rows.parquet"
+    parquet.write_table(pa.Table.from_arrays(columns, names), path)
+    done = check(desk, f"--records={OWNERS[0]}.biopsies={path}")
+    assert done.exit_code == 5
+    assert [wrong["got"] for wrong in json.loads(done.stdout)["wrong"]] == ["completion"]
 
 
 def test_everything_that_is_wrong_is_listed_at_once(desk: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from sealtrain.guest.validating import token_counter
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.basefolder import base_of
 from sealtrain.recipe.lock import load_lock
+from sealtrain.recipe.records import RecordCheck
 from sealtrain.recipe.schema import Recipe, load_recipe
 from sealtrain.sealing.opened import SealedDataset
 from sealtrain.training.data.sources import Source
@@ -80,7 +82,7 @@ def _source(recipe: Recipe, word: str, me: Identity | None) -> Any:
             got=word,
             expected=" or ".join(f"{known.owner}.{known.name}=PATH" for known in recipe.datasets),
         )
-    dataset: Any = _dataset(Path(path), me)
+    dataset: Any = _dataset(Path(path), me, RecordCheck(recipe, named).text_columns)
     return Source(
         role=named.role,
         owner=named.owner,
@@ -92,9 +94,9 @@ def _source(recipe: Recipe, word: str, me: Identity | None) -> Any:
     )
 
 
-def _dataset(path: Path, me: Identity | None) -> Any:
+def _dataset(path: Path, me: Identity | None, text_columns: Collection[str]) -> Any:
     if not (path / "dataset.json").is_file():
-        return PlainRecords(path)
+        return PlainRecords(path, text_columns)
     if me is None:
         raise UsageError("a sealed dataset opens with --identity", got=path.name)
     manifest = load_dataset_manifest(path, me.public)

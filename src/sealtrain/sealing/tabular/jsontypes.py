@@ -21,6 +21,8 @@ __all__ = ["as_found", "is_exact", "merge", "refuse_inexact", "settled", "why_re
 
 _LONG_INTEGER: Final = re.compile(rb"[:\[,][ \t]*-?[0-9]{16,}[ \t]*[,\]}]")
 """Also within a text, which a parser then tells apart."""
+_MAX_SHOWN: Final = 80
+"""Characters of a field's name in a refusal."""
 
 
 def as_found(schema: pa.Schema) -> pa.Schema:
@@ -46,7 +48,7 @@ def merge(left: pa.Schema, right: pa.Schema) -> pa.Schema:
             raise SchemaMismatch(
                 "a field has two types",
                 check="schema",
-                column=field.name,
+                column=field.name[:_MAX_SHOWN],
                 hint="give every record the same type in the same field",
             ) from None
     return pa.schema(list(kinds.items()))
@@ -106,6 +108,7 @@ def rounded(name: str, number: int, column: str) -> RecordInvalid:
         number: Of the record, from 1.
         column: Name of the column.
     """
+    column = column[:_MAX_SHOWN]
     return RecordInvalid(
         f"{name}: record {number} holds an integer beyond 2^53 in field {column}, which has floats",
         check="record",
@@ -138,17 +141,18 @@ def why_refused(name: str, first: int, lines: Sequence[bytes]) -> RecordInvalid:
             )
         repeated = _repeated(line)
         if repeated:
-            column = next((column for column in record if column in repeated), None)
+            column = next((key[:_MAX_SHOWN] for key in record if key in repeated), None)
             return RecordInvalid(
                 f"{name}: record {number} has two fields {column or 'of one name'}",
                 check="record",
                 column=column,
                 hint="write each field once",
             )
-        for column, value in record.items():
+        for key, value in record.items():
+            column = key[:_MAX_SHOWN]
             why = f"field {column} has another type from record {number} on"
             try:
-                kinds[column] = _merged(kinds.get(column, pa.null()), _kind_of(value))
+                kinds[key] = _merged(kinds.get(key, pa.null()), _kind_of(value))
             except _ItemsDiffer:
                 why = f"record {number} holds a list of several types in field {column}"
             except _TypesDiffer:

@@ -7,7 +7,7 @@ they are under pads. The second gives the losses of a run under pads, bit for bi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -142,7 +142,7 @@ def _history(
         inputs=Inputs(
             base_dir=base,
             sources=[
-                _source(dataset, data[f"{dataset.owner}.{dataset.name}"])
+                _source(recipe, dataset, data[f"{dataset.owner}.{dataset.name}"])
                 for dataset in recipe.datasets
             ],
         ),
@@ -154,10 +154,11 @@ def _history(
     return told
 
 
-def _source(dataset: Any, path: Path) -> Source:
+def _source(recipe: Recipe, dataset: Any, path: Path) -> Source:
+    from sealtrain.recipe.records import RecordCheck
     from sealtrain.training.data.sources import Source
 
-    records: Any = _Table(path)
+    records: Any = _Table(path, RecordCheck(recipe, dataset).text_columns)
     return Source(
         role=dataset.role,
         owner=dataset.owner,
@@ -172,10 +173,10 @@ def _source(dataset: Any, path: Path) -> Source:
 class _Table:
     """Records in memory, in the batches in which they would be sealed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, text_columns: Collection[str]) -> None:
         from sealtrain.training.data.validation.check import PlainRecords
 
-        plain = PlainRecords(path)
+        plain = PlainRecords(path, text_columns)
         self.dataset_id, self.root = plain.dataset_id, plain.root
         self.schema = plain.schema
         self._batches = list(plain.batches())

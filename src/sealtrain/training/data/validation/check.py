@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,8 +65,12 @@ class PlainRecords:
     root = ""
     batch_rows: tuple[int, ...] = ()
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, text_columns: Collection[str] = ()) -> None:
         """Find the schema.
+
+        Args:
+            path: A file of records.
+            text_columns: Columns of a CSV that stay text, as they do when the file is sealed.
 
         Raises:
             FormatUnknown, SchemaMismatch, RecordInvalid: The records cannot be read.
@@ -74,7 +78,7 @@ class PlainRecords:
         """
         if not path.is_file():
             raise DataInvalid(f"no such file: {path}", hint="name a file of records")
-        schema, self._records = open_records([path], lambda _: None)
+        schema, self._records = open_records([path], lambda _: None, text_columns=text_columns)
         self.schema: pa.Schema | None = schema
 
     def batch(self, number: int) -> pa.RecordBatch:
