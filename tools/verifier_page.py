@@ -2,7 +2,8 @@
 
 The page works from disk, offline; the script is what a report carries to verify itself.
 Beside them it writes what the verifier and the console's scripts have from the package: the schema
-of locked recipes, the tiers of machines, and the table of visible characters.
+of locked recipes, the tiers of machines, and the tables of visible characters and of a run log's
+events, which the page of the run log shows, too.
 
 Each module of ``verify/`` becomes a function that returns what it exports; imports become names
 taken from those. ``--check`` writes nothing and fails where the file is not the current one.
@@ -23,6 +24,7 @@ from sealtrain.attest.open_values import OPEN_RTMR0
 from sealtrain.base.tiers import TIER_OF_KIND, TIERS, WORDS
 from sealtrain.base.visible import fault_pattern
 from sealtrain.manifest.limits import OPEN
+from sealtrain.signing import logevents
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "verify"
@@ -35,10 +37,13 @@ CONSOLE_CHARACTERS = ROOT / "src/sealtrain/web/static/characters.js"
 CODES = FOLDER / "codes.js"
 TIERS_MODULE = FOLDER / "tiers.js"
 OPEN_MODULE = FOLDER / "openwords.js"
+EVENTS_MODULE = FOLDER / "logevents.js"
+EVENTS_PAGE = ROOT / "spec/run-log.md"
 PUBLISHED = ROOT / "spec/schema/recipe.schema.json"
 PUBLISHED_CODES = ROOT / "spec/schema/error-codes.json"
 ENTRY, EMBEDDED = "page.js", "embedded.js"
 
+_TABLE_BEGINS, _TABLE_ENDS = "<!-- events -->", "<!-- /events -->"
 _IMPORT = re.compile(r'^import (\{[^}]*\}|\* as \w+) from "\./([\w.]+)";\n', re.MULTILINE)
 _REEXPORT = re.compile(r'^export (\{[^}]*\}) from "\./([\w.]+)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?function|const|class) (\w+)", re.MULTILINE)
@@ -151,6 +156,15 @@ def open_module() -> str:
     )
 
 
+def events_page() -> str:
+    """The page of the run log, with its table of events as the package has it."""
+    text = EVENTS_PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(_TABLE_BEGINS)
+    _, _, after = rest.partition(_TABLE_ENDS)
+    lines = "".join(f"{line}\n" for line in logevents.table())
+    return f"{before}{_TABLE_BEGINS}\n{lines}{_TABLE_ENDS}{after}"
+
+
 def _characters(export: str) -> str:
     pattern = fault_pattern(lambda code: f"\\u{{{code:x}}}")
     return (
@@ -185,6 +199,8 @@ def main() -> int:
         (CODES, codes_module),
         (TIERS_MODULE, tiers_module),
         (OPEN_MODULE, open_module),
+        (EVENTS_MODULE, logevents.module),
+        (EVENTS_PAGE, events_page),
         (CHARACTERS, characters_module),
         (CONSOLE_CHARACTERS, characters_script),
         (PAGE, page),

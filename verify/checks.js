@@ -13,6 +13,7 @@ import { canonical } from "./json.js";
 import { collaborationHolds } from "./kinds.js";
 import { requiredLimits } from "./limits.js";
 import { datasetsOf, isLock, needsOf } from "./lock.js";
+import { EVENTS, isWritten } from "./logevents.js";
 import { eventsInOrder, ledgerHolds, receiptsHold } from "./releases.js";
 import { admits, chainsOf } from "./series.js";
 import * as shape from "./shape.js";
@@ -70,60 +71,25 @@ async function appraisal(state) {
   return `measurements satisfy the policy; tier ${verified.tier}; compose ${verified.composeHash.slice(0, 16)}…`;
 }
 
-const EVENTS = [
-  "border.closed",
-  "checkpoint.sealed",
-  "cut.begun",
-  "cut.finished",
-  "cut.joined",
-  "cut.received",
-  "data.validated",
-  "federation.begun",
-  "federation.finished",
-  "federation.planned",
-  "keys.released",
-  "nodes.joined",
-  "output.withheld",
-  "outputs.sealed",
-  "pads.begun",
-  "pads.pool",
-  "pads.spent",
-  "party.joined",
-  "party.left",
-  "party.refused",
-  "round.begun",
-  "round.merged",
-  "run.restarted",
-  "run.resumed",
-  "run.started",
-  "training.finished",
-  "travel.finished",
-  "travel.setup",
-  "travel.taken-over",
-  "trip.lent",
-  "trip.refused",
-  "trip.scrubbed",
-  "trip.trained",
-  "trip.written",
-  "update.refused",
-  "update.taken",
-];
-
 const ENTRY = shape.record({
   seq: shape.integer(1),
   at: shape.realTime,
-  event: shape.literal(...EVENTS),
+  event: shape.string,
   fields: shape.anyObject,
 });
 
-async function runLog({ predicate }) {
-  const { run, run_log: log } = predicate;
+async function runLog(state) {
+  const { predicate } = state;
+  const { run, run_log: log, collaboration } = predicate;
+  const kinds = [null, collaboration?.kind ?? null];
   const unbroken = (condition, message) => demand(condition, "run-log-broken", message);
   let head = await sha256(utf8(`sealtrain/run-log/v1:${run.run_id}`));
   for (const [place, entry] of log.entries.entries()) {
     unbroken(ENTRY(entry) && entry.seq === place + 1, `entry ${place + 1} is malformed or out of order`);
     const bytes = canonical(entry);
     unbroken(bytes.length <= 65536, `entry ${place + 1} is too long`);
+    unbroken(isWritten(entry.event, entry.fields), `entry ${place + 1} has an event or fields that no run log has`);
+    unbroken(kinds.includes(EVENTS[entry.event].of), `entry ${place + 1} has an event of another kind of run`);
     head = await sha256(head, bytes);
   }
   unbroken(equal(head, fromHex(log.head)), "the chain does not lead to the head");
@@ -132,6 +98,7 @@ async function runLog({ predicate }) {
   for (const { at, seq } of log.entries) {
     claim(first <= seconds(at) && seconds(at) <= last, `entry ${seq} lies outside the run`);
   }
+  state.log = log.entries;
   return `${log.entries.length} events`;
 }
 

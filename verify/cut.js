@@ -2,6 +2,7 @@
 
 import { Refusal, demand, seconds } from "./bytes.js";
 import { readOwned } from "./consortium.js";
+import { isWritten } from "./logevents.js";
 import * as shape from "./shape.js";
 
 const { count, list, literal, record } = shape;
@@ -9,20 +10,7 @@ const TOLERANCE = 300;
 const claim = (condition, message) => demand(condition, "claim-contradicted", message);
 const ids = (values) => values.every((one, i) => i === 0 || values[i - 1].dataset_id < one.dataset_id);
 
-const EVENTS = {
-  "cut.begun": record({ layers: count, wire: shape.string, spf_share: shape.number() }),
-  "cut.joined": record({ party: shape.ownerName, consent: shape.anyObject }),
-  "cut.received": record({
-    party: shape.ownerName,
-    dataset_id: shape.hex32,
-    rows: count,
-    messages: count,
-    bytes: count,
-    digest: shape.hex64,
-  }),
-  "cut.finished": record({ entries: count }),
-};
-const ORDER = Object.keys(EVENTS);
+const ORDER = ["cut.begun", "cut.joined", "cut.received", "cut.finished"];
 
 const CONSENT = record({
   version: literal(1),
@@ -48,7 +36,7 @@ export async function cutHolds(state) {
   const events = predicate.run_log.entries.filter((one) => one.event.startsWith("cut."));
   let place = 0;
   for (const { event, fields } of events) {
-    claim(Object.hasOwn(EVENTS, event) && EVENTS[event](fields), `${event} is unknown or has another form`);
+    claim(isWritten(event, fields), `${event} is unknown or has another form`);
     claim(ORDER.indexOf(event) >= place, `${event} is out of order`);
     place = ORDER.indexOf(event);
   }

@@ -1,52 +1,25 @@
 // Rules of federated rounds (spec/federated-rounds.md §6).
 
 import { demand, seconds } from "./bytes.js";
+import { isWritten } from "./logevents.js";
 import { epsilonOf } from "./privacyloss.js";
-import * as shape from "./shape.js";
 
-const { count, integer, list, map, nullable, number, record } = shape;
 const claim = (condition, message) => demand(condition, "claim-contradicted", message);
 const names = (values) => [...values].sort().join();
-const notNegative = number((value) => value >= 0);
-const round = integer(1);
 const TOLERANCE = 300;
 const SHARE = 0.98;
 
-/** The events of a federation; with patients hidden some have other fields. */
-function formsOf(hidden) {
-  const joined = { party: shape.ownerName, records: nullable(count) };
-  const merged = { round, rule: shape.string, parties: list(shape.ownerName), state: shape.hex64 };
-  return {
-    "federation.begun": record({
-      rule: shape.string,
-      rounds: count,
-      min_parties: count,
-      parties: list(shape.ownerName),
-      state: shape.hex64,
-    }),
-    "party.joined": record(hidden ? { ...joined, patients: integer(1) } : joined),
-    "party.left": record({ party: shape.ownerName, code: shape.errorCode }),
-    "party.refused": record({ code: shape.errorCode }),
-    "round.begun": record({ round, state: shape.hex64 }),
-    "update.taken": record({
-      round,
-      party: shape.ownerName,
-      digest: hidden ? (value) => value === null : shape.hex64,
-      records: nullable(count),
-      norm: hidden ? (value) => value === null : notNegative,
-    }),
-    "update.refused": record({ round, party: shape.ownerName, code: shape.errorCode }),
-    "round.merged": record(hidden ? { ...merged, noise_multiplier: notNegative } : merged),
-    "federation.finished": record({ rounds: count, state: shape.hex64 }),
-    ...(hidden && {
-      "federation.planned": record({
-        patients: map(shape.ownerName, integer(1)),
-        rate: number((value) => value > 0 && value <= 1),
-        noise_multiplier: number((value) => value > 0),
-        epsilon: notNegative,
-      }),
-    }),
-  };
+/** Fields that an event has exactly where patients are hidden, and those that are null then. */
+const IF_HIDDEN = { "party.joined": ["patients"], "round.merged": ["noise_multiplier"] };
+const NULL_IF_HIDDEN = { "update.taken": ["digest", "norm"] };
+
+/** Whether the log of a federation that hides patients, or hides none, may have an event. */
+function isTold(event, fields, hidden) {
+  if (!isWritten(event, fields) || (event === "federation.planned" && !hidden)) return false;
+  return (
+    (IF_HIDDEN[event] ?? []).every((name) => Object.hasOwn(fields, name) === hidden) &&
+    (NULL_IF_HIDDEN[event] ?? []).every((name) => (fields[name] === null) === hidden)
+  );
 }
 
 class Federation {
@@ -191,11 +164,10 @@ function recordsOf(state, asked) {
 export function mergedRounds(state) {
   const { predicate } = state;
   const federation = new Federation(state);
-  const forms = formsOf(federation.hidden);
+  const hidden = federation.hidden !== null;
   for (const entry of predicate.run_log.entries) {
     if (!OURS.test(entry.event)) continue;
-    const known = Object.hasOwn(forms, entry.event) && forms[entry.event](entry.fields);
-    claim(known, `${entry.event} is unknown or has another form`);
+    claim(isTold(entry.event, entry.fields, hidden), `${entry.event} is unknown or has another form`);
     federation.read(entry);
   }
   claim(federation.finished, "the federation never finished");

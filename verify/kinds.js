@@ -22,6 +22,7 @@ export async function collaborationHolds(state) {
   const asked = state.need("lock").recipe.collaboration;
   if (!stated && !asked) return "one guest, no other party";
   state.need("datasets");
+  state.need("log");
   const known = stated && Object.hasOwn(RULES, stated.kind);
   demand(known, "claim-contradicted", "no verifier has rules for this kind");
   return RULES[stated.kind](state);

@@ -2,22 +2,11 @@
 
 import { demand } from "./bytes.js";
 import { canonical } from "./json.js";
-import * as shape from "./shape.js";
+import { isWritten } from "./logevents.js";
 import { BEGINNINGS } from "./stays.js";
 
-const { count, nullable, record } = shape;
 const claim = (condition, message) => demand(condition, "claim-contradicted", message);
 const text = (value) => new TextDecoder().decode(canonical(value));
-
-const BEGUN = record({
-  pads: shape.string,
-  checks: count,
-  skip: shape.list(shape.string),
-  layers: shape.map(shape.string, count),
-  products: count,
-  dealer: nullable(record({ simulated: shape.boolean })),
-});
-const SPENT = record({ products: count, rows: count, bytes_out: count, bytes_in: count });
 
 export async function padsHold(state) {
   const { predicate } = state;
@@ -32,7 +21,7 @@ export async function padsHold(state) {
       begun = false;
       spent = null;
     } else if (event === "pads.begun") {
-      claim(BEGUN(fields), "pads.begun has another form");
+      claim(isWritten(event, fields), "pads.begun has another form");
       claim(!begun, "pads are begun twice in one process");
       for (const name of ["pads", "checks", "skip"]) {
         claim(text(fields[name]) === text(asked[name]), `another ${name} than the recipe's`);
@@ -42,7 +31,7 @@ export async function padsHold(state) {
       layers = text(fields.layers);
       begun = true;
     } else if (event === "pads.spent") {
-      claim(SPENT(fields), "pads.spent has another form");
+      claim(isWritten(event, fields), "pads.spent has another form");
       claim(begun, "pads are spent before they are begun");
       const falls = spent && Object.keys(fields).some((name) => fields[name] < spent[name]);
       claim(!falls, "a count falls");

@@ -25,9 +25,10 @@ export const list =
 
 /** An object whose keys and values have forms. */
 export const map =
-  (key, item, { max = Infinity } = {}) =>
+  (key, item, { min = 0, max = Infinity } = {}) =>
   (value) =>
     isObject(value) &&
+    Object.keys(value).length >= min &&
     Object.keys(value).length <= max &&
     Object.keys(value).every((name) => key(name) && item(value[name]));
 

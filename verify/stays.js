@@ -1,7 +1,7 @@
 // The guests that held keys in a run, and when (spec/parties.md, spec/run-manifest.md §4.1).
 
 import { demand, digest, seconds, utf8 } from "./bytes.js";
-import * as shape from "./shape.js";
+import { isWritten } from "./logevents.js";
 
 /** What a kind of collaboration asks of the manifest; `null` for one guest. */
 const KINDS = {
@@ -49,20 +49,6 @@ export async function staysOf(predicate) {
 
 export const BEGINNINGS = ["run.started", "run.restarted", "run.resumed"];
 const WORK = ["checkpoint.sealed", "outputs.sealed", "training.finished"];
-const JOINED = shape.record({
-  session: shape.hex32,
-  ranks: shape.integer(1, 64),
-  nodes: shape.list(
-    shape.record({
-      node: shape.integer(1, 255),
-      run_id: shape.hex32,
-      evidence: shape.hex64,
-      key: shape.hex64,
-      from: shape.timestamp,
-    }),
-    { min: 1, max: 255 },
-  ),
-});
 
 /** The meetings of a run log: what was joined, and when that was over (spec/nodes.md §5). */
 export function meetings({ run, run_log: { entries } }) {
@@ -77,7 +63,7 @@ export function meetings({ run, run_log: { entries } }) {
       there = false;
     } else if (event === "nodes.joined") {
       claim(!there, "nodes joined twice without an interruption");
-      claim(JOINED(fields), "nodes.joined has another form");
+      claim(isWritten(event, fields), "nodes.joined has another form");
       found.push({ ...fields, at, until: null });
       there = true;
     }

@@ -2,36 +2,14 @@
 
 import { CannotCheck, concat, demand, digest, fromHex, hex, seconds, sha256 } from "./bytes.js";
 import { canonical } from "./json.js";
-import * as shape from "./shape.js";
+import { isWritten } from "./logevents.js";
 
-const { count, map, record } = shape;
 const TOLERANCE = 300;
 const PIECE = 2 ** 18;
 const [NARROW, WIDE] = [2, 4];
 const broken = (condition, message) => demand(condition, "transcript-invalid", message);
 const text = (value) => new TextDecoder().decode(canonical(value));
 
-const state = { code: shape.hex64, model: shape.hex64 };
-const SPENT = record({ epsilon: shape.number((value) => value >= 0), delta: shape.number(), sequences: count });
-const EVENTS = {
-  "travel.setup": record({
-    buffer: count,
-    program: shape.anyObject,
-    holders: map(shape.ownerName, count),
-    nonce: shape.hex64,
-    ...state,
-  }),
-  "trip.lent": record({ trip: count, holder: shape.ownerName, start: count, end: count, id: shape.hex32 }),
-  "trip.written": record({ trip: count, size: count, mark: shape.hex64 }),
-  "trip.refused": record({ trip: count, holder: shape.ownerName, code: shape.errorCode }),
-  "trip.trained": record(
-    { trip: count, tokens: count, nonce: shape.hex64, after: record(state) },
-    { moved: shape.number() },
-  ),
-  "trip.scrubbed": record({ trip: count, seed: shape.hex64, nonce: shape.hex64, proof: shape.hex64 }),
-  "travel.taken-over": record(state),
-  "travel.finished": record({ model: shape.hex64 }, { privacy: map(shape.ownerName, SPENT) }),
-};
 const OURS = /^(?:travel|trip)\./;
 
 /** Settings of the program that trains a recipe with the trainer of its phase. */
@@ -210,8 +188,7 @@ export async function travelled({ predicate, need }) {
   const travel = new Travel(recipe, await programOf(recipe), predicate.collaboration.parties);
   for (const entry of predicate.run_log.entries) {
     if (!OURS.test(entry.event)) continue;
-    const known = Object.hasOwn(EVENTS, entry.event) && EVENTS[entry.event](entry.fields);
-    broken(known, `${entry.event} is unknown or has another form`);
+    broken(isWritten(entry.event, entry.fields), `${entry.event} is unknown or has another form`);
     await travel.read(entry);
   }
   broken(travel.finished, "the travel never finished");

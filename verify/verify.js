@@ -16,6 +16,7 @@ const ESTABLISHED_BY = {
   verified: "quote",
   bound: "binding",
   lock: "recipe",
+  log: "run-log",
   datasets: "datasets",
   receipts: "releases",
 };

@@ -168,12 +168,12 @@ def _runs_of_chunks(stack: ExitStack, _folder: Path) -> Use:
 
 def _run_log(stack: ExitStack, _folder: Path) -> Use:
     log = RunLog(RUN_ID)
-    return lambda: log.append("run.resumed", {}, 1_790_000_000)
+    return lambda: log.append("run.restarted", {}, 1_790_000_000)
 
 
 def _restored_log(stack: ExitStack, _folder: Path) -> Use:
     log = RunLog.restore(RUN_ID, [])
-    return lambda: log.append("run.resumed", {}, 1_790_000_000)
+    return lambda: log.append("run.restarted", {}, 1_790_000_000)
 
 
 def _fingerprint(stack: ExitStack, _folder: Path) -> Use:

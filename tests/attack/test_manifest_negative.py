@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from carrying import carries
 from manifest_world import FINISHED, NOW, World, make_world
+from run_logs import fields_of
 from world import OWNERS, RECIPE, signer, simulated_pki
 
 from sealtrain.attest.evidence import Evidence
@@ -261,7 +262,7 @@ def _grown(document: dict[str, Any]) -> None:
     log = RunLog(run["run_id"])
     for entry in entries(document):
         log.append(entry["event"], entry["fields"], FINISHED)
-    log.append("data.validated", {}, FINISHED)
+    log.append("data.validated", fields_of("data.validated"), FINISHED)
     document["predicate"]["run_log"]["entries"] = log.entries
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from manifest_world import (
     with_receipts,
 )
 from meeting_world import nodes_world, receipt_of
+from run_logs import chained, fields_of
 from world import digest, signer
 
 from sealtrain.base.canonical import canonical_json
@@ -41,7 +43,6 @@ from sealtrain.manifest.verify import VerifiedManifest, examine, verify_manifest
 from sealtrain.signing.ed25519 import Ed25519Signer
 from sealtrain.signing.identity import broker_id
 from sealtrain.signing.parties import node_run_id
-from sealtrain.signing.runlog import RunLog
 
 pytestmark = pytest.mark.claim("C163")
 
@@ -68,10 +69,10 @@ def joined(session: str, at: int) -> Entry:
 
 def honest() -> list[Entry]:
     return [
-        ("run.started", {"phase": "sft"}, START),
+        ("run.started", fields_of("run.started"), START),
         joined(FIRST, RELEASED + 5),
-        ("training.finished", {"steps": 300}, FINISHED - 60),
-        ("outputs.sealed", {}, FINISHED),
+        ("training.finished", fields_of("training.finished"), FINISHED - 60),
+        ("outputs.sealed", fields_of("outputs.sealed"), FINISHED),
     ]
 
 
@@ -82,19 +83,17 @@ def interrupted() -> list[Entry]:
         begun,
         first,
         ("checkpoint.sealed", seal, STOPPED),
-        ("run.resumed", {"counter": 1, "step": 100, "digest": digest("checkpoint")}, AGAIN),
+        ("run.resumed", fields_of("run.resumed"), AGAIN),
         joined(SECOND, AGAIN + 5),
         *end,
     ]
 
 
 def told(entries: Sequence[Entry]) -> Change:
-    log = RunLog(RUN_ID)
-    for event, fields, at in entries:
-        log.append(event, fields, at)
+    log = chained(RUN_ID, copy.deepcopy(list(entries)))
 
     def change(facts: dict[str, Any]) -> None:
-        facts["run_log"] = {"head": log.head, "entries": log.entries}
+        facts["run_log"] = log
 
     return change
 
@@ -322,8 +321,8 @@ def test_a_node_may_be_gone_while_the_lead_seals_the_model(world: World) -> None
     early = [
         begun,
         first,
-        ("training.finished", {"steps": 300}, START + 100),
-        ("outputs.sealed", {}, FINISHED),
+        ("training.finished", fields_of("training.finished"), START + 100),
+        ("outputs.sealed", fields_of("outputs.sealed"), FINISHED),
     ]
     until = Lease(lease_id=digest("until"), not_after=to_rfc3339(START + 120))
     over = receipts(world, two=receipt_of(world, 2, FIRST, lease=until))
@@ -359,24 +358,33 @@ LIES: dict[str, Change] = {
     "a node dropped": meeting(lambda fields: fields["nodes"].pop()),
     "a node doubled": meeting(lambda fields: fields["nodes"].append(fields["nodes"][0])),
     "another order": meeting(lambda fields: fields["nodes"].reverse()),
-    "no nodes": meeting(lambda fields: fields["nodes"].clear()),
     "another number": of_node(node=2),
-    "number 0": of_node(node=0),
     "another's run id": of_node(run_id=node_run_id(RUN_ID, FIRST, 2)),
     "the run's own id": of_node(run_id=RUN_ID),
     "one evidence": of_node(evidence=digest(f"evidence {FIRST} 2")),
     "one key": of_node(key=digest(f"key {FIRST} 2")),
-    "evidence of another form": of_node(evidence="mine"),
-    "key of another form": of_node(key=""),
     "before the run began": of_node(**{"from": to_rfc3339(START - 3600)}),
     "after it ended": of_node(**{"from": to_rfc3339(FINISHED + 3600)}),
-    "a field of its own": of_node(gpus=8),
 }
 
 
 @pytest.mark.parametrize("change", LIES.values(), ids=LIES)
 def test_a_lead_that_lies_of_its_nodes_is_contradicted(world: World, change: Change) -> None:
     refused(world, change, by=ClaimContradicted)
+
+
+FORMS: dict[str, Change] = {
+    "no nodes": meeting(lambda fields: fields["nodes"].clear()),
+    "number 0": of_node(node=0),
+    "evidence of another form": of_node(evidence="mine"),
+    "key of another form": of_node(key=""),
+    "a field of its own": of_node(gpus=8),
+}
+
+
+@pytest.mark.parametrize("change", FORMS.values(), ids=FORMS)
+def test_fields_that_no_meeting_has_break_the_log(world: World, change: Change) -> None:
+    refused(world, change, by=RunLogBroken)
 
 
 def entries(change: Callable[[list[Entry]], object], made: list[Entry] | None = None) -> Change:
@@ -433,8 +441,8 @@ def test_a_run_of_nodes_does_not_pass_for_another_kind_or_for_none(world: World)
         facts["collaboration"]["kind"] = "federated"
         facts["limits"] = limits_of(facts)
 
-    refused(world, none, by=ClaimContradicted)
-    refused(world, other, by=ClaimContradicted)
+    assert refused(world, none, by=RunLogBroken).check == "run log event"
+    assert refused(world, other, by=RunLogBroken).check == "run log event"
 
 
 def test_the_limit_of_nodes_cannot_be_left_out(world: World) -> None:

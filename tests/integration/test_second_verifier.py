@@ -29,6 +29,7 @@ from meeting_world import nodes_world, receipt_of
 from mutants import DataUses, Mutants
 from programs import need
 from record_examinations import recorded
+from run_logs import fields_of
 from second_verifier import (
     Comparison,
     Question,
@@ -185,10 +186,10 @@ def test_a_node_counts_from_its_keys_until_training_was_finished(tmp_path: Path)
         "from": to_rfc3339(RELEASED),
     }
     log = RunLog(RUN_ID)
-    log.append("run.started", {}, START)
+    log.append("run.started", fields_of("run.started"), START)
     log.append("nodes.joined", {"session": session, "ranks": 1, "nodes": [joined]}, RELEASED)
-    log.append("training.finished", {}, over)
-    log.append("outputs.sealed", {}, FINISHED)
+    log.append("training.finished", fields_of("training.finished"), over)
+    log.append("outputs.sealed", fields_of("outputs.sealed"), FINISHED)
     world.facts["run_log"] = {"head": log.head, "entries": log.entries}
     world.facts["limits"] = limits_of(world.facts)
 

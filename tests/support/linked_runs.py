@@ -17,6 +17,7 @@ from manifest_world import (
     limits_of,
     make_world,
 )
+from run_logs import fields_of
 from world import DAY, RECIPE, digest
 
 from sealtrain.attest.report_data import Binding
@@ -83,8 +84,8 @@ def _facts(world: World, number: int, later: int, before: bytes | None) -> dict[
         continues=place if follows else None,
     )
     log = RunLog(run_id)
-    log.append("run.started", {"steps": 300}, START + later)
-    log.append("training.finished", {"steps": 300}, FINISHED + later)
+    log.append("run.started", fields_of("run.started"), START + later)
+    log.append("training.finished", fields_of("training.finished"), FINISHED + later)
     facts = facts_of(world, run_id)
     facts["run"] |= {
         "started_at": to_rfc3339(START + later),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from run_logs import fields_of
 from world import (
     BROKERS,
     DAY,
@@ -296,9 +297,9 @@ def make_world(
 
 def run_log(run_id: str = RUN_ID) -> dict[str, Any]:
     log = RunLog(run_id)
-    log.append("run.started", {"steps": 300}, START)
-    log.append("keys.released", {"datasets": 4}, RELEASED)
-    log.append("training.finished", {"steps": 300}, FINISHED)
+    log.append("run.started", fields_of("run.started"), START)
+    log.append("keys.released", fields_of("keys.released"), RELEASED)
+    log.append("training.finished", fields_of("training.finished"), FINISHED)
     return {"head": log.head, "entries": log.entries}
 
 

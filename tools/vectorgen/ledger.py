@@ -323,10 +323,10 @@ def run_log_vectors() -> Json:
         )
 
     log = [
-        event(1, "run.started", platform="simulator"),
-        event(2, "keys.released", datasets=["d1" * 16], lease="ab" * 32),
-        event(3, "checkpoint.sealed", step=50, digest="cd" * 32),
-        event(4, "training.finished", step=100, note="fin — ✓"),
+        event(1, "run.started", platform="simulator", phase="sft"),
+        event(2, "keys.released", lease_id="ab" * 32, not_after="2026-03-02T13:00:00Z"),
+        event(3, "checkpoint.sealed", counter=1, step=50, digest="cd" * 32),
+        event(4, "training.finished", steps=100, samples=1600),
     ]
     case("four events", log, head(log), ok=True)
     case("no event", [], head([]), ok=True)
@@ -334,7 +334,7 @@ def run_log_vectors() -> Json:
     case("the first dropped", log[1:], head(log[1:]))
     swapped = [log[0], log[2], log[1], log[3]]
     case("two swapped", swapped, head(swapped))
-    changed = [log[0], log[1], {**log[2], "fields": {"step": 60}}, log[3]]
+    changed = [log[0], log[1], {**log[2], "fields": {**log[2]["fields"], "step": 60}}, log[3]]
     case("one changed", changed, head(log))
     case("of another run", log, head(log), run="4b" * 16)
     for name, last in (
@@ -347,6 +347,13 @@ def run_log_vectors() -> Json:
         ("an event with capitals", {**log[3], "event": "Finished"}),
         ("words in the form of an event", {**log[3], "event": "patient.4711-was-positive"}),
         ("fields as an array", {**log[3], "fields": []}),
+        ("fields of another event", {**log[3], "fields": log[2]["fields"]}),
+        ("an event's field missing", {**log[3], "fields": {"steps": 100}}),
+        ("an event's field more", {**log[3], "fields": {**log[3]["fields"], "note": "fin"}}),
+        ("a count as text", {**log[3], "fields": {"steps": "100", "samples": 1600}}),
+        ("a count below zero", {**log[3], "fields": {"steps": 100, "samples": -1}}),
+        ("a count that is no integer", {**log[3], "fields": {"steps": 0.5, "samples": 1600}}),
+        ("a count as a word of truth", {**log[3], "fields": {"steps": True, "samples": 1600}}),
     ):
         entries = [*log[:3], last]
         case(name, entries, head(entries))

@@ -69,7 +69,8 @@ def predicate() -> Json:
     sealing = MLKEM768PrivateKey.from_seed_bytes(b"\x44" * 64).public_key().public_bytes_raw()
     sealing += X25519PrivateKey.from_private_bytes(b"\x55" * 32).public_key().public_bytes_raw()
     owner = {"name": "a", "signing_key": b64(raw(OWNER)), "sealing_key": b64(sealing)}
-    entry = {"seq": 1, "at": "2026-01-02T03:04:05Z", "event": "run.started", "fields": {}}
+    entry = {"seq": 1, "at": "2026-01-02T03:04:05Z", "event": "run.started"}
+    entry["fields"] = {"platform": "simulator", "phase": "sft"}
     head = hashlib.sha256(b"sealtrain/run-log/v1:" + b"ab" * 16).digest()
     return {
         "version": 2,

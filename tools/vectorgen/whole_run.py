@@ -192,12 +192,16 @@ def sealed_model() -> dict[str, tuple[bytes, str]]:
 MODEL_FILES = sealed_model()
 
 
+STARTED_FIELDS = {"platform": "simulator", "phase": "sft"}
+FINISHED_FIELDS = {"steps": 3, "samples": 24}
+
+
 def run_log() -> Json:
     """Two events and their hash chain."""
     head = hashlib.sha256(f"sealtrain/run-log/v1:{RUN}".encode()).digest()
     entries = [
-        {"seq": 1, "at": at(STARTED), "event": "run.started", "fields": {"steps": 3}},
-        {"seq": 2, "at": at(FINISHED), "event": "training.finished", "fields": {"steps": 3}},
+        {"seq": 1, "at": at(STARTED), "event": "run.started", "fields": STARTED_FIELDS},
+        {"seq": 2, "at": at(FINISHED), "event": "training.finished", "fields": FINISHED_FIELDS},
     ]
     for entry in entries:
         head = hashlib.sha256(head + canonical(entry)).digest()

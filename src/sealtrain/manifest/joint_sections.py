@@ -91,10 +91,10 @@ def _summary(predicate: Predicate, facts: Facts) -> Html | None:
     """What the kind tells of the run log; ``None`` if it tells nothing, or its check refused."""
     how = None if facts.lock is None else facts.lock.recipe.collaboration
     place = None if how is None else KINDS[how.kind].summary
-    if place is None:
+    if place is None or facts.log is None:
         return None
     try:
-        text: str = load(place)(predicate.run_log.entries, how)
+        text: str = load(place)(facts.log, how)
     except ClaimContradicted:  # the check says so
         return None
     return tag("p", text)

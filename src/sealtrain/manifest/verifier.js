@@ -391,9 +391,10 @@ const list =
 
 /** An object whose keys and values have forms. */
 const map =
-  (key, item, { max = Infinity } = {}) =>
+  (key, item, { min = 0, max = Infinity } = {}) =>
   (value) =>
     isObject(value) &&
+    Object.keys(value).length >= min &&
     Object.keys(value).length <= max &&
     Object.keys(value).every((name) => key(name) && item(value[name]));
 
@@ -5058,11 +5059,167 @@ function appraise(verified, policy, deployment, now) {
 }
 return { readEvidence, reportData, gpuNonce, verifyEvidence, appraise };
 })();
+const module_logevents = (() => {
+// The closed table of a run log's events (spec/run-log.md): written by
+// tools/verifier_page.py from src/sealtrain/signing/logevents.py.
+
+const shape = module_shape;
+
+/** Event → the kind of collaboration that has it, null for every run; its fields. */
+const EVENTS = {
+  "run.started": {
+    of: null,
+    fields: shape.record({platform: shape.literal("dstack", "tdx", "nitro", "snp", "simulator"), phase: shape.literal("classify", "cpt", "dpo", "embed", "evaluate", "reward", "rlhf", "sft", "vlm")}, {collaboration: shape.literal("cut", "federated", "nodes", "pads", "travelling")}),
+  },
+  "run.restarted": {
+    of: null,
+    fields: shape.record({}),
+  },
+  "run.resumed": {
+    of: null,
+    fields: shape.record({counter: shape.integer(0, 9007199254740991), step: shape.integer(0, 9007199254740991), checkpoint: shape.hex64}),
+  },
+  "border.closed": {
+    of: null,
+    fields: shape.record({landlock: shape.integer(0, 9007199254740991), seccomp: shape.boolean, unbound: shape.integer(0, 9007199254740991), memory: shape.literal("private", "folder")}),
+  },
+  "keys.released": {
+    of: null,
+    fields: shape.record({lease_id: shape.hex64, not_after: shape.realTime}),
+  },
+  "data.validated": {
+    of: null,
+    fields: shape.record({rules_sha256: shape.hex64}, {report_sha256: shape.hex64}),
+  },
+  "checkpoint.sealed": {
+    of: null,
+    fields: shape.record({counter: shape.integer(0, 9007199254740991), step: shape.integer(0, 9007199254740991), digest: shape.hex64}),
+  },
+  "training.finished": {
+    of: null,
+    fields: shape.record({steps: shape.integer(0, 9007199254740991), samples: shape.integer(0, 9007199254740991)}),
+  },
+  "output.withheld": {
+    of: null,
+    fields: shape.map(shape.either(shape.literal("channel.broken", "exception.thread", "exception.uncaught", "exception.unraisable", "file.refused", "logged.error", "logged.info", "logged.warning", "network.refused", "printed", "program.refused", "warned"), (value) => value.startsWith("holder.") && shape.errorCode(value.slice(7))), shape.integer(1, 9007199254740991), { min: 0, max: 512 }),
+  },
+  "outputs.sealed": {
+    of: null,
+    fields: shape.map(shape.match(/^(?:model\/[A-Za-z0-9_][A-Za-z0-9._-]{0,127}(?:\/[A-Za-z0-9_][A-Za-z0-9._-]{0,127})*\.sealed)$/), shape.hex64, { min: 1, max: 4096 }),
+  },
+  "nodes.joined": {
+    of: "nodes",
+    fields: shape.record({session: shape.hex32, ranks: shape.integer(1, 64), nodes: shape.list(shape.record({node: shape.integer(1, 255), run_id: shape.hex32, evidence: shape.hex64, key: shape.hex64, from: shape.realTime}), { min: 1, max: 255 })}),
+  },
+  "federation.begun": {
+    of: "federated",
+    fields: shape.record({rule: shape.literal("exact", "fedavg", "ffa", "flower", "median", "trimmed-mean"), rounds: shape.integer(1, 9007199254740991), min_parties: shape.integer(1, 9007199254740991), parties: shape.list(shape.match(/^(?:[a-z0-9][a-z0-9-]{0,62})$/), { min: 1, max: 256 }), state: shape.hex64}),
+  },
+  "federation.planned": {
+    of: "federated",
+    fields: shape.record({patients: shape.map(shape.match(/^(?:[a-z0-9][a-z0-9-]{0,62})$/), shape.integer(1, 9007199254740991), { min: 1, max: 256 }), rate: shape.number((value) => value > 0 && value <= 1), noise_multiplier: shape.number((value) => value >= 0.001 && value <= 1000000.0), epsilon: shape.number((value) => value >= 0 && value <= 1000000.0)}),
+  },
+  "party.joined": {
+    of: "federated",
+    fields: shape.record({party: shape.match(/^(?:[a-z0-9][a-z0-9-]{0,62})$/), records: shape.nullable(shape.integer(1, 9007199254740991))}, {patients: shape.integer(1, 9007199254740991)}),
+  },
+  "party.left": {
+    of: "federated",
+    fields: shape.record({party: shape.match(/^(?:[a-z0-9][a-z0-9-]{0,62})$/), code: shape.errorCode}),
+  },
+  "party.refused": {
+    of: "federated",
+    fields: shape.record({code: shape.errorCode}),
+  },
+  "round.begun": {
+    of: "federated",
+    fields: shape.record({round: shape.integer(1, 9007199254740991), state: shape.hex64}),
+  },
+  "update.taken": {
+    of: "federated",
+    fields: shape.record({round: shape.integer(1, 9007199254740991), party: shape.match(/^(?:[a-z0-9][a-z0-9-]{0,62})$/), digest: shape.nullable(shape.hex64), records: shape.nullable(shape.integer(1, 9007199254740991)), norm: shape.nullable(shape.number((value) => value >= 0))}),
+  },
+  "update.refused": {
+    of: "federated",
+    fields: shape.record({round: shape.integer(1, 9007199254740991), party: shape.match(/^(?:[a-z0-9][a-z0-9-]{0,62})$/), code: shape.errorCode}),
+  },
+  "round.merged": {
+    of: "federated",
+    fields: shape.record({round: shape.integer(1, 9007199254740991), rule: shape.literal("exact", "fedavg", "ffa", "flower", "median", "trimmed-mean"), parties: shape.list(shape.match(/^(?:[a-z0-9][a-z0-9-]{0,62})$/), { min: 1, max: 256 }), state: shape.hex64}, {noise_multiplier: shape.number((value) => value >= 0.001 && value <= 1000000.0)}),
+  },
+  "federation.finished": {
+    of: "federated",
+    fields: shape.record({rounds: shape.integer(1, 9007199254740991), state: shape.hex64}),
+  },
+  "cut.begun": {
+    of: "cut",
+    fields: shape.record({layers: shape.integer(0, 1000), wire: shape.literal("bfloat16", "int8"), spf_share: shape.number((value) => value >= 0 && value <= 1)}),
+  },
+  "cut.joined": {
+    of: "cut",
+    fields: shape.record({party: shape.match(/^(?:[a-z0-9][a-z0-9-]{0,62})$/), consent: shape.record({payload: shape.match(/^(?:[A-Za-z0-9+\/]*={0,2})$/), payloadType: shape.literal("application/vnd.sealtrain.cut-consent+json"), signatures: shape.list(shape.record({keyid: shape.match(/^(?:ed25519:[0-9a-f]{64})$/), sig: shape.match(/^(?:[A-Za-z0-9+\/]{86}==)$/)}), { min: 1, max: 1 })})}),
+  },
+  "cut.received": {
+    of: "cut",
+    fields: shape.record({party: shape.match(/^(?:[a-z0-9][a-z0-9-]{0,62})$/), dataset_id: shape.hex32, rows: shape.integer(0, 9007199254740991), messages: shape.integer(0, 9007199254740991), bytes: shape.integer(0, 9007199254740991), digest: shape.hex64}),
+  },
+  "cut.finished": {
+    of: "cut",
+    fields: shape.record({entries: shape.integer(0, 9007199254740991)}),
+  },
+  "pads.begun": {
+    of: "pads",
+    fields: shape.record({pads: shape.literal("own", "pool", "dealer"), checks: shape.integer(1, 4), skip: shape.list(shape.match(/^(?:[A-Za-z0-9_][A-Za-z0-9_.]{0,199})$/), { min: 0, max: 256 }), layers: shape.map(shape.match(/^(?:[A-Za-z0-9_][A-Za-z0-9_.]{0,199})$/), shape.integer(1, 1000000), { min: 1, max: 4096 }), products: shape.integer(1, 1000000), dealer: shape.nullable(shape.record({simulated: shape.boolean}))}),
+  },
+  "pads.spent": {
+    of: "pads",
+    fields: shape.record({products: shape.integer(0, 9007199254740991), rows: shape.integer(0, 9007199254740991), bytes_out: shape.integer(0, 9007199254740991), bytes_in: shape.integer(0, 9007199254740991)}),
+  },
+  "travel.setup": {
+    of: "travelling",
+    fields: shape.record({buffer: shape.integer(1, 9007199254740991), program: shape.anyObject, holders: shape.map(shape.match(/^(?:[a-z0-9][a-z0-9-]{0,62})$/), shape.integer(1, 9007199254740991), { min: 1, max: 256 }), nonce: shape.hex64, code: shape.hex64, model: shape.hex64}),
+  },
+  "travel.taken-over": {
+    of: "travelling",
+    fields: shape.record({code: shape.hex64, model: shape.hex64}),
+  },
+  "travel.finished": {
+    of: "travelling",
+    fields: shape.record({model: shape.hex64}, {privacy: shape.map(shape.match(/^(?:[a-z0-9][a-z0-9-]{0,62})$/), shape.record({epsilon: shape.number((value) => value >= 0), delta: shape.number((value) => value >= 0 && value <= 1), sequences: shape.integer(0, 9007199254740991)}), { min: 1, max: 256 })}),
+  },
+  "trip.lent": {
+    of: "travelling",
+    fields: shape.record({trip: shape.integer(0, 9007199254740991), holder: shape.match(/^(?:[a-z0-9][a-z0-9-]{0,62})$/), start: shape.integer(0, 9007199254740991), end: shape.integer(0, 9007199254740991), id: shape.hex32}),
+  },
+  "trip.written": {
+    of: "travelling",
+    fields: shape.record({trip: shape.integer(0, 9007199254740991), size: shape.integer(0, 9007199254740991), mark: shape.hex64}),
+  },
+  "trip.refused": {
+    of: "travelling",
+    fields: shape.record({trip: shape.integer(0, 9007199254740991), holder: shape.match(/^(?:[a-z0-9][a-z0-9-]{0,62})$/), code: shape.errorCode}),
+  },
+  "trip.trained": {
+    of: "travelling",
+    fields: shape.record({trip: shape.integer(0, 9007199254740991), tokens: shape.integer(1, 9007199254740991), nonce: shape.hex64, after: shape.record({code: shape.hex64, model: shape.hex64})}, {moved: shape.number((value) => value >= 0)}),
+  },
+  "trip.scrubbed": {
+    of: "travelling",
+    fields: shape.record({trip: shape.integer(0, 9007199254740991), seed: shape.hex64, nonce: shape.hex64, proof: shape.hex64}),
+  },
+};
+
+/** Whether the table has such an event with such fields. */
+const isWritten = (event, fields) =>
+  Object.hasOwn(EVENTS, event) && EVENTS[event].fields(fields);
+return { EVENTS, isWritten };
+})();
 const module_cut = (() => {
 // Rules of a run whose model is cut between owners and a guest (spec/split-cut.md §4).
 
 const { Refusal, demand, seconds } = module_bytes;
 const { readOwned } = module_consortium;
+const { isWritten } = module_logevents;
 const shape = module_shape;
 
 const { count, list, literal, record } = shape;
@@ -5070,20 +5227,7 @@ const TOLERANCE = 300;
 const claim = (condition, message) => demand(condition, "claim-contradicted", message);
 const ids = (values) => values.every((one, i) => i === 0 || values[i - 1].dataset_id < one.dataset_id);
 
-const EVENTS = {
-  "cut.begun": record({ layers: count, wire: shape.string, spf_share: shape.number() }),
-  "cut.joined": record({ party: shape.ownerName, consent: shape.anyObject }),
-  "cut.received": record({
-    party: shape.ownerName,
-    dataset_id: shape.hex32,
-    rows: count,
-    messages: count,
-    bytes: count,
-    digest: shape.hex64,
-  }),
-  "cut.finished": record({ entries: count }),
-};
-const ORDER = Object.keys(EVENTS);
+const ORDER = ["cut.begun", "cut.joined", "cut.received", "cut.finished"];
 
 const CONSENT = record({
   version: literal(1),
@@ -5109,7 +5253,7 @@ async function cutHolds(state) {
   const events = predicate.run_log.entries.filter((one) => one.event.startsWith("cut."));
   let place = 0;
   for (const { event, fields } of events) {
-    claim(Object.hasOwn(EVENTS, event) && EVENTS[event](fields), `${event} is unknown or has another form`);
+    claim(isWritten(event, fields), `${event} is unknown or has another form`);
     claim(ORDER.indexOf(event) >= place, `${event} is out of order`);
     place = ORDER.indexOf(event);
   }
@@ -5292,52 +5436,25 @@ const module_federated = (() => {
 // Rules of federated rounds (spec/federated-rounds.md §6).
 
 const { demand, seconds } = module_bytes;
+const { isWritten } = module_logevents;
 const { epsilonOf } = module_privacyloss;
-const shape = module_shape;
 
-const { count, integer, list, map, nullable, number, record } = shape;
 const claim = (condition, message) => demand(condition, "claim-contradicted", message);
 const names = (values) => [...values].sort().join();
-const notNegative = number((value) => value >= 0);
-const round = integer(1);
 const TOLERANCE = 300;
 const SHARE = 0.98;
 
-/** The events of a federation; with patients hidden some have other fields. */
-function formsOf(hidden) {
-  const joined = { party: shape.ownerName, records: nullable(count) };
-  const merged = { round, rule: shape.string, parties: list(shape.ownerName), state: shape.hex64 };
-  return {
-    "federation.begun": record({
-      rule: shape.string,
-      rounds: count,
-      min_parties: count,
-      parties: list(shape.ownerName),
-      state: shape.hex64,
-    }),
-    "party.joined": record(hidden ? { ...joined, patients: integer(1) } : joined),
-    "party.left": record({ party: shape.ownerName, code: shape.errorCode }),
-    "party.refused": record({ code: shape.errorCode }),
-    "round.begun": record({ round, state: shape.hex64 }),
-    "update.taken": record({
-      round,
-      party: shape.ownerName,
-      digest: hidden ? (value) => value === null : shape.hex64,
-      records: nullable(count),
-      norm: hidden ? (value) => value === null : notNegative,
-    }),
-    "update.refused": record({ round, party: shape.ownerName, code: shape.errorCode }),
-    "round.merged": record(hidden ? { ...merged, noise_multiplier: notNegative } : merged),
-    "federation.finished": record({ rounds: count, state: shape.hex64 }),
-    ...(hidden && {
-      "federation.planned": record({
-        patients: map(shape.ownerName, integer(1)),
-        rate: number((value) => value > 0 && value <= 1),
-        noise_multiplier: number((value) => value > 0),
-        epsilon: notNegative,
-      }),
-    }),
-  };
+/** Fields that an event has exactly where patients are hidden, and those that are null then. */
+const IF_HIDDEN = { "party.joined": ["patients"], "round.merged": ["noise_multiplier"] };
+const NULL_IF_HIDDEN = { "update.taken": ["digest", "norm"] };
+
+/** Whether the log of a federation that hides patients, or hides none, may have an event. */
+function isTold(event, fields, hidden) {
+  if (!isWritten(event, fields) || (event === "federation.planned" && !hidden)) return false;
+  return (
+    (IF_HIDDEN[event] ?? []).every((name) => Object.hasOwn(fields, name) === hidden) &&
+    (NULL_IF_HIDDEN[event] ?? []).every((name) => (fields[name] === null) === hidden)
+  );
 }
 
 class Federation {
@@ -5482,11 +5599,10 @@ function recordsOf(state, asked) {
 function mergedRounds(state) {
   const { predicate } = state;
   const federation = new Federation(state);
-  const forms = formsOf(federation.hidden);
+  const hidden = federation.hidden !== null;
   for (const entry of predicate.run_log.entries) {
     if (!OURS.test(entry.event)) continue;
-    const known = Object.hasOwn(forms, entry.event) && forms[entry.event](entry.fields);
-    claim(known, `${entry.event} is unknown or has another form`);
+    claim(isTold(entry.event, entry.fields, hidden), `${entry.event} is unknown or has another form`);
     federation.read(entry);
   }
   claim(federation.finished, "the federation never finished");
@@ -5525,7 +5641,7 @@ const module_stays = (() => {
 // The guests that held keys in a run, and when (spec/parties.md, spec/run-manifest.md §4.1).
 
 const { demand, digest, seconds, utf8 } = module_bytes;
-const shape = module_shape;
+const { isWritten } = module_logevents;
 
 /** What a kind of collaboration asks of the manifest; `null` for one guest. */
 const KINDS = {
@@ -5573,20 +5689,6 @@ async function staysOf(predicate) {
 
 const BEGINNINGS = ["run.started", "run.restarted", "run.resumed"];
 const WORK = ["checkpoint.sealed", "outputs.sealed", "training.finished"];
-const JOINED = shape.record({
-  session: shape.hex32,
-  ranks: shape.integer(1, 64),
-  nodes: shape.list(
-    shape.record({
-      node: shape.integer(1, 255),
-      run_id: shape.hex32,
-      evidence: shape.hex64,
-      key: shape.hex64,
-      from: shape.timestamp,
-    }),
-    { min: 1, max: 255 },
-  ),
-});
 
 /** The meetings of a run log: what was joined, and when that was over (spec/nodes.md §5). */
 function meetings({ run, run_log: { entries } }) {
@@ -5601,7 +5703,7 @@ function meetings({ run, run_log: { entries } }) {
       there = false;
     } else if (event === "nodes.joined") {
       claim(!there, "nodes joined twice without an interruption");
-      claim(JOINED(fields), "nodes.joined has another form");
+      claim(isWritten(event, fields), "nodes.joined has another form");
       found.push({ ...fields, at, until: null });
       there = true;
     }
@@ -5697,22 +5799,11 @@ const module_pads = (() => {
 
 const { demand } = module_bytes;
 const { canonical } = module_json;
-const shape = module_shape;
+const { isWritten } = module_logevents;
 const { BEGINNINGS } = module_stays;
 
-const { count, nullable, record } = shape;
 const claim = (condition, message) => demand(condition, "claim-contradicted", message);
 const text = (value) => new TextDecoder().decode(canonical(value));
-
-const BEGUN = record({
-  pads: shape.string,
-  checks: count,
-  skip: shape.list(shape.string),
-  layers: shape.map(shape.string, count),
-  products: count,
-  dealer: nullable(record({ simulated: shape.boolean })),
-});
-const SPENT = record({ products: count, rows: count, bytes_out: count, bytes_in: count });
 
 async function padsHold(state) {
   const { predicate } = state;
@@ -5727,7 +5818,7 @@ async function padsHold(state) {
       begun = false;
       spent = null;
     } else if (event === "pads.begun") {
-      claim(BEGUN(fields), "pads.begun has another form");
+      claim(isWritten(event, fields), "pads.begun has another form");
       claim(!begun, "pads are begun twice in one process");
       for (const name of ["pads", "checks", "skip"]) {
         claim(text(fields[name]) === text(asked[name]), `another ${name} than the recipe's`);
@@ -5737,7 +5828,7 @@ async function padsHold(state) {
       layers = text(fields.layers);
       begun = true;
     } else if (event === "pads.spent") {
-      claim(SPENT(fields), "pads.spent has another form");
+      claim(isWritten(event, fields), "pads.spent has another form");
       claim(begun, "pads are spent before they are begun");
       const falls = spent && Object.keys(fields).some((name) => fields[name] < spent[name]);
       claim(!falls, "a count falls");
@@ -5758,36 +5849,14 @@ const module_travelling = (() => {
 
 const { CannotCheck, concat, demand, digest, fromHex, hex, seconds, sha256 } = module_bytes;
 const { canonical } = module_json;
-const shape = module_shape;
+const { isWritten } = module_logevents;
 
-const { count, map, record } = shape;
 const TOLERANCE = 300;
 const PIECE = 2 ** 18;
 const [NARROW, WIDE] = [2, 4];
 const broken = (condition, message) => demand(condition, "transcript-invalid", message);
 const text = (value) => new TextDecoder().decode(canonical(value));
 
-const state = { code: shape.hex64, model: shape.hex64 };
-const SPENT = record({ epsilon: shape.number((value) => value >= 0), delta: shape.number(), sequences: count });
-const EVENTS = {
-  "travel.setup": record({
-    buffer: count,
-    program: shape.anyObject,
-    holders: map(shape.ownerName, count),
-    nonce: shape.hex64,
-    ...state,
-  }),
-  "trip.lent": record({ trip: count, holder: shape.ownerName, start: count, end: count, id: shape.hex32 }),
-  "trip.written": record({ trip: count, size: count, mark: shape.hex64 }),
-  "trip.refused": record({ trip: count, holder: shape.ownerName, code: shape.errorCode }),
-  "trip.trained": record(
-    { trip: count, tokens: count, nonce: shape.hex64, after: record(state) },
-    { moved: shape.number() },
-  ),
-  "trip.scrubbed": record({ trip: count, seed: shape.hex64, nonce: shape.hex64, proof: shape.hex64 }),
-  "travel.taken-over": record(state),
-  "travel.finished": record({ model: shape.hex64 }, { privacy: map(shape.ownerName, SPENT) }),
-};
 const OURS = /^(?:travel|trip)\./;
 
 /** Settings of the program that trains a recipe with the trainer of its phase. */
@@ -5966,8 +6035,7 @@ async function travelled({ predicate, need }) {
   const travel = new Travel(recipe, await programOf(recipe), predicate.collaboration.parties);
   for (const entry of predicate.run_log.entries) {
     if (!OURS.test(entry.event)) continue;
-    const known = Object.hasOwn(EVENTS, entry.event) && EVENTS[entry.event](entry.fields);
-    broken(known, `${entry.event} is unknown or has another form`);
+    broken(isWritten(entry.event, entry.fields), `${entry.event} is unknown or has another form`);
     await travel.read(entry);
   }
   broken(travel.finished, "the travel never finished");
@@ -6009,6 +6077,7 @@ async function collaborationHolds(state) {
   const asked = state.need("lock").recipe.collaboration;
   if (!stated && !asked) return "one guest, no other party";
   state.need("datasets");
+  state.need("log");
   const known = stated && Object.hasOwn(RULES, stated.kind);
   demand(known, "claim-contradicted", "no verifier has rules for this kind");
   return RULES[stated.kind](state);
@@ -6958,6 +7027,7 @@ const { canonical } = module_json;
 const { collaborationHolds } = module_kinds;
 const { requiredLimits } = module_limits;
 const { datasetsOf, isLock, needsOf } = module_lock;
+const { EVENTS, isWritten } = module_logevents;
 const { eventsInOrder, ledgerHolds, receiptsHold } = module_releases;
 const { admits, chainsOf } = module_series;
 const shape = module_shape;
@@ -7015,60 +7085,25 @@ async function appraisal(state) {
   return `measurements satisfy the policy; tier ${verified.tier}; compose ${verified.composeHash.slice(0, 16)}…`;
 }
 
-const EVENTS = [
-  "border.closed",
-  "checkpoint.sealed",
-  "cut.begun",
-  "cut.finished",
-  "cut.joined",
-  "cut.received",
-  "data.validated",
-  "federation.begun",
-  "federation.finished",
-  "federation.planned",
-  "keys.released",
-  "nodes.joined",
-  "output.withheld",
-  "outputs.sealed",
-  "pads.begun",
-  "pads.pool",
-  "pads.spent",
-  "party.joined",
-  "party.left",
-  "party.refused",
-  "round.begun",
-  "round.merged",
-  "run.restarted",
-  "run.resumed",
-  "run.started",
-  "training.finished",
-  "travel.finished",
-  "travel.setup",
-  "travel.taken-over",
-  "trip.lent",
-  "trip.refused",
-  "trip.scrubbed",
-  "trip.trained",
-  "trip.written",
-  "update.refused",
-  "update.taken",
-];
-
 const ENTRY = shape.record({
   seq: shape.integer(1),
   at: shape.realTime,
-  event: shape.literal(...EVENTS),
+  event: shape.string,
   fields: shape.anyObject,
 });
 
-async function runLog({ predicate }) {
-  const { run, run_log: log } = predicate;
+async function runLog(state) {
+  const { predicate } = state;
+  const { run, run_log: log, collaboration } = predicate;
+  const kinds = [null, collaboration?.kind ?? null];
   const unbroken = (condition, message) => demand(condition, "run-log-broken", message);
   let head = await sha256(utf8(`sealtrain/run-log/v1:${run.run_id}`));
   for (const [place, entry] of log.entries.entries()) {
     unbroken(ENTRY(entry) && entry.seq === place + 1, `entry ${place + 1} is malformed or out of order`);
     const bytes = canonical(entry);
     unbroken(bytes.length <= 65536, `entry ${place + 1} is too long`);
+    unbroken(isWritten(entry.event, entry.fields), `entry ${place + 1} has an event or fields that no run log has`);
+    unbroken(kinds.includes(EVENTS[entry.event].of), `entry ${place + 1} has an event of another kind of run`);
     head = await sha256(head, bytes);
   }
   unbroken(equal(head, fromHex(log.head)), "the chain does not lead to the head");
@@ -7077,6 +7112,7 @@ async function runLog({ predicate }) {
   for (const { at, seq } of log.entries) {
     claim(first <= seconds(at) && seconds(at) <= last, `entry ${seq} lies outside the run`);
   }
+  state.log = log.entries;
   return `${log.entries.length} events`;
 }
 
@@ -7788,6 +7824,7 @@ const ESTABLISHED_BY = {
   verified: "quote",
   bound: "binding",
   lock: "recipe",
+  log: "run-log",
   datasets: "datasets",
   receipts: "releases",
 };

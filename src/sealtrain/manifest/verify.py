@@ -10,7 +10,7 @@ to check the output files; only the latter is compatible with acceptance. Refusa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
@@ -118,6 +118,7 @@ class Facts:
     unasked: tuple[str, ...] | None
     receipts: tuple[ReleaseReceipt, ...] | None
     brokers: tuple[str, ...] | None
+    log: tuple[Mapping[str, Any], ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

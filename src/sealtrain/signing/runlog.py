@@ -5,9 +5,10 @@
 ``{"seq": n, "at": time, "event": name, "fields": {…}}``. The head goes into a quote: no entry can
 be changed, dropped, swapped or moved into another run's log afterwards. A log verifies when
 
-1. every entry has exactly these four fields, in their types, and an event of ``EVENTS``,
-2. ``seq`` counts 1, 2, 3 …, and
-3. the head is the expected one, where one is given.
+1. every entry has exactly these four fields, in their types,
+2. ``seq`` counts 1, 2, 3 …,
+3. event and fields are those of a row of ``logevents.EVENTS``, and
+4. the head is the expected one, where one is given.
 """
 
 from __future__ import annotations
@@ -15,31 +16,19 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Self
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.oneprocess import OneProcess
 from sealtrain.errors import DataInvalid, LimitExceeded, RunLogBroken
+from sealtrain.signing.logevents import EVENTS, fault, is_of
 
-__all__ = ["EVENTS", "MAX_ENTRIES", "MAX_ENTRY_BYTES", "RunLog", "verify"]
+__all__ = ["MAX_ENTRIES", "MAX_ENTRY_BYTES", "RunLog", "require_events_of", "verify"]
 
 MAX_ENTRIES = 1_000_000
 MAX_ENTRY_BYTES = 64 << 10
-EVENTS = frozenset(
-    {
-        "border.closed", "checkpoint.sealed", "cut.begun", "cut.finished", "cut.joined",
-        "cut.received", "data.validated", "federation.begun", "federation.finished",
-        "federation.planned", "keys.released", "nodes.joined", "output.withheld",
-        "outputs.sealed", "pads.begun", "pads.pool", "pads.spent", "party.joined", "party.left",
-        "party.refused", "round.begun", "round.merged", "run.restarted", "run.resumed",
-        "run.started", "training.finished", "travel.finished", "travel.setup", "travel.taken-over",
-        "trip.lent", "trip.refused", "trip.scrubbed", "trip.trained", "trip.written",
-        "update.refused", "update.taken",
-    }
-)  # fmt: skip
-"""The closed list of events: a name of the right form could hold anything that its writer chose."""
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -80,12 +69,12 @@ class RunLog:
         """Add one event and return the new head.
 
         Args:
-            event: One of ``EVENTS``, such as ``"keys.released"``.
-            fields: JSON object; never a key, a row or a sample.
+            event: One of ``logevents.EVENTS``, such as ``"keys.released"``.
+            fields: Those that the event has there; never a key, a row or a sample.
             at: The guest's time, seconds since the epoch.
 
         Raises:
-            DataInvalid: The event is not of the list, or a field cannot be written.
+            DataInvalid: The event or its fields are not of the table, or cannot be written.
             LimitExceeded: The entry or the log is too long.
             ForkRefused: Another process keeps the log.
         """
@@ -104,6 +93,10 @@ class RunLog:
             data = _entry_bytes(entry)
             # A float beyond 2**53 is written like an integer that readers refuse: refuse it now.
             kept = parse_canonical(data)
+            if fault(event, kept["fields"]) is not None:
+                raise DataInvalid(
+                    f"the run log's event {event} has other fields", check="run log fields"
+                )
             self._head = hashlib.sha256(self._head + data).digest()
             self._entries.append(kept)
             return self._head.hex()
@@ -155,6 +148,26 @@ def verify(run_id: str, entries: Iterable[JsonValue], *, head: str | None = None
     return current.hex()
 
 
+def require_events_of(entries: Iterable[Mapping[str, JsonValue]], kind: str | None) -> None:
+    """Return if a log that ``verify`` accepts has only events of its kind of run.
+
+    Args:
+        entries: All entries, oldest first.
+        kind: Of the run's collaboration; ``None`` for one guest.
+
+    Raises:
+        RunLogBroken: An event belongs to another kind.
+    """
+    for entry in entries:
+        if not is_of(str(entry["event"]), kind):
+            raise RunLogBroken(
+                f"run log entry {entry['seq']} has an event of another kind of run",
+                check="run log event",
+                got=str(entry["event"]),
+                expected="an event of every run" if kind is None else f"an event of kind {kind}",
+            )
+
+
 def _first_head(run_id: str) -> bytes:
     if not _RUN_ID.fullmatch(run_id):
         raise DataInvalid("run id is not 32 hex digits")
@@ -164,13 +177,20 @@ def _first_head(run_id: str) -> bytes:
 def _checked(entry: JsonValue, number: int) -> bytes:
     match entry:
         case {"seq": int(seq), "at": str(at), "event": str(event), "fields": dict(), **rest}:
-            if rest or isinstance(seq, bool) or seq != number or event not in EVENTS:
+            if rest or isinstance(seq, bool) or seq != number:
                 raise _broken(number)
             try:
                 from_rfc3339(at)
-                return _entry_bytes(entry)
+                data = _entry_bytes(entry)
             except DataInvalid as error:
                 raise _broken(number) from error
+            if (wrong := fault(event, entry["fields"])) is not None:
+                raise RunLogBroken(
+                    f"run log entry {number} has an event or fields that no run log has",
+                    check=f"run log {wrong}",
+                    expected="a row of the table in spec/run-log.md",
+                )
+            return data
     raise _broken(number)
 
 

@@ -127,7 +127,7 @@ def cut_holds(case: Case) -> str:
         started=from_rfc3339(predicate.run.started_at),
         datasets=case.need_datasets(),
     )
-    came = received(predicate.run_log.entries, terms)
+    came = received(case.need_log(), terms)
     sparse = f", {came.entries} sparse entries trained" if came.entries else ""
     return f"{len(came.consents)} owners consented, activations of {came.rows} records came{sparse}"
 

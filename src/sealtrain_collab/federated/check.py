@@ -155,7 +155,7 @@ def rounds_hold(case: Case) -> str:
         },
         promised=how.patient_privacy,
     )
-    found = merged_rounds(case.predicate.run_log.entries, terms)
+    found = merged_rounds(case.need_log(), terms)
     kept = privacy_is(case.predicate, found.hiding)
     updates = sum(map(len, found.merged))
     return (

@@ -156,7 +156,7 @@ def nodes_hold(case: Case) -> str:
         ranks=recipe.backend.ranks,
         world_size=run.environment.get("world_size"),
     )
-    meetings = meetings_hold(case.predicate.run_log.entries, terms)
+    meetings = meetings_hold(case.need_log(), terms)
     again = f", met {len(meetings)} times" if len(meetings) > 1 else ""
     each = "one rank" if terms.ranks == 1 else f"{terms.ranks} ranks"
     return f"{terms.nodes} nodes with {each} each{again}"

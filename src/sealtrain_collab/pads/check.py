@@ -78,7 +78,7 @@ def pads_hold(case: Case) -> str:
     how = case.need_lock().recipe.collaboration
     if not isinstance(how, Pads):
         raise ClaimContradicted("the recipe has all products made in the guest", check="pads")
-    found = read_pad_use(case.predicate.run_log.entries, how)
+    found = read_pad_use(case.need_log(), how)
     return (
         f"{found.products} products of {sum(found.layers.values())} layers made elsewhere under "
         f"{how.pads} pads, {found.bytes_out} bytes out and {found.bytes_in} in"

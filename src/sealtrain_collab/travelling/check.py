@@ -24,6 +24,7 @@ from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.encoding import from_hex
 from sealtrain.errors import ERROR_CODES, ClaimContradicted, DataInvalid, TranscriptInvalid
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
+from sealtrain.signing.logevents import fault
 from sealtrain_collab.travelling.recipe import program_of, width_of
 from sealtrain_collab.travelling.scrub import proof_of
 
@@ -98,7 +99,7 @@ def trips_hold(case: Case) -> str:
     windows = {
         party.name: (from_rfc3339(party.begun), from_rfc3339(party.until)) for party in parties
     }
-    came = travelled(case.predicate.run_log.entries, terms_of(case.need_lock().recipe, windows))
+    came = travelled(case.need_log(), terms_of(case.need_lock().recipe, windows))
     run = case.predicate.run
     facts = {"steps": (run.steps, came.steps), "tokens": (run.tokens, sum(came.tokens.values()))}
     for what, (got, expected) in facts.items():
@@ -170,6 +171,8 @@ class _Reader:
         }
         if event not in steps:
             raise self._broken(f"an event of no travelling run: {event}")
+        if fault(event, entry["fields"]) is not None:
+            raise self._broken(f"{event} does not have its fields")
         if self.over or (event != "travel.setup") != (self.holders is not None):
             raise self._broken(f"{event} is out of place")
         try:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from manifest_world import FINISHED, LEASE_S, NOW, RELEASED, START, World
+from run_logs import fields_of
 from world import OWNERS, digest, signer
 
 from sealtrain.base.clock import to_rfc3339
@@ -149,7 +150,7 @@ def _lease(end: int, name: str = "lease") -> Lease:
 def _log(at: int) -> Callable[[World], dict[str, Any]]:
     def build(_world: World) -> dict[str, Any]:
         log = RunLog("5a" * 16)
-        log.append("run.started", {}, at)
+        log.append("run.started", fields_of("run.started"), at)
         return {"head": log.head, "entries": log.entries}
 
     return build

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sealtrain.manifest.form import Manifest
 from sealtrain.manifest.predicate import Predicate
@@ -75,6 +75,7 @@ class Case:
     counted: tuple[Counted, ...] | None = None
     tally: Tally | None = None
     unasked: tuple[str, ...] | None = None
+    log: tuple[Mapping[str, Any], ...] | None = None
     chains: Mapping[tuple[str, str], tuple[DatasetManifest, ...]] = field(default_factory=dict)
     """By owner and name, the members of each series up to the newest that the run read."""
 
@@ -90,6 +91,10 @@ class Case:
     def need_verified(self) -> Verified:
         """The verified quote."""
         return _established(self.verified, "quote")
+
+    def need_log(self) -> tuple[Mapping[str, Any], ...]:
+        """Entries of the run log, in their forms and led by their chain to the head."""
+        return _established(self.log, "run-log")
 
     def need_binding(self) -> None:
         """The quote names this statement."""

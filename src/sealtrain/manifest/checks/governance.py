@@ -15,7 +15,7 @@ from sealtrain.manifest.checks.case import Case, NotEstablished
 from sealtrain.manifest.checks.parties import (
     keys_were_released,
     parties_are_the_recipes,
-    stays_of,
+    stays_in,
 )
 from sealtrain.manifest.checks.series import chains_hold
 from sealtrain.recipe.needs import needs_of
@@ -151,7 +151,7 @@ def _moments(case: Case) -> list[_Moment]:
     elsewhere = {owner for one, owner in owner_of.items() if one not in released}
     using: dict[str, frozenset[str]] = {
         stay.run_id: frozenset(elsewhere & ({stay.party} if stay.party else elsewhere))
-        for stay in stays_of(case.predicate)
+        for stay in stays_in(case)
     }
     found = []
     for counted in case.need_counted():

@@ -15,9 +15,11 @@ __all__ = ["artefacts_match", "limits_are_said", "run_log_holds", "simulation_is
 
 
 def run_log_holds(case: Case) -> str:
-    """(7) The chain leads to its head and lies within the run."""
+    """(7) The chain leads to its head, and its events are of this kind of run and within it."""
     run, log = case.predicate.run, case.predicate.run_log
     runlog.verify(run.run_id, log.entries, head=log.head)
+    collaboration = case.predicate.collaboration
+    runlog.require_events_of(log.entries, None if collaboration is None else collaboration.kind)
     first = from_rfc3339(run.started_at) - CLOCK_TOLERANCE_S
     last = from_rfc3339(run.finished_at) + CLOCK_TOLERANCE_S
     for entry in log.entries:
@@ -28,6 +30,7 @@ def run_log_holds(case: Case) -> str:
                 got=entry["at"],
                 expected=f"{run.started_at} to {run.finished_at}",
             )
+    case.log = log.entries
     return f"{len(log.entries)} events, head {log.head[:16]}…"
 
 

@@ -74,6 +74,15 @@ def stays_of(predicate: Predicate) -> tuple[Stay, ...]:
     )
 
 
+def stays_in(case: Case) -> tuple[Stay, ...]:
+    """``stays_of`` a manifest under examination, whose log must hold where it names the guests."""
+    collaboration = case.predicate.collaboration
+    kind = None if collaboration is None else KINDS.get(collaboration.kind)
+    if kind is not None and kind.stays is not None:
+        case.need_log()
+    return stays_of(case.predicate)
+
+
 def _fellows(predicate: Predicate) -> tuple[Stay, ...]:
     """The other guests that held all data and trained with the run's own."""
     kind = None if predicate.collaboration is None else KINDS.get(predicate.collaboration.kind)

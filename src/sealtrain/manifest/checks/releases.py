@@ -28,7 +28,7 @@ from sealtrain.ledger.proofs import LedgerProof, verify_proof
 from sealtrain.ledger.rotation import read_rotation, rotation_entry
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case, Counted
 from sealtrain.manifest.checks.leases import live_throughout, windows_of
-from sealtrain.manifest.checks.parties import Stay, keys_were_released, stays_of
+from sealtrain.manifest.checks.parties import Stay, keys_were_released, stays_in
 from sealtrain.manifest.checks.privacy import privacy_reserved
 from sealtrain.manifest.checks.series import begins_as_allowed
 from sealtrain.manifest.predicate import Release
@@ -53,7 +53,7 @@ def receipts_hold(case: Case) -> str:
     digests = [receipt_digest(dsse.Envelope.from_dict(one.listed.receipt)) for one in counted]
     if len(set(digests)) != len(digests):
         raise ClaimContradicted("the manifest lists a receipt twice", check="releases")
-    stays = {one.run_id: one for one in stays_of(case.predicate)}
+    stays = {one.run_id: one for one in stays_in(case)}
     for one in counted:
         _refuse_other_run(case, one.receipt, stays)
         _refuse_other_datasets(case, one.receipt, stays[one.receipt.run_id])
@@ -75,7 +75,7 @@ def ledger_holds_receipts(case: Case) -> str:
     """(13) Each broker's signed log holds its receipts."""
     origin = _origin(case)
     indices: dict[str, list[int]] = {}
-    stays = {one.run_id: one for one in stays_of(case.predicate)}
+    stays = {one.run_id: one for one in stays_in(case)}
     for one in case.need_counted():
         proof = LedgerProof.from_dict(one.listed.proof)
         entry = verify_proof(proof, one.key, origin=origin)
@@ -113,7 +113,7 @@ def events_are_in_order(case: Case) -> str:
         raise _disorder("the run ends in the future", run.finished_at, f"≤ {to_rfc3339(case.now)}")
     for resume in run.resumes:
         _refuse_outside(resume.at, started, finished, "a resume")
-    stays = {one.run_id: one for one in stays_of(case.predicate)}
+    stays = {one.run_id: one for one in stays_in(case)}
     for stay in stays.values():
         for moment in (stay.begins, stay.until):
             _refuse_outside(to_rfc3339(moment), started, finished, "a party's part")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from run_logs import fields_of
+
 from sealtrain.signing.runlog import RunLog
 from sealtrain_collab.travelling.history import first_open
 
@@ -14,8 +16,8 @@ NOW = 1_790_000_000
 def _log(*events: tuple[str, int | None]) -> RunLog:
     log = RunLog(RUN_ID)
     for name, trip in events:
-        fields: dict[str, Any] = {} if trip is None else {"trip": trip}
-        log.append(name, fields, NOW)
+        changed: dict[str, Any] = {} if trip is None else {"trip": trip}
+        log.append(name, fields_of(name, **changed), NOW)
     return log
 
 

@@ -10,6 +10,7 @@ import pytest
 from collecting import COLLECTING
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from run_logs import fields_of
 
 from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain.signing.runlog import RunLog
@@ -66,7 +67,7 @@ class Played:
     trained: list[tuple[str, int, int]] = field(default_factory=list)
 
     def record(self, event: str, **fields: Any) -> None:
-        self.log.append(event, fields, NOW)
+        self.log.append(event, fields_of(event, **fields), NOW)
 
     def fill(self, half: int, decide: Any) -> Trip | None:
         while (trip := self.rotation.next(half)) is not None:
