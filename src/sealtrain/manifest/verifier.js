@@ -5201,7 +5201,7 @@ const EVENTS = {
   },
   "trip.trained": {
     of: "travelling",
-    fields: shape.record({trip: shape.integer(0, 9007199254740991), tokens: shape.integer(1, 9007199254740991), nonce: shape.hex64, after: shape.record({code: shape.hex64, model: shape.hex64})}, {moved: shape.number((value) => value >= 0)}),
+    fields: shape.record({trip: shape.integer(0, 9007199254740991), tokens: shape.integer(1, 9007199254740991), nonce: shape.hex64, after: shape.record({code: shape.hex64, model: shape.hex64})}, {moved: shape.number((value) => value >= -1)}),
   },
   "trip.scrubbed": {
     of: "travelling",

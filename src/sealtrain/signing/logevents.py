@@ -317,7 +317,7 @@ EVENTS: Final[Mapping[str, LogEvent]] = {
     "trip.trained": _event(
         "travelling",
         {"trip": _COUNT, "tokens": _SOME, "nonce": _HEX64, "after": _record(_STATE)},
-        {"moved": _number(0)},
+        {"moved": _number(-1)},
     ),
     "trip.scrubbed": _event("travelling", {
         "trip": _COUNT, "seed": _HEX64, "nonce": _HEX64, "proof": _HEX64,

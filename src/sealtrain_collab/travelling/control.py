@@ -117,10 +117,11 @@ class _LoadAnswer(_Measured):
 
 
 class _TurnAnswer(StrictModel):
-    tokens: _Count
+    # As the run log wants it: an answer of another form ends the channel, not the orchestrator.
+    tokens: Annotated[int, Field(ge=1, lt=1 << 53)]
     loss: _Figure
     after: _Measured
-    moved: _Figure | None = None
+    moved: Annotated[_Figure, Field(ge=-1)] | None = None
     seconds: dict[Literal["train", "measure"], _Figure]
 
 
