@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from carrying import carries
 from joint_site import JointSite, joint_site, typed
+from run_logs import fields_of
 from world import OWNERS
 
 from sealtrain.attest.guest import open_guest
@@ -103,7 +104,7 @@ def test_parties_hold_their_own_data_and_one_manifest_says_so(at: JointSite) -> 
     shares = {one.name: one.share("test-state") for one in parties}
     assert len(set(shares.values())) == 3
     key = lead.joint_key("test-state", shares)
-    lead.record("federation.begun", {"parties": list(OWNERS)})
+    lead.record("federation.begun", fields_of("federation.begun", parties=list(OWNERS)))
 
     # One of them is interrupted, and goes on: same shares, and receipts of both its releases.
     parties[1].close()
