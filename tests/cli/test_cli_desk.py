@@ -150,7 +150,7 @@ def test_a_folder_of_tables_is_one_dataset(
         ("numbers.json", b"[1, 2]", RecordInvalid),
         ("more.json", b'[{"prompt": "a", "completion": "b"}] x', RecordInvalid),
         ("wide.csv", b"text,label\na,b\n", SchemaMismatch),
-        ("number.csv", b"prompt,completion\n1,2\n", SchemaMismatch),
+        ("number.jsonl", b'{"prompt": 1, "completion": 2}\n', SchemaMismatch),
         ("hole.jsonl", LINES.encode() + b'{"prompt": null, "completion": "x"}', RecordInvalid),
     ],
 )
