@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +13,7 @@ import typer
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.opening import ModelFiles, RunManifest
 from sealtrain.client.opening import open_sealed as open_for
+from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain.keys.identity import Identity
 from sealtrain.training.basefiles import BASE_FILES, read_list
 
@@ -91,8 +93,10 @@ def open_sealed(
         data |= _of_run(opened.model)
         lines = _lines(opened.model)
         if BASE_FILES in opened.files:
-            data["base_files"] = files = read_list((out / BASE_FILES).read_bytes())
-            lines.append(_counts(files))
+            # A script may have saved a file of this name that lists nothing.
+            with suppress(DataInvalid, LimitExceeded):
+                data["base_files"] = files = read_list((out / BASE_FILES).read_bytes())
+                lines.append(_counts(files))
     emit(as_json, data, [f"opened   {out}", *lines, *opened.files])
 
 
