@@ -46,7 +46,8 @@ RECIPES = {
     "sft-accumulated": functools.partial(sft, trainer={"gradient_accumulation_steps": 3}),
     # Some prompts fill 40 tokens, so the trainer drops their records.
     "sft-dropping": functools.partial(sft, trainer={"max_length": 44}),
-    "sft-packed": functools.partial(sft, trainer={"packing": True}),
+    # Of shorter pieces a batch has prompts alone, and so no loss.
+    "sft-packed": functools.partial(sft, trainer={"packing": True, "max_length": 128}),
     "sft-text": functools.partial(sft, columns={"text": "text"}),
     "classify-tabular": functools.partial(classify, trainer={"gradient_accumulation_steps": 2}),
     "classify-text": functools.partial(classify, **TEXT_CLASSIFIER),

@@ -27,6 +27,7 @@ EXTRAS = {
     "sealtrain/client/hub.py": ["train"],  # imported where a recipe names a model of the hub
     "sealtrain/sealing": ["seal"],
     "sealtrain/recipe/records.py": ["seal"],  # imported where records are read
+    "sealtrain/recipe/conversations.py": ["seal"],  # imported where records are read
     "sealtrain/training": ["train"],
     "sealtrain/training/checkpoints/lightning.py": ["lightning"],
     "sealtrain/training/distributed": ["deepspeed"],

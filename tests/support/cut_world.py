@@ -122,12 +122,13 @@ def cut_recipe(phase: str = "classify", **changed: Any) -> Any:
 
     modules = {"classify": ["query", "value"], "sft": ["q_proj", "v_proj"]}[phase]
     config = {"classify": ENCODER_CONFIG, "sft": DECODER_CONFIG}[phase]
+    length = {"classify": 48, "sft": 96}[phase]  # of a shorter one a batch has nothing to learn
     how = {"kind": "cut", "policy": "policy.yaml", "layers": 2, "spf_share": 0.05, "wire": "int8"}
     values: dict[str, Any] = {
         "model": {"config": config, "init_seed": 7, "tokenizer": {"kind": "bytes"}},
         "peft": {"method": "lora", "r": 4, "lora_alpha": 8, "target_modules": modules},
         "collaboration": how | changed.pop("collaboration", {}),
-        "trainer": TRAINER | {"max_length": 48, "max_steps": 6} | changed.pop("trainer", {}),
+        "trainer": TRAINER | {"max_length": length, "max_steps": 6} | changed.pop("trainer", {}),
     }
     if phase == "classify":
         values["columns"] = {"text": "text", "label": "finding"}

@@ -62,8 +62,8 @@ def refuse_not_finite(step: int, values: Mapping[str, float], *, scaled: bool = 
             check=name,
             got=f"{values[name]} at step {step}",
             expected="a finite number",
-            hint="look for NaN in the base model and for records that it cannot read, or lower "
-            "learning_rate; checkpoints from before that step stay",
+            hint="look for NaN in the base model, raise max_length where a batch ends before "
+            "anything to learn, or lower learning_rate; checkpoints from before that step stay",
         )
 
 
