@@ -9,8 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
+import psutil
 import pytest
 from collecting import COLLECTING
+from polling import wait_until
 from relays import altering, carried
 
 from sealtrain.errors import (
@@ -56,6 +58,7 @@ class Swallowing:
 @contextmanager
 def frozen(process: int) -> Iterator[None]:
     os.kill(process, signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(process).status() == psutil.STATUS_STOPPED)
     try:
         yield
     finally:

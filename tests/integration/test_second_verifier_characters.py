@@ -14,7 +14,7 @@ from sealtrain.base.visible import MARKS, escape_hidden, is_visible
 
 DRIVER = Path(__file__).resolve().parents[1] / "support/second_characters.mjs"
 CONSOLE = Path(__file__).resolve().parents[2] / "src/sealtrain/web/static/characters.js"
-pytestmark = [pytest.mark.claim("C178"), pytest.mark.claim("C211")]
+pytestmark = [pytest.mark.long, pytest.mark.claim("C178"), pytest.mark.claim("C211")]
 
 
 def texts() -> list[str]:

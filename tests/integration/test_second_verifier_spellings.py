@@ -22,7 +22,7 @@ from sealtrain.manifest.trust import parse_trust
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = ROOT / "tests/support/second_trust.mjs"
-pytestmark = [pytest.mark.claim("C238"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.claim("C238"), pytest.mark.timeout(600)]
 
 NUMBERS = (
     *("1.0", "1e2", "1E2", "-0", "-0.0", "0.0", "01", "+1", "1e400", "1e-400", "1e+21", "1e21"),

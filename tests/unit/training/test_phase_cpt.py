@@ -26,6 +26,8 @@ from sealtrain.errors import ModelInvalid, RecordInvalid, SchemaMismatch
 from sealtrain.training.data.stream import RecordStream
 from sealtrain.training.models.base import byte_tokenizer
 
+pytestmark = pytest.mark.long
+
 NO_TOKENIZER = {"config": LLAMA, "init_seed": 7}
 TOKENS = {"tokens": "tokens"}
 

@@ -29,6 +29,7 @@ if not COLLECTING:
     from safetensors.torch import load
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
 ]

@@ -30,6 +30,8 @@ from sealtrain.training.data.part import Part
 from sealtrain.training.data.prefetch_process import PrefetchProcess
 from sealtrain.training.data.stream import RecordStream, read_all
 
+pytestmark = pytest.mark.long
+
 ROWS = 40_000
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, never written
 SUPPORT = Path(__file__).resolve().parents[3] / "support"
