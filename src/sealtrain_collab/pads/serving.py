@@ -72,10 +72,11 @@ class Multiplier:
             try:
                 while (asked := frames.receive(idle_seconds=idle, hold=hold)) is not None:
                     kind, body = asked
-                    frames.send(kind | wire.ANSWER, self._answer(kind, body, matrices))
-                    hold(0)
+                    answer = self._answer(kind, body, matrices)
                     if caller is not None:
-                        caller.served()
+                        caller.served()  # before the guest can know, and another ask for its place
+                    frames.send(kind | wire.ANSWER, answer)
+                    hold(0)
                     idle = self._limits.idle_seconds
             except (PeerUnreachable, ChannelCut):
                 raise
