@@ -358,9 +358,10 @@ def private_classify(
 ) -> Recipe:
     """A private classifier of two columns of numbers, with changes."""
     settings = SGD | {"feature_ranges": RANGES} | (privacy or {})
+    model = {"config": {"model_type": "sealtrain-tabular", "hidden_size": 8}, "init_seed": 1}
     return classify(
         trainer=STEADY | (trainer or {}),
-        **({"privacy": settings, "release_policy": POLICY} | changed),
+        **({"privacy": settings, "release_policy": POLICY, "model": model} | changed),
     )
 
 
@@ -368,7 +369,8 @@ def private_sft(
     *, privacy: dict[str, Any] | None = None, trainer: dict[str, Any] | None = None, **changed: Any
 ) -> Recipe:
     """Private LoRA on prompts and completions, with changes."""
-    rest = {"privacy": SGD | (privacy or {}), "release_policy": POLICY, "peft": LORA}
+    adapter = LORA | {"lora_dropout": 0.0}
+    rest = {"privacy": SGD | (privacy or {}), "release_policy": POLICY, "peft": adapter}
     return sft(trainer=STEADY | (trainer or {}), **(rest | changed))
 
 

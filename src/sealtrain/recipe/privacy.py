@@ -6,7 +6,8 @@ ledger counts (spec/key-release.md §4). A recipe whose settings would break its
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AllowInfNan, Field, model_validator
@@ -21,6 +22,7 @@ __all__ = [
     "PrivateSgd",
     "SequencePrivacy",
     "Spending",
+    "asks_for_draws",
     "broken_promise",
     "is_plain_lora",
     "spendings",
@@ -36,6 +38,8 @@ _TRAINING_FIGURES = frozenset(
     {"entropy", "grad_norm", "loss", "mean_token_accuracy", "num_tokens", "train_loss"}
 )
 _SGD_PHASES = ("classify", "sft")
+# Dropout, drop path, layer drop, noise on routers, as configs of models name them.
+_DRAWS = re.compile("drop|jitter|noise")
 
 
 class NoPrivacy(StrictModel):
@@ -211,6 +215,8 @@ def _training_breaks(recipe: Any, privacy: PrivateSgd) -> str | None:
     named = [name for name, wanted in unfit.items() if wanted]
     if named:
         return f"trainer.{named[0]} keeps records' gradients from being told apart: leave it out"
+    if drawn := asks_for_draws(recipe):
+        return f"privacy dp: sgd trains without dropout and noise of layers: set {drawn} to 0"
     features = getattr(recipe.columns, "features", None)
     if set(privacy.feature_ranges or ()) != set(features or ()):
         return "privacy.feature_ranges gives each feature its range, and nothing else"
@@ -220,6 +226,30 @@ def _training_breaks(recipe: Any, privacy: PrivateSgd) -> str | None:
 def told_of_training(policy: Any) -> list[str]:
     """Metrics that a ``ReleasePolicy`` names and no noise covers, sorted."""
     return sorted(_TRAINING_FIGURES.intersection(policy.metrics))
+
+
+def asks_for_draws(recipe: Any) -> str | None:
+    """Name the first field that asks a layer to draw random numbers; ``None`` without one.
+
+    A model that says nothing of its dropout has that of its architecture, which private training
+    switches off (``training.privacy.determinism``). A field that asks for it is refused: it would
+    do nothing.
+
+    Args:
+        recipe: A ``Recipe`` whose fields are valid, each by itself.
+    """
+    if getattr(recipe.peft, "lora_dropout", 0):
+        return "peft.lora_dropout"
+    config = recipe.model.config if recipe.model.kind == "config" else {}
+    return next(_draws_in(config, "model.config"), None)
+
+
+def _draws_in(config: Mapping[str, Any], place: str) -> Iterator[str]:
+    for name, value in config.items():
+        if isinstance(value, dict):
+            yield from _draws_in(value, f"{place}.{name}")
+        elif value and isinstance(value, int | float) and _DRAWS.search(name):
+            yield f"{place}.{name}"
 
 
 def is_plain_lora(adapter: object) -> bool:

@@ -13,7 +13,14 @@ from pydantic import Field
 
 from sealtrain.base.models import StrictModel
 from sealtrain.recipe.fields import ColumnName
-from sealtrain.recipe.privacy import Delta, Epsilon, PrivateSgd, is_plain_lora, told_of_training
+from sealtrain.recipe.privacy import (
+    Delta,
+    Epsilon,
+    PrivateSgd,
+    asks_for_draws,
+    is_plain_lora,
+    told_of_training,
+)
 
 __all__ = ["PatientPrivacy", "cannot_hide_patients", "patient_privacy_of"]
 
@@ -95,6 +102,8 @@ def cannot_hide_patients(recipe: Any, promised: PatientPrivacy) -> str | None:
         return f"{what} and max_update_norm do not go together: max_patient_norm is the bound"
     if not is_plain_lora(recipe.peft):
         return f"{what} takes peft.method lora without use_dora"
+    if drawn := asks_for_draws(recipe):
+        return f"{what} trains without dropout and noise of layers: set {drawn} to 0"
     if told := told_of_training(recipe.release_policy):
         return f"release_policy.metrics name {', '.join(told)}: of training records, without noise"
     if recipe.augmentation is not None:

@@ -23,11 +23,12 @@ from sealtrain.base.oneprocess import OneProcess
 from sealtrain.errors import PrivacyBroken, RecipeInvalid, RecordInvalid, UpdateRefused, UsageError
 from sealtrain.recipe.conversations import rows_as_recorded
 from sealtrain.training.checkpoints.kernels import deterministic
-from sealtrain.training.checkpoints.randomness import seed_of, undisturbed
+from sealtrain.training.checkpoints.randomness import undisturbed
 from sealtrain.training.data.stream import read_all
 from sealtrain.training.inputs.classifier import text_encoder
 from sealtrain.training.privacy.accounting import epsilon_of, smallest_noise
 from sealtrain.training.privacy.clipping import ClippedSums
+from sealtrain.training.privacy.determinism import without_draws
 from sealtrain.training.privacy.noise import rounded
 from sealtrain.training.privacy.steps import record_losses
 from sealtrain_collab.federated.patients import PatientPrivacy
@@ -136,8 +137,6 @@ class PatientRounds:
         promised: What a patient may contribute.
         noise: Secret coins, of this party and run alone.
         at_once: Most records in a pass, but for a patient with more.
-        seed: Of dropout; secret when ``None``. Who knows the masks of a round and all patients but
-            one could tell from them whether that one was drawn before the others.
 
     Raises:
         RecipeInvalid: Another phase, or other columns.
@@ -153,14 +152,13 @@ class PatientRounds:
         promised: PatientBound,
         noise: NoiseSource,
         at_once: int = 16,
-        seed: int | None = None,
     ) -> None:
         if recipe.phase != "classify" or recipe.columns.kind != "text":
             raise RecipeInvalid(
                 "rounds private to patients train classifiers of text", check="phase"
             )
         self._learner, self._recipe, self._at_once = learner, recipe, at_once
-        self._max_norm, self._seed = promised.max_norm, seed
+        self._max_norm = promised.max_norm
         self._given: dict[int, tuple[str, float]] = {}
         self._process = OneProcess("the coins of rounds")
         self._noise = noise.derive("patients")
@@ -225,8 +223,6 @@ class PatientRounds:
                 warnings.catch_warnings(),
             ):
                 warnings.simplefilter("ignore")  # as training.run does
-                model.train()
-                torch.manual_seed(self._dropout(round_number))
                 for patients in self._parts(drawn.tolist()):
                     self._take(sums, patients)
             total = sums.pop()
@@ -235,11 +231,6 @@ class PatientRounds:
         form = self._learner.form
         return encode_state({name: total.get(name, torch.zeros_like(form[name])) for name in form})
 
-    def _dropout(self, round_number: int) -> int:
-        if self._seed is not None:
-            return seed_of(f"sealtrain/private-round/v1:{self._seed}/{round_number}")
-        return int(self._noise.words(1, "dropout", round_number)[0])
-
     def _take(self, sums: ClippedSums, patients: list[Rows]) -> None:
         import torch
 
@@ -247,8 +238,9 @@ class PatientRounds:
         units = [number for number, records in enumerate(patients) for _ in records]
         model = self._learner.model
         batch = {name: one.to(model.device) for name, one in self._encode(rows).items()}
-        losses = record_losses(model, batch, self._recipe.trainer.label_smoothing_factor)
-        losses.sum().backward()
+        with without_draws(model):
+            losses = record_losses(model, batch, self._recipe.trainer.label_smoothing_factor)
+            losses.sum().backward()
         sums.take(len(rows), torch.tensor(units, device=model.device))
 
     def _parts(self, drawn: list[int]) -> Iterator[list[Rows]]:

@@ -17,7 +17,7 @@ from sealtrain.recipe.lock import LockedRecipe, parse_lock
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain_collab.federated.patients import patient_privacy_of
 
-pytestmark = pytest.mark.claim("C78")
+pytestmark = [pytest.mark.claim("C78"), pytest.mark.claim("C550")]
 
 Document = dict[str, Any]
 PROMISED: Document = {
@@ -101,6 +101,7 @@ def test_a_recipe_without_it_locks_to_the_bytes_it_always_had(
         ("promised", {"budgets": {}}, "budgets"),
         ("release_policy", {"metrics": ["accuracy", "loss"]}, "loss"),
         ("peft", {"use_dora": True}, "use_dora"),
+        ("peft", {"lora_dropout": 0.1}, r"peft\.lora_dropout"),
         ("trainer", {"weight_decay": 0.1}, "trainer.weight_decay"),
         ("trainer", {"lr_scheduler_type": "cosine"}, "trainer.lr_scheduler_type"),
         ("trainer", {"gradient_accumulation_steps": 2}, "gradient_accumulation_steps"),

@@ -10,7 +10,13 @@ from training_world import LORA, OWNERS, POLICY, RANGES, private_classify, priva
 from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.privacy import spendings
 
-pytestmark = pytest.mark.claim("C37")
+pytestmark = [pytest.mark.claim("C37"), pytest.mark.claim("C550")]
+
+
+def drawing(fields: dict[str, Any]) -> dict[str, Any]:
+    """A model whose config asks for random numbers."""
+    model: dict[str, Any] = private_sft().to_dict()["model"]
+    return model | {"config": model["config"] | fields}
 
 
 @pytest.mark.parametrize(
@@ -22,6 +28,12 @@ pytestmark = pytest.mark.claim("C37")
         ({"trainer": {"bf16": True}}, "bf16"),
         ({"trainer": {"activation_checkpointing": True}}, "activation_checkpointing"),
         ({"trainer": {"neftune_noise_alpha": 5.0}}, "neftune"),
+        ({"peft": LORA | {"lora_dropout": 0.05}}, r"peft\.lora_dropout"),
+        ({"model": drawing({"attention_dropout": 0.1})}, r"model\.config\.attention_dropout"),
+        ({"model": drawing({"embd_pdrop": 0.1})}, r"model\.config\.embd_pdrop"),
+        ({"model": drawing({"encoder_layerdrop": 1})}, r"model\.config\.encoder_layerdrop"),
+        ({"model": drawing({"router_jitter_noise": 0.1})}, "router_jitter_noise"),
+        ({"model": drawing({"text": {"drop_path_rate": 0.1}})}, r"text\.drop_path_rate"),
         ({"peft": None}, "phase sft"),
         ({"peft": LORA | {"use_dora": True}}, "lora"),
         ({"scripts": ["train.py"]}, "script"),
@@ -46,6 +58,12 @@ def test_what_would_break_the_promise_is_refused(changed: dict[str, Any], why: s
 def test_numbers_need_ranges_that_everyone_may_know(ranges: Any) -> None:
     with pytest.raises(RecipeInvalid, match="feature_ranges"):
         private_classify(privacy={"feature_ranges": ranges})
+
+
+def test_a_model_may_say_that_nothing_is_dropped() -> None:
+    none = {"attention_dropout": 0.0, "hidden_dropout_prob": 0, "router_jitter_noise": None}
+    recipe = private_sft(model=drawing(none), peft=LORA | {"lora_dropout": 0.0})
+    assert recipe.model.config.items() >= none.items()
 
 
 def test_other_phases_promise_nothing() -> None:

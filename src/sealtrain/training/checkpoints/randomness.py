@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 __all__ = [
+    "moved_generators",
     "random_states",
     "restore_random_states",
     "seed_again",
@@ -42,6 +43,23 @@ def random_states() -> dict[str, Any]:
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.get_rng_state_all()
     return states
+
+
+def moved_generators(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Names of the generators from which numbers were drawn between two ``random_states``."""
+    import torch
+
+    return [
+        name
+        for name, state in before.items()
+        if not (
+            torch.equal(state, after[name])
+            if isinstance(state, torch.Tensor)
+            else all(map(torch.equal, state, after[name]))
+            if name == "cuda"
+            else state == after[name]
+        )
+    ]
 
 
 def restore_random_states(states: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ class ClippedSums:
     """Sums of clipped gradients, with hooks on the trainable parameters of a model.
 
     Args:
-        model: Its forward pass keeps records apart.
+        model: Its forward pass keeps records apart, and draws no random numbers (``determinism``).
         bound: L2 norm that each record's, or each unit's, gradient is cut to, > 0.
 
     Raises:

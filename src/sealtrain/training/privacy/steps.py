@@ -7,7 +7,8 @@
    nothing;
 2. its step takes a gradient for each record (Opacus' hooks), cuts each to ``max_grad_norm``, sums
    in float64, adds noise from ``privacy.noise`` to the sum and divides by the *expected* number of
-   records. A batch that exceeds memory is processed in parts of ``per_device_train_batch_size``;
+   records. A batch that exceeds memory is processed in parts of ``per_device_train_batch_size``.
+   No layer draws random numbers meanwhile (``privacy.determinism``);
 3. its training ends with a check of the weights: every trained tensor must differ from its value
    before. Adapters whose gradients never reached the optimizer have been handed out as private
    models before (opacus#820).
@@ -29,6 +30,7 @@ from sealtrain.training.data.columns import Projection
 from sealtrain.training.data.hugging import as_iterable_dataset
 from sealtrain.training.privacy.accounting import make_plan
 from sealtrain.training.privacy.clipping import ClippedSums, trained_parameters
+from sealtrain.training.privacy.determinism import without_draws
 from sealtrain.training.privacy.noise import rounded
 
 if TYPE_CHECKING:
@@ -125,16 +127,16 @@ def made_private(trainer: type[Any], work: Any) -> type[Any]:
         def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
             import torch
 
-            model.train()
             rows = inputs["rows"].tolist()
             for at in range(0, len(rows), at_once):
                 batch = self.data_collator([self._rows[row] for row in rows[at : at + at_once]])
-                losses = record_losses(
-                    model,
-                    {name: value.to(self.args.device) for name, value in batch.items()},
-                    self.args.label_smoothing_factor,
-                )
-                self.accelerator.backward(losses.sum())
+                with without_draws(model):
+                    losses = record_losses(
+                        model,
+                        {name: value.to(self.args.device) for name, value in batch.items()},
+                        self.args.label_smoothing_factor,
+                    )
+                    self.accelerator.backward(losses.sum())
                 self._gradients.take(len(losses))
             self._gradients.give(step=self.state.global_step)
             return torch.zeros((), device=self.args.device)
