@@ -244,6 +244,7 @@ def test_strangers_at_the_listener_do_not_keep_the_ranks_from_meeting() -> None:
 
 
 @pytest.mark.claim("C272")
+@pytest.mark.claim("C551")
 @pytest.mark.parametrize("proven", ["before", "meanwhile"])
 def test_strangers_that_hold_every_place_keep_no_rank_out(proven: str) -> None:
     """More silent connections than a rank answers at a time, and each that is ended comes again."""

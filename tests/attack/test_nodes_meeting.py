@@ -85,6 +85,10 @@ def all_joining(world: World, lead: Lead) -> Iterator[None]:
         yield
 
 
+def open_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
 def told(world: World, lead: Lead, context: dict[str, Any]) -> FromLead:
     """What the lead says to a guest of the deployment with another greeting."""
     compose = world.locked.compose_bytes
@@ -310,6 +314,29 @@ def test_squatters_keep_no_node_out_and_leave_no_thread(world: World, lead: Lead
                 sock.settimeout(max(0.1, until - time.monotonic()))
                 with suppress(ConnectionError):
                     assert sock.recv(1) == b""
+
+
+@pytest.mark.claim("C551")
+def test_a_thousand_callers_that_prove_nothing_hold_neither_threads_nor_descriptors(
+    world: World, lead: Lead
+) -> None:
+    """Silent, slow or in the middle of a frame: each is ended for a later one, and nodes meet."""
+    address, before = lead.address, open_descriptors()
+    most = NODES + 16
+    held: list[socket.socket] = []
+    with ExitStack() as stack:
+        for number in range(1000):
+            sock = stack.enter_context(socket.create_connection(address, timeout=10))
+            sock.sendall((b"", b"\0\0\0\x40", b"GET / HTTP/1.1\r\n")[number % 3])
+            held.append(sock)
+        taken = open_descriptors() - before - len(held)  # the lead is in this process
+        assert taken <= 2 * most + 8
+        with all_joining(world, lead):
+            assert not [name for name in lead.threads if "_serve" in name]
+        for sock in held:
+            sock.settimeout(10)
+            with suppress(ConnectionError):
+                assert sock.recv(1) == b""
 
 
 def test_a_flood_of_connections_does_not_hold_up_a_meeting(world: World, lead: Lead) -> None:

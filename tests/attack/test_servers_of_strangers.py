@@ -7,13 +7,14 @@ and holds neither their memory nor their threads.
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -225,6 +226,34 @@ def test_strangers_keep_no_party_that_proves_itself_out(begun: bytes) -> None:
             channel.send(b"still there")
             assert channel.receive(max_bytes=100) == b"still there"
         wait_until(lambda: sum(map(is_open, crowd)) <= 3, WITHIN)
+
+
+class Crowded(socket.socket):
+    """A listener of a process whose descriptors were all taken for a while."""
+
+    refusals = 0
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.refusals:
+            self.refusals -= 1
+            raise OSError(errno.EMFILE, "no descriptor is free")
+        return super().accept()
+
+
+@pytest.mark.claim("C551")
+def test_a_port_without_descriptors_goes_on_listening() -> None:
+    served = threading.Event()
+    listener = Crowded()
+    listener.bind(LOOPBACK)
+    listener.listen()
+    listener.refusals = 3
+
+    def handle(_caller: Caller) -> None:
+        served.set()
+
+    with listening(listener, handle, what="a test") as place, closing(call(place)):
+        assert served.wait(WITHIN)
+        assert not listener.refusals
 
 
 def test_parties_that_proved_themselves_are_so_many_and_no_more() -> None:

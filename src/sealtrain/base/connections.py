@@ -1,7 +1,8 @@
 """A server's connections: how many, the stage of each, and which gives way to a new one.
 
-Every server of this package counts its callers here: brokers, small HTTP servers (``base.wsgi``)
-and the ports of parties (``sealtrain_collab.channel.ports``).
+Every server of this package counts its callers here: brokers, small HTTP servers (``base.wsgi``),
+the ports of parties (``sealtrain_collab.channel.ports``), at which nodes of a run meet too, and
+ranks that meet (``training.distributed.wire``).
 
 A connection counts for the address group that holds it until its caller proves to be one that the
 server knows, such as an owner or a lease holder; then it has a slot of its own, which no other
@@ -20,6 +21,7 @@ of the group that holds most bytes gives way. Thread-safe.
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -37,6 +39,7 @@ __all__ = [
     "ConnectionStage",
     "Connections",
     "address_group",
+    "listener_ended",
 ]
 
 
@@ -51,6 +54,7 @@ class ConnectionStage(IntEnum):
     WORK = 5
 
 
+_ENDED = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK})
 _UNFINISHED = (ConnectionStage.BODY, ConnectionStage.SERVED)
 
 
@@ -99,6 +103,15 @@ def address_group(address: str) -> str:
     if parsed.ipv4_mapped is not None:
         return str(parsed.ipv4_mapped)
     return str(ip_network((parsed.packed[:8] + bytes(8), 64)))
+
+
+def listener_ended(failure: OSError) -> bool:
+    """Whether an ``accept`` failed because its listener is closed, so that no other will succeed.
+
+    It fails for a caller that went away, or where connections take all descriptors or memory, too:
+    a server goes on listening then, a moment later.
+    """
+    return failure.errno in _ENDED
 
 
 class Connection:
@@ -190,10 +203,14 @@ class Connections:
         self._open[made.number] = made
         return made
 
-    def close(self, connection: Connection) -> None:
-        """Forget a connection that ended."""
+    def close(self, connection: Connection) -> bool:
+        """Forget a connection that ended or needs its place no longer.
+
+        Returns:
+            Whether it had its place until now: it was not cut for another.
+        """
         with self._lock:
-            self._open.pop(connection.number, None)
+            return self._open.pop(connection.number, None) is not None
 
     def admit(self, connection: Connection, caller: str) -> None:
         """As ``Connection.admit``."""

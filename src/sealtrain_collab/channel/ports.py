@@ -17,11 +17,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Self, TypeVar
 
-from sealtrain.base.connections import Caps, Connection, Connections, ConnectionStage
+from sealtrain.base.connections import (
+    Caps,
+    Connection,
+    Connections,
+    ConnectionStage,
+    listener_ended,
+)
 from sealtrain.base.hostport import written
 from sealtrain.errors import SealtrainError, UsageError
 
-__all__ = ["Caller", "Callers", "bind", "first_proven", "listening"]
+__all__ = ["Caller", "Callers", "bind", "first_proven", "gathering", "listening"]
 
 _log = logging.getLogger(__name__)
 _MAX_CONNECTIONS = 16
@@ -121,8 +127,10 @@ class Callers:
                 return Caller.of(self._listener.accept()[0])
             except TimeoutError:
                 continue
-            except OSError:
-                return None
+            except OSError as failure:
+                if listener_ended(failure):
+                    return None
+                self._over.wait(_POLL_S)  # no descriptor is free, say
 
     def end(self) -> None:
         """End the wait for callers, at once."""
@@ -143,6 +151,7 @@ class _Port:
         handle: As ``listening``.
         what: As ``listening``.
         connections: As ``listening``.
+        of_one_address: Of these, so many of one address; three quarters when ``None``.
         say: As ``listening``.
     """
 
@@ -153,6 +162,7 @@ class _Port:
         *,
         what: str,
         connections: int,
+        of_one_address: int | None = None,
         say: Say,
     ) -> None:
         self._callers = Callers(listener)
@@ -161,7 +171,7 @@ class _Port:
         self._table = Connections(
             Caps(
                 connections=connections,
-                connections_per_address=connections - connections // 4,
+                connections_per_address=of_one_address or connections - connections // 4,
                 body_bytes=_UNPROVEN_BYTES,
             )
         )
@@ -182,12 +192,16 @@ class _Port:
         for caller in left:
             caller.cut()
 
-    def join(self) -> None:
-        """Wait for the threads of connections that were cut, so that none is left."""
+    def join(self, seconds: float | None = _LAST_SECONDS) -> None:
+        """Wait for the threads of connections that were cut, so that none is left.
+
+        Args:
+            seconds: For each thread, without end when ``None``.
+        """
         with self._lock:
             threads = tuple(self._open.values())
         for thread in threads:
-            thread.join(_LAST_SECONDS)
+            thread.join(seconds)
 
     def _accept(self) -> None:
         full = False
@@ -277,6 +291,34 @@ def first_proven(
         done.wait(seconds)
     port.join()
     return found[0] if found else None
+
+
+@contextmanager
+def gathering(
+    listener: socket.socket,
+    handle: Callable[[Caller], object],
+    *,
+    what: str,
+    connections: int,
+    say: Say = _log.warning,
+) -> Iterator[None]:
+    """Accept connections while the block runs, and leave no thread behind.
+
+    Args:
+        listener: Stays open.
+        handle: As ``listening``; a caller that it marks as kept stays open afterwards.
+        what: As ``listening``.
+        connections: At a time, of one address too; else as ``listening``.
+        say: As ``listening``.
+    """
+    port = _Port(
+        listener, handle, what=what, connections=connections, of_one_address=connections, say=say
+    )
+    try:
+        with port:
+            yield
+    finally:
+        port.join(None)
 
 
 @contextmanager

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 from collections.abc import Callable
 
 import pytest
 
-from sealtrain.base.connections import Caps, Connection, Connections, ConnectionStage, address_group
+from sealtrain.base.connections import (
+    Caps,
+    Connection,
+    Connections,
+    ConnectionStage,
+    address_group,
+    listener_ended,
+)
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.errors import TooManyRequests
 
@@ -250,3 +259,24 @@ def test_caps_of_a_small_server_are_those_of_the_table() -> None:
         made = table.open("192.0.2.1", lambda number=number: cut.append(number))  # type: ignore[misc]
         assert made is not None
     assert cut == [0, 1]
+
+
+@pytest.mark.claim("C551")
+def test_a_connection_that_was_cut_for_another_has_no_place_left() -> None:
+    table = Connections(Caps(connections=2, connections_per_address=2, body_bytes=10))
+    first, second, third = (table.open("192.0.2.1", lambda: None) for _ in range(3))
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert [table.close(one) for one in (first, second, third, third)] == [False, True, True, False]
+
+
+@pytest.mark.claim("C551")
+@pytest.mark.parametrize("failure", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ECONNABORTED])
+def test_a_server_whose_accept_failed_goes_on_listening_while_it_is_open(failure: int) -> None:
+    assert not listener_ended(OSError(failure, "failed"))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+    with pytest.raises(OSError) as closed:
+        listener.accept()
+    assert listener_ended(closed.value)

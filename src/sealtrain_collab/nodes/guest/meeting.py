@@ -1,12 +1,11 @@
 """The meeting of a run's nodes: every other node dials, proves itself and gets its keys.
 
 The lead holds the meeting before it closes its sandbox. Every thread of it has ended by then: a
-thread that lived on would not be bound by the kernel's rules for the process. So the thread that
-accepts callers renews the lead's lease, which a long wait would outlast.
+thread that lived on would not be bound by the kernel's rules for the process. Meanwhile the lead
+renews its lease, which a long wait would outlast.
 
-Anyone may connect. Of callers that have proven nothing, the lead keeps a bounded number; one more
-takes the place of the oldest one from the host that has the most. So connections that stay silent
-keep no node out, and neither threads nor sockets grow with them.
+Anyone may connect. Callers have a port's places and times (``channel.ports``): connections that
+stay silent keep no node out, and neither threads nor sockets grow with them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import selectors
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -35,6 +33,7 @@ from sealtrain.errors import (
 from sealtrain.signing.parties import node_run_id
 from sealtrain_collab.channel.channel import AttestedChannel, accept
 from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.channel.ports import Caller, gathering
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.nodes.messages import (
     PURPOSE,
@@ -147,35 +146,39 @@ class _Meeting:
             random=os.urandom,
         )
         self._guard = threading.Lock()
+        self._came = threading.Event()
         self._taken: set[int] = set()
-        self._callers: dict[socket.socket, str] = {}  # whoever has no seat, and its host
-        self._proven: set[socket.socket] = set()
-        self._threads: list[threading.Thread] = []
+        self._until = 0.0
 
     def wait(self, listener: socket.socket, until: float) -> None:
         """Until all nodes are ready. Raises ``NodeMissing``, or why the lease is not renewed."""
         wanted = self._welcome.nodes - 1
+        self._until = until
         self._keeper.begin()
-        try:
-            with listener, selectors.DefaultSelector() as selector:
-                listener.setblocking(False)  # a caller may be gone before it is accepted
-                selector.register(listener, selectors.EVENT_READ)
-                while self._seated_now() < wanted:
-                    if time.monotonic() > until:
-                        missing = sorted(set(range(1, wanted + 1)) - set(self.seats))
-                        raise NodeMissing(
-                            "not all nodes of the run joined in time",
-                            check="nodes",
-                            got=f"missing: {', '.join(map(str, missing))}",
-                            expected=f"{wanted} nodes besides this one",
-                            hint="start them with: sealtrain join … --node NUMBER",
-                        )
-                    if selector.select(_TICK_SECONDS):
-                        self._answer(listener, until)
-                    self._keeper.tend()
-                    self._keeper.require()
-        finally:
-            self._end_callers()
+        with (
+            listener,
+            gathering(
+                listener,
+                self._serve,
+                what="the meeting of nodes",
+                connections=self._welcome.nodes + _SPARE_CALLERS,
+                say=lambda _line: None,  # strangers write nothing into a lead's log
+            ),
+        ):
+            while self._seated_now() < wanted:
+                if time.monotonic() > until:
+                    missing = sorted(set(range(1, wanted + 1)) - set(self.seats))
+                    raise NodeMissing(
+                        "not all nodes of the run joined in time",
+                        check="nodes",
+                        got=f"missing: {', '.join(map(str, missing))}",
+                        expected=f"{wanted} nodes besides this one",
+                        hint="start them with: sealtrain join … --node NUMBER",
+                    )
+                self._came.wait(_TICK_SECONDS)
+                self._came.clear()
+                self._keeper.tend()
+                self._keeper.require()
 
     def _seated_now(self) -> int:
         """How many nodes are ready; one that is gone is not, and its number is free again.
@@ -192,56 +195,22 @@ class _Meeting:
                 self._taken.discard(seat.node)
             return len(self.seats)
 
-    def _answer(self, listener: socket.socket, until: float) -> None:
-        try:
-            sock, (host, *_rest) = listener.accept()
-        except OSError:
-            return
-        most = self._welcome.nodes + _SPARE_CALLERS
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        if len(self._threads) >= 2 * most + self._welcome.nodes:
-            sock.close()
-            return
-        with self._guard:
-            unproven = [one for one in self._callers if one not in self._proven]
-            if len(unproven) >= most:
-                self._dismiss_one_of(unproven)
-            self._callers[sock] = host
-        thread = threading.Thread(target=self._serve, args=(sock, until), daemon=True)
-        self._threads.append(thread)
-        thread.start()
+    def _serve(self, caller: Caller) -> None:
+        with contextlib.suppress(SealtrainError, OSError):
+            self._seated(caller)
 
-    def _dismiss_one_of(self, callers: list[socket.socket]) -> None:
-        """End the oldest caller of the host that has the most; its thread closes the connection."""
-        crowds = Counter(self._callers[one] for one in callers)
-        crowd, _size = crowds.most_common(1)[0]
-        oldest = next(one for one in callers if self._callers[one] == crowd)
-        del self._callers[oldest]
-        _cut(oldest)
-
-    def _serve(self, sock: socket.socket, until: float) -> None:
-        try:
-            with contextlib.suppress(SealtrainError, OSError):
-                self._seated(sock, until)
-        finally:
-            with self._guard:
-                self._callers.pop(sock, None)
-                self._proven.discard(sock)
-                if all(seat.sock is not sock for seat in self.seats.values()):
-                    sock.close()
-
-    def _seated(self, sock: socket.socket, until: float) -> None:
+    def _seated(self, sock: Caller) -> None:
         """Steps 1 and 2 with one caller."""
         channel = accept(sock, self._conversation, timeout=_BYTE_SECONDS)
         try:
-            node = self._numbered(channel, sock)
+            node = self._numbered(channel)
         except SealtrainError as error:
             send(channel, "refused", error.to_dict())
             raise
         _kept_alive(sock)
         try:
             send(channel, "welcome", self._welcome.to_dict())
-            sock.settimeout(max(1.0, until - time.monotonic()))
+            sock.settimeout(max(1.0, self._until - time.monotonic()))
             ready = _ready(channel, self._welcome, node)
             refuse_other_data(ready.releases, self._datasets)
         except BaseException as error:
@@ -253,9 +222,11 @@ class _Meeting:
         sock.settimeout(None)
         host = str(sock.getpeername()[0])
         with self._guard:
+            sock.kept = True
             self.seats[node] = Seat(node=node, host=host, sock=sock, channel=channel, ready=ready)
+        self._came.set()
 
-    def _numbered(self, channel: AttestedChannel, sock: socket.socket) -> int:
+    def _numbered(self, channel: AttestedChannel) -> int:
         greeting = load_model(Greeting, channel.context, ChannelRefused, "a node's greeting")
         if greeting.node >= self._welcome.nodes:
             raise NodeRefused(
@@ -264,6 +235,7 @@ class _Meeting:
                 got=greeting.node,
                 expected=f"1 to {self._welcome.nodes - 1}",
             )
+        self._seated_now()  # the node of this number may have just died
         with self._guard:
             if greeting.node in self._taken:
                 raise NodeTaken(
@@ -273,17 +245,7 @@ class _Meeting:
                     hint="give every node a number of its own; if the other one just died, wait",
                 )
             self._taken.add(greeting.node)
-            self._proven.add(sock)
         return greeting.node
-
-    def _end_callers(self) -> None:
-        """Leave whoever is not seated, and see every thread end."""
-        with self._guard:
-            seated = {seat.sock for seat in self.seats.values()}
-            for sock in self._callers.keys() - seated:
-                _cut(sock)
-        for thread in self._threads:
-            thread.join()
 
 
 def _ready(channel: AttestedChannel, welcome: Welcome, node: int) -> Ready:
@@ -308,9 +270,3 @@ def _kept_alive(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEPALIVE:
         sock.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-def _cut(sock: socket.socket) -> None:
-    """End a connection that another thread waits on."""
-    with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)

@@ -12,15 +12,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import ssl
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from sealtrain.base.connections import Caps, Connection, Connections, listener_ended
 from sealtrain.base.secret import Random
 from sealtrain.errors import ChannelCut, ChannelRefused, PeerUnreachable, SealtrainError, UsageError
 from sealtrain.training.distributed.wire.engine import Engine
@@ -44,8 +45,9 @@ _PAUSE: Final = 0.05
 _WATCH_SECONDS: Final = 0.2
 """Between two looks for ranks that are known to be gone."""
 _STRANGERS: Final = 64
-"""Callers at a time that proved nothing, besides one for each rank; one more takes the place of the
-oldest one of the host that has the most."""
+"""Callers at a time that proved nothing, besides one for each rank; one more takes the place of
+another (``base.connections``)."""
+_HANDSHAKE_BYTES: Final = 1 << 20
 # A node that vanishes without a word (power, cable) is noticed within a minute.
 _KEEPALIVE: Final = (
     (socket.TCP_KEEPIDLE, 20),
@@ -144,9 +146,12 @@ class _Gathering:
         self._over = False
         self._fatal: SealtrainError | None = None
         self._refused: SealtrainError | None = None
-        self._callers: dict[socket.socket, str] = {}  # that proved nothing yet, and their hosts
-        self._most = _STRANGERS + meeting.membership.world
-        self._serving = threading.Semaphore(2 * self._most)
+        self._callers: set[socket.socket] = set()  # that proved nothing yet
+        most = _STRANGERS + meeting.membership.world
+        self._places = Connections(
+            Caps(connections=most, connections_per_address=most, body_bytes=_HANDSHAKE_BYTES)
+        )
+        self._serving = threading.Semaphore(2 * most)
 
     def links(self) -> list[Link]:
         """Every peer's link.
@@ -176,8 +181,7 @@ class _Gathering:
             with self._changed:
                 strangers = list(self._callers)
             for sock in strangers:
-                with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)  # its thread ends
+                _cut(sock)
             for thread in threads:
                 thread.join(_PAUSE)
 
@@ -227,7 +231,6 @@ class _Gathering:
                     self._meet(
                         sock,
                         lambda stream: initiate(stream, meeting, peer, context),
-                        called=False,
                     )
                 except (OSError, ChannelCut):
                     sock.close()  # it may have been early, or the network was at fault
@@ -250,28 +253,29 @@ class _Gathering:
                 sock, (host, *_rest) = listening.accept()
             except TimeoutError:
                 continue
-            except OSError:
-                return
+            except OSError as failure:
+                if listener_ended(failure):
+                    return
+                time.sleep(_PAUSE)  # no descriptor is free, say
+                continue
             if not self._serving.acquire(blocking=False):
                 sock.close()
                 continue
+            place = self._places.open(host, functools.partial(_cut, sock))
+            if place is None:
+                self._serving.release()
+                sock.close()
+                continue
             with self._changed:
-                if len(self._callers) >= self._most:
-                    self._dismiss_one()
-                self._callers[sock] = host
-            threading.Thread(target=self._answer, args=(sock, context), daemon=True).start()
+                self._callers.add(sock)
+            answering = threading.Thread(
+                target=self._answer, args=(sock, place, context), daemon=True
+            )
+            answering.start()
 
-    def _dismiss_one(self) -> None:
-        """End the oldest caller of the host that has the most; its thread closes the connection."""
-        crowd, _size = Counter(self._callers.values()).most_common(1)[0]
-        oldest = next(sock for sock, host in self._callers.items() if host == crowd)
-        del self._callers[oldest]
-        with contextlib.suppress(OSError):
-            oldest.shutdown(socket.SHUT_RDWR)
-
-    def _answer(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+    def _answer(self, sock: socket.socket, place: Connection, context: ssl.SSLContext) -> None:
         try:
-            self._meet(sock, lambda stream: respond(stream, self._meeting, context), called=True)
+            self._meet(sock, lambda stream: respond(stream, self._meeting, context), place)
         except OSError:
             sock.close()
         except SealtrainError as error:
@@ -281,11 +285,15 @@ class _Gathering:
                     self._refused = error
         finally:
             with self._changed:
-                self._callers.pop(sock, None)
+                self._callers.discard(sock)
+            self._places.close(place)
             self._serving.release()
 
     def _meet(
-        self, sock: socket.socket, shake: Callable[[_Connection], Keys], *, called: bool
+        self,
+        sock: socket.socket,
+        shake: Callable[[_Connection], Keys],
+        place: Connection | None = None,
     ) -> None:
         """Prove each other over a connection, and keep it as the peer's link.
 
@@ -294,16 +302,17 @@ class _Gathering:
         Args:
             sock: The connection.
             shake: The handshake over it.
-            called: Whether the peer called.
+            place: Of a peer that called; ``None`` for one that was called.
         """
         seconds = min(HANDSHAKE_SECONDS, self._until - time.monotonic())
         stream = _Connection(sock, seconds)
         keys = shake(stream)
-        with self._changed:
-            if called and self._callers.pop(sock, None) is None:
-                raise ChannelCut("another caller took the place", check="membership")
         out, back = keys.initiator, keys.responder
-        if called:
+        if place is not None:
+            if not self._places.close(place):
+                raise ChannelCut("another caller took the place", check="membership")
+            with self._changed:
+                self._callers.discard(sock)
             out, back = back, out
         link = Link(keys.peer, sock, Sealer(out), Opener(back))
         link.exchange_ready(stream.fill)
@@ -316,6 +325,12 @@ class _Gathering:
                 former.close()
             self._found[keys.peer] = link
             self._changed.notify()
+
+
+def _cut(sock: socket.socket) -> None:
+    """End a connection that another thread waits on."""
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 class _Connection:
