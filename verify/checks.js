@@ -4,6 +4,7 @@
 import { Refusal, demand, digest, equal, fromHex, hex, seconds, sha256, utf8 } from "./bytes.js";
 import { artefactsMatch } from "./artefacts.js";
 import { isFor, readDataset, readDecision, tally } from "./consortium.js";
+import { countsTrue } from "./counts.js";
 import { requirePurpose } from "./datause.js";
 import { embeddedLock } from "./deployment.js";
 import { verifyEnvelope } from "./dsse.js";
@@ -238,6 +239,7 @@ async function policy(state) {
   claim(recipients.every((name) => known.includes(name)), "a recipient is no owner");
   await handedOn(state, lock, manifest);
   privacyKept(predicate, lock.recipe);
+  countsTrue(state, lock.recipe);
   return `metrics, recipients and privacy are the recipe's`;
 }
 

@@ -38,6 +38,22 @@ function borderHeld(entries) {
   return closed && !asked;
 }
 
+/** Whether public counts say that half of the records or more did not train. */
+function halfLeftOut(entries) {
+  let total = 0;
+  let out = 0;
+  for (const { event, fields } of entries) {
+    if (event !== "data.counted") continue;
+    for (const counts of Object.values(fields ?? {})) {
+      const { records, filtered, empty } = counts ?? {};
+      if (![records, filtered, empty].every(Number.isInteger)) continue;
+      total += records;
+      out += filtered + empty;
+    }
+  }
+  return total > 0 && 2 * out >= total;
+}
+
 /** Ids that a manifest with these facts must list. */
 export function requiredLimits(predicate) {
   const { privacy, collaboration, consortium, recipe, compute, run_log: log } = predicate;
@@ -47,6 +63,7 @@ export function requiredLimits(predicate) {
   const { scripts } = recipe.lock;
   if (scripts && Object.keys(scripts).length) ids.push("own-script");
   if ((recipe.lock.recipe?.hardware?.launch_script ?? null) !== null) ids.push("platform-script");
+  if (halfLeftOut(log.entries)) ids.push("records-left-out");
   if (compute.accelerators.length) ids.push("accelerator-binding");
   ids.push({ none: "memorisation", patients: "patient-scope" }[privacy.dp] ?? "privacy-scope");
   if (privacy.accountant === "gdp") ids.push("accountant-approximate");

@@ -20,6 +20,10 @@ FIELDS: Mapping[str, dict[str, Any]] = {
     "border.closed": {"landlock": 7, "seccomp": True, "unbound": 0, "memory": "private"},
     "keys.released": {"lease_id": _A, "not_after": "2026-09-22T14:13:20Z"},
     "data.validated": {"rules_sha256": _A, "report_sha256": _B},
+    "data.counted": {
+        _A[:32]: {"records": 9, "whole": 4, "truncated": 3, "filtered": 0, "empty": 2},
+        _B[:32]: None,
+    },
     "checkpoint.sealed": {"counter": 1, "step": 100, "digest": _A},
     "training.finished": {"steps": 300, "samples": 4800},
     "output.withheld": {"printed": 3, "holder.channel-cut": 1},

@@ -25,11 +25,11 @@ from sealtrain.guest.fellows import Fellows, expect_listening, fellows_of
 from sealtrain.guest.guestrun import GuestRun
 from sealtrain.guest.helper_machines import addresses, expect_helpers, stand_ins
 from sealtrain.guest.leasekeeper import Follower
-from sealtrain.guest.sandbox.border import Room, Ways, enclosed, telling
+from sealtrain.guest.sandbox.border import Room, Ways, enclosed, saying, telling
 from sealtrain.guest.sandbox.events import Named, told
 from sealtrain.guest.sandbox.rehearsed import insecure_shown
 from sealtrain.guest.settings import RunSettings, load_run
-from sealtrain.guest.validating import validate_data
+from sealtrain.guest.validating import count_records, validate_data
 from sealtrain.recipe.backends import divided_among, needs_group, numbers_of, processes_of
 from sealtrain.training.distributed.chosen import connected
 from sealtrain.training.distributed.ranks import gathered
@@ -213,6 +213,7 @@ class _Work:
         run = self._run
         if checkpoint is None:
             validate_data(run)
+            count_records(run, saying(room.terminal))
         if run.recipe.scripts:
             from sealtrain.guest.script import run_script
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import atomic_write
+from sealtrain.manifest.checks.counts import counts_public
+from sealtrain.manifest.limits import DATA_COUNTED
 
 if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun
@@ -15,9 +18,11 @@ if TYPE_CHECKING:
     from sealtrain.training.data.sources import SealedFolder
     from sealtrain.training.data.validation.columns import CountTokens
 
-__all__ = ["REPORT_NAME", "token_counter", "validate_data"]
+__all__ = ["REPORT_NAME", "count_records", "token_counter", "validate_data"]
 
 REPORT_NAME = "validation.json"
+_MOST_COUNTED = 256
+"""Datasets of one entry of the run log."""
 
 
 def validate_data(run: GuestRun) -> None:
@@ -44,6 +49,51 @@ def validate_data(run: GuestRun) -> None:
     counter = token_counter(run.recipe, run.base, run.model)
     check(rules, run.sources, count_tokens=counter, publish=publish)
     run.record("data.validated", noted)
+
+
+def count_records(run: GuestRun, say: Callable[[str], None]) -> None:
+    """Count what each training dataset leaves to learn, before the first step; record it.
+
+    The counts stand in the run log where they are public (spec/run-manifest.md §2.5); nothing of
+    them leaves elsewhere.
+
+    Args:
+        run: That begins.
+        say: Takes a line for the operator's terminal.
+
+    Raises:
+        DataInvalid: A dataset has records, and none that leaves anything to learn.
+        RecordInvalid, ModelInvalid: A record does not fit the recipe or its model.
+    """
+    from sealtrain.training.data.census import census
+    from sealtrain.training.inputs.learnable import counts_records
+
+    recipe = run.recipe
+    if not counts_records(recipe):
+        return
+    stated = {one.manifest.dataset_id: one.manifest.records for one in run.found}
+
+    def tokenizer() -> Any:
+        from sealtrain.training.models.base import build_tokenizer
+
+        return (
+            None if recipe.model.tokenizer is None else build_tokenizer(recipe, run.base, run.model)
+        )
+
+    counted: dict[str, dict[str, int] | None] = {}
+    for source, tally in census(recipe, run.sources, tokenizer):
+        dataset_id = source.dataset.dataset_id
+        public = counts_public(recipe, stated.get(dataset_id))
+        counted[dataset_id] = tally.to_dict() if public else None
+        if public and tally.trained < tally.records:
+            left = tally.filtered + tally.empty
+            say(
+                f"{source.owner}/{source.name}: {left:,} of {tally.records:,} records leave nothing "
+                "to learn and do not train"
+            )
+    listed = list(counted.items())
+    for at in range(0, len(listed), _MOST_COUNTED):
+        run.record(DATA_COUNTED, dict(listed[at : at + _MOST_COUNTED]))
 
 
 def token_counter(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BORDER_CLOSED",
+    "DATA_COUNTED",
     "OPEN",
     "TEXTS",
     "border_held",
@@ -60,6 +61,10 @@ TEXTS: Mapping[str, str] = MappingProxyType(
             "The recipe lets a script of the platform run in the guest before the run, as root. It "
             "could read and change everything there: read the script with the digest in "
             "hardware.launch_script."
+        ),
+        "records-left-out": (
+            "Half of the records or more left nothing to learn, at the recipe's length or by their "
+            "form, and did not train. The model has learned from the others alone."
         ),
         "hardware": (
             "The evidence is as good as the processor that made it. Attackers with physical "
@@ -191,6 +196,8 @@ TEXTS: Mapping[str, str] = MappingProxyType(
 
 BORDER_CLOSED: Final = "border.closed"
 """Event of the run log: how far the kernel enforces a process's sandbox (``border_held``)."""
+DATA_COUNTED: Final = "data.counted"
+"""Event of the run log: what each dataset's records left to learn."""
 _BEGINNINGS: Final = frozenset({"run.started", "run.restarted", "run.resumed"})
 _RULES_OF_TCP: Final = 4
 
@@ -240,6 +247,8 @@ def required(predicate: Predicate) -> tuple[str, ...]:
         ids.append("own-script")
     if _names_launch_script(predicate.recipe.lock):
         ids.append("platform-script")
+    if _half_left_out(predicate.run_log.entries):
+        ids.append("records-left-out")
     if predicate.compute.accelerators:
         ids.append("accelerator-binding")
     if privacy.dp == "none":
@@ -325,6 +334,23 @@ def _names_launch_script(lock: Mapping[str, Any]) -> bool:
     recipe = lock.get("recipe")
     hardware = recipe.get("hardware") if isinstance(recipe, Mapping) else None
     return isinstance(hardware, Mapping) and hardware.get("launch_script") is not None
+
+
+def _half_left_out(entries: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether public counts say that half of the records or more did not train."""
+    total = out = 0
+    for entry in entries:
+        fields = entry.get("fields")
+        if entry.get("event") != DATA_COUNTED or not isinstance(fields, Mapping):
+            continue
+        for counts in fields.values():
+            if not isinstance(counts, Mapping):
+                continue
+            parts = [counts.get(part) for part in ("records", "filtered", "empty")]
+            if all(isinstance(part, int) for part in parts):
+                total += parts[0] or 0
+                out += (parts[1] or 0) + (parts[2] or 0)
+    return total > 0 and 2 * out >= total
 
 
 def _is_kernels(fields: Mapping[str, Any]) -> bool:

@@ -177,6 +177,10 @@ _SOME = _integer(1)
 _LAYER = _match("[A-Za-z0-9_][A-Za-z0-9_.]{0,199}", "name of a layer")
 _PART = "[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"
 _SUBJECT = _match(f"model/{_PART}(?:/{_PART})*\\.sealed", "name of a subject")
+_COUNTED = _record({
+    "records": _COUNT, "whole": _COUNT, "truncated": _COUNT, "filtered": _COUNT, "empty": _COUNT,
+})  # fmt: skip
+_DATASET = Form(_HEX32.holds, "shape.hex32", "dataset id")
 _PARTIES = _list(_OWNER, 1, 256)
 _NOISE = _number(0.001, 1e6)
 _WITHHELD = _choice(
@@ -251,6 +255,7 @@ EVENTS: Final[Mapping[str, LogEvent]] = {
     }),
     "keys.released": _event(None, {"lease_id": _HEX64, "not_after": _TIME}),
     "data.validated": _event(None, {"rules_sha256": _HEX64}, {"report_sha256": _HEX64}),
+    "data.counted": _free(_map(_DATASET, _nullable(_COUNTED), 1, 256)),
     "checkpoint.sealed": _event(None, {"counter": _COUNT, "step": _COUNT, "digest": _HEX64}),
     "training.finished": _event(None, {"steps": _COUNT, "samples": _COUNT}),
     "output.withheld": _free(_map(_either(_WITHHELD, _BY_HOLDER), _SOME, 0, 512)),

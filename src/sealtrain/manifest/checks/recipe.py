@@ -14,6 +14,7 @@ from sealtrain.errors import (
     TrustMismatch,
 )
 from sealtrain.manifest.checks.case import Case
+from sealtrain.manifest.checks.counts import counts_true
 from sealtrain.manifest.checks.privacy import privacy_kept
 from sealtrain.manifest.outputs import model_of
 from sealtrain.recipe.compose import extract_lock
@@ -109,7 +110,7 @@ def trusted_one(case: Case) -> str:
 
 
 def policy_kept(case: Case) -> str:
-    """(15) Metrics, recipients and privacy are what the approved recipe lets out."""
+    """(15) Metrics, recipients, privacy and counts are what the approved recipe lets out."""
     lock = case.need_lock()
     allowed = lock.recipe.release_policy
     run = case.predicate.run
@@ -145,7 +146,7 @@ def policy_kept(case: Case) -> str:
             got=", ".join(sorted(strangers)),
         )
     handed_on = _handed_on_as_locked(case, lock)
-    private = privacy_kept(case)
+    private = privacy_kept(case) + counts_true(case, lock)
     names = ", ".join(sorted(run.metrics)) or "no metric"
     return f"released {names}; outputs sealed to {handed_on or ', '.join(recipients)}{private}"
 

@@ -8,6 +8,7 @@ first; that share is not measured, and ``calibration.json`` carries the temperat
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.training.arguments import trainer_arguments
@@ -19,6 +20,7 @@ from sealtrain.training.inputs.classifier import (
     tabular_encoder,
     text_encoder,
 )
+from sealtrain.training.inputs.learnable import has_texts
 from sealtrain.training.measuring import classifier_answers, train_and_measure
 from sealtrain.training.models.adapters import adapt
 from sealtrain.training.models.base import build_model, build_tokenizer, check_vocabulary
@@ -53,6 +55,8 @@ def train(work: TrainingContext) -> PhaseResult:
     encode = _encoder(work, tokenizer)
     names = {name: name for name in recipe.columns.names}
     rows = training_rows(work, names, numbered=recipe.augmentation is not None)
+    if recipe.columns.kind == "text":
+        rows = rows.filter(partial(has_texts, names=(recipe.columns.text,)))
     callback = SealedRun(work.context)
     trainer = work.machinery.trainer(in_stretch(made_private(Trainer, work), work.stretch))(
         model=model,

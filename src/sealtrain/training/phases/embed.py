@@ -11,6 +11,7 @@ nearest wrong candidate).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import SchemaMismatch
@@ -19,6 +20,7 @@ from sealtrain.training.checkpoints.callback import SealedRun
 from sealtrain.training.data.hugging import as_iterable_dataset
 from sealtrain.training.data.stream import read_all
 from sealtrain.training.distributed.ranks import place
+from sealtrain.training.inputs.learnable import has_texts
 from sealtrain.training.measuring import train_and_measure
 from sealtrain.training.models.adapters import adapt
 from sealtrain.training.models.base import build_model, build_tokenizer, check_vocabulary
@@ -83,7 +85,9 @@ def train(work: TrainingContext) -> PhaseResult:
             | {"include_num_input_tokens_seen": "no"}
             | work.machinery.arguments()
         ),
-        train_dataset=as_iterable_dataset(positioned),
+        train_dataset=as_iterable_dataset(positioned).filter(
+            partial(has_texts, names=tuple(positioned.stream.schema.names))
+        ),
         loss=_loss(encoder, recipe.trainer),
         callbacks=[callback],
     )

@@ -20,6 +20,7 @@ from sealtrain.training.checkpoints.callback import SealedRun
 from sealtrain.training.data.conversations import check_conversation, check_template
 from sealtrain.training.data.hugging import as_iterable_dataset, once
 from sealtrain.training.devices import compute_device
+from sealtrain.training.inputs.learnablerows import with_learnable_rows
 from sealtrain.training.measuring import (
     completion_metrics,
     mean_loss,
@@ -149,7 +150,8 @@ def _ready(
         | work.machinery.arguments()
     )
     config = SFTConfig(**arguments)
-    kind = made_private(PlainLossTrainer if plain_loss else SFTTrainer, work)
+    chosen = PlainLossTrainer if plain_loss else SFTTrainer
+    kind = made_private(chosen if faster else with_learnable_rows(chosen), work)
     kind = in_stretch(kind, work.stretch)
     trainer = work.machinery.trainer(kind)(
         model=model,
@@ -175,12 +177,20 @@ def _rows(work: TrainingContext, names: dict[str, str]) -> Any:
     if work.feed is not None:
         return as_iterable_dataset(work.feed)
     rows = training_rows(work, names)
-    return rows.map(_check_messages) if work.recipe.columns.kind == "messages" else rows
+    if work.recipe.columns.kind != "messages":
+        return rows
+    rows = rows.map(_check_messages)
+    return rows.filter(_has_answer) if work.recipe.trainer.assistant_only_loss else rows
 
 
 def _check_messages(record: dict[str, Any]) -> dict[str, Any]:
     check_conversation("messages", record["messages"])
     return record
+
+
+def _has_answer(record: dict[str, Any]) -> bool:
+    """Whether the assistant says something, which TRL demands of every record."""
+    return any(turn["role"] == "assistant" for turn in record["messages"])
 
 
 def _model(work: TrainingContext, tokenizer: PreTrainedTokenizerBase) -> tuple[Any, Any]:

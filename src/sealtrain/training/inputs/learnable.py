@@ -1,0 +1,371 @@
+"""What each record leaves to learn, found before a batch is made and without a model.
+
+A record falls into one of four parts:
+
+1. ``whole``: it trains with all its tokens;
+2. ``truncated``: it trains, cut at the recipe's length;
+3. ``filtered``: the phase leaves it out for its length;
+4. ``empty``: no token of it would be learned, so it is left out.
+
+Which part follows from the recipe, the tokenizer and the record alone: neither from the batch size
+nor from the number of ranks, nor from the step at which a run is resumed. Phases leave out exactly
+the records of parts 3 and 4, so that every batch has something to learn; a batch without would have
+the loss 0 / 0. Phase ``cpt`` has no batches of records: an empty one adds nothing to its blocks but
+the end token, where the recipe asks for that.
+
+``recipe check`` counts with these functions at the owner's desk, the guest in its run log
+(spec/run-log.md), and the filters of the phases call ``learns`` and ``blank``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from sealtrain.errors import ModelInvalid, SealtrainError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from sealtrain.recipe.schema import Recipe
+
+__all__ = [
+    "Judge",
+    "Part",
+    "Tally",
+    "blank",
+    "counts_records",
+    "has_texts",
+    "judge_for",
+    "learns",
+    "needs_texts",
+    "text_fields",
+]
+
+Part = Literal["whole", "truncated", "filtered", "empty"]
+Record = Mapping[str, Any]
+Judge = Callable[[Sequence[Record]], list[Part]]
+"""The part of each record; records have the names of the recipe's fields."""
+
+_IGNORED: Final = -100
+_UNCOUNTED: Final = ("evaluate", "vlm")
+"""Phases that train no record, or whose records hold images as tokens."""
+_OTHERS: Final = ("axolotl", "unsloth")
+"""Backends that prepare rows by themselves."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """How many records of one dataset fall into each part."""
+
+    whole: int = 0
+    truncated: int = 0
+    filtered: int = 0
+    empty: int = 0
+
+    def add(self, parts: Iterable[Part]) -> None:
+        """Count records."""
+        for part in parts:
+            setattr(self, part, getattr(self, part) + 1)
+
+    @property
+    def records(self) -> int:
+        """All of them."""
+        return self.whole + self.truncated + self.filtered + self.empty
+
+    @property
+    def trained(self) -> int:
+        """Those that leave something to learn."""
+        return self.whole + self.truncated
+
+    @property
+    def few_learn(self) -> bool:
+        """Whether half of the records, or more, leave nothing to learn."""
+        return self.records > 0 and 2 * self.trained <= self.records
+
+    def to_dict(self) -> dict[str, int]:
+        """JSON-ready form, with ``records``."""
+        return {"records": self.records, **asdict(self)}
+
+
+def counts_records(recipe: Recipe) -> bool:
+    """Whether a recipe's records are counted: scripts and some backends read them as they like."""
+    backend = recipe.backend.name
+    return recipe.phase not in _UNCOUNTED and not recipe.scripts and backend not in _OTHERS
+
+
+def needs_texts(recipe: Recipe) -> bool:
+    """Whether records must be read to be counted; the others train whole."""
+    return recipe.phase != "rlhf" and recipe.columns.kind not in ("image", "tabular")
+
+
+def blank(text: object) -> bool:
+    """Whether a text holds nothing but white space."""
+    return isinstance(text, str) and not text.strip()
+
+
+def has_texts(record: Record, names: Sequence[str]) -> bool:
+    """Whether each of a record's texts says something."""
+    return not any(blank(record[name]) for name in names)
+
+
+def learns(labels: Sequence[int], lengths: Sequence[int] | None = None) -> bool:
+    """Whether a causal model learns a token of a row.
+
+    Args:
+        labels: -100 where nothing is learned. The first token of a text has none before it that
+            would predict it.
+        lengths: Of the texts in the row; one text when ``None``.
+    """
+    starts = {0} if lengths is None else {0, *accumulate(lengths)}
+    return any(label != _IGNORED and at not in starts for at, label in enumerate(labels))
+
+
+def judge_for(recipe: Recipe, tokenizer: PreTrainedTokenizerBase | None) -> Judge:
+    """The judge of a recipe's training records.
+
+    Args:
+        recipe: One that ``counts_records`` and ``needs_texts``.
+        tokenizer: The recipe's; phase ``cpt`` needs none.
+
+    Raises:
+        ModelInvalid: The judge, where the chat template cannot write a record.
+    """
+    if recipe.phase == "cpt":
+        return _of_tokens
+    if tokenizer is None:
+        raise ModelInvalid("the recipe names no tokenizer", check="tokenizer")
+    encode = _Encoder(tokenizer)
+    trainer: Any = recipe.trainer
+    if recipe.phase == "sft":
+        return _Supervised(recipe, encode)
+    if recipe.phase in ("embed", "classify"):
+        return _Texts(recipe, encode)
+    if recipe.phase == "reward":
+        end = trainer.eos_token
+        return _Scored(encode if end is None else _Encoder(tokenizer, end), trainer.max_length)
+    return _Answers(recipe, encode)
+
+
+class _Encoder:
+    """Texts and conversations as TRL turns them into tokens."""
+
+    def __init__(self, tokenizer: Any, end: str | None = None) -> None:
+        self.tokenizer = tokenizer
+        self._end = tokenizer.eos_token if end is None else end
+
+    def ended(self, text: str) -> str:
+        """A text with the end token at its end."""
+        if self._end is None or text.endswith(self._end):
+            return text
+        return text + str(self._end)
+
+    def ids(self, value: Any, **settings: Any) -> list[int]:
+        return list(self.encoded(value, **settings)["input_ids"])
+
+    def encoded(self, value: Any, **settings: Any) -> Mapping[str, Any]:
+        if isinstance(value, str):
+            found: Mapping[str, Any] = self.tokenizer(text=value)
+            return found
+        try:
+            rendered: Mapping[str, Any] = self.tokenizer.apply_chat_template(
+                value, tokenize=True, return_dict=True, **settings
+            )
+        except SealtrainError:
+            raise
+        except Exception as error:  # a template raises what it likes, with the record in its text
+            raise ModelInvalid(
+                "the chat template of the base model refuses a record",
+                check="tokenizer",
+                got=type(error).__name__,
+                hint="see which roles and orders of messages the template takes, and leave other "
+                "records out; or train another chat template",
+            ) from None
+        return rendered
+
+    def many(self, texts: Sequence[str]) -> list[list[int]]:
+        return list(self.tokenizer(list(texts))["input_ids"]) if texts else []
+
+
+class _Supervised:
+    """Phase ``sft``."""
+
+    def __init__(self, recipe: Any, encode: _Encoder) -> None:
+        trainer = recipe.trainer
+        end = trainer.eos_token
+        self._encode = encode if end is None else _Encoder(encode.tokenizer, end)
+        self._kind = recipe.columns.kind
+        self._most, self._from_end = trainer.max_length, trainer.truncation_mode == "keep_end"
+        splits = trainer.packing and trainer.packing_strategy != "bfd"
+        self._cuts = self._most is not None and not splits
+        if trainer.packing:
+            self._from_end = False
+        self._assistant = trainer.assistant_only_loss
+        self._completion = trainer.completion_only_loss is not False
+        self._template = _marked(encode.tokenizer) if self._assistant else None
+
+    def __call__(self, records: Sequence[Record]) -> list[Part]:
+        if self._kind == "text":
+            rows = self._encode.many([self._encode.ended(record["text"]) for record in records])
+            return [self._part(ids, 0) for ids in rows]
+        if self._kind == "prompt-completion":
+            asked = self._encode.many([record["prompt"] for record in records])
+            whole = self._encode.many(
+                [record["prompt"] + self._encode.ended(record["completion"]) for record in records]
+            )
+            return [
+                self._part(ids, _shared(prompt, ids) if self._completion else 0)
+                for prompt, ids in zip(asked, whole, strict=True)
+            ]
+        return [self._conversation(record) for record in records]
+
+    def _conversation(self, record: Record) -> Part:
+        tools = record.get("tools")
+        settings: dict[str, Any] = {
+            "tools": json.loads(tools) if isinstance(tools, str) else tools,
+            "chat_template": self._template,
+        }
+        if not self._assistant:
+            return self._part(self._encode.ids(record["messages"], **settings), 0)
+        encoded = self._encode.encoded(
+            record["messages"], return_assistant_tokens_mask=True, **settings
+        )
+        marked = encoded.get("assistant_masks") or ()
+        ids = [1 if bit else _IGNORED for bit in marked]
+        return self._of_labels(ids)
+
+    def _part(self, ids: Sequence[int], start: int) -> Part:
+        """Of a record whose tokens from ``start`` on are learned."""
+        return self._of_labels([_IGNORED] * min(start, len(ids)) + [1] * (len(ids) - start))
+
+    def _of_labels(self, labels: list[int]) -> Part:
+        cut = self._cuts and len(labels) > self._most
+        kept = labels
+        if cut:
+            kept = labels[-self._most :] if self._from_end else labels[: self._most]
+        if not learns(kept):
+            return "empty"
+        return "truncated" if cut else "whole"
+
+
+class _Texts:
+    """Phases ``embed`` and ``classify``: texts that are read, and no token is predicted."""
+
+    def __init__(self, recipe: Any, encode: _Encoder) -> None:
+        self._encode, self._most = encode, recipe.trainer.max_length
+        self._names = text_fields(recipe)
+
+    def __call__(self, records: Sequence[Record]) -> list[Part]:
+        longest = [0] * len(records)
+        for name in self._names:
+            rows = self._encode.many([record[name] for record in records])
+            longest = [max(most, len(row)) for most, row in zip(longest, rows, strict=True)]
+        return [
+            "empty"
+            if not has_texts(record, self._names)
+            else ("truncated" if most > self._most else "whole")
+            for record, most in zip(records, longest, strict=True)
+        ]
+
+
+class _Answers:
+    """Phase ``dpo``: answers behind a prompt, which alone may fill the length."""
+
+    def __init__(self, recipe: Any, encode: _Encoder) -> None:
+        self._encode, self._most = encode, recipe.trainer.max_length
+        self._odds = recipe.trainer.kind == "orpo"
+
+    def __call__(self, records: Sequence[Record]) -> list[Part]:
+        return [self._judged(record) for record in records]
+
+    def _judged(self, record: Record) -> Part:
+        if self._most is None:
+            return "whole"
+        if "completion" in record:
+            prompt, answers = record["prompt"], [record["completion"]]
+        else:
+            prompt, *answers = _split(record)
+        settings = {} if isinstance(prompt, str) else {"add_generation_prompt": True}
+        asked = self._encode.ids(prompt, **settings)
+        rows = [
+            self._encode.ids(
+                prompt + (self._encode.ended(answer) if isinstance(answer, str) else answer)
+            )
+            for answer in answers
+        ]
+        begin = 1 if self._odds and self._encode.tokenizer.bos_token_id is not None else 0
+        common = begin + min(_shared(asked, row) for row in rows)
+        if common >= self._most:
+            return "empty"
+        return "truncated" if begin + max(map(len, rows)) > self._most else "whole"
+
+
+class _Scored:
+    """Phase ``reward``, which leaves longer pairs out."""
+
+    def __init__(self, encode: _Encoder, most: int | None) -> None:
+        self._encode, self._most = encode, most
+
+    def __call__(self, records: Sequence[Record]) -> list[Part]:
+        return [self._judged(record) for record in records]
+
+    def _judged(self, record: Record) -> Part:
+        if self._most is None:
+            return "whole"
+        for name in ("chosen", "rejected"):
+            answer = record[name]
+            if isinstance(answer, str):
+                answer = self._encode.ended(answer)
+            text = record["prompt"] + answer if "prompt" in record else answer
+            if len(self._encode.ids(text)) > self._most:
+                return "filtered"
+        return "whole"
+
+
+def text_fields(recipe: Recipe) -> tuple[str, ...]:
+    """The recipe's fields of texts that an encoder reads whole."""
+    columns: Any = recipe.columns
+    fields = type(columns).model_fields
+    return tuple(name for name in fields if name != "label" and getattr(columns, name) is not None)
+
+
+def _of_tokens(records: Sequence[Record]) -> list[Part]:
+    """Phase ``cpt``: a record continues in the next block, so none is cut."""
+    values = [record["text"] if "text" in record else record["tokens"] for record in records]
+    return ["empty" if blank(value) or not len(value) else "whole" for value in values]
+
+
+def _marked(tokenizer: Any) -> str | None:
+    """TRL's twin, with marks, of a chat template that marks no turns of the assistant."""
+    from trl.chat_template_utils import get_training_chat_template, has_generation_markers
+
+    if has_generation_markers(tokenizer.chat_template):
+        return None
+    template: str | None = get_training_chat_template(tokenizer)
+    return template
+
+
+def _shared(first: Sequence[int], second: Sequence[int]) -> int:
+    """Tokens at the beginning that two texts have in common."""
+    length = 0
+    for one, other in zip(first, second, strict=False):
+        if one != other:
+            break
+        length += 1
+    return length
+
+
+def _split(record: Record) -> tuple[Any, Any, Any]:
+    """Prompt and two answers; without a prompt column the answers begin with it."""
+    chosen, rejected = record["chosen"], record["rejected"]
+    if "prompt" in record:
+        return record["prompt"], chosen, rejected
+    at = 0
+    for at in range(min(len(chosen), len(rejected))):
+        if chosen[at] != rejected[at]:
+            at -= chosen[at - 1] == " "
+            break
+    return chosen[:at], chosen[at:], rejected[at:]

@@ -1,0 +1,202 @@
+"""Records that leave nothing to learn are counted, and no batch is made of them alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from language_world import TEMPLATE, cpt, embed, write_base
+from preference_world import kto, preferring
+from training_world import (
+    CANARY,
+    LLAMA,
+    OWNERS,
+    checkpoint_store,
+    run,
+    seal_records,
+    sft,
+    sources_of,
+)
+
+from sealtrain.errors import DataInvalid
+from sealtrain.recipe.schema import Recipe
+from sealtrain.training.data.census import census
+from sealtrain.training.data.hugging import once
+from sealtrain.training.inputs.learnable import Tally, learns
+from sealtrain.training.models.base import build_tokenizer
+
+pytestmark = pytest.mark.claim("C570")
+
+LENGTH = 24
+WHOLE, CUT, NONE = 3, 2, 2
+
+
+def texts(prompt: str, answer: str) -> dict[str, Any]:
+    asked = [{"role": "user", "content": prompt}]
+    said = [{"role": "assistant", "content": answer}]
+    return {
+        "prompt": prompt,
+        "completion": answer,
+        "text": prompt + answer,
+        "messages": asked + said,
+        "chosen": answer,
+        "rejected": answer[::-1],
+        "label": len(answer) % 2 == 0,
+    }
+
+
+def mixed(_count: int, label: str) -> list[dict[str, Any]]:
+    """Prompts of a byte a token: some fit, some are cut, of some nothing is left."""
+    rows = [texts(f"{at}?", f" yes{at}") for at in range(WHOLE)]
+    rows += [texts(f"{at}?", f" no{at}" * 9) for at in range(CUT)]
+    rows += [texts(f"{label} {CANARY} {at}?"[:LENGTH] + "?" * LENGTH, " no") for at in range(NONE)]
+    return rows
+
+
+@pytest.fixture(scope="module")
+def base_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_base(folder / "base", LLAMA)
+    settings = folder / "base" / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_bytes()) | {"chat_template": TEMPLATE}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sealed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    from training_world import write_records
+
+    folder = tmp_path_factory.mktemp("mixed")
+    return dict(seal_records(write_records(folder, made=mixed), folder))
+
+
+def counted(recipe: Recipe, sealed: dict[str, Any], base_dir: Path) -> list[Tally]:
+    sources = sources_of(recipe, sealed)
+    found = census(recipe, sources, lambda: build_tokenizer(recipe, base_dir))
+    return [tally for _, tally in found]
+
+
+def trainer_of(**changed: Any) -> dict[str, Any]:
+    return {"max_length": LENGTH, "max_steps": 6, "per_device_train_batch_size": 1} | changed
+
+
+PAIRS = {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected"}
+MIXED = Tally(whole=WHOLE, truncated=CUT, empty=NONE)
+RECIPES: dict[str, tuple[Callable[[], Recipe], Tally]] = {
+    "prompts": (lambda: sft(trainer=trainer_of()), MIXED),
+    "packed": (lambda: sft(trainer=trainer_of(packing=True)), MIXED),
+    "wrapped": (
+        lambda: sft(trainer=trainer_of(packing=True, packing_strategy="wrapped")),
+        Tally(whole=WHOLE + CUT + NONE),
+    ),
+    "text": (
+        lambda: sft(columns={"text": "text"}, trainer=trainer_of()),
+        Tally(whole=WHOLE, truncated=CUT + NONE),
+    ),
+    "dpo": (lambda: preferring("dpo", columns=PAIRS, trainer=trainer_of()), MIXED),
+    "orpo": (
+        lambda: preferring("dpo", columns=PAIRS, trainer=trainer_of(loss_type="orpo")),
+        MIXED,
+    ),
+    "kto": (
+        lambda: kto(
+            trainer=trainer_of(per_device_train_batch_size=2),
+        ),
+        MIXED,
+    ),
+    "reward": (
+        lambda: preferring("reward", columns=PAIRS, trainer=trainer_of()),
+        Tally(whole=WHOLE, filtered=CUT + NONE),
+    ),
+    "embed": (
+        lambda: embed(trainer=trainer_of(per_device_train_batch_size=2)),
+        Tally(whole=WHOLE, truncated=CUT + NONE),
+    ),
+    "cpt": (lambda: cpt(), Tally(whole=WHOLE + CUT + NONE)),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_each_phase_counts_what_its_length_leaves(
+    name: str, sealed: dict[str, Any], base_dir: Path
+) -> None:
+    made, expected = RECIPES[name]
+    assert counted(made(), sealed, base_dir) == [expected, expected]
+
+
+@pytest.mark.parametrize("name", ["prompts", "dpo", "orpo", "kto", "reward"])
+def test_as_many_records_train_as_are_counted(
+    name: str,
+    sealed: dict[str, Any],
+    base_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from importlib import import_module
+
+    made, _ = RECIPES[name]
+    recipe = made()
+    rows: list[Any] = []
+    phase = import_module(f"sealtrain.training.phases.{recipe.phase}")
+
+    def looked_at(work: Any, trainer: Any, evaluation: Any) -> Any:
+        once(work.context.stream)
+        rows.extend(trainer.train_dataset)
+        raise Looked
+
+    monkeypatch.setattr(phase, "train_and_measure", looked_at)
+    with pytest.raises(Looked):
+        run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path), base_dir=base_dir)
+    assert len(rows) == sum(tally.trained for tally in counted(recipe, sealed, base_dir))
+
+
+class Looked(Exception):
+    """Raised once the rows were read."""
+
+
+@pytest.mark.parametrize("name", ["prompts", "packed", "wrapped"])
+def test_a_batch_of_one_record_always_has_a_finite_loss(
+    name: str, sealed: dict[str, Any], tmp_path: Path
+) -> None:
+    made, _ = RECIPES[name]
+    recipe = made()
+    ran = run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path))
+    losses = [values["loss"] for _, values in ran.history if "loss" in values]
+    assert losses
+    assert all(loss is not None and math.isfinite(loss) for loss in losses)
+
+
+def test_a_first_token_alone_is_no_lesson() -> None:
+    assert not learns([5])
+    assert not learns([5, -100])
+    assert learns([-100, 5])
+    assert not learns([5, -100, 6], [2, 1])
+    assert learns([5, -100, 6], [1, 2])
+
+
+def test_a_dataset_without_any_lesson_is_refused_by_name(
+    sealed: dict[str, Any], base_dir: Path
+) -> None:
+    recipe = sft(trainer=trainer_of(max_length=2))
+    with pytest.raises(DataInvalid) as refused:
+        counted(recipe, sealed, base_dir)
+    assert refused.value.check == "records"
+    assert (refused.value.owner, refused.value.dataset) == (OWNERS[0], "records")
+
+
+def test_blank_texts_teach_no_encoder(tmp_path: Path, base_dir: Path) -> None:
+    from training_world import write_records
+
+    paths = write_records(
+        tmp_path,
+        made=lambda _count, label: [texts("a", "b"), texts(" ", f"{label}"), texts("c", "d")],
+    )
+    recipe = embed(trainer=trainer_of(per_device_train_batch_size=2, max_steps=2))
+    sealed = dict(seal_records(paths, tmp_path))
+    assert counted(recipe, sealed, base_dir) == [Tally(whole=2, empty=1)] * 2
+    ran = run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path))
+    assert ran.trained.steps == 2
