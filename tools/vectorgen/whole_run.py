@@ -196,12 +196,15 @@ STARTED_FIELDS = {"platform": "simulator", "phase": "sft"}
 FINISHED_FIELDS = {"steps": 3, "samples": 24}
 
 
-def run_log() -> Json:
-    """Two events and their hash chain."""
+def run_log(counted: Json = None) -> Json:
+    """Two events and their hash chain; between them counts of datasets, where some are given."""
     head = hashlib.sha256(f"sealtrain/run-log/v1:{RUN}".encode()).digest()
+    told = [("run.started", STARTED, STARTED_FIELDS)]
+    told += [("data.counted", STARTED, counted)] if counted else []
+    told += [("training.finished", FINISHED, FINISHED_FIELDS)]
     entries = [
-        {"seq": 1, "at": at(STARTED), "event": "run.started", "fields": STARTED_FIELDS},
-        {"seq": 2, "at": at(FINISHED), "event": "training.finished", "fields": FINISHED_FIELDS},
+        {"seq": seq, "at": at(second), "event": event, "fields": fields}
+        for seq, (event, second, fields) in enumerate(told, start=1)
     ]
     for entry in entries:
         head = hashlib.sha256(head + canonical(entry)).digest()
@@ -431,6 +434,15 @@ def cases() -> list[Json]:
         "policy egress-refused",
         lambda it: it["run"]["metrics"].update(accuracy=0.5),
     )
+    dataset = DATASET["dataset_id"]
+    counts = {"records": 569, "whole": 560, "truncated": 4, "filtered": 0, "empty": 5}
+    for name, outcome, counted in (
+        ("records counted, and no count public", "ok", {dataset: None}),
+        ("counts that the recipe keeps in", "policy egress-refused", {dataset: counts}),
+        ("counts of another dataset", "policy claim-contradicted", {"ab" * 16: None}),
+        ("a count left out", "run-log run-log-broken", {dataset: {"records": 569}}),
+    ):
+        case(name, outcome, lambda it, counted=counted: it.update(run_log=run_log(counted)))
     case("no marker", "simulation claim-contradicted", lambda it: it.update(marker=None))
     case("a limit concealed", "limits claim-contradicted", lambda it: it["limits"].pop())
     trusting("another consortium is trusted", "trust trust-mismatch", consortium_id="00" * 32)

@@ -65,7 +65,7 @@ def count_records(run: GuestRun, say: Callable[[str], None]) -> None:
         DataInvalid: A dataset has records, and none that leaves anything to learn.
         RecordInvalid, ModelInvalid: A record does not fit the recipe or its model.
     """
-    from sealtrain.training.data.census import census
+    from sealtrain.training.inputs.census import census
     from sealtrain.training.inputs.learnable import counts_records
 
     recipe = run.recipe
@@ -88,8 +88,8 @@ def count_records(run: GuestRun, say: Callable[[str], None]) -> None:
         if public and tally.trained < tally.records:
             left = tally.filtered + tally.empty
             say(
-                f"{source.owner}/{source.name}: {left:,} of {tally.records:,} records leave nothing "
-                "to learn and do not train"
+                f"{source.owner}/{source.name}: {left:,} of {tally.records:,} records leave "
+                "nothing to learn and do not train"
             )
     listed = list(counted.items())
     for at in range(0, len(listed), _MOST_COUNTED):

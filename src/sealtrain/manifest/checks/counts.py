@@ -1,4 +1,4 @@
-"""Part of check 15: what the run log says of the records that trained (spec/run-manifest.md §2.5)."""
+"""Part of check 15: what the run log says of records that trained (spec/run-manifest.md §2.5)."""
 
 from __future__ import annotations
 
