@@ -7,9 +7,10 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from sealtrain.base.models import StrictModel
+from sealtrain.recipe.collaboration import is_none
 from sealtrain.recipe.fields import ColumnName, Text
 
-__all__ = ["Columns", "Labelled", "PreferenceColumns", "label_count"]
+__all__ = ["Columns", "Labelled", "PreferenceColumns", "label_count", "tools_field"]
 
 
 class Columns(StrictModel):
@@ -34,6 +35,15 @@ class Columns(StrictModel):
         return tuple(found)
 
 
+def tools_field() -> Any:
+    """A field that names the column of the functions which a chat template gets, or none."""
+    return Field(
+        default=None,
+        exclude_if=is_none,
+        description="A list of function schemas, or its JSON as text: the chat template gets it.",
+    )
+
+
 class PreferenceColumns(Columns):
     """Two answers to one prompt, the first preferred; both begin with it where it is no column."""
 
@@ -41,6 +51,7 @@ class PreferenceColumns(Columns):
     prompt: ColumnName | None = None
     chosen: ColumnName
     rejected: ColumnName
+    tools: ColumnName | None = tools_field()
 
 
 def label_count(most: int) -> Any:

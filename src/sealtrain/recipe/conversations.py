@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 __all__ = [
     "TOOLS",
     "conversation_fault",
+    "has_parts",
     "has_template",
     "is_list_of_structs",
     "kind_of",
     "rows_as_recorded",
+    "tools_fault",
 ]
 
 TOOLS: Final = "tools"
@@ -53,6 +55,14 @@ def is_list_of_structs(found: pa.DataType) -> bool:
 
     listed = pa.types.is_list(found) or pa.types.is_large_list(found)
     return bool(listed and pa.types.is_struct(found.value_type))
+
+
+def has_parts(found: pa.DataType) -> bool:
+    """Whether a column holds messages whose content is in parts."""
+    if not is_list_of_structs(found):
+        return False
+    content = {field.name: field.type for field in found.value_type}.get("content")
+    return content is not None and is_list_of_structs(content)
 
 
 def has_template(folder: Path) -> bool:
@@ -82,6 +92,22 @@ def conversation_fault(turns: Any) -> str | None:
             return "has a message with neither text nor a tool call"
         if content is not None and not isinstance(content, str):
             return "has a message whose content is not text"
+    return None
+
+
+def tools_fault(tools: Any) -> str | None:
+    """Why a template cannot get the tools of a record; ``None`` where it can.
+
+    Args:
+        tools: Function schemas as a list of objects, or that list as JSON text.
+    """
+    if isinstance(tools, str):
+        try:
+            tools = parse_foreign(tools.encode())
+        except ValueError:
+            return "has tools that are no JSON"
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        return "has tools that are no list of function schemas"
     return None
 
 

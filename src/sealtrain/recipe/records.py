@@ -22,9 +22,11 @@ from sealtrain.errors import DatasetUnknown, RecordInvalid, SchemaMismatch, Vali
 from sealtrain.recipe.conversations import (
     TOOLS,
     conversation_fault,
+    has_parts,
     is_list_of_structs,
     kind_of,
     rows_as_recorded,
+    tools_fault,
 )
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.terms import Dataset
@@ -207,6 +209,8 @@ class RecordCheck:
         )
         if text_for_numbers:
             hint = "write numbers with a decimal point, and without units or words in between"
+        elif any(has_parts(found) for _, found in wrong):
+            hint = "join the parts of each message's content into one text before sealing"
         elif numbers_for_text:
             hint = "write the values of these columns as text"
         else:
@@ -222,13 +226,24 @@ class RecordCheck:
         )
 
     def _reads_tools(self, schema: pa.Schema) -> None:
-        """Refuse tools beside conversations that a template would render without them."""
+        """Refuse tools that a template would not get: unread ones, and ones beside plain text."""
         read = [column.name for column in self._columns]
         spoken = [name for name in read if kind_of(schema.field(name).type) == "messages"]
         own = {called: name for name, called in self._dataset.columns.items()}.get(TOOLS, TOOLS)
+        if own in read and not spoken:
+            raise SchemaMismatch(
+                f"the data for {self._dataset.name} have tools beside plain text",
+                check="columns",
+                owner=self._dataset.owner,
+                dataset=self._dataset.name,
+                column=own,
+                got="text",
+                expected=_EXPECTED["messages"],
+                hint="write conversations, or have the engineer leave columns.tools out",
+            )
         if not spoken or own not in schema.names or own in read:
             return
-        readable = self._recipe.columns.kind == "messages"
+        readable = _renders_tools(self._recipe)
         raise SchemaMismatch(
             f"the data for {self._dataset.name} have tools, which no template would get",
             check="columns",
@@ -239,7 +254,7 @@ class RecordCheck:
             expected="a recipe whose columns name the tools" if readable else "no tools",
             hint=f"have the engineer write columns.tools: {TOOLS}, or leave the column out"
             if readable
-            else f"phase {self._recipe.phase} renders no tools: leave the column out",
+            else f"{_method(self._recipe)} renders no tools: leave the column out",
         )
 
     def _checked(
@@ -263,6 +278,8 @@ class RecordCheck:
                     seen |= set(values.unique().to_pylist())
                 if not self._recipe.scripts and column.kind in ("messages", "either"):
                     self._rendered(column, batch.select([position]), first)
+                if not self._recipe.scripts and column.kind == "tools":
+                    self._known_tools(column, values, first)
             first += batch.num_rows
             yield batch
         if contrast and first and seen != _BOTH:
@@ -291,6 +308,20 @@ class RecordCheck:
                 column, pa.array([fault is not None for fault in faults]), first,
                 why=fault, expected="messages of a role, each with text or a tool call",
                 hint="leave such records out, or complete them, before sealing",
+            )  # fmt: skip
+
+    def _known_tools(self, column: _Column, values: pa.Array, first: int) -> None:
+        import pyarrow as pa
+
+        if kind_of(values.type) != "text":  # the type says that they are objects
+            return
+        faults = [tools_fault(value) for value in values.to_pylist()]
+        fault = next((fault for fault in faults if fault is not None), None)
+        if fault is not None:
+            raise self._refusal(
+                column, pa.array([fault is not None for fault in faults]), first,
+                why=fault, expected=_EXPECTED["tools"],
+                hint="write the function schemas as one JSON list",
             )  # fmt: skip
 
     def _has_names(self, column: _Column) -> bool:
@@ -332,6 +363,16 @@ class RecordCheck:
             expected=expected,
             hint=hint,
         )
+
+
+def _renders_tools(recipe: Recipe) -> bool:
+    return "tools" in type(recipe.columns).model_fields and _method(recipe) != "orpo"
+
+
+def _method(recipe: Recipe) -> str:
+    """The trainer's method where it has several, else the phase."""
+    kind = getattr(recipe.trainer, "kind", None)
+    return "orpo" if kind == "orpo" else f"phase {recipe.phase}"
 
 
 def _kinds(recipe: Recipe) -> dict[str, _Kind]:

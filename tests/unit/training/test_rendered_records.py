@@ -20,7 +20,7 @@ from training_world import (
 )
 
 from sealtrain.client.fitting import check_data
-from sealtrain.errors import RecordInvalid, SchemaMismatch
+from sealtrain.errors import RecipeInvalid, RecordInvalid, SchemaMismatch
 from sealtrain.recipe.fitness import misfits
 from sealtrain.sealing.sealer import SealOptions
 
@@ -166,6 +166,92 @@ def test_the_desk_refuses_what_the_guest_could_not_render(fault: str, tmp_path: 
     assert refused.value.check == "columns"
     if fault != "parts":
         assert refused.value.got == "record 2"
+
+
+ALONE = {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected"}
+RENDERS = {
+    "dpo": ("dpo", {}, ALONE | {"tools": "tools"}),
+    "kto": (
+        "dpo",
+        {"loss_type": "kto"},
+        {"prompt": "prompt", "completion": "chosen", "label": "label", "tools": "tools"},
+    ),
+    "reward": ("reward", {}, ALONE | {"tools": "tools"}),
+}
+
+
+@pytest.mark.parametrize("method", RENDERS)
+def test_a_template_gets_the_tools_of_preferences(
+    method: str,
+    base_dir: Path,
+    rendered: list[dict[str, Any]],
+    tmp_path: Path,
+) -> None:
+    phase, changed, columns = RENDERS[method]
+    trainer = {"max_steps": 1, "max_length": 1000} | changed
+    if method == "kto":
+        trainer["per_device_train_batch_size"] = 2
+
+    def labelled(count: int, label: str) -> list[dict[str, Any]]:
+        rows = conversations(count, label)
+        names = set(columns.values())
+        for number, row in enumerate(rows):
+            row["label"] = number % 2 == 0
+            row["tools"] = json.dumps(row["tools"]) if method == "reward" else row["tools"]
+        return [{name: row[name] for name in names} for row in rows]
+
+    (tmp_path / "rows").mkdir()
+    paths = write_records(tmp_path / "rows", 8, made=labelled)
+    recipe = preferring(phase, model={"path": "base"}, columns=columns, trainer=trainer)
+    for key, path in paths.items():
+        owner, _, name = key.partition(".")
+        assert check_data(recipe, owner, name, path, SealOptions()) > 0
+    sealed = dict(seal_records(paths, tmp_path))
+    run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path), base_dir=base_dir)
+    rows = [json.loads(line) for path in paths.values() for line in path.read_text().splitlines()]
+    written = [
+        row["tools"] if isinstance(row["tools"], list) else json.loads(row["tools"]) for row in rows
+    ]
+    assert rendered
+    assert all(given["tools"] in written for given in rendered)
+
+
+@pytest.mark.parametrize(
+    ("tools", "refusal"),
+    [
+        ('{"name": "beds"}', RecordInvalid),
+        ("[1]", RecordInvalid),
+        ("[{", RecordInvalid),
+        ([1], SchemaMismatch),
+    ],
+)
+def test_tools_that_are_no_schemas_are_refused(
+    tools: Any, refusal: type[Exception], tmp_path: Path
+) -> None:
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    path = tmp_path / "talks.jsonl"
+    path.write_text(json.dumps({"messages": turns, "tools": tools}) + "\n")
+    recipe = sft(model={"path": "base"}, columns=COLUMNS)
+    with pytest.raises(refusal) as refused:
+        check_data(recipe, "hospital-a", "records", path, SealOptions())
+    assert refused.value.check == "columns"
+
+
+def test_tools_beside_plain_text_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    row = {"prompt": "a", "chosen": "b", "rejected": "c", "tools": "[]"}
+    path.write_text(json.dumps(row) + "\n")
+    recipe = preferring("dpo", columns=ALONE | {"tools": "tools"})
+    with pytest.raises(SchemaMismatch) as refused:
+        check_data(recipe, "hospital-a", "records", path, SealOptions())
+    assert refused.value.column == "tools"
+
+
+def test_orpo_gives_a_template_no_tools() -> None:
+    settings = {"loss_type": "orpo"}
+    with pytest.raises(RecipeInvalid):
+        preferring("dpo", columns=ALONE | {"tools": "tools"}, trainer=settings)
+    assert preferring("dpo", columns=ALONE, trainer=settings).columns.tools is None
 
 
 @pytest.mark.parametrize("phase", ["sft", "dpo"])

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from sealtrain.recipe.columns import Columns, PreferenceColumns
+from sealtrain.recipe.columns import Columns, PreferenceColumns, tools_field
 from sealtrain.recipe.fields import ColumnName, by_key
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.trainers import Length, TrainerArguments
@@ -52,6 +52,7 @@ class UnpairedColumns(Columns):
     prompt: ColumnName
     completion: ColumnName
     label: ColumnName
+    tools: ColumnName | None = tools_field()
 
 
 DpoColumns = Annotated[
@@ -182,6 +183,12 @@ class DpoRecipe(Recipe):
         if self.columns.kind != wanted:
             fields = "prompt, completion and label" if wanted == "unpaired" else "chosen, rejected"
             raise ValueError(f"loss_type {self.trainer.loss_type} reads columns {fields}")
+        return self
+
+    @model_validator(mode="after")
+    def _orpo_renders_no_tools(self) -> Self:
+        if self.trainer.kind == "orpo" and self.columns.tools is not None:
+            raise ValueError("orpo gives a chat template no tools; leave columns.tools out")
         return self
 
     @model_validator(mode="after")

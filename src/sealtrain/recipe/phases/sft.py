@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from sealtrain.recipe.audit import Audit
-from sealtrain.recipe.collaboration import is_none
-from sealtrain.recipe.columns import Columns
+from sealtrain.recipe.columns import Columns, tools_field
 from sealtrain.recipe.fields import ColumnName, Text, by_key
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.trainers import Length, TrainerArguments
@@ -42,11 +41,7 @@ class MessagesColumns(Columns):
 
     kind: ClassVar[Literal["messages"]] = "messages"
     messages: ColumnName
-    tools: ColumnName | None = Field(
-        default=None,
-        exclude_if=is_none,
-        description="A list of function schemas, or its JSON as text: the chat template gets it.",
-    )
+    tools: ColumnName | None = tools_field()
 
 
 SftColumns = Annotated[

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid, RecordInvalid
-from sealtrain.recipe.conversations import conversation_fault
+from sealtrain.recipe.conversations import conversation_fault, tools_fault
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -19,6 +19,7 @@ __all__ = [
     "check_conversation",
     "check_template",
     "check_tokenizer",
+    "check_tools",
     "field_names",
 ]
 
@@ -38,6 +39,17 @@ def check_conversation(name: str, turns: list[Any]) -> None:
     fault = conversation_fault(turns)
     if fault is not None:
         raise RecordInvalid(f"a record {fault} in {name}", check="columns")
+
+
+def check_tools(tools: Any) -> None:
+    """Refuse tools that a chat template cannot get.
+
+    Raises:
+        RecordInvalid: They are no list of function schemas, nor its JSON.
+    """
+    fault = tools_fault(tools)
+    if fault is not None:
+        raise RecordInvalid(f"a record {fault}", check="columns")
 
 
 def check_template(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -12,11 +12,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import RecordInvalid, SchemaMismatch
-from sealtrain.recipe.conversations import kind_of
+from sealtrain.recipe.conversations import TOOLS, is_list_of_structs, kind_of
 from sealtrain.recipe.records import EITHER, one_kind_only
 from sealtrain.training.data.conversations import (
     check_conversation,
     check_tokenizer,
+    check_tools,
     field_names,
 )
 from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
@@ -131,6 +132,8 @@ def _check_columns(schema: pa.Schema, columns: Columns, tokenizer: PreTrainedTok
                 )
             continue
         kind = kind_of(field.type)
+        if field.name == TOOLS and (kind == "text" or is_list_of_structs(field.type)):
+            continue
         if kind is None:
             raise SchemaMismatch(
                 f"column {column} holds neither text nor messages",
@@ -143,6 +146,14 @@ def _check_columns(schema: pa.Schema, columns: Columns, tokenizer: PreTrainedTok
     if len(kinds) > 1:
         raise SchemaMismatch(
             "the columns mix text and messages", check="columns", expected="one of the two"
+        )
+    if columns.tools is not None and kinds != {"messages"}:
+        raise SchemaMismatch(
+            f"column {columns.tools} has tools, and the others are plain text",
+            check="columns",
+            column=columns.tools,
+            got="text",
+            expected="messages",
         )
     check_tokenizer(tokenizer, conversations="messages" in kinds)
 
@@ -166,7 +177,9 @@ def _checked(positioned: Positioned) -> datasets.IterableDataset:
 
 def _check_record(record: dict[str, Any]) -> dict[str, Any]:
     for name, value in record.items():
-        if isinstance(value, list):
+        if name == TOOLS:
+            check_tools(value)
+        elif isinstance(value, list):
             check_conversation(name, value)
         elif value == "" and name != "prompt":
             raise RecordInvalid(f"a record's {name} is empty", check="columns")

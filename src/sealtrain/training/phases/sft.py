@@ -17,7 +17,11 @@ from sealtrain.errors import ModelInvalid, RecordInvalid
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.backends.unsloth import as_written, load_model
 from sealtrain.training.checkpoints.callback import SealedRun
-from sealtrain.training.data.conversations import check_conversation, check_template
+from sealtrain.training.data.conversations import (
+    check_conversation,
+    check_template,
+    check_tools,
+)
 from sealtrain.training.data.hugging import as_iterable_dataset, once
 from sealtrain.training.devices import compute_device
 from sealtrain.training.inputs.learnablerows import with_learnable_rows
@@ -185,6 +189,8 @@ def _rows(work: TrainingContext, names: dict[str, str]) -> Any:
 
 def _check_messages(record: dict[str, Any]) -> dict[str, Any]:
     check_conversation("messages", record["messages"])
+    if "tools" in record:
+        check_tools(record["tools"])
     return record
 
 
