@@ -233,3 +233,58 @@ def test_a_recipe_says_at_the_desk_and_to_owners_what_the_aggregator_sees(
     told = dict(facts(locked, (), ()))
     assert told["aggregator"] == json.loads(done.stdout)["aggregator"]
     assert told["aggregator"] == locked.recipe.collaboration.lead_sees
+
+
+FITS = RECIPE | {"scripts": []}
+
+
+@pytest.mark.claim("C580")
+def test_the_first_record_is_shown_as_the_model_learns_it(desk: Path) -> None:
+    write(desk, FITS)
+    key = f"{OWNERS[0]}.biopsies"
+    words = [f"--records={key}={desk / 'rows.jsonl'}"]
+    done = check(desk, *words)
+    told = json.loads(done.stdout)
+    assert told["fits"], told
+    (shown,) = told["shown"]
+    (sequence,) = shown["sequences"]
+    assert (shown["data"], shown["record"]) == (key, 1)
+    assert sequence["spans"] == [
+        {"use": "masked", "text": "case"},
+        {"use": "learned", "text": "benign<eos>"},
+    ]
+    assert (sequence["tokens"], sequence["learned"], sequence["cut"]) == (11, 7, 0)
+    lines = run("recipe", "check", desk / "recipe" / "recipe.yaml", *words).stdout.splitlines()
+    assert "  masked   | case" in lines
+    assert "  learned  | benign<eos>" in lines
+    assert json.loads(check(desk, *words, "--no-show").stdout)["shown"] == []
+
+
+@pytest.mark.claim("C580")
+def test_a_shown_record_is_bounded_and_moves_no_cursor(desk: Path) -> None:
+    write(desk, FITS)
+    row = {"prompt": "\x1b[2Jcase" + "x" * 9000, "completion": "benign"}
+    (desk / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    words = [f"--records={OWNERS[0]}.biopsies={desk / 'rows.jsonl'}"]
+    (shown,) = json.loads(check(desk, *words).stdout)["shown"]
+    (sequence,) = shown["sequences"]
+    text = "".join(span["text"] for span in sequence["spans"])
+    assert len(text) <= 4000
+    assert sequence["cut"] + sequence["tokens"] == 9000 + 8 + 7
+    assert "\x1b" not in run("recipe", "check", desk / "recipe" / "recipe.yaml", *words).stdout
+
+
+@pytest.mark.claim("C521")
+def test_preferences_in_conversations_need_a_template_at_the_desk(desk: Path) -> None:
+    columns = {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected"}
+    policy = RECIPE["release_policy"] | {"metrics": []}
+    write(desk, FITS | {"phase": "reward", "columns": columns, "release_policy": policy})
+    turns = {
+        "prompt": [{"role": "user", "content": "case"}],
+        "chosen": [{"role": "assistant", "content": "benign"}],
+        "rejected": [{"role": "assistant", "content": "malign"}],
+    }
+    (desk / "rows.jsonl").write_text(json.dumps(turns) + "\n")
+    done = check(desk, f"--records={OWNERS[0]}.biopsies={desk / 'rows.jsonl'}")
+    assert done.exit_code == RecipeInvalid.exit_code, done.output
+    assert "columns.prompt" in [one.get("field") for one in json.loads(done.stdout)["wrong"]]

@@ -10,11 +10,12 @@ import typer
 
 from sealtrain.cli.output import Json, emit
 from sealtrain.cli.runoptions import pairs
-from sealtrain.client.fitting import check_data, layout_words, seal_words
+from sealtrain.cli.shownrecords import shown_lines, shown_record
+from sealtrain.client.fitting import layout_words, read_data, seal_words
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import DataInvalid, ExtraMissing, RecipeInvalid, SealtrainError, UsageError
 from sealtrain.recipe.basefolder import base_of
-from sealtrain.recipe.fitness import misfits
+from sealtrain.recipe.fitness import misfits, misfits_of_record
 from sealtrain.recipe.installation import measure_installation
 from sealtrain.recipe.lock import load_lock, require_scripts
 from sealtrain.recipe.models import measure_models
@@ -48,6 +49,9 @@ class DeskOptions:
         list[str] | None,
         typer.Option(help="OWNER.NAME=OPTIONS: how sealtrain seal would read it; repeat."),
     ] = None
+    show: Annotated[
+        bool, typer.Option(help="Show the first record of each data as the model learns it.")
+    ] = True
 
 
 def check(
@@ -58,7 +62,8 @@ def check(
     """Judge a recipe, its base model and data as lock, seal and train will, without a broker.
 
     Everything that is wrong is listed. Exits 2 where the recipe could not work, 5 where data does
-    not fit it. Nothing leaves this machine, and nothing is written.
+    not fit it. The first record of data that fit is shown as the model learns it: its tokens, and
+    which of them carry a loss. Nothing leaves this machine, and nothing is written.
     """
     wanted, base = _read(recipe, desk.base)
     done: list[str] = ["schema"]
@@ -102,14 +107,30 @@ def check(
     if not set(ways) <= set(given):
         raise UsageError("options for data that is not given", got=min(set(ways) - set(given)))
     chosen = {key: layout_words(seal_words(ways.get(key, ""))) for key in given}
-    for key, path in given.items():
+    shown: list[dict[str, Any]] = []
+    first: dict[str, list[dict[str, Any]]] = {}
+
+    def read(key: str) -> None:
         owner, _, name = key.partition(".")
-        judged(
-            f"data {key}",
-            lambda owner=owner, name=name, path=path, key=key: check_data(  # type: ignore[misc]
-                wanted, owner, name, Path(path), chosen[key]
-            ),
-        )
+        first.update({key: read_data(wanted, owner, name, Path(given[key]), chosen[key]).first})
+
+    for key in given:
+        judged(f"data {key}", lambda key=key: read(key))  # type: ignore[misc]
+    for key, records in first.items():
+        if not records:
+            continue
+        unfit = misfits_of_record(wanted, base, records[0])
+        found += [
+            {"about": f"data {key}", "code": RecipeInvalid.code, **one.to_dict(), "exit": 2}
+            for one in unfit
+        ]
+        if desk.show and not unfit and not absent:
+            judged(
+                f"first records of {key}",
+                lambda key=key, records=records: shown.append(  # type: ignore[misc]
+                    shown_record(wanted, base, key, records)
+                ),
+            )
     left += [f"data {key}: give --records {key}=PATH" for key in _data(wanted) if key not in given]
     how = wanted.collaboration
     sees = {} if how is None or how.lead_sees is None else {"aggregator": how.lead_sees}
@@ -119,9 +140,11 @@ def check(
         lines.append(f"wrong        {one['about']}: {one['message']}")
         lines += [f"  {part}: {one[part]}" for part in ("got", "expected", "hint") if one.get(part)]
     lines += [f"aggregator   {text}" for text in sees.values()]
+    lines += [line for one in shown for line in shown_lines(one)]
     emit(
         as_json,
-        {"fits": not found, "checked": done, "not_checked": left, "wrong": found} | sees,
+        {"fits": not found, "checked": done, "not_checked": left, "wrong": found, "shown": shown}
+        | sees,
         [*lines, "it fits" if not found else f"{len(found)} wrong"],
     )
     if found:

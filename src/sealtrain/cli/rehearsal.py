@@ -17,7 +17,7 @@ from sealtrain.cli.ending import Ending
 from sealtrain.cli.output import require_text, say
 from sealtrain.cli.programs import Part, ran, tied
 from sealtrain.cli.runoptions import ANYWHERE
-from sealtrain.client.fitting import check_data, layout_words, seal_words
+from sealtrain.client.fitting import layout_words, read_data, seal_words
 from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.guest.sandbox.rehearsed import INSECURE_SHOW
 from sealtrain.keys.shares import check_threshold
@@ -132,6 +132,8 @@ class Rehearsal:
         recipe: Recipe,
         data: Mapping[str, str],
         seal_as: Mapping[str, str],
+        *,
+        on_records: Callable[[str, list[dict[str, Any]]], None] | None = None,
     ) -> dict[str, Any]:
         """Everything from founding to verification.
 
@@ -140,6 +142,8 @@ class Rehearsal:
             recipe: What is in it.
             data: ``owner.name`` → file or folder to seal.
             seal_as: ``owner.name`` → further words for ``sealtrain seal``.
+            on_records: Called with ``owner.name`` and the first records of data that fit, before
+                anything is made.
 
         Returns:
             Answers of ``train`` and ``verify``, and paths of report and opened model.
@@ -164,7 +168,9 @@ class Rehearsal:
             owner, _, name = key.partition(".")
             if dataset_of(recipe, owner, name).role != "model":
                 chosen = layout_words(seal_words(seal_as.get(key, "")))
-                check_data(recipe, owner, name, Path(data[key]), chosen)
+                read = read_data(recipe, owner, name, Path(data[key]), chosen)
+                if on_records is not None and read.first:
+                    on_records(key, read.first)
         self._found(people)
         self._trust_machines()
         self._open_brokers()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from sealtrain.cli.brokers import Threshold
 from sealtrain.cli.output import Json, emit, metric_lines, say
 from sealtrain.cli.rehearsal import Rehearsal, leftovers_named, result_lines
 from sealtrain.cli.runoptions import pairs
+from sealtrain.cli.shownrecords import shown_lines, shown_record
 from sealtrain.cli.simulator import MachineOptions
 from sealtrain.recipe.schema import load_recipe
 
@@ -41,7 +42,8 @@ def rehearse(
 ) -> None:
     """Play every part on the simulator: found, lock, seal, approve, train, verify, open.
 
-    Recipe and data are checked first. Every step runs as its own sealtrain process with throwaway
+    Recipe and data are checked first, and the first record of each data is shown as the model
+    learns it. Every step runs as its own sealtrain process with throwaway
     keys, and training prints what libraries and scripts print, with whole tracebacks. Nothing of it
     is attested: use data you may show.
     """
@@ -49,11 +51,22 @@ def rehearse(
 
     say("SIMULATED — NOT ATTESTED")
     wanted = load_recipe(recipe)
+    shown: list[dict[str, Any]] = []
+
+    def show(key: str, records: list[dict[str, Any]]) -> None:
+        shown.append(shown_record(wanted, recipe.parent, key, records))
+        for line in shown_lines(shown[-1]):
+            say(line)
+
     with (
         leftovers_named(out),
         Rehearsal(
             out, say, machine.words, brokers=brokers, threshold=threshold, insecure_shown=True
         ) as stage,
     ):
-        done = stage.play(recipe, wanted, pairs(data), pairs(seal_as))
-    emit(as_json, done, [*metric_lines(done["trained"]["metrics"]), *result_lines(done)])
+        done = stage.play(recipe, wanted, pairs(data), pairs(seal_as), on_records=show)
+    emit(
+        as_json,
+        done | {"shown": shown},
+        [*metric_lines(done["trained"]["metrics"]), *result_lines(done)],
+    )

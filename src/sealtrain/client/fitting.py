@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.errors import FormatUnknown, UsageError
+from sealtrain.recipe.conversations import rows_as_recorded
 from sealtrain.recipe.records import RecordCheck, dataset_of
 from sealtrain.sealing.sealer import SealOptions
 from sealtrain.sealing.sourcefiles import layout_of, source_files
@@ -17,9 +18,10 @@ from sealtrain.sealing.tabular.tokens import TokenShards
 
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.terms import Dataset
     from sealtrain.sealing.sourcefiles import SourceFile
 
-__all__ = ["check_data", "fitting", "layout_words", "seal_words"]
+__all__ = ["DataRead", "check_data", "fitting", "layout_words", "read_data", "seal_words"]
 
 _WITH_VALUE: Final = ("--layout", "--format", "--dtype", "--row-tokens", "--padding")
 _WITHOUT: Final = (
@@ -29,6 +31,8 @@ _WITHOUT: Final = (
     "--no-commitments",
 )
 _MAX_DIGITS: Final = 9
+_FIRST: Final = 32
+"""Records that are kept to be looked at."""
 
 
 def fitting(
@@ -150,9 +154,29 @@ def check_data(recipe: Recipe, owner: str, name: str, source: Path, options: Sea
     Raises:
         SealtrainError: As ``fitting``, and what sealing refuses of records.
     """
+    return read_data(recipe, owner, name, source, options).count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataRead:
+    """What was read of an owner's data.
+
+    Attributes:
+        count: Records; 0 of files.
+        first: The first of them: field of the recipe's columns → value, as a phase gets it.
+    """
+
+    count: int
+    first: list[dict[str, Any]]
+
+
+def read_data(
+    recipe: Recipe, owner: str, name: str, source: Path, options: SealOptions
+) -> DataRead:
+    """As ``check_data``, and keep the first records."""
     chosen = fitting(recipe, owner, name, source, options)
     if chosen.check is None:
-        return 0
+        return DataRead(count=0, first=[])
     paths = [path for _, path in source_files(source) if isinstance(path, Path)]
     opened = open_records(
         paths,
@@ -163,4 +187,20 @@ def check_data(recipe: Recipe, owner: str, name: str, source: Path, options: Sea
         text_columns=chosen.text_columns,
     )
     _, batches = chosen.check(opened)
-    return sum(batch.num_rows for batch in batches)
+    fields = _fields(recipe, dataset_of(recipe, owner, name))
+    count = 0
+    first: list[dict[str, Any]] = []
+    for batch in batches:
+        count += batch.num_rows
+        if len(first) < _FIRST:
+            begin = batch.slice(0, _FIRST - len(first)).select(list(fields))
+            first += rows_as_recorded(begin.rename_columns(list(fields.values())))
+    return DataRead(count=count, first=first)
+
+
+def _fields(recipe: Recipe, dataset: Dataset) -> dict[str, str]:
+    """Owner's column → field of the recipe's columns; of features, which are many, none."""
+    own = {called: name for name, called in dataset.columns.items()}
+    columns = recipe.columns
+    named = {field: getattr(columns, field) for field in type(columns).model_fields}
+    return {own.get(name, name): field for field, name in named.items() if isinstance(name, str)}

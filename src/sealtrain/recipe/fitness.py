@@ -9,25 +9,29 @@ engineer has at hand: the names of the consortium's owners, and the files of the
 4. A record, with an adapter's virtual tokens, is no longer than the base model's positions.
 5. A tokenizer that writes conversations has a chat template.
 
+Whether prompts and answers of preferences are conversations, only a record says: with one at hand,
+the fifth is judged for them too.
+
 A script of the engineer's trains as it likes, so for recipes with scripts only the first is judged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.spelling import nearest
 from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.basemodel import MADE, BaseFacts, base_facts
-from sealtrain.recipe.conversations import has_template
+from sealtrain.recipe.conversations import TOOLS, has_template
 from sealtrain.recipe.metricnames import known_metrics, unmeasured
 from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.records import CONVERSATIONS
 
-__all__ = ["Misfit", "misfits", "require_fitness"]
+__all__ = ["Misfit", "misfits", "misfits_of_record", "require_fitness"]
 
 _NO_TOKENS: Final = ("image", "tabular")
 """Kinds of columns of which a model reads no tokens."""
@@ -81,6 +85,28 @@ def misfits(recipe: Recipe, base_dir: Path, members: Collection[str]) -> list[Mi
         found += _too_long(recipe, facts)  # (4)
         found += _without_template(recipe, base_dir)  # (5)
     return found
+
+
+def misfits_of_record(recipe: Recipe, base_dir: Path, record: Mapping[str, Any]) -> list[Misfit]:
+    """What a record shows that a recipe alone does not say: prompts and answers are conversations.
+
+    Args:
+        recipe: Of any phase.
+        base_dir: Folder that its paths start from.
+        record: Field of the recipe's columns → value.
+    """
+    spoken = [name for name, value in record.items() if name != TOOLS and isinstance(value, list)]
+    if recipe.scripts or recipe.phase not in CONVERSATIONS or not spoken:
+        return []
+    tokenizers = {"model.tokenizer": recipe.model.tokenizer}
+    tokenizers |= {
+        f"{name}.model.tokenizer": model.tokenizer for name, model in recipe.further_models.items()
+    }
+    return [
+        _no_template(f"columns.{spoken[0]}", getattr(tokenizer, "path", None), of=field)
+        for field, tokenizer in tokenizers.items()
+        if not _writes_conversations(tokenizer, base_dir)
+    ]
 
 
 def require_fitness(recipe: Recipe, base_dir: Path, members: Collection[str]) -> None:
@@ -204,14 +230,24 @@ def _too_long(recipe: Recipe, facts: BaseFacts) -> Iterator[Misfit]:
 def _without_template(recipe: Recipe, base_dir: Path) -> Iterator[Misfit]:
     """Of a saved tokenizer; a sealed one is opened by the guest alone."""
     tokenizer = recipe.model.tokenizer
-    if recipe.columns.kind != "messages" or getattr(tokenizer, "kind", None) == "sealed":
-        return
+    if recipe.columns.kind == "messages" and not _writes_conversations(tokenizer, base_dir):
+        yield _no_template("columns.messages", getattr(tokenizer, "path", None))
+
+
+def _writes_conversations(tokenizer: Any, base_dir: Path) -> bool:
+    """Whether it has a chat template; of a sealed tokenizer nothing is known."""
+    if getattr(tokenizer, "kind", None) == "sealed":
+        return True
     path = getattr(tokenizer, "path", None)
-    if path is not None and has_template(base_dir / path):
-        return
-    yield Misfit(
-        field="columns.messages",
-        message="the tokenizer has no chat template, and the records are conversations",
+    return path is not None and has_template(base_dir / path)
+
+
+def _no_template(field: str, path: str | None, of: str = "model.tokenizer") -> Misfit:
+    return Misfit(
+        field=field,
+        message="the tokenizer has no chat template, and the records are conversations"
+        if of == "model.tokenizer"
+        else f"{of} has no chat template, and the records are conversations",
         got=path or "bytes",
         expected="a tokenizer with a chat template",
         hint="set tokenizer.chat_template and save it, or read records of plain text",

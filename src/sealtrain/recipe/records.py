@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     Opened = tuple[pa.Schema, Iterator[pa.RecordBatch]]
 
-__all__ = ["EITHER", "RecordCheck", "dataset_of", "one_kind_only"]
+__all__ = ["CONVERSATIONS", "EITHER", "RecordCheck", "dataset_of", "one_kind_only"]
 
 EITHER: Final = "text, or a list of {role, content} with text in both"
 _Kind = Literal[
@@ -54,7 +54,7 @@ _EXPECTED: Final[dict[_Kind, str]] = {
     "image": "the bytes of an encoded image",
 }
 _BOTH: Final = {True, False}
-_CONVERSATIONS: Final = ("dpo", "reward", "rlhf")
+CONVERSATIONS: Final = ("dpo", "reward", "rlhf")
 """Phases whose prompts and answers may also be lists of messages."""
 
 
@@ -387,7 +387,7 @@ def _kinds(recipe: Recipe) -> dict[str, _Kind]:
 
 def _kind(recipe: Recipe, field: str) -> _Kind:
     if field == "label":
-        if recipe.phase in _CONVERSATIONS:
+        if recipe.phase in CONVERSATIONS:
             return "boolean"
         return "text" if getattr(recipe, "labels", None) else "label"
     fixed: dict[str, _Kind] = {
@@ -398,7 +398,7 @@ def _kind(recipe: Recipe, field: str) -> _Kind:
         "tokens": "tokens",
         "answer": "text",
     }
-    return fixed.get(field) or ("either" if recipe.phase in _CONVERSATIONS else "text")
+    return fixed.get(field) or ("either" if recipe.phase in CONVERSATIONS else "text")
 
 
 def _fits(found: pa.DataType, kind: _Kind) -> bool:

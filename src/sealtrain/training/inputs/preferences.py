@@ -147,11 +147,12 @@ def _check_columns(schema: pa.Schema, columns: Columns, tokenizer: PreTrainedTok
         raise SchemaMismatch(
             "the columns mix text and messages", check="columns", expected="one of the two"
         )
-    if columns.tools is not None and kinds != {"messages"}:
+    tools = getattr(columns, TOOLS)
+    if tools is not None and kinds != {"messages"}:
         raise SchemaMismatch(
-            f"column {columns.tools} has tools, and the others are plain text",
+            f"column {tools} has tools, and the others are plain text",
             check="columns",
-            column=columns.tools,
+            column=tools,
             got="text",
             expected="messages",
         )
