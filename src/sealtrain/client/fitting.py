@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sealtrain.recipe.terms import Dataset
     from sealtrain.sealing.sourcefiles import SourceFile
 
-__all__ = ["DataRead", "check_data", "fitting", "layout_words", "read_data", "seal_words"]
+__all__ = ["DataRead", "fitting", "layout_words", "read_data", "seal_words"]
 
 _WITH_VALUE: Final = ("--layout", "--format", "--dtype", "--row-tokens", "--padding")
 _WITHOUT: Final = (
@@ -145,18 +145,6 @@ def _not_options(got: str) -> UsageError:
     )
 
 
-def check_data(recipe: Recipe, owner: str, name: str, source: Path, options: SealOptions) -> int:
-    """Read an owner's data to its end, as sealing would, and seal nothing.
-
-    Returns:
-        How many records there are; 0 of files.
-
-    Raises:
-        SealtrainError: As ``fitting``, and what sealing refuses of records.
-    """
-    return read_data(recipe, owner, name, source, options).count
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataRead:
     """What was read of an owner's data.
@@ -173,7 +161,11 @@ class DataRead:
 def read_data(
     recipe: Recipe, owner: str, name: str, source: Path, options: SealOptions
 ) -> DataRead:
-    """As ``check_data``, and keep the first records."""
+    """Read an owner's data to its end, as sealing would, and seal nothing.
+
+    Raises:
+        SealtrainError: As ``fitting``, and what sealing refuses of records.
+    """
     chosen = fitting(recipe, owner, name, source, options)
     if chosen.check is None:
         return DataRead(count=0, first=[])

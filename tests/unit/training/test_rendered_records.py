@@ -19,7 +19,7 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.client.fitting import check_data
+from sealtrain.client.fitting import read_data
 from sealtrain.errors import RecipeInvalid, RecordInvalid, SchemaMismatch
 from sealtrain.recipe.fitness import misfits
 from sealtrain.sealing.sealer import SealOptions
@@ -132,7 +132,7 @@ def test_a_prompt_of_preferences_may_call_a_tool(
         kept = [{name: row[name] for name in columns} for row in rows]
         plain[key].write_text("".join(json.dumps(row) + "\n" for row in kept))
         owner, _, name = key.partition(".")
-        assert check_data(recipe, owner, name, plain[key], SealOptions()) == len(rows)
+        assert read_data(recipe, owner, name, plain[key], SealOptions()).count == len(rows)
     sealed = dict(seal_records(plain, tmp_path))
     run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path), base_dir=base_dir)
     prompts = [
@@ -162,7 +162,7 @@ def test_the_desk_refuses_what_the_guest_could_not_render(fault: str, tmp_path: 
     path.write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
     recipe = sft(model={"path": "base"}, columns={"messages": "messages"})
     with pytest.raises(kind) as refused:
-        check_data(recipe, "hospital-a", "records", path, SealOptions())
+        read_data(recipe, "hospital-a", "records", path, SealOptions())
     assert refused.value.check == "columns"
     if fault != "parts":
         assert refused.value.got == "record 2"
@@ -205,7 +205,7 @@ def test_a_template_gets_the_tools_of_preferences(
     recipe = preferring(phase, model={"path": "base"}, columns=columns, trainer=trainer)
     for key, path in paths.items():
         owner, _, name = key.partition(".")
-        assert check_data(recipe, owner, name, path, SealOptions()) > 0
+        assert read_data(recipe, owner, name, path, SealOptions()).count > 0
     sealed = dict(seal_records(paths, tmp_path))
     run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path), base_dir=base_dir)
     rows = [json.loads(line) for path in paths.values() for line in path.read_text().splitlines()]
@@ -233,7 +233,7 @@ def test_tools_that_are_no_schemas_are_refused(
     path.write_text(json.dumps({"messages": turns, "tools": tools}) + "\n")
     recipe = sft(model={"path": "base"}, columns=COLUMNS)
     with pytest.raises(refusal) as refused:
-        check_data(recipe, "hospital-a", "records", path, SealOptions())
+        read_data(recipe, "hospital-a", "records", path, SealOptions())
     assert refused.value.check == "columns"
 
 
@@ -243,7 +243,7 @@ def test_tools_beside_plain_text_are_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(row) + "\n")
     recipe = preferring("dpo", columns=ALONE | {"tools": "tools"})
     with pytest.raises(SchemaMismatch) as refused:
-        check_data(recipe, "hospital-a", "records", path, SealOptions())
+        read_data(recipe, "hospital-a", "records", path, SealOptions())
     assert refused.value.column == "tools"
 
 
@@ -263,7 +263,7 @@ def test_tools_that_no_template_would_get_are_refused(phase: str, paths: dict[st
         ),
     }[phase]()
     with pytest.raises(SchemaMismatch) as refused:
-        check_data(wanted, "hospital-a", "records", paths["hospital-a.records"], SealOptions())
+        read_data(wanted, "hospital-a", "records", paths["hospital-a.records"], SealOptions())
     assert refused.value.got == "tools"
 
 
