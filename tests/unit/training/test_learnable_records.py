@@ -24,8 +24,8 @@ from training_world import (
 
 from sealtrain.errors import DataInvalid
 from sealtrain.recipe.schema import Recipe
-from sealtrain.training.inputs.census import census
 from sealtrain.training.data.hugging import once
+from sealtrain.training.inputs.census import census
 from sealtrain.training.inputs.learnable import Tally, learns
 from sealtrain.training.models.base import build_tokenizer
 
