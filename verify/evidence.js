@@ -1,6 +1,7 @@
 // The evidence document: its form, its verification, its appraisal (spec/evidence.md).
 
 import { Refusal, concat, demand, digest, equal, fromBase64, fromHex, hex, sha256, sha512, utf8 } from "./bytes.js";
+import * as cloud from "./cloudtpm.js";
 import { appraiseMeasured, replay } from "./dstack.js";
 import { Malformed, canonical, parseCanonical } from "./json.js";
 import * as nitro from "./nitro.js";
@@ -79,10 +80,34 @@ const TEES = {
   },
   "dstack-aws-nitro-tpm": { form: NITRO_TPM_FORM, verify: verifyNitroTpm, appraise: appraiseNitroTpm },
   "dstack-amd-sev-snp": { form: snp.DSTACK_FORM, verify: snp.verifyDstack, appraise: snp.appraiseDstack },
+  "azure-snp": {
+    form: cloud.AZURE_SNP_FORM,
+    verify: cloud.verifyAzureSnp,
+    appraise(facts, rules) {
+      snp.appraise(facts, rules);
+      cloud.appraiseAzure(facts, rules);
+    },
+  },
+  "azure-tdx": {
+    form: cloud.azureTdxForm(quote),
+    verify: (cpu, given) => quoted(cpu, given, azureGuest),
+    appraise(facts, rules, now) {
+      appraiseQuote(facts.signed, rules, now);
+      cloud.appraiseAzure(facts, rules);
+    },
+  },
+  "gcp-snp": { form: cloud.GCP_SNP_FORM, verify: cloud.verifyGcpSnp, appraise: cloud.appraiseGcpSnp },
 };
 /** Kinds of evidence that a platform of another name shows. */
-const SHOWN_BY = { "dstack-gcp-tdx": "dstack", "dstack-aws-nitro-tpm": "dstack", "dstack-amd-sev-snp": "dstack" };
-const DCAP = ["dstack", "tdx", "dstack-gcp-tdx"];
+const SHOWN_BY = {
+  "dstack-gcp-tdx": "dstack",
+  "dstack-aws-nitro-tpm": "dstack",
+  "dstack-amd-sev-snp": "dstack",
+  "azure-snp": "snp",
+  "azure-tdx": "tdx",
+  "gcp-snp": "snp",
+};
+const DCAP = ["dstack", "tdx", "dstack-gcp-tdx", "azure-tdx"];
 const crl = (value) => hexText(value) && value.length > 0;
 const filled = (value) => string(value) && value !== "";
 const sealed = shape.match(/^[0-9a-f]{128}$/);
@@ -165,7 +190,7 @@ async function quoted(cpu, given, guest) {
   const signed = await verifyQuote(fromBase64(cpu.quote), collateral, rules, root, now);
   const shown = await digest(utf8(cpu.app_compose));
   const facts = await guest(cpu, signed, shown, given);
-  return { ...facts, signed, simulated: signed.simulated, reportData: signed.quote.reportData };
+  return { reportData: signed.quote.reportData, ...facts, signed, simulated: signed.simulated };
 }
 
 async function dstackGuest(cpu, signed, shown) {
@@ -179,6 +204,8 @@ async function googleGuest(cpu, signed, shown, { root, now }) {
   await bound();
   return { ...(await dstackGuest(cpu, signed, shown)), vtpm: found };
 }
+
+const azureGuest = (cpu, signed) => cloud.verifyAzure(cpu, signed.quote.reportData);
 
 async function bareGuest(cpu, signed, shown) {
   const expected = concat(new Uint8Array([1]), fromHex(shown), new Uint8Array(15));

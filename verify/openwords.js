@@ -22,6 +22,7 @@ export const OPEN_WORDS = {
   "projects": "customer of the cloud whose machine the TPM belongs to",
   "zones": "zone of the cloud",
   "instances": "machine of the cloud: no instance is named",
+  "vm_ids": "virtual machine: no id is named",
   "config_id": "guest whose TPM does not commit to its configuration",
   "images": "enclave image: it is not compared",
   "signers": "signer of the enclave image, or none",

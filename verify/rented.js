@@ -20,12 +20,13 @@ const names = either(any, list(match(/^[a-z0-9][a-z0-9.:-]{0,127}$/), { max: 102
 const numbers = either(any, list(match(/^(?:0|[1-9][0-9]{0,19})$/), { max: 1024 }));
 const pcr = extended(shape.hex64);
 
+/** Which machines of Google Cloud a policy accepts. */
+export const PLACE_RULES = { projects: names, zones: names, instances: numbers };
+
 /** Fields that a policy for Google Cloud has besides those of dstack. */
 export const GOOGLE_RULES = {
   boots: either(any, list(record({ pcr0: pcr, pcr2: pcr }), { max: 1024 })),
-  projects: names,
-  zones: names,
-  instances: numbers,
+  ...PLACE_RULES,
 };
 
 const register = extended(shape.hex96);
@@ -68,6 +69,11 @@ export function appraiseGoogle({ quote, registers, machine }, rules) {
   const boot = (one) => one.pcr0 === registers.get(0) && one.pcr2 === registers.get(2);
   const booted = rules.boots === "any" || (quote.bank.name === "sha256" && rules.boots.some(boot));
   demand(booted, "measurement-mismatch", "another firmware or image was booted");
+  appraisePlace(machine, rules);
+}
+
+/** The rules of a policy for where a vTPM's machine is. */
+export function appraisePlace(machine, rules) {
   for (const [allowed, got] of [
     [rules.projects, machine.project],
     [rules.zones, machine.zone],

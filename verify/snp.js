@@ -17,7 +17,8 @@ const any = literal("any");
 
 const bounded = (most) => (value) => value !== "" && (fromBase64(value)?.length ?? Infinity) <= most;
 
-const REPORT = {
+/** Fields of evidence that holds a report. */
+export const REPORT = {
   report: shape.base64(1184),
   certificates: list(bounded(8192), { min: 3, max: 3 }),
   crl: nullable(bounded(65536)),
@@ -69,19 +70,21 @@ const RULES_FIELDS = {
   id_keys: either(any, list(filled(shape.hex96), { max: 1024 })),
   revocation: literal("any", "require"),
 };
-const RULES_FORM = record({ tee: literal("snp"), ...RULES_FIELDS });
-const DSTACK_RULES_FORM = record({
-  tee: literal("dstack-amd-sev-snp"),
-  ...RULES_FIELDS,
-  key_provider: either(any, shape.match(/^(?:[0-9a-f]{2}){16,1024}$/)),
-});
 const namesExactly = (value, names) => Object.keys(value).sort().join() === [...names].sort().join();
 
+/** A policy's rules for guests of another kind that show a report. */
+export function rulesOf(tee, further) {
+  const form = record({ tee: literal(tee), ...RULES_FIELDS, ...further });
+  return (value) => form(value) && consistent(value);
+}
+
 /** A policy's rules for SEV-SNP guests. */
-export const RULES = (value) => RULES_FORM(value) && consistent(value);
+export const RULES = rulesOf("snp");
 
 /** A policy's rules for dstack guests on SEV-SNP. */
-export const DSTACK_RULES = (value) => DSTACK_RULES_FORM(value) && consistent(value);
+export const DSTACK_RULES = rulesOf("dstack-amd-sev-snp", {
+  key_provider: either(any, shape.match(/^(?:[0-9a-f]{2}){16,1024}$/)),
+});
 
 function consistent(value) {
   const { products, minimum_tcb: floors, mitigations } = value;
@@ -261,7 +264,8 @@ async function notRevoked(crl, certificates, now) {
   demand(!revoked, "certificate-revoked", "the vendor revoked a certificate of the chain");
 }
 
-async function signedReport(cpu, root, now) {
+/** A report that a chip of AMD signed. */
+export async function signedReport(cpu, root, now) {
   const report = parseReport(fromBase64(cpu.report));
   const raw = cpu.certificates.map(fromBase64);
   await trustedRoot(raw[2], root);
@@ -289,12 +293,17 @@ async function signedReport(cpu, root, now) {
   };
 }
 
+/** That no certificate of a report's chain was revoked, where a policy asks for that. */
+export async function checkRevocation(cpu, signed, rules, now) {
+  if (rules.revocation === "require") await notRevoked(cpu.crl, signed.certificates, now);
+}
+
 /** Facts that a chip of AMD signed about a guest. */
 export async function verify(cpu, { rules, root, now }) {
   const signed = await signedReport(cpu, root, now);
   const shown = await sha256(utf8(cpu.app_compose));
   demand(equal(shown, signed.report.hostData), "compose-hash-mismatch", "another deployment document");
-  if (rules.revocation === "require") await notRevoked(cpu.crl, signed.certificates, now);
+  await checkRevocation(cpu, signed, rules, now);
   const composeHash = hex(shown);
   return { ...signed, composeHash, appId: composeHash.slice(0, 40), keyProvider: "" };
 }
@@ -333,7 +342,7 @@ export async function verifyDstack(cpu, { rules, root, now }) {
   const config = await launchConfig(cpu.mr_config, signed.report.hostData);
   const composeHash = hex(await sha256(utf8(cpu.app_compose)));
   demand(config.compose_hash === composeHash, "compose-hash-mismatch", "another deployment document");
-  if (rules.revocation === "require") await notRevoked(cpu.crl, signed.certificates, now);
+  await checkRevocation(cpu, signed, rules, now);
   const keyProvider = config.key_provider_id || "";
   const provider = keyProvider || config.key_provider;
   return { ...signed, composeHash, appId: config.app_id || composeHash.slice(0, 40), keyProvider, provider };

@@ -25,6 +25,9 @@ export const TIER_OF_KIND = {
   "dstack-gcp-tdx": "processor",
   "dstack-aws-nitro-tpm": "cloud",
   "dstack-amd-sev-snp": "processor",
+  "azure-snp": "processor-and-paravisor",
+  "azure-tdx": "processor-and-paravisor",
+  "gcp-snp": "cloud-tpm",
 };
 
 /** Whether a tier is at least the lowest that is taken. */

@@ -35,16 +35,27 @@ export const encoded = (most) => (value) =>
 const digest = either(shape.hex64, shape.hex96);
 const index = integer(0, REGISTERS - 1);
 const ascending = (registers) => registers.every((one, i) => i === 0 || registers[i - 1].index < one.index);
-const SHOWN = record({
+const QUOTED = {
   message: encoded(1024),
   signature: encoded(518),
   registers: list(record({ index, value: digest }), { min: 1, max: REGISTERS }),
-  certificates: list(encoded(4096), { min: 1, max: 4 }),
   events: list(record({ index, digest }), { max: 1024 }),
-});
+};
+const CHAIN = { certificates: list(encoded(4096), { min: 1, max: 4 }) };
+const SHOWN = record({ ...QUOTED, ...CHAIN });
+const whole = ({ registers }) =>
+  ascending(registers) && registers.length === REGISTERS && registers.every(({ value }) => value.length === 64);
 
 /** What a guest shows of its vTPM. */
 export const FORM = (value) => SHOWN(value) && ascending(value.registers);
+
+/** The same with all registers of the SHA-256 bank. */
+export const WHOLE_SHOWN_FORM = (value) => SHOWN(value) && whole(value);
+
+const ALONE = record(QUOTED);
+
+/** The same where something else vouches for the key. */
+export const WHOLE_FORM = (value) => ALONE(value) && whole(value);
 
 const form = (condition, message) => demand(condition, "evidence-malformed", `TPM quote: ${message}`);
 const chained = (condition, message) => demand(condition, "certificate-chain-invalid", message);
@@ -257,10 +268,41 @@ async function checkEvents(quote, values, events) {
   }
 }
 
-/** Facts that Google signed about a vTPM: `quote`, `registers` (index to hex) and `machine`. */
-export async function verifyTpm(shown, root, now) {
-  const quote = parseQuote(fromBase64(shown.message));
-  const { key, machine } = await verifyKey(shown.certificates.map(fromBase64), root, now);
+function element(tag, ...parts) {
+  const content = concat(...parts);
+  const size = content.length;
+  const length = size < 0x80 ? [size] : size < 0x100 ? [0x81, size] : [0x82, size >> 8, size & 0xff];
+  return concat(new Uint8Array([tag, ...length]), content);
+}
+
+function unsigned(bytes) {
+  const first = bytes.findIndex((byte) => byte !== 0);
+  const found = first < 0 ? new Uint8Array(1) : bytes.subarray(first);
+  return found[0] & 0x80 ? concat(new Uint8Array(1), found) : found;
+}
+
+const RSA_ENCRYPTION = fromHex("06092a864886f70d0101010500");
+
+/** An attestation key (RSA) of its two numbers, big-endian. */
+export function rsaKey(exponent, modulus) {
+  const [small, large] = [unsigned(exponent), unsigned(modulus)];
+  const bare = large[0] === 0 ? large.subarray(1) : large;
+  const key = element(0x30, element(2, large), element(2, small));
+  const found = {
+    rsaBits: bare.length === 0 ? 0 : bare.length * 8 - Math.clz32(bare[0]) + 24,
+    rsaExponent: hex(small),
+    info: element(0x30, element(0x30, RSA_ENCRYPTION), element(3, new Uint8Array(1), key)),
+  };
+  keyKind(found);
+  return found;
+}
+
+/** A quote that a key signed, with its registers (index to hex); something else vouches for the key. */
+export async function verifyBoot(shown, key) {
+  return checkBoot(parseQuote(fromBase64(shown.message)), shown, key);
+}
+
+async function checkBoot(quote, shown, key) {
   await checkSignature(quote, fromBase64(shown.signature), key);
   const registers = new Map(shown.registers.map((one) => [one.index, one.value]));
   form([...registers.keys()].join() === quote.selection.join(), "other registers than the quoted ones");
@@ -268,5 +310,12 @@ export async function verifyTpm(shown, root, now) {
   const found = await sha256(concat(...[...registers.values()].map(fromHex)));
   demand(equal(found, quote.digest), "measurement-mismatch", "other registers than the quoted ones");
   await checkEvents(quote, registers, shown.events);
-  return { quote, registers, machine };
+  return { quote, registers };
+}
+
+/** Facts that Google signed about a vTPM: `quote`, `registers` (index to hex) and `machine`. */
+export async function verifyTpm(shown, root, now) {
+  const quote = parseQuote(fromBase64(shown.message));
+  const { key, machine } = await verifyKey(shown.certificates.map(fromBase64), root, now);
+  return { ...(await checkBoot(quote, shown, key)), machine };
 }

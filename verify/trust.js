@@ -1,6 +1,7 @@
 // The trust file (spec/trust.md) with its appraisal policy (spec/evidence.md §6).
 
 import { Refusal, demand, fromBase64 } from "./bytes.js";
+import { AZURE_RULES, AZURE_SNP_RULES, GCP_SNP_RULES } from "./cloudtpm.js";
 import { Malformed } from "./json.js";
 import { RULES as NITRO } from "./nitro.js";
 import { RULES as NVIDIA } from "./nvidia.js";
@@ -45,7 +46,9 @@ const QUOTE = {
   max_collateral_age_s: either(any, integer(1, 2 ** 31)),
 };
 const TDX = record({ tee: literal("tdx"), ...QUOTE });
-const valued = ({ rtmr0 }) => rtmr0 !== "log"; // a tdx guest shows no event log
+const AZURE_TDX = record({ tee: literal("azure-tdx"), ...QUOTE, ...AZURE_RULES });
+const valued = ({ rtmr0 }) => rtmr0 !== "log"; // such a guest shows no event log
+const namesRegisters = ({ measurements }) => measurements === "any" || measurements.every(valued);
 const AGENT = {
   ...QUOTE,
   key_provider: either(any, shape.match(/^(?:[0-9a-f]{2}){16,1024}$/)),
@@ -65,13 +68,19 @@ const TEES = {
   "dstack-gcp-tdx": { platform: "dstack", vendor: "intel" },
   "dstack-aws-nitro-tpm": { platform: "dstack", vendor: "aws" },
   "dstack-amd-sev-snp": { platform: "dstack", vendor: "amd" },
+  "azure-snp": { platform: "snp", vendor: "amd" },
+  "azure-tdx": { platform: "tdx", vendor: "intel" },
+  "gcp-snp": { platform: "snp", vendor: "amd" },
 };
 const each = (field) => [...new Set(Object.values(TEES).map((one) => one[field]))];
 const CPU = {
   dstack: (value) => DSTACK(value) && namesImage(value),
   "dstack-gcp-tdx": (value) => GOOGLE(value) && namesImage(value),
   "dstack-aws-nitro-tpm": NITRO_TPM_RULES,
-  tdx: (value) => TDX(value) && (value.measurements === "any" || value.measurements.every(valued)),
+  tdx: (value) => TDX(value) && namesRegisters(value),
+  "azure-tdx": (value) => AZURE_TDX(value) && namesRegisters(value),
+  "azure-snp": AZURE_SNP_RULES,
+  "gcp-snp": GCP_SNP_RULES,
   nitro: NITRO,
   snp: SNP,
   "dstack-amd-sev-snp": DSTACK_SNP,

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["NITRO_TPM_FAULT_MEANINGS", "TPM_FAULT_MEANINGS"]
+__all__ = [
+    "AZURE_FAULT_MEANINGS",
+    "GOOGLE_SNP_FAULT_MEANINGS",
+    "NITRO_TPM_FAULT_MEANINGS",
+    "TPM_FAULT_MEANINGS",
+]
 
 TPM_FAULT_MEANINGS: dict[str, str] = {
     "tpm-other-quote": "the vTPM signed for another TDX quote (report-data-mismatch)",
@@ -29,3 +34,27 @@ NITRO_TPM_FAULT_MEANINGS: dict[str, str] = {
     "other-compose": "another deployment document was measured (compose-hash-mismatch)",
 }
 """Of a guest on EC2."""
+
+_CLOUD_TPM: dict[str, str] = {
+    "tpm-altered-register": "a register is shown that was not quoted (measurement-mismatch)",
+    "tpm-other-image": "the TPM's PCR 4 is of another image (measurement-mismatch)",
+    "tpm-other-events": "events are shown that were not measured (event-log-mismatch)",
+    "tpm-bad-signature": "one bit of the TPM's signature is wrong (quote-invalid)",
+    "other-compose": "another deployment document was measured (compose-hash-mismatch)",
+}
+AZURE_FAULT_MEANINGS: dict[str, str] = {
+    **_CLOUD_TPM,
+    "tpm-other-key": "the processor signed for another key of a TPM (quote-invalid)",
+    "tpm-other-machine": "runtime data of another machine (report-data-mismatch)",
+    "tpm-other-conversation": "the TPM signed for another nonce (report-data-mismatch)",
+}
+"""Of a guest on Azure, besides those of its processor."""
+GOOGLE_SNP_FAULT_MEANINGS: dict[str, str] = {
+    **_CLOUD_TPM,
+    "tpm-other-quote": "the vTPM signed for another report (report-data-mismatch)",
+    "tpm-not-confidential": "PCR 0 is of a machine without encryption (measurement-mismatch)",
+    "tpm-other-zone": "the vTPM is of a machine in another zone (platform-mismatch)",
+    "tpm-test-key": "the vTPM's key was not made for production (debug-guest)",
+    "tpm-foreign-root": "another vendor's chain under the vTPM's key (quote-root-untrusted)",
+}
+"""Of a guest on Google Cloud with SEV-SNP, besides those of its processor."""

@@ -19,6 +19,7 @@ from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import Clock
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import DataInvalid
+from sealtrain_simulator.cloud_machines import cloud_machine
 from sealtrain_simulator.hosted import enclave_attestation, snp_attestation, snp_evidence
 from sealtrain_simulator.machine import Machine, SimulatedTee
 from sealtrain_simulator.nitro import SimulatedNsm
@@ -112,7 +113,7 @@ def devices_of(machine: Machine, state: SimulatorState, compose: bytes, *, clock
         nsm = SimulatedNsm(state.nitro, clock=clock, fault=machine.cpu_fault)
         measure_compose(nsm, compose)
         attestation = partial(enclave_attestation, nsm)
-    attest: Callable[[bytes], dict[str, JsonValue]] | None = None
+    attest = cloud_machine(machine, state, compose, clock=clock)
     if machine.tee == "tdx":
         attest = partial(_tdx, state, compose, machine.cpu_fault)
     elif machine.tee == "snp":

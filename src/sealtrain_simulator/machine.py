@@ -19,6 +19,9 @@ SimulatedTee = Literal[
     "dstack-gcp-tdx",
     "dstack-aws-nitro-tpm",
     "dstack-amd-sev-snp",
+    "azure-snp",
+    "azure-tdx",
+    "gcp-snp",
 ]
 GPU_FAULT: Final = "gpu-"
 """Before the names of lies that accelerators tell."""
@@ -32,7 +35,8 @@ class Machine:
 
     Attributes:
         tee: A dstack guest on TDX, a TDX guest without dstack, a Nitro enclave, a SEV-SNP guest, a
-            dstack guest on Google Cloud, on EC2 with a NitroTPM, or on SEV-SNP.
+            dstack guest on Google Cloud, on EC2 with a NitroTPM, or on SEV-SNP, a machine of Azure
+            with SEV-SNP or TDX, or of Google with SEV-SNP.
         gpus: Accelerators, 0 to 32.
         switches: NVSwitches beside them, 0 to 32.
         emit_events: Play an agent of 0.5, which measures the app's own events.
@@ -80,16 +84,20 @@ class Machine:
 
 def fault_meanings(tee: SimulatedTee, *, gpus: int, switches: int) -> dict[str, str]:
     """Lies a machine can be told to tell, with the refusal each must end in."""
+    without_log = {
+        name: text for name, text in faults.FAULT_MEANINGS.items() if name != "replayed-log"
+    }
     of_cpu = {
         "dstack": faults.FAULT_MEANINGS,
-        "tdx": {
-            name: text for name, text in faults.FAULT_MEANINGS.items() if name != "replayed-log"
-        },
+        "tdx": without_log,
         "nitro": nitro.FAULT_MEANINGS,
         "snp": snp.SNP_FAULT_MEANINGS,
         "dstack-gcp-tdx": {**faults.FAULT_MEANINGS, **clouds.TPM_FAULT_MEANINGS},
         "dstack-aws-nitro-tpm": clouds.NITRO_TPM_FAULT_MEANINGS,
         "dstack-amd-sev-snp": {**snp.SNP_FAULT_MEANINGS, **hosted.LAUNCH_FAULT_MEANINGS},
+        "azure-snp": {**snp.SNP_FAULT_MEANINGS, **clouds.AZURE_FAULT_MEANINGS},
+        "azure-tdx": {**without_log, **clouds.AZURE_FAULT_MEANINGS},
+        "gcp-snp": {**snp.SNP_FAULT_MEANINGS, **clouds.GOOGLE_SNP_FAULT_MEANINGS},
     }[tee]
     told = {} if gpus == 0 else dict(gpu.FAULT_MEANINGS)
     for name in (*(_OF_SEVERAL if gpus < 2 else ()), *(_OF_SWITCHES if switches == 0 else ())):

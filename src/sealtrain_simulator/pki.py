@@ -256,18 +256,42 @@ class SimulatedPki:
             oid: The extension that names the machine.
             machine: Its value, DER.
         """
-        root, ca = "SIMULATED SGX Root CA", "SIMULATED EK/AK CA Intermediate"
-        ca_key, key = self._key("tpm-ca"), self._key("tpm-ak")
-        issuer = _certificate(ca, ca_key, root, self._root_key, authority=True)
-        leaf = _certificate("SIMULATED vTPM", key, ca, ca_key, extension=(oid, machine))
-        chain = (leaf, issuer, self._root)
-        return key, tuple(one.public_bytes(Encoding.DER) for one in chain)
+        key, found = tpm_chain(
+            "SIMULATED SGX Root CA",
+            self._root_key,
+            self._key("tpm-ca"),
+            self._key("tpm-ak"),
+            (oid, machine),
+        )
+        return key, (*found, self._root.public_bytes(Encoding.DER))
 
     def _octets(self, label: str, length: int) -> bytes:
         return octets(self._seed, "pki", label, length)
 
     def _key(self, label: str) -> ec.EllipticCurvePrivateKey:
         return key_of(self._octets(label, 48), ec.SECP256R1())
+
+
+def tpm_chain(
+    root: str,
+    root_key: ec.EllipticCurvePrivateKey,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    key: ec.EllipticCurvePrivateKey,
+    machine: tuple[str, bytes],
+) -> tuple[ec.EllipticCurvePrivateKey, tuple[bytes, bytes]]:
+    """A vTPM's attestation key, and the certificates (DER) between it and a root.
+
+    Args:
+        root: The root's name.
+        root_key: Its key.
+        issuer_key: Key of the authority below it.
+        key: The attestation key.
+        machine: The extension that names the machine, and its value.
+    """
+    name = "SIMULATED EK/AK CA Intermediate"
+    issuer = _certificate(name, issuer_key, root, root_key, authority=True)
+    leaf = _certificate("SIMULATED vTPM", key, name, issuer_key, extension=machine)
+    return key, (leaf.public_bytes(Encoding.DER), issuer.public_bytes(Encoding.DER))
 
 
 _PLACES = {

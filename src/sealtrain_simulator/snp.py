@@ -22,6 +22,7 @@ from sealtrain.attest.snp.parse import Product, SigningKey, Tcb
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import DataInvalid
+from sealtrain_simulator.pki import tpm_chain
 from sealtrain_simulator.seeds import key_of, octets
 
 __all__ = [
@@ -236,6 +237,17 @@ class SimulatedSnp:
             "certificates": [to_base64(der) for der in self.certificates(fault=fault)],
             "crl": to_base64(crl),
         }
+
+    def tpm_key(
+        self, oid: str, machine: bytes
+    ) -> tuple[ec.EllipticCurvePrivateKey, tuple[bytes, ...]]:
+        """The attestation key of a vTPM under this vendor's root; as ``SimulatedPki.tpm_key``."""
+        issuer, key = (
+            key_of(self._bytes(f"key:{label}", 48), ec.SECP256R1())
+            for label in ("tpm-ca", "tpm-ak")
+        )
+        made, found = tpm_chain("SIMULATED ARK", self.key("root"), issuer, key, (oid, machine))
+        return made, (*found, self.root_der)
 
     def revocations(self, now: int, *, issuer_revoked: bool = False) -> bytes:
         """The root's revocation list (DER), valid for 30 days."""

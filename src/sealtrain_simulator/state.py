@@ -81,6 +81,8 @@ class SimulatorState:
             "snp": lambda: self.snp().root_der,
             "dstack-aws-nitro-tpm": lambda: self.nitro.root_der,
             "dstack-amd-sev-snp": lambda: self.snp().root_der,
+            "azure-snp": lambda: self.snp().root_der,
+            "gcp-snp": lambda: self.snp().root_der,
         }.get(machine.tee, self.root_path.read_bytes)()
         return insecure_simulator_policy(
             root, tee=machine.tee, gpu=None if gpus is None else gpus.policy()

@@ -10,18 +10,18 @@ import hashlib
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from sealtrain.attest.tpm.chain import MACHINE_OID
 from sealtrain.attest.tpm.quote import BANK_BYTES, REGISTERS, Bank
-from sealtrain_simulator.pki import SimulatedPki
 
-__all__ = ["SimulatedMachine", "SimulatedTpm", "tpm_signature", "tpms_attest"]
+__all__ = ["SimulatedMachine", "SimulatedTpm", "TpmVendor", "tpm_signature", "tpms_attest"]
 
+AttestationKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 _ECDSA = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
 _ALGORITHMS: Final[dict[Bank, int]] = {"sha256": 0x000B, "sha384": 0x000C}
 
@@ -53,6 +53,18 @@ class SimulatedMachine:
         )
 
 
+class TpmVendor(Protocol):
+    """Who makes a vTPM's attestation key."""
+
+    def tpm_key(self, oid: str, machine: bytes) -> tuple[AttestationKey, tuple[bytes, ...]]:
+        """The key, and its certificates up to the root.
+
+        Args:
+            oid: The extension that names the machine.
+            machine: Its value, DER.
+        """
+
+
 class SimulatedTpm:
     """One machine's vTPM.
 
@@ -63,7 +75,7 @@ class SimulatedTpm:
     """
 
     def __init__(
-        self, pki: SimulatedPki, *, machine: SimulatedMachine | None = None, resets: int = 1
+        self, pki: TpmVendor, *, machine: SimulatedMachine | None = None, resets: int = 1
     ) -> None:
         named = SimulatedMachine() if machine is None else machine
         self.key, self.certificates = pki.tpm_key(MACHINE_OID, named.der())
@@ -115,8 +127,11 @@ def tpms_attest(
     )
 
 
-def tpm_signature(key: ec.EllipticCurvePrivateKey, message: bytes) -> bytes:
-    """``TPMT_SIGNATURE``: ECDSA with SHA-256."""
+def tpm_signature(key: AttestationKey, message: bytes) -> bytes:
+    """``TPMT_SIGNATURE``: ECDSA or RSASSA, with SHA-256."""
+    if isinstance(key, rsa.RSAPrivateKey):
+        signature = key.sign(message, padding.PKCS1v15(), hashes.SHA256())
+        return struct.pack(">HH", 0x0014, 0x000B) + _sized(signature)
     halves = (half.to_bytes(32, "big") for half in decode_dss_signature(key.sign(message, _ECDSA)))
     return struct.pack(">HH", 0x0018, 0x000B) + b"".join(map(_sized, halves))
 

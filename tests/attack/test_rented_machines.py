@@ -315,11 +315,11 @@ def test_one_kind_is_not_another(park: MachinePark) -> None:
 @pytest.mark.parametrize("kind", ["snp", "tdx"])
 def test_an_hcl_report_of_another_machine_is_refused(kind: str) -> None:
     victim = parse_hcl(hcl_report(kind, MODULUS))
-    check_runtime(victim, victim.report_data)
+    check_runtime(victim.runtime, victim.report_data)
     own = rsa.generate_private_key(65537, 2048).public_key().public_numbers().n
     for other in (hcl_report(kind, own), hcl_report(kind, MODULUS, vm_id="another")):
         with pytest.raises(ReportDataMismatch):
-            check_runtime(parse_hcl(other), victim.report_data)
+            check_runtime(parse_hcl(other).runtime, victim.report_data)
     for bad in (b"HCLA", hcl_report(kind, MODULUS)[:-1] + b"\1", b"[" * 20000):
         with pytest.raises(EvidenceMalformed):
             parse_hcl(bad)

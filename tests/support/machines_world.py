@@ -40,6 +40,9 @@ MACHINES = {
     "dstack-gcp-tdx": Machine(tee="dstack-gcp-tdx"),
     "dstack-aws-nitro-tpm": Machine(tee="dstack-aws-nitro-tpm"),
     "dstack-amd-sev-snp": Machine(tee="dstack-amd-sev-snp"),
+    "azure-snp": Machine(tee="azure-snp"),
+    "azure-tdx": Machine(tee="azure-tdx"),
+    "gcp-snp": Machine(tee="gcp-snp"),
 }
 BARE = tuple(name for name, machine in MACHINES.items() if not machine.gpus)
 """Machines without accelerators: one of each TEE."""
@@ -74,6 +77,19 @@ _OF_SNP = {
     "bad-signature": "quote-invalid",
     "other-image": "measurement-mismatch",
     "revoked-issuer": "certificate-revoked",
+}
+_OF_CLOUD_TPM = {
+    "tpm-altered-register": "measurement-mismatch",
+    "tpm-other-image": "measurement-mismatch",
+    "tpm-other-events": "event-log-mismatch",
+    "tpm-bad-signature": "quote-invalid",
+    "other-compose": "compose-hash-mismatch",
+}
+_OF_AZURE = {
+    **_OF_CLOUD_TPM,
+    "tpm-other-key": "quote-invalid",
+    "tpm-other-machine": "report-data-mismatch",
+    "tpm-other-conversation": "report-data-mismatch",
 }
 _OF_GUESTS: dict[SimulatedTee, dict[str, str]] = {
     "dstack": {**_OF_TDX, "replayed-log": "event-log-mismatch"},
@@ -119,6 +135,17 @@ _OF_GUESTS: dict[SimulatedTee, dict[str, str]] = {
         "other-launch-config": "compose-hash-mismatch",
         "other-compose": "compose-hash-mismatch",
         "malformed-launch-config": "evidence-malformed",
+    },
+    "azure-snp": {**_OF_SNP, **_OF_AZURE},
+    "azure-tdx": {**_OF_TDX, **_OF_AZURE},
+    "gcp-snp": {
+        **_OF_SNP,
+        **_OF_CLOUD_TPM,
+        "tpm-other-quote": "report-data-mismatch",
+        "tpm-not-confidential": "measurement-mismatch",
+        "tpm-other-zone": "platform-mismatch",
+        "tpm-test-key": "debug-guest",
+        "tpm-foreign-root": "quote-root-untrusted",
     },
 }
 _OF_GPUS = {
@@ -233,40 +260,64 @@ _LEVELS = ("bootloader", "tee", "snp", "microcode", "fmc")
 
 
 def _pin(evidence: Evidence, policy: AppraisalPolicy) -> AppraisalPolicy:
+    tee = policy.cpu.tee
     signed: Any = verify(evidence, policy, NOW, binding=ASKED).signed
-    if policy.cpu.tee in ("dstack", "tdx", "dstack-gcp-tdx"):
-        quote = signed.quote
-        registers = dict(zip(("rtmr0", "rtmr1", "rtmr2"), quote.rtmr[:3], strict=True))
-        rules: dict[str, Any] = {
-            "measurements": [{"mrtd": quote.mrtd, **registers}],
-            "platform_ids": [signed.ppid],
-        }
-        if policy.cpu.tee == "dstack-gcp-tdx":
-            tpm = signed.tpm
-            rules["boots"] = [{f"pcr{index}": tpm.registers[index].hex() for index in (0, 2)}]
-            rules["zones"], rules["projects"] = [tpm.machine.zone], [tpm.machine.project]
-            rules["instances"] = [str(tpm.machine.instance_id)]
-    elif policy.cpu.tee == "dstack-aws-nitro-tpm":
+    processor = getattr(signed, "processor", signed)
+    if tee in ("dstack", "tdx", "dstack-gcp-tdx", "azure-tdx"):
+        rules = _quote_rules(processor)
+    elif tee == "dstack-aws-nitro-tpm":
         pcrs = signed.document.pcrs
         rules = {
             "boots": [{f"pcr{index}": pcrs[index] for index in (4, 7, 12)}],
             "instances": [signed.document.parent_id],
         }
-    elif policy.cpu.tee == "nitro":
+    elif tee == "nitro":
         rules = {
             "images": [{f"pcr{index}": signed.pcrs[index] for index in (0, 1, 2)}],
             "parents": [signed.parent_id],
         }
     else:
-        report, tcb = signed.report, signed.reported_tcb
-        rules = {
-            "measurements": [report.measurement],
-            "revocation": "require",
-            "chip_ids": [report.chip_id],
-            "minimum_tcb": {"Genoa": {name: getattr(tcb, name) for name in _LEVELS}},
-        }
+        rules = _report_rules(processor)
+    if tee == "dstack-gcp-tdx":
+        rules |= _boot_rules(signed.tpm, (0, 2)) | _google_rules(signed.tpm.machine)
+    elif tee in ("azure-snp", "azure-tdx"):
+        rules |= _boot_rules(signed.boot, (4, 7, 8, 9, 11, 12))
+        rules["vm_ids"] = [signed.place.vm_id]
+    elif tee == "gcp-snp":
+        rules |= _boot_rules(signed.boot, (0, 4, 7, 8, 9, 11, 12)) | _google_rules(signed.place)
     document: dict[str, Any] = policy.to_dict()
     return policy_from_dict({**document, "cpu": {**document["cpu"], **rules}})
+
+
+def _quote_rules(signed: Any) -> dict[str, Any]:
+    quote = signed.quote
+    registers = dict(zip(("rtmr0", "rtmr1", "rtmr2"), quote.rtmr[:3], strict=True))
+    return {
+        "measurements": [{"mrtd": quote.mrtd, **registers}],
+        "platform_ids": [signed.ppid],
+    }
+
+
+def _report_rules(signed: Any) -> dict[str, Any]:
+    report, tcb = signed.report, signed.reported_tcb
+    return {
+        "measurements": [report.measurement],
+        "revocation": "require",
+        "chip_ids": [report.chip_id],
+        "minimum_tcb": {"Genoa": {name: getattr(tcb, name) for name in _LEVELS}},
+    }
+
+
+def _boot_rules(boot: Any, indexes: tuple[int, ...]) -> dict[str, Any]:
+    return {"boots": [{f"pcr{index}": boot.registers[index].hex() for index in indexes}]}
+
+
+def _google_rules(machine: Any) -> dict[str, Any]:
+    return {
+        "zones": [machine.zone],
+        "projects": [machine.project],
+        "instances": [str(machine.instance_id)],
+    }
 
 
 def judge(evidence: Evidence, policy: AppraisalPolicy, binding: Binding = ASKED) -> Verdict:

@@ -330,6 +330,9 @@ KINDS = {
     "dstack-gcp-tdx": "processor",
     "dstack-aws-nitro-tpm": "cloud",
     "dstack-amd-sev-snp": "processor",
+    "azure-snp": "processor-and-paravisor",
+    "azure-tdx": "processor-and-paravisor",
+    "gcp-snp": "cloud-tpm",
 }
 
 

@@ -20,6 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from sealtrain.attest.bundle import MAX_BUNDLE_BYTES, Bundle
+from sealtrain.attest.cloudtpm.trustee import azure_exhibit
 from sealtrain.attest.dstack.exhibit import DstackQuote
 from sealtrain.attest.dstack.parse import log_entries, parse_event_log, parse_statement
 from sealtrain.attest.dstack.ratls import carries_evidence, evidence_of_certificate
@@ -164,6 +165,8 @@ def _json(data: bytes) -> Exhibit:
         return OwnEvidence(raw=data, evidence=Evidence.from_bytes(data))
     if {"kind", "evidence", "verified_at"} <= names:
         return Bundled(raw=data, bundle=Bundle.from_bytes(data))
+    if (azure := azure_exhibit(data, value)) is not None:
+        return azure
     if {"quote", "event_log"} <= names:
         return _dstack_answer(data, value)
     if "attestation" in names:

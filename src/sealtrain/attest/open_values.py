@@ -34,6 +34,7 @@ OPEN: Final = {
     "projects": "customer of the cloud whose machine the TPM belongs to",
     "zones": "zone of the cloud",
     "instances": "machine of the cloud: no instance is named",
+    "vm_ids": "virtual machine: no id is named",
     "config_id": "guest whose TPM does not commit to its configuration",
     "images": "enclave image: it is not compared",
     "signers": "signer of the enclave image, or none",

@@ -24,8 +24,13 @@ _FOLDERS: Final = (
     "sealtrain.attest.nitrotpm",
     "sealtrain.attest.dstacksnp",
 )
+_SHARED: Final = ("sealtrain.attest.cloudtpm",)
+"""Folders that several share: their ``tee.py`` ends in ``TEES``."""
 
-TEES: Final[tuple[Tee, ...]] = tuple(import_module(f"{folder}.tee").TEE for folder in _FOLDERS)
+TEES: Final[tuple[Tee, ...]] = (
+    *(import_module(f"{folder}.tee").TEE for folder in _FOLDERS),
+    *(tee for folder in _SHARED for tee in import_module(f"{folder}.tee").TEES),
+)
 _TIERS: Final = {tee.name: tier_of(tee.name) for tee in TEES}
 """A TEE without a tier is an error here, at import."""
 _BY_NAME: Final = {tee.name: tee for tee in TEES}

@@ -151,6 +151,7 @@ class Tee:
         simulated: Rules that accept every simulated guest.
         of: The platform whose agent shows it, where that has another name.
         folder: Its folder, where that has another name.
+        exhibit: Its ``Verifier`` in ``exhibit.py`` of the folder, which may have several.
     """
 
     name: str
@@ -167,6 +168,7 @@ class Tee:
     device: Device | None = None
     of: str | None = None
     folder: str | None = None
+    exhibit: str = "VERIFIER"
 
     @property
     def platform(self) -> str:
@@ -175,8 +177,7 @@ class Tee:
 
     @property
     def verifier(self) -> Verifier[Any, Any, Any]:
-        """``VERIFIER`` of its ``exhibit.py``."""
-        found: Verifier[Any, Any, Any] = import_module(
-            f"sealtrain.attest.{self.folder or self.name}.exhibit"
-        ).VERIFIER
+        """What its ``exhibit.py`` ends in."""
+        module = import_module(f"sealtrain.attest.{self.folder or self.name}.exhibit")
+        found: Verifier[Any, Any, Any] = getattr(module, self.exhibit)
         return found

@@ -52,6 +52,9 @@ TIER_OF_KIND: Final[dict[str, Tier]] = {
     "dstack-gcp-tdx": "processor",
     "dstack-aws-nitro-tpm": "cloud",
     "dstack-amd-sev-snp": "processor",
+    "azure-snp": "processor-and-paravisor",
+    "azure-tdx": "processor-and-paravisor",
+    "gcp-snp": "cloud-tpm",
 }
 """The tier of each kind of evidence, by the ``tee`` of its processor's part: a line for each."""
 

@@ -27,7 +27,8 @@ Tee = Annotated[
     str,
     typer.Option(
         help="What to play: dstack (on TDX), tdx, nitro, snp, dstack-gcp-tdx (dstack on Google "
-        "Cloud), dstack-aws-nitro-tpm (dstack on EC2) or dstack-amd-sev-snp."
+        "Cloud), dstack-aws-nitro-tpm (dstack on EC2), dstack-amd-sev-snp, azure-snp, azure-tdx "
+        "or gcp-snp."
     ),
 ]
 Gpus = Annotated[int, typer.Option(min=0, max=32, help="Simulated GPUs of the machine.")]

@@ -1081,6 +1081,9 @@ const TIER_OF_KIND = {
   "dstack-gcp-tdx": "processor",
   "dstack-aws-nitro-tpm": "cloud",
   "dstack-amd-sev-snp": "processor",
+  "azure-snp": "processor-and-paravisor",
+  "azure-tdx": "processor-and-paravisor",
+  "gcp-snp": "cloud-tpm",
 };
 
 /** Whether a tier is at least the lowest that is taken. */
@@ -3030,6 +3033,1004 @@ function appraise({ document }, rules) {
 
 return { NITRO_TPM, FORM, RULES, parseDocument, verifyDocument, verify, appraise };
 })();
+const module_tpm = (() => {
+// Quotes of a TPM 2.0 under Google's chain (spec/evidence-tpm.md).
+
+const {
+  Refusal,
+  concat,
+  demand,
+  ecdsa,
+  equal,
+  fromBase64,
+  fromHex,
+  hex,
+  rsaPkcs1,
+  sha256,
+  sha384,
+  text,
+  u16be,
+  u32be,
+} = module_bytes;
+const shape = module_shape;
+const x509 = module_x509;
+
+const { either, integer, list, record } = shape;
+const GOOGLE_ROOT = "594759594b9b61524f6c8ef668f7177f7b9066bc0674f2f49fe9e052be78beb2";
+const MACHINE = "1.3.6.1.4.1.11129.2.1.21";
+const [RSA_SHA256, ECDSA_SHA256] = ["1.2.840.113549.1.1.11", "1.2.840.10045.4.3.2"];
+const REGISTERS = 24;
+const NAMES = { 11: 32, 12: 48, 13: 64 };
+const BANKS = { 11: { name: "sha256", size: 32 }, 12: { name: "sha384", size: 48 } };
+const HASHES = { sha256, sha384 };
+
+/** Base64 that may stand for so many bytes, and is not empty. */
+const encoded = (most) => (value) =>
+  shape.string(value) && value.length >= 4 && value.length <= Math.ceil(most / 3) * 4 && fromBase64(value) !== null;
+
+const digest = either(shape.hex64, shape.hex96);
+const index = integer(0, REGISTERS - 1);
+const ascending = (registers) => registers.every((one, i) => i === 0 || registers[i - 1].index < one.index);
+const QUOTED = {
+  message: encoded(1024),
+  signature: encoded(518),
+  registers: list(record({ index, value: digest }), { min: 1, max: REGISTERS }),
+  events: list(record({ index, digest }), { max: 1024 }),
+};
+const CHAIN = { certificates: list(encoded(4096), { min: 1, max: 4 }) };
+const SHOWN = record({ ...QUOTED, ...CHAIN });
+const whole = ({ registers }) =>
+  ascending(registers) && registers.length === REGISTERS && registers.every(({ value }) => value.length === 64);
+
+/** What a guest shows of its vTPM. */
+const FORM = (value) => SHOWN(value) && ascending(value.registers);
+
+/** The same with all registers of the SHA-256 bank. */
+const WHOLE_SHOWN_FORM = (value) => SHOWN(value) && whole(value);
+
+const ALONE = record(QUOTED);
+
+/** The same where something else vouches for the key. */
+const WHOLE_FORM = (value) => ALONE(value) && whole(value);
+
+const form = (condition, message) => demand(condition, "evidence-malformed", `TPM quote: ${message}`);
+const chained = (condition, message) => demand(condition, "certificate-chain-invalid", message);
+
+class Octets {
+  constructor(bytes) {
+    this.bytes = bytes;
+    this.at = 0;
+  }
+
+  take(size) {
+    form(this.at + size <= this.bytes.length, "truncated");
+    this.at += size;
+    return this.bytes.subarray(this.at - size, this.at);
+  }
+
+  u8() {
+    return this.take(1)[0];
+  }
+
+  u16() {
+    return u16be(this.take(2), 0);
+  }
+
+  u32() {
+    return u32be(this.take(4), 0);
+  }
+
+  sized(most) {
+    const size = this.u16();
+    form(size <= most, "a field is too long");
+    return this.take(size);
+  }
+
+  finish() {
+    form(this.at === this.bytes.length, "bytes follow it");
+  }
+}
+
+/** The fields of a `TPMS_ATTEST`, before anything of it is verified. */
+function parseQuote(raw) {
+  form(raw.length <= 1024, "too long");
+  const reader = new Octets(raw);
+  form(reader.u32() === 0xff544347 && reader.u16() === 0x8018, "no quote that a TPM made");
+  const signer = reader.sized(66);
+  form(signer.length === 0 || NAMES[u16be(signer, 0)] === signer.length - 2, "the name of its key");
+  const qualifying = reader.sized(64);
+  reader.take(16);
+  form(reader.u8() <= 1, "the state of its clock");
+  reader.take(8);
+  form(reader.u32() === 1, "registers of more or fewer banks than one");
+  const bank = BANKS[reader.u16()];
+  form(bank, "another bank");
+  form(reader.u8() === 3, "a selection of another length");
+  const [low, middle, high] = reader.take(3);
+  const bits = low | (middle << 8) | (high << 16);
+  const value = reader.sized(64);
+  form(bits !== 0 && value.length === 32, "nothing is selected, or another digest");
+  reader.finish();
+  const selection = [...Array(REGISTERS).keys()].filter((one) => (bits >> one) & 1);
+  return { raw, qualifying, bank, selection, digest: value };
+}
+
+function natural(element) {
+  const { tag, content } = element ?? {};
+  const sound = tag === 2 && content.length >= 1 && content.length <= 9 && !(content[0] & 0x80);
+  chained(sound && !(content.length > 1 && content[0] === 0 && content[1] < 0x80), "no number");
+  return BigInt(`0x${hex(content)}`).toString();
+}
+
+function named(element) {
+  const { tag, content } = element ?? {};
+  const printable = (byte) => byte > 0x20 && byte < 0x7f;
+  const sound = tag === 0x0c && content.length >= 1 && content.length <= 128 && content.every(printable);
+  chained(sound, "a name that is not of printable ASCII");
+  return text(content);
+}
+
+function isProduction(element) {
+  const inner = x509.items(element, 0xa0);
+  chained(inner.length === 1, "properties of another form");
+  let production = false;
+  let before = 0;
+  for (const { tag, content } of x509.items(inner[0])) {
+    chained(tag > before, "properties are not in order");
+    before = tag;
+    if (tag === 0xa0) natural(x509.der(content));
+    if (tag === 0xa1) {
+      const truth = x509.der(content);
+      const sound = truth.tag === 1 && truth.content.length === 1 && [0, 0xff].includes(truth.content[0]);
+      chained(sound, "a truth value that is neither");
+      production = truth.content[0] === 0xff;
+    }
+  }
+  return production;
+}
+
+function machineOf(leaf) {
+  const found = leaf.extensions.get(MACHINE);
+  chained(found, "the attestation key names no machine");
+  const fields = x509.items(x509.der(found.value));
+  chained(fields.length === 5 || fields.length === 6, "a machine's name of another form");
+  const [zone, projectNumber, project, instanceId, instance, properties] = fields;
+  natural(projectNumber);
+  named(instance);
+  return {
+    zone: named(zone),
+    project: named(project),
+    instance: natural(instanceId),
+    production: properties !== undefined && isProduction(properties),
+  };
+}
+
+async function isIssued(below, above, simulated) {
+  if (!equal(above.subject, below.issuer)) return false;
+  if (below.algorithm === RSA_SHA256) {
+    if (above.rsaBits < 2048 && !simulated) return false;
+    return above.rsaBits > 0 && rsaPkcs1(above.info, below.signature, below.signed);
+  }
+  if (!simulated || below.algorithm !== ECDSA_SHA256) return false;
+  return x509.signedBy(above, "SHA-256", below.signature, below.signed);
+}
+
+async function checkChain(path, now, simulated) {
+  const known = ["2.5.29.19", "2.5.29.15"];
+  for (const [place, one] of path.entries()) {
+    for (const [name, { critical }] of one.extensions) {
+      chained(!critical || known.includes(name), "an unknown critical extension");
+    }
+    chained(one.extensions.has("2.5.29.19"), "no basic constraints");
+    const { authority, depth, certifies, signs } = x509.powers(one);
+    chained(certifies !== null, "no key usage");
+    if (place === 0) {
+      chained(!authority && !certifies && signs, "the attestation key is an authority's, or may not sign");
+      continue;
+    }
+    chained(authority && certifies && depth >= place - 1, "an issuer may not sign certificates");
+    chained(await isIssued(path[place - 1], one, simulated), "a certificate was issued by another");
+  }
+  for (const one of path) chained(one.start <= now && now <= one.end, "not valid at that time");
+}
+
+/** The attestation key and its machine, of certificates with the key's own first. */
+async function verifyKey(certificates, root, now) {
+  chained(certificates.length >= 2 && certificates.every((one) => one.length <= 4096), "a chain of another length");
+  const last = certificates.at(-1);
+  if (root) {
+    demand(equal(last, root), "quote-root-untrusted", "another simulator's root");
+  } else if (hex(await sha256(last)) !== GOOGLE_ROOT) {
+    demand(!x509.callsItselfSimulated(last), "simulated-evidence", "a simulator where hardware is asked for");
+    throw new Refusal("quote-root-untrusted", "not Google's root of vTPM keys");
+  }
+  try {
+    const path = certificates.map(x509.certificate);
+    await checkChain(path, now, Boolean(root));
+    const machine = machineOf(path[0]);
+    demand(machine.production, "debug-guest", "the attestation key was not made for production");
+    return { key: path[0], machine };
+  } catch (error) {
+    if (!(error instanceof x509.BadDer || error instanceof TypeError)) throw error;
+    throw new Refusal("certificate-chain-invalid", error.message);
+  }
+}
+
+const RSA_EXPONENT = "010001";
+
+function keyKind(key) {
+  if (key.curve === "P-256") return "ecdsa";
+  const fits = key.rsaBits >= 2048 && key.rsaBits <= 4096 && key.rsaExponent === RSA_EXPONENT;
+  demand(fits, "quote-invalid", "the attestation key is of another kind");
+  return "rsassa";
+}
+
+async function checkSignature(quote, raw, key) {
+  const kind = keyKind(key);
+  const reader = new Octets(raw);
+  form(raw.length <= 518, "signature is too long");
+  const scheme = { 0x14: "rsassa", 0x18: "ecdsa" }[reader.u16()];
+  form(scheme && reader.u16() === 0x0b, "another kind of signature");
+  const parts = [reader.sized(518)];
+  if (scheme === "ecdsa") parts.push(reader.sized(518));
+  reader.finish();
+  let holds = false;
+  if (scheme === "ecdsa") {
+    const sound = (part) => part.length <= 32 && part.some((byte) => byte !== 0);
+    form(parts.every(sound), "no two numbers of a signature");
+    const padded = parts.map((part) => concat(new Uint8Array(32 - part.length), part));
+    holds = kind === scheme && (await ecdsa("P-256", "SHA-256", key.point, concat(...padded), quote.raw));
+  } else {
+    holds = kind === scheme && (await rsaPkcs1(key.info, parts[0], quote.raw));
+  }
+  demand(holds, "quote-invalid", "the attestation key did not sign the TPM quote");
+}
+
+/** A register that was extended with each digest in turn. */
+async function replayed(bank, digests) {
+  let register = new Uint8Array(bank.size);
+  for (const one of digests) register = await HASHES[bank.name](register, one);
+  return hex(register);
+}
+
+async function checkEvents(quote, values, events) {
+  const size = values.values().next().value.length;
+  form(events.every((event) => event.digest.length === size), "an event of another bank");
+  const indexes = [...new Set(events.map((event) => event.index))].sort((a, b) => a - b);
+  for (const one of indexes) {
+    const digests = events.filter((event) => event.index === one).map((event) => fromHex(event.digest));
+    const holds = values.get(one) === (await replayed(quote.bank, digests));
+    demand(holds, "event-log-mismatch", `events do not replay to PCR ${one} of the vTPM`);
+  }
+}
+
+function element(tag, ...parts) {
+  const content = concat(...parts);
+  const size = content.length;
+  const length = size < 0x80 ? [size] : size < 0x100 ? [0x81, size] : [0x82, size >> 8, size & 0xff];
+  return concat(new Uint8Array([tag, ...length]), content);
+}
+
+function unsigned(bytes) {
+  const first = bytes.findIndex((byte) => byte !== 0);
+  const found = first < 0 ? new Uint8Array(1) : bytes.subarray(first);
+  return found[0] & 0x80 ? concat(new Uint8Array(1), found) : found;
+}
+
+const RSA_ENCRYPTION = fromHex("06092a864886f70d0101010500");
+
+/** An attestation key (RSA) of its two numbers, big-endian. */
+function rsaKey(exponent, modulus) {
+  const [small, large] = [unsigned(exponent), unsigned(modulus)];
+  const bare = large[0] === 0 ? large.subarray(1) : large;
+  const key = element(0x30, element(2, large), element(2, small));
+  const found = {
+    rsaBits: bare.length === 0 ? 0 : bare.length * 8 - Math.clz32(bare[0]) + 24,
+    rsaExponent: hex(small),
+    info: element(0x30, element(0x30, RSA_ENCRYPTION), element(3, new Uint8Array(1), key)),
+  };
+  keyKind(found);
+  return found;
+}
+
+/** A quote that a key signed, with its registers (index to hex); something else vouches for the key. */
+async function verifyBoot(shown, key) {
+  return checkBoot(parseQuote(fromBase64(shown.message)), shown, key);
+}
+
+async function checkBoot(quote, shown, key) {
+  await checkSignature(quote, fromBase64(shown.signature), key);
+  const registers = new Map(shown.registers.map((one) => [one.index, one.value]));
+  form([...registers.keys()].join() === quote.selection.join(), "other registers than the quoted ones");
+  form([...registers.values()].every((one) => one.length === 2 * quote.bank.size), "a register of another bank");
+  const found = await sha256(concat(...[...registers.values()].map(fromHex)));
+  demand(equal(found, quote.digest), "measurement-mismatch", "other registers than the quoted ones");
+  await checkEvents(quote, registers, shown.events);
+  return { quote, registers };
+}
+
+/** Facts that Google signed about a vTPM: `quote`, `registers` (index to hex) and `machine`. */
+async function verifyTpm(shown, root, now) {
+  const quote = parseQuote(fromBase64(shown.message));
+  const { key, machine } = await verifyKey(shown.certificates.map(fromBase64), root, now);
+  return { ...(await checkBoot(quote, shown, key)), machine };
+}
+return { encoded, FORM, WHOLE_SHOWN_FORM, WHOLE_FORM, parseQuote, replayed, rsaKey, verifyBoot, verifyTpm };
+})();
+const module_rented = (() => {
+// dstack guests on rented machines: Google Cloud with TDX, EC2 with a NitroTPM (spec/evidence-tpm.md).
+
+const { concat, demand, equal, fromBase64, hex, sha256, sha384, utf8 } = module_bytes;
+const { configIds, measuredGuest, runtimePreimage } = module_dstack;
+const nitro = module_nitro;
+const shape = module_shape;
+const tpm = module_tpm;
+
+const { either, integer, list, literal, match, record } = shape;
+const HASHES = { sha256, sha384 };
+const SHA384 = { name: "sha384", size: 48 };
+const EVENT_PCR = 14;
+const ZEROS = new Uint8Array(48);
+const any = literal("any");
+const extended = (form) => (value) => form(value) && !/^0+$/.test(value);
+const provider = match(/^(?:[0-9a-f]{2}){16,1024}$/);
+const replays = (condition, message) => demand(condition, "event-log-mismatch", message);
+
+const names = either(any, list(match(/^[a-z0-9][a-z0-9.:-]{0,127}$/), { max: 1024 }));
+const numbers = either(any, list(match(/^(?:0|[1-9][0-9]{0,19})$/), { max: 1024 }));
+const pcr = extended(shape.hex64);
+
+/** Which machines of Google Cloud a policy accepts. */
+const PLACE_RULES = { projects: names, zones: names, instances: numbers };
+
+/** Fields that a policy for Google Cloud has besides those of dstack. */
+const GOOGLE_RULES = {
+  boots: either(any, list(record({ pcr0: pcr, pcr2: pcr }), { max: 1024 })),
+  ...PLACE_RULES,
+};
+
+const register = extended(shape.hex96);
+
+/** A policy's rules for EC2 with a NitroTPM. */
+const NITRO_TPM_RULES = record({
+  tee: literal("dstack-aws-nitro-tpm"),
+  boots: list(record({ pcr4: register, pcr7: register, pcr12: shape.hex96 }), { max: 1024 }),
+  config_id: literal("require", "any"),
+  key_provider: either(any, provider),
+  instances: either(any, list(match(/^i-[0-9a-f]{8,32}$/), { max: 4096 })),
+  max_age_s: integer(1, 10800),
+});
+
+/** The register that the run-time events of a log extended, hex. */
+async function eventRegister(log, bank) {
+  const digests = [];
+  for (const entry of log.filter((one) => one.imr === 3)) {
+    digests.push(await HASHES[bank.name](runtimePreimage(entry)));
+  }
+  return tpm.replayed(bank, digests);
+}
+
+/** That a vTPM's quote is of this TDX quote and log. */
+async function checkGoogle(cpu, root, now) {
+  const found = await tpm.verifyTpm(cpu.tpm, root, now);
+  return {
+    found,
+    async bound() {
+      const expected = await sha256(fromBase64(cpu.quote));
+      demand(equal(found.quote.qualifying, expected), "report-data-mismatch", "the vTPM signed for another quote");
+      const register = await eventRegister(cpu.event_log, found.quote.bank);
+      replays(found.registers.get(EVENT_PCR) === register, "event log does not replay to PCR 14 of the vTPM");
+    },
+  };
+}
+
+/** The rules of a policy for a vTPM whose quote verified. */
+function appraiseGoogle({ quote, registers, machine }, rules) {
+  const boot = (one) => one.pcr0 === registers.get(0) && one.pcr2 === registers.get(2);
+  const booted = rules.boots === "any" || (quote.bank.name === "sha256" && rules.boots.some(boot));
+  demand(booted, "measurement-mismatch", "another firmware or image was booted");
+  appraisePlace(machine, rules);
+}
+
+/** The rules of a policy for where a vTPM's machine is. */
+function appraisePlace(machine, rules) {
+  for (const [allowed, got] of [
+    [rules.projects, machine.project],
+    [rules.zones, machine.zone],
+    [rules.instances, machine.instance],
+  ]) {
+    demand(allowed === "any" || allowed.includes(got), "platform-mismatch", `another machine: ${got}`);
+  }
+}
+
+/** Facts that AWS signed about a dstack guest on EC2. */
+async function verifyNitroTpm(cpu, { root, now }) {
+  const document = await nitro.verifyDocument(fromBase64(cpu.document), root, now, nitro.NITRO_TPM);
+  const only = cpu.event_log.every((entry) => entry.imr === 3);
+  const quoted = document.pcrs.has(EVENT_PCR) ? hex(document.pcrs.get(EVENT_PCR)) : null;
+  const found = await eventRegister(cpu.event_log, SHA384);
+  replays(only && quoted === found, "event log does not replay to PCR 14 of the NitroTPM");
+  const measured = measuredGuest(cpu.event_log);
+  const composeHash = hex(await sha256(utf8(cpu.app_compose)));
+  demand(measured.composeHash === composeHash, "compose-hash-mismatch", "another deployment document");
+  demand(document.userData?.length === 64, "report-data-mismatch", "user data is not report data");
+  return {
+    document,
+    measured,
+    simulated: Boolean(root),
+    reportData: document.userData,
+    composeHash,
+    appId: measured.appId,
+    keyProvider: measured.provider.id,
+    configured: await configured(document, measured),
+  };
+}
+
+/** Whether PCR 8 is unset, or commits to what was measured, or does neither (null). */
+async function configured(document, measured) {
+  const found = document.pcrs.get(8) ?? ZEROS;
+  if (equal(found, ZEROS)) return "unset";
+  for (const id of configIds(measured)) {
+    if (equal(found, await sha384(ZEROS, concat(id, new Uint8Array(48 - id.length))))) return "set";
+  }
+  return null;
+}
+
+/** The rules of a policy for a NitroTPM whose document verified. */
+function appraiseNitroTpm({ document, measured, configured: state }, rules, now) {
+  const at = document.timestamp / 1000;
+  const fresh = now - rules.max_age_s <= at && at <= now + 60;
+  demand(fresh, "evidence-stale", "the document was made at another time");
+  const value = (index) => (document.pcrs.has(index) ? hex(document.pcrs.get(index)) : null);
+  const boot = (one) => [4, 7, 12].every((index) => one[`pcr${index}`] === value(index));
+  demand(rules.boots.some(boot), "measurement-mismatch", "another image was booted");
+  const committed = state === "set" || (state === "unset" && rules.config_id === "any");
+  replays(committed, "PCR 8 commits to other values than the log");
+  const named = measured.provider.id || measured.provider.name;
+  const known = rules.key_provider === "any" || rules.key_provider === named;
+  demand(known, "key-provider-mismatch", "another key provider");
+  const instance = rules.instances === "any" || rules.instances.includes(document.parent);
+  demand(instance, "platform-mismatch", "another instance");
+}
+return { PLACE_RULES, GOOGLE_RULES, NITRO_TPM_RULES, checkGoogle, appraiseGoogle, appraisePlace, verifyNitroTpm, appraiseNitroTpm };
+})();
+const module_snp = (() => {
+// The report of AMD SEV-SNP (spec/evidence-snp.md).
+
+const { Refusal, demand, ecdsa, equal, fromBase64, hex, sha256, u32le, utf8 } = module_bytes;
+const { Malformed, parseJson } = module_json;
+const shape = module_shape;
+const x509 = module_x509;
+
+const { either, list, literal, nullable, record } = shape;
+const SIGNED = 0x2a0;
+const AMD = "1.3.6.1.4.1.3704.1";
+const ROOTS = {
+  "69d063b45344d26a2e94e1f4210de49ef555308287d4c174445c95639a540bcd": "Milan",
+  "4c6598d19c18719c5dfd4a7d335f674e5bfe1d8f800cea2cf270c10d103db2f1": "Genoa",
+  "1f084161a44bb6d93778a904877d4819cafa5d05ef4193b2ded9dd9c73dd3f6a": "Turin",
+};
+const any = literal("any");
+
+const bounded = (most) => (value) => value !== "" && (fromBase64(value)?.length ?? Infinity) <= most;
+
+/** Fields of evidence that holds a report. */
+const REPORT = {
+  report: shape.base64(1184),
+  certificates: list(bounded(8192), { min: 3, max: 3 }),
+  crl: nullable(bounded(65536)),
+  app_compose: shape.compose,
+};
+
+/** Evidence of an SEV-SNP guest. */
+const FORM = record({ tee: literal("snp"), ...REPORT });
+
+/** Evidence of a dstack guest on SEV-SNP. */
+const DSTACK_FORM = record({
+  tee: literal("dstack-amd-sev-snp"),
+  ...REPORT,
+  mr_config: (value) => shape.string(value) && value.length >= 2 && [...value].length <= 65536,
+});
+
+const PRODUCTS = ["Genoa", "Turin", "InsecureMilan"];
+const FLAGS = {
+  smt: 0,
+  tsme: 1,
+  ecc: 2,
+  rapl_disabled: 3,
+  ciphertext_hiding: 4,
+  alias_check_complete: 5,
+  tio: 7,
+};
+const LEVEL = shape.integer(0, 255);
+const LEVELS = { bootloader: LEVEL, tee: LEVEL, snp: LEVEL, microcode: LEVEL };
+const UNUSED = { fmc: (value) => value === null };
+const FLOOR = {
+  Genoa: record(LEVELS, UNUSED),
+  InsecureMilan: record(LEVELS, UNUSED),
+  Turin: record({ ...LEVELS, fmc: LEVEL }),
+};
+const filled = (form) => (value) => form(value) && !/^0+$/.test(value);
+const RULES_FIELDS = {
+  products: list(literal(...PRODUCTS), { min: 1, max: 3 }),
+  signing_keys: list(literal("vcek", "vlek"), { min: 1, max: 2 }),
+  measurements: either(any, list(shape.hex96, { max: 1024 })),
+  minimum_tcb: shape.anyObject,
+  mitigations: either(any, shape.anyObject),
+  extended_tcb: either(any, list(shape.hex64, { max: 256 })),
+  platform_flags: either(any, list(literal(...Object.keys(FLAGS)), { min: 1, max: 7 })),
+  chip_ids: either(any, list(filled(shape.match(/^[0-9a-f]{128}$/)), { max: 4096 })),
+  vmpl: either(any, shape.integer(0, 3)),
+  debug: literal("refuse"),
+  migration: literal("refuse"),
+  smt: literal("any", "refuse"),
+  id_keys: either(any, list(filled(shape.hex96), { max: 1024 })),
+  revocation: literal("any", "require"),
+};
+const namesExactly = (value, names) => Object.keys(value).sort().join() === [...names].sort().join();
+
+/** A policy's rules for guests of another kind that show a report. */
+function rulesOf(tee, further) {
+  const form = record({ tee: literal(tee), ...RULES_FIELDS, ...further });
+  return (value) => form(value) && consistent(value);
+}
+
+/** A policy's rules for SEV-SNP guests. */
+const RULES = rulesOf("snp");
+
+/** A policy's rules for dstack guests on SEV-SNP. */
+const DSTACK_RULES = rulesOf("dstack-amd-sev-snp", {
+  key_provider: either(any, shape.match(/^(?:[0-9a-f]{2}){16,1024}$/)),
+});
+
+function consistent(value) {
+  const { products, minimum_tcb: floors, mitigations } = value;
+  return (
+    new Set(products).size === products.length &&
+    namesExactly(floors, products) &&
+    products.every((product) => FLOOR[product](floors[product])) &&
+    (mitigations === "any" ||
+      Object.keys(mitigations).length === 0 ||
+      (namesExactly(mitigations, products) && Object.values(mitigations).every(shape.match(/^[0-9a-f]{16}$/))))
+  );
+}
+
+const form = (condition, message) => demand(condition, "quote-invalid", message);
+const ones = (bytes) => bytes.every((byte) => byte === 0xff);
+const zeros = (bytes) => bytes.every((byte) => byte === 0);
+
+/** The fields of a report in its one layout; nothing of it is verified. */
+function parseReport(raw) {
+  const version = u32le(raw, 0);
+  form(raw.length === 1184 && version >= 2 && version <= 6, "unknown version");
+  form(u32le(raw, 0x34) === 1, "unknown algorithm");
+  const keyInfo = u32le(raw, 0x48);
+  const signer = (keyInfo >> 2) & 7;
+  form(signer <= 1, "unknown signing key");
+  const vmpl = u32le(raw, 0x30);
+  form(vmpl <= 3, "not a report that the guest asked for");
+  const policy = u32le(raw, 8);
+  form(Boolean(policy & 0x20000), "policy bit 17 is clear");
+  form(zeros(raw.subarray(0x330)), "bytes behind the signature");
+  const field = (at, size) => raw.subarray(at, at + size);
+  return {
+    version,
+    policy,
+    vmpl,
+    signer: signer === 0 ? "vcek" : "vlek",
+    authorKey: Boolean(keyInfo & 1),
+    flags: raw[0x40],
+    reportData: field(0x50, 64),
+    measurement: hex(field(0x90, 48)),
+    hostData: field(0xc0, 32),
+    idKey: hex(field(0xe0, 48)),
+    authorKeyDigest: hex(field(0x110, 48)),
+    migrationAgent: field(0x160, 32),
+    tcb: { reported: field(0x180, 8), committed: field(0x1e0, 8), launch: field(0x1f0, 8) },
+    cpu: version >= 3 ? { family: raw[0x188], model: raw[0x189] } : null,
+    chipId: field(0x1a0, 64),
+    mitigations: version >= 5 ? [field(0x1f8, 8), field(0x200, 8)] : null,
+    extended: version >= 6 ? [0x220, 0x240, 0x260].map((at) => hex(field(at, 32))) : null,
+    signed: raw.subarray(0, SIGNED),
+    signature: rawSignature(field(0x2a0, 72), field(0x2e8, 72)),
+  };
+}
+
+/** `r ‖ s`, big endian, of two little-endian numbers of 72 bytes; null where one is too large. */
+function rawSignature(r, s) {
+  if (!zeros(r.subarray(48)) || !zeros(s.subarray(48))) return null;
+  const result = new Uint8Array(96);
+  result.set(r.slice(0, 48).reverse(), 0);
+  result.set(s.slice(0, 48).reverse(), 48);
+  return result;
+}
+
+function levels(bytes, product) {
+  if (product === "Turin") {
+    const [fmc, bootloader, tee, snp, , , , microcode] = bytes;
+    return { fmc, bootloader, tee, snp, microcode };
+  }
+  const [bootloader, tee, , , , , snp, microcode] = bytes;
+  return { bootloader, tee, snp, microcode };
+}
+
+async function trustedRoot(found, simulatorRoot) {
+  if (simulatorRoot) {
+    demand(equal(found, simulatorRoot), "quote-root-untrusted", "another simulator's root");
+  } else if (!Object.hasOwn(ROOTS, hex(await sha256(found)))) {
+    demand(!x509.callsItselfSimulated(found), "simulated-evidence", "a simulator where hardware is asked for");
+    throw new Refusal("quote-root-untrusted", "not a root of AMD");
+  }
+}
+
+const chain = (condition, message) => demand(condition, "certificate-chain-invalid", message);
+const KNOWN_CRITICAL = ["2.5.29.19", "2.5.29.15"];
+
+async function checkChain(certificates, now, simulated) {
+  const [leaf, issuer, root] = certificates;
+  for (const one of certificates) {
+    for (const [name, { critical }] of one.extensions) {
+      chain(!critical || KNOWN_CRITICAL.includes(name), "an unknown critical extension");
+    }
+    chain(one.start <= now && now <= one.end, "a certificate is not valid at that time");
+  }
+  for (const authority of [issuer, root]) {
+    const { authority: isOne, certifies } = x509.powers(authority);
+    chain(isOne && certifies !== false, "an issuer may not sign certificates");
+    chain(simulated || authority.rsaBits === 4096, "an issuer's key is not RSA-4096");
+  }
+  chain(!x509.powers(leaf).authority && leaf.curve === "P-384", "the leaf is an authority, or not on P-384");
+  for (const [one, by] of [[root, root], [issuer, root], [leaf, issuer]]) {
+    chain(equal(one.issuer, by.subject), "issued by another");
+    chain(simulated || one.hash === "PSS", "not signed with RSASSA-PSS");
+    chain(await x509.signedBy(by, one.hash, one.signature, one.signed), "a signature does not hold");
+  }
+}
+
+/** Kind, product, levels and chip of a leaf (VCEK or VLEK). */
+function chipKey([leaf, issuer], simulated) {
+  const prefix = simulated ? "SIMULATED " : "";
+  const named = (one) => {
+    const [name, ...more] = one.names;
+    chain(more.length === 0 && name?.startsWith(prefix), "another name");
+    return name.slice(prefix.length);
+  };
+  const [, lent, product] = /^SEV-(VLEK-)?(Milan|Genoa|Turin)$/.exec(named(issuer)) ?? [];
+  const kind = lent ? "vlek" : "vcek";
+  chain(product && named(leaf) === (lent ? "SEV-VLEK" : "SEV-VCEK"), "another kind of key");
+  const value = (suffix) => leaf.extensions.get(`${AMD}.${suffix}`)?.value;
+  const written = value("2") ? new TextDecoder().decode(x509.der(value("2")).content) : "";
+  chain(written.startsWith(product), "a key of another product");
+  const names = { bootloader: "3.1", tee: "3.2", snp: "3.3", microcode: "3.8" };
+  if (product === "Turin") names.fmc = "3.9";
+  const found = {};
+  for (const [name, suffix] of Object.entries(names)) {
+    chain(value(suffix), `no level of ${name}`);
+    found[name] = x509.small(x509.der(value(suffix)));
+  }
+  return { kind, product, levels: found, chip: kind === "vcek" ? chipOf(value("4"), product) : noChip(value("4")) };
+}
+
+function chipOf(bytes, product) {
+  const size = product === "Turin" ? 8 : 64;
+  const bare = bytes?.length === size + 2 && bytes[0] === 4 && bytes[1] === size ? bytes.subarray(2) : bytes;
+  chain(bare?.length === size, "no chip id");
+  return bare;
+}
+
+function noChip(bytes) {
+  chain(bytes === undefined, "a lent key that names a chip");
+  return null;
+}
+
+function productOf({ family, model }) {
+  if (family === 0x19) {
+    if (model <= 0x0f) return "Milan";
+    return (model >= 0x10 && model <= 0x1f) || (model >= 0xa0 && model <= 0xaf) ? "Genoa" : null;
+  }
+  return family === 0x1a && model <= 0x1f ? "Turin" : null;
+}
+
+function sameMachine(report, key) {
+  const same = (condition, message) => demand(condition, "collateral-mismatch", message);
+  chain(report.signer === key.kind, "the report names another kind of key");
+  same(report.cpu === null || productOf(report.cpu) === key.product, "a key of another product");
+  const reported = levels(report.tcb.reported, key.product);
+  const equalLevels = Object.keys(reported).every((name) => reported[name] === key.levels[name]);
+  same(equalLevels, "the key is of another TCB");
+  if (key.chip === null || zeros(report.chipId)) return;
+  const own = report.chipId.subarray(0, key.chip.length);
+  same(equal(own, key.chip) && zeros(report.chipId.subarray(key.chip.length)), "the key is of another chip");
+}
+
+async function notRevoked(crl, certificates, now) {
+  const unknown = (condition, message) => demand(condition, "revocation-unknown", message);
+  unknown(crl !== null, "no revocation list");
+  let list;
+  try {
+    list = x509.revocationList(fromBase64(crl));
+  } catch (error) {
+    if (!(error instanceof x509.BadDer || error instanceof TypeError)) throw error;
+    unknown(false, "the revocation list cannot be read");
+  }
+  const root = certificates[2];
+  const signed =
+    equal(list.issuer, root.subject) && (await x509.signedBy(root, list.hash, list.signature, list.signed));
+  unknown(signed && list.start <= now && now <= list.end, "the revocation list is another's, or not of this time");
+  const revoked = certificates.some(({ serial }) => !/^0*$/.test(serial) && list.revoked.has(serial));
+  demand(!revoked, "certificate-revoked", "the vendor revoked a certificate of the chain");
+}
+
+/** A report that a chip of AMD signed. */
+async function signedReport(cpu, root, now) {
+  const report = parseReport(fromBase64(cpu.report));
+  const raw = cpu.certificates.map(fromBase64);
+  await trustedRoot(raw[2], root);
+  let certificates;
+  let key;
+  try {
+    certificates = raw.map(x509.certificate);
+    await checkChain(certificates, now, Boolean(root));
+    key = chipKey(certificates, Boolean(root));
+  } catch (error) {
+    if (!(error instanceof x509.BadDer || error instanceof TypeError)) throw error;
+    throw new Refusal("certificate-chain-invalid", error.message);
+  }
+  sameMachine(report, key);
+  const { signature } = report;
+  const holds =
+    signature !== null && (await ecdsa("P-384", "SHA-384", certificates[0].point, signature, report.signed));
+  demand(holds, "quote-invalid", "the chip's key did not sign the report");
+  return {
+    report,
+    certificates,
+    product: key.product === "Milan" ? "InsecureMilan" : key.product,
+    simulated: Boolean(root),
+    reportData: report.reportData,
+  };
+}
+
+/** That no certificate of a report's chain was revoked, where a policy asks for that. */
+async function checkRevocation(cpu, signed, rules, now) {
+  if (rules.revocation === "require") await notRevoked(cpu.crl, signed.certificates, now);
+}
+
+/** Facts that a chip of AMD signed about a guest. */
+async function verify(cpu, { rules, root, now }) {
+  const signed = await signedReport(cpu, root, now);
+  const shown = await sha256(utf8(cpu.app_compose));
+  demand(equal(shown, signed.report.hostData), "compose-hash-mismatch", "another deployment document");
+  await checkRevocation(cpu, signed, rules, now);
+  const composeHash = hex(shown);
+  return { ...signed, composeHash, appId: composeHash.slice(0, 40), keyProvider: "" };
+}
+
+const octets = shape.match(/^(?:[0-9a-f]{2}){0,2048}$/);
+const LAUNCH_CONFIG = record(
+  { compose_hash: shape.hex64, key_provider: literal("none", "local", "kms", "tpm") },
+  {
+    version: literal(3),
+    app_id: nullable(shape.hex40),
+    gpu_policy_hash: nullable(shape.hex64),
+    key_provider_id: nullable(octets),
+    instance_id: nullable(shape.hex40),
+    init_script_hashes: nullable(list(shape.hex64, { max: 256 })),
+  },
+);
+
+/** The text that HOST_DATA of a dstack guest commits to (spec/evidence-tdx.md). */
+async function launchConfig(text, hostData) {
+  const bytes = utf8(text);
+  const expected = await sha256(utf8("dstack-mr-config-v3:\0"), bytes);
+  demand(equal(expected, hostData), "compose-hash-mismatch", "HOST_DATA commits to another launch configuration");
+  let config = null;
+  try {
+    config = parseJson(bytes, { depth: 4, size: 65536 });
+  } catch (error) {
+    if (!(error instanceof Malformed)) throw error;
+  }
+  demand(LAUNCH_CONFIG(config), "evidence-malformed", "the launch configuration has another form");
+  return config;
+}
+
+/** Facts that a chip of AMD signed about a dstack guest. */
+async function verifyDstack(cpu, { rules, root, now }) {
+  const signed = await signedReport(cpu, root, now);
+  const config = await launchConfig(cpu.mr_config, signed.report.hostData);
+  const composeHash = hex(await sha256(utf8(cpu.app_compose)));
+  demand(config.compose_hash === composeHash, "compose-hash-mismatch", "another deployment document");
+  await checkRevocation(cpu, signed, rules, now);
+  const keyProvider = config.key_provider_id || "";
+  const provider = keyProvider || config.key_provider;
+  return { ...signed, composeHash, appId: config.app_id || composeHash.slice(0, 40), keyProvider, provider };
+}
+
+/** The rules of a policy for a dstack guest whose report verified. */
+function appraiseDstack(facts, rules) {
+  appraise(facts, rules);
+  const known = rules.key_provider === "any" || rules.key_provider === facts.provider;
+  demand(known, "key-provider-mismatch", "another key provider");
+}
+
+const within = (all, least) => Object.keys(all).every((name) => all[name] >= least[name]);
+
+/** The rules of a policy for a guest whose report verified. */
+function appraise({ report, product }, rules) {
+  const platform = (condition, message) => demand(condition, "platform-mismatch", message);
+  const level = (condition, message) => demand(condition, "tcb-status-refused", message);
+  platform(rules.products.includes(product), `the product is ${product}`);
+  platform(rules.signing_keys.includes(report.signer), "another kind of key");
+  const image = rules.measurements === "any" || rules.measurements.includes(report.measurement);
+  demand(image, "measurement-mismatch", "another launch measurement");
+  const tcb = {};
+  for (const name of ["reported", "committed", "launch"]) tcb[name] = levels(report.tcb[name], product);
+  const floor = rules.minimum_tcb[product];
+  level(within(tcb.reported, floor) && within(tcb.launch, floor), "TCB is below the floor");
+  level(within(tcb.committed, tcb.reported), "the reported TCB is not committed");
+  if (rules.mitigations !== "any") {
+    const asked = rules.mitigations[product];
+    level(asked !== undefined && report.mitigations, "mitigations are not named, or not reported");
+    const needed = BigInt(`0x${asked}`);
+    const bits = (bytes) => BigInt(`0x${hex(bytes.slice().reverse())}`);
+    const set = report.mitigations.every((bytes) => (bits(bytes) & needed) === needed);
+    level(set, "a mitigation is missing");
+  }
+  if (rules.extended_tcb !== "any") {
+    level(report.extended?.every((value) => rules.extended_tcb.includes(value)), "another extended TCB");
+  }
+  if (rules.platform_flags !== "any") {
+    platform(rules.platform_flags.every((name) => report.flags & (1 << FLAGS[name])), "a flag is not set");
+  }
+  const chip = hex(report.chipId);
+  platform(rules.chip_ids === "any" || (!/^0+$/.test(chip) && rules.chip_ids.includes(chip)), "another chip");
+  platform(rules.vmpl === "any" || rules.vmpl === report.vmpl, "another VMPL");
+  demand(!(report.policy & 0x80000), "debug-guest", "guest runs in debug mode");
+  const agent = Boolean(report.policy & 0x40000) || !ones(report.migrationAgent);
+  demand(!agent, "migratable-guest", "guest has a migration agent");
+  platform(rules.smt === "any" || !(report.policy & 0x10000), "guest allows SMT");
+  const keys = report.authorKey ? [report.idKey, report.authorKeyDigest] : [report.idKey];
+  const known = rules.id_keys === "any" || keys.some((one) => rules.id_keys.includes(one));
+  demand(known, "measurement-mismatch", "another ID key");
+}
+return { REPORT, FORM, DSTACK_FORM, rulesOf, RULES, DSTACK_RULES, parseReport, signedReport, checkRevocation, verify, verifyDstack, appraiseDstack, appraise };
+})();
+const module_cloudtpm = (() => {
+// Confidential machines of Azure and Google, whose cloud's TPM says what booted (spec/evidence-tpm.md).
+
+const { concat, demand, equal, fromBase64, fromHex, hex, sha256, utf8 } = module_bytes;
+const { Malformed, parseJson } = module_json;
+const { PLACE_RULES, appraisePlace } = module_rented;
+const shape = module_shape;
+const snp = module_snp;
+const tpm = module_tpm;
+
+const { either, list, literal, match, record } = shape;
+const any = literal("any");
+const DOCUMENT_PCR = 14;
+const BOOT = [4, 7, 8, 9, 11, 12];
+
+const AZURE = {
+  runtime: match(/^[\t\n\r -~]{2,16384}$/),
+  tpm: tpm.WHOLE_FORM,
+  report_data: match(/^[0-9a-f]{128}$/),
+};
+const AZURE_SNP_FORM = record({ tee: literal("azure-snp"), ...snp.REPORT, ...AZURE });
+const GCP_SNP_FORM = record({ tee: literal("gcp-snp"), ...snp.REPORT, tpm: tpm.WHOLE_SHOWN_FORM });
+
+/** Evidence of an Azure guest with TDX, of the form of a quote. */
+const azureTdxForm = (quote) =>
+  record({ tee: literal("azure-tdx"), quote, app_compose: shape.compose, ...AZURE });
+
+const extended = (value) => shape.hex64(value) && !/^0+$/.test(value);
+const BOOT_RULE = {
+  pcr4: extended,
+  pcr7: extended,
+  pcr8: shape.hex64,
+  pcr9: shape.hex64,
+  pcr11: shape.hex64,
+  pcr12: shape.hex64,
+};
+/** Fields that a policy for Azure has besides those of the processor. */
+const AZURE_RULES = {
+  boots: list(record(BOOT_RULE), { max: 1024 }),
+  vm_ids: either(any, list(match(/^[0-9A-Za-z-]{1,64}$/), { max: 4096 })),
+};
+const AZURE_SNP_RULES = snp.rulesOf("azure-snp", AZURE_RULES);
+const GCP_SNP_RULES = snp.rulesOf("gcp-snp", {
+  boots: list(record({ pcr0: extended, ...BOOT_RULE }), { max: 1024 }),
+  ...PLACE_RULES,
+});
+
+const malformed = (condition, message) => demand(condition, "evidence-malformed", `runtime data: ${message}`);
+const isRecord = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+
+/** What the paravisor says of a machine: `bytes`, `key` and `vmId`; nothing of it is verified. */
+function parseRuntime(text) {
+  const bytes = utf8(text);
+  let value = null;
+  try {
+    value = parseJson(bytes, { depth: 8, size: 16384 });
+  } catch (error) {
+    if (!(error instanceof Malformed)) throw error;
+    malformed(false, "no JSON");
+  }
+  malformed(isRecord(value), "no object");
+  const { keys, "vm-configuration": configuration } = value;
+  malformed(Array.isArray(keys) && isRecord(configuration), "no keys or no configuration");
+  const { "secure-boot": secureBoot, vmUniqueId: vmId } = configuration;
+  const named = typeof secureBoot === "boolean" && match(/^[0-9A-Za-z-]{0,64}$/)(vmId);
+  malformed(named, "they do not say what was booted");
+  const found = keys.filter((key) => isRecord(key) && key.kid === "HCLAkPub");
+  malformed(found.length === 1 && found[0].kty === "RSA", "not exactly one attestation key");
+  return { bytes, vmId, key: tpm.rsaKey(number(found[0].e), number(found[0].n)) };
+}
+
+function number(value) {
+  const written = match(/^[A-Za-z0-9_-]{1,1024}$/)(value);
+  const text = written ? value.replaceAll("-", "+").replaceAll("_", "/") : "";
+  const found = fromBase64(text + "=".repeat((4 - (text.length % 4)) % 4));
+  demand(written && found !== null, "quote-invalid", "the attestation key is no RSA key");
+  return found;
+}
+
+async function bound(cpu, quoted) {
+  const composeHash = hex(await sha256(utf8(cpu.app_compose)));
+  const register = hex(await sha256(new Uint8Array(32), fromHex(composeHash)));
+  const measured = quoted.registers.get(DOCUMENT_PCR) === register;
+  demand(measured, "compose-hash-mismatch", "another deployment document");
+  return { composeHash, appId: composeHash.slice(0, 40), keyProvider: "" };
+}
+
+/** What Azure's TPM signed, under the key that a processor signed for with its report data. */
+async function verifyAzure(cpu, signed) {
+  const runtime = parseRuntime(cpu.runtime);
+  const committed = concat(await sha256(runtime.bytes), new Uint8Array(32));
+  demand(equal(committed, signed), "report-data-mismatch", "the processor signed for other runtime data");
+  const quoted = await tpm.verifyBoot(cpu.tpm, runtime.key);
+  const reportData = fromHex(cpu.report_data);
+  const asked = equal(await sha256(reportData), quoted.quote.qualifying);
+  demand(asked, "report-data-mismatch", "the TPM signed for another conversation");
+  return { ...(await bound(cpu, quoted)), quoted, reportData, vmId: runtime.vmId };
+}
+
+/** Facts about an Azure guest with SEV-SNP. */
+async function verifyAzureSnp(cpu, { rules, root, now }) {
+  const signed = await snp.signedReport(cpu, root, now);
+  const facts = await verifyAzure(cpu, signed.reportData);
+  await snp.checkRevocation(cpu, signed, rules, now);
+  return { ...signed, ...facts };
+}
+
+/** Facts about a Google guest with SEV-SNP. */
+async function verifyGcpSnp(cpu, { rules, root, now }) {
+  const signed = await snp.signedReport(cpu, root, now);
+  const quoted = await tpm.verifyTpm(cpu.tpm, root, now);
+  const expected = await sha256(fromBase64(cpu.report));
+  demand(equal(quoted.quote.qualifying, expected), "report-data-mismatch", "the vTPM signed for another report");
+  const facts = await bound(cpu, quoted);
+  await snp.checkRevocation(cpu, signed, rules, now);
+  return { ...signed, ...facts, quoted };
+}
+
+function appraiseBoot({ registers }, rules, indexes) {
+  const boot = (one) => indexes.every((index) => one[`pcr${index}`] === registers.get(index));
+  demand(rules.boots.some(boot), "measurement-mismatch", "another image was booted");
+}
+
+/** The rules of a policy for what Azure's paravisor and its TPM say. */
+function appraiseAzure({ quoted, vmId }, rules) {
+  appraiseBoot(quoted, rules, BOOT);
+  demand(rules.vm_ids === "any" || rules.vm_ids.includes(vmId), "platform-mismatch", "another virtual machine");
+}
+
+/** The rules of a policy for a Google guest with SEV-SNP. */
+function appraiseGcpSnp(facts, rules) {
+  snp.appraise(facts, rules);
+  appraiseBoot(facts.quoted, rules, [0, ...BOOT]);
+  appraisePlace(facts.quoted.machine, rules);
+}
+return { AZURE_SNP_FORM, GCP_SNP_FORM, azureTdxForm, AZURE_RULES, AZURE_SNP_RULES, GCP_SNP_RULES, verifyAzure, verifyAzureSnp, verifyGcpSnp, appraiseAzure, appraiseGcpSnp };
+})();
 const module_spdm = (() => {
 // Reports of NVIDIA's GPUs and switches (spec/evidence-nvidia.md, "The report"); no trust yet.
 
@@ -4075,803 +5076,6 @@ function names(named, shown) {
 }
 return { FORM, COLLATERAL, RULES, verify };
 })();
-const module_tpm = (() => {
-// Quotes of a TPM 2.0 under Google's chain (spec/evidence-tpm.md).
-
-const {
-  Refusal,
-  concat,
-  demand,
-  ecdsa,
-  equal,
-  fromBase64,
-  fromHex,
-  hex,
-  rsaPkcs1,
-  sha256,
-  sha384,
-  text,
-  u16be,
-  u32be,
-} = module_bytes;
-const shape = module_shape;
-const x509 = module_x509;
-
-const { either, integer, list, record } = shape;
-const GOOGLE_ROOT = "594759594b9b61524f6c8ef668f7177f7b9066bc0674f2f49fe9e052be78beb2";
-const MACHINE = "1.3.6.1.4.1.11129.2.1.21";
-const [RSA_SHA256, ECDSA_SHA256] = ["1.2.840.113549.1.1.11", "1.2.840.10045.4.3.2"];
-const REGISTERS = 24;
-const NAMES = { 11: 32, 12: 48, 13: 64 };
-const BANKS = { 11: { name: "sha256", size: 32 }, 12: { name: "sha384", size: 48 } };
-const HASHES = { sha256, sha384 };
-
-/** Base64 that may stand for so many bytes, and is not empty. */
-const encoded = (most) => (value) =>
-  shape.string(value) && value.length >= 4 && value.length <= Math.ceil(most / 3) * 4 && fromBase64(value) !== null;
-
-const digest = either(shape.hex64, shape.hex96);
-const index = integer(0, REGISTERS - 1);
-const ascending = (registers) => registers.every((one, i) => i === 0 || registers[i - 1].index < one.index);
-const SHOWN = record({
-  message: encoded(1024),
-  signature: encoded(518),
-  registers: list(record({ index, value: digest }), { min: 1, max: REGISTERS }),
-  certificates: list(encoded(4096), { min: 1, max: 4 }),
-  events: list(record({ index, digest }), { max: 1024 }),
-});
-
-/** What a guest shows of its vTPM. */
-const FORM = (value) => SHOWN(value) && ascending(value.registers);
-
-const form = (condition, message) => demand(condition, "evidence-malformed", `TPM quote: ${message}`);
-const chained = (condition, message) => demand(condition, "certificate-chain-invalid", message);
-
-class Octets {
-  constructor(bytes) {
-    this.bytes = bytes;
-    this.at = 0;
-  }
-
-  take(size) {
-    form(this.at + size <= this.bytes.length, "truncated");
-    this.at += size;
-    return this.bytes.subarray(this.at - size, this.at);
-  }
-
-  u8() {
-    return this.take(1)[0];
-  }
-
-  u16() {
-    return u16be(this.take(2), 0);
-  }
-
-  u32() {
-    return u32be(this.take(4), 0);
-  }
-
-  sized(most) {
-    const size = this.u16();
-    form(size <= most, "a field is too long");
-    return this.take(size);
-  }
-
-  finish() {
-    form(this.at === this.bytes.length, "bytes follow it");
-  }
-}
-
-/** The fields of a `TPMS_ATTEST`, before anything of it is verified. */
-function parseQuote(raw) {
-  form(raw.length <= 1024, "too long");
-  const reader = new Octets(raw);
-  form(reader.u32() === 0xff544347 && reader.u16() === 0x8018, "no quote that a TPM made");
-  const signer = reader.sized(66);
-  form(signer.length === 0 || NAMES[u16be(signer, 0)] === signer.length - 2, "the name of its key");
-  const qualifying = reader.sized(64);
-  reader.take(16);
-  form(reader.u8() <= 1, "the state of its clock");
-  reader.take(8);
-  form(reader.u32() === 1, "registers of more or fewer banks than one");
-  const bank = BANKS[reader.u16()];
-  form(bank, "another bank");
-  form(reader.u8() === 3, "a selection of another length");
-  const [low, middle, high] = reader.take(3);
-  const bits = low | (middle << 8) | (high << 16);
-  const value = reader.sized(64);
-  form(bits !== 0 && value.length === 32, "nothing is selected, or another digest");
-  reader.finish();
-  const selection = [...Array(REGISTERS).keys()].filter((one) => (bits >> one) & 1);
-  return { raw, qualifying, bank, selection, digest: value };
-}
-
-function natural(element) {
-  const { tag, content } = element ?? {};
-  const sound = tag === 2 && content.length >= 1 && content.length <= 9 && !(content[0] & 0x80);
-  chained(sound && !(content.length > 1 && content[0] === 0 && content[1] < 0x80), "no number");
-  return BigInt(`0x${hex(content)}`).toString();
-}
-
-function named(element) {
-  const { tag, content } = element ?? {};
-  const printable = (byte) => byte > 0x20 && byte < 0x7f;
-  const sound = tag === 0x0c && content.length >= 1 && content.length <= 128 && content.every(printable);
-  chained(sound, "a name that is not of printable ASCII");
-  return text(content);
-}
-
-function isProduction(element) {
-  const inner = x509.items(element, 0xa0);
-  chained(inner.length === 1, "properties of another form");
-  let production = false;
-  let before = 0;
-  for (const { tag, content } of x509.items(inner[0])) {
-    chained(tag > before, "properties are not in order");
-    before = tag;
-    if (tag === 0xa0) natural(x509.der(content));
-    if (tag === 0xa1) {
-      const truth = x509.der(content);
-      const sound = truth.tag === 1 && truth.content.length === 1 && [0, 0xff].includes(truth.content[0]);
-      chained(sound, "a truth value that is neither");
-      production = truth.content[0] === 0xff;
-    }
-  }
-  return production;
-}
-
-function machineOf(leaf) {
-  const found = leaf.extensions.get(MACHINE);
-  chained(found, "the attestation key names no machine");
-  const fields = x509.items(x509.der(found.value));
-  chained(fields.length === 5 || fields.length === 6, "a machine's name of another form");
-  const [zone, projectNumber, project, instanceId, instance, properties] = fields;
-  natural(projectNumber);
-  named(instance);
-  return {
-    zone: named(zone),
-    project: named(project),
-    instance: natural(instanceId),
-    production: properties !== undefined && isProduction(properties),
-  };
-}
-
-async function isIssued(below, above, simulated) {
-  if (!equal(above.subject, below.issuer)) return false;
-  if (below.algorithm === RSA_SHA256) {
-    if (above.rsaBits < 2048 && !simulated) return false;
-    return above.rsaBits > 0 && rsaPkcs1(above.info, below.signature, below.signed);
-  }
-  if (!simulated || below.algorithm !== ECDSA_SHA256) return false;
-  return x509.signedBy(above, "SHA-256", below.signature, below.signed);
-}
-
-async function checkChain(path, now, simulated) {
-  const known = ["2.5.29.19", "2.5.29.15"];
-  for (const [place, one] of path.entries()) {
-    for (const [name, { critical }] of one.extensions) {
-      chained(!critical || known.includes(name), "an unknown critical extension");
-    }
-    chained(one.extensions.has("2.5.29.19"), "no basic constraints");
-    const { authority, depth, certifies, signs } = x509.powers(one);
-    chained(certifies !== null, "no key usage");
-    if (place === 0) {
-      chained(!authority && !certifies && signs, "the attestation key is an authority's, or may not sign");
-      continue;
-    }
-    chained(authority && certifies && depth >= place - 1, "an issuer may not sign certificates");
-    chained(await isIssued(path[place - 1], one, simulated), "a certificate was issued by another");
-  }
-  for (const one of path) chained(one.start <= now && now <= one.end, "not valid at that time");
-}
-
-/** The attestation key and its machine, of certificates with the key's own first. */
-async function verifyKey(certificates, root, now) {
-  chained(certificates.length >= 2 && certificates.every((one) => one.length <= 4096), "a chain of another length");
-  const last = certificates.at(-1);
-  if (root) {
-    demand(equal(last, root), "quote-root-untrusted", "another simulator's root");
-  } else if (hex(await sha256(last)) !== GOOGLE_ROOT) {
-    demand(!x509.callsItselfSimulated(last), "simulated-evidence", "a simulator where hardware is asked for");
-    throw new Refusal("quote-root-untrusted", "not Google's root of vTPM keys");
-  }
-  try {
-    const path = certificates.map(x509.certificate);
-    await checkChain(path, now, Boolean(root));
-    const machine = machineOf(path[0]);
-    demand(machine.production, "debug-guest", "the attestation key was not made for production");
-    return { key: path[0], machine };
-  } catch (error) {
-    if (!(error instanceof x509.BadDer || error instanceof TypeError)) throw error;
-    throw new Refusal("certificate-chain-invalid", error.message);
-  }
-}
-
-const RSA_EXPONENT = "010001";
-
-function keyKind(key) {
-  if (key.curve === "P-256") return "ecdsa";
-  const fits = key.rsaBits >= 2048 && key.rsaBits <= 4096 && key.rsaExponent === RSA_EXPONENT;
-  demand(fits, "quote-invalid", "the attestation key is of another kind");
-  return "rsassa";
-}
-
-async function checkSignature(quote, raw, key) {
-  const kind = keyKind(key);
-  const reader = new Octets(raw);
-  form(raw.length <= 518, "signature is too long");
-  const scheme = { 0x14: "rsassa", 0x18: "ecdsa" }[reader.u16()];
-  form(scheme && reader.u16() === 0x0b, "another kind of signature");
-  const parts = [reader.sized(518)];
-  if (scheme === "ecdsa") parts.push(reader.sized(518));
-  reader.finish();
-  let holds = false;
-  if (scheme === "ecdsa") {
-    const sound = (part) => part.length <= 32 && part.some((byte) => byte !== 0);
-    form(parts.every(sound), "no two numbers of a signature");
-    const padded = parts.map((part) => concat(new Uint8Array(32 - part.length), part));
-    holds = kind === scheme && (await ecdsa("P-256", "SHA-256", key.point, concat(...padded), quote.raw));
-  } else {
-    holds = kind === scheme && (await rsaPkcs1(key.info, parts[0], quote.raw));
-  }
-  demand(holds, "quote-invalid", "the attestation key did not sign the TPM quote");
-}
-
-/** A register that was extended with each digest in turn. */
-async function replayed(bank, digests) {
-  let register = new Uint8Array(bank.size);
-  for (const one of digests) register = await HASHES[bank.name](register, one);
-  return hex(register);
-}
-
-async function checkEvents(quote, values, events) {
-  const size = values.values().next().value.length;
-  form(events.every((event) => event.digest.length === size), "an event of another bank");
-  const indexes = [...new Set(events.map((event) => event.index))].sort((a, b) => a - b);
-  for (const one of indexes) {
-    const digests = events.filter((event) => event.index === one).map((event) => fromHex(event.digest));
-    const holds = values.get(one) === (await replayed(quote.bank, digests));
-    demand(holds, "event-log-mismatch", `events do not replay to PCR ${one} of the vTPM`);
-  }
-}
-
-/** Facts that Google signed about a vTPM: `quote`, `registers` (index to hex) and `machine`. */
-async function verifyTpm(shown, root, now) {
-  const quote = parseQuote(fromBase64(shown.message));
-  const { key, machine } = await verifyKey(shown.certificates.map(fromBase64), root, now);
-  await checkSignature(quote, fromBase64(shown.signature), key);
-  const registers = new Map(shown.registers.map((one) => [one.index, one.value]));
-  form([...registers.keys()].join() === quote.selection.join(), "other registers than the quoted ones");
-  form([...registers.values()].every((one) => one.length === 2 * quote.bank.size), "a register of another bank");
-  const found = await sha256(concat(...[...registers.values()].map(fromHex)));
-  demand(equal(found, quote.digest), "measurement-mismatch", "other registers than the quoted ones");
-  await checkEvents(quote, registers, shown.events);
-  return { quote, registers, machine };
-}
-return { encoded, FORM, parseQuote, replayed, verifyTpm };
-})();
-const module_rented = (() => {
-// dstack guests on rented machines: Google Cloud with TDX, EC2 with a NitroTPM (spec/evidence-tpm.md).
-
-const { concat, demand, equal, fromBase64, hex, sha256, sha384, utf8 } = module_bytes;
-const { configIds, measuredGuest, runtimePreimage } = module_dstack;
-const nitro = module_nitro;
-const shape = module_shape;
-const tpm = module_tpm;
-
-const { either, integer, list, literal, match, record } = shape;
-const HASHES = { sha256, sha384 };
-const SHA384 = { name: "sha384", size: 48 };
-const EVENT_PCR = 14;
-const ZEROS = new Uint8Array(48);
-const any = literal("any");
-const extended = (form) => (value) => form(value) && !/^0+$/.test(value);
-const provider = match(/^(?:[0-9a-f]{2}){16,1024}$/);
-const replays = (condition, message) => demand(condition, "event-log-mismatch", message);
-
-const names = either(any, list(match(/^[a-z0-9][a-z0-9.:-]{0,127}$/), { max: 1024 }));
-const numbers = either(any, list(match(/^(?:0|[1-9][0-9]{0,19})$/), { max: 1024 }));
-const pcr = extended(shape.hex64);
-
-/** Fields that a policy for Google Cloud has besides those of dstack. */
-const GOOGLE_RULES = {
-  boots: either(any, list(record({ pcr0: pcr, pcr2: pcr }), { max: 1024 })),
-  projects: names,
-  zones: names,
-  instances: numbers,
-};
-
-const register = extended(shape.hex96);
-
-/** A policy's rules for EC2 with a NitroTPM. */
-const NITRO_TPM_RULES = record({
-  tee: literal("dstack-aws-nitro-tpm"),
-  boots: list(record({ pcr4: register, pcr7: register, pcr12: shape.hex96 }), { max: 1024 }),
-  config_id: literal("require", "any"),
-  key_provider: either(any, provider),
-  instances: either(any, list(match(/^i-[0-9a-f]{8,32}$/), { max: 4096 })),
-  max_age_s: integer(1, 10800),
-});
-
-/** The register that the run-time events of a log extended, hex. */
-async function eventRegister(log, bank) {
-  const digests = [];
-  for (const entry of log.filter((one) => one.imr === 3)) {
-    digests.push(await HASHES[bank.name](runtimePreimage(entry)));
-  }
-  return tpm.replayed(bank, digests);
-}
-
-/** That a vTPM's quote is of this TDX quote and log. */
-async function checkGoogle(cpu, root, now) {
-  const found = await tpm.verifyTpm(cpu.tpm, root, now);
-  return {
-    found,
-    async bound() {
-      const expected = await sha256(fromBase64(cpu.quote));
-      demand(equal(found.quote.qualifying, expected), "report-data-mismatch", "the vTPM signed for another quote");
-      const register = await eventRegister(cpu.event_log, found.quote.bank);
-      replays(found.registers.get(EVENT_PCR) === register, "event log does not replay to PCR 14 of the vTPM");
-    },
-  };
-}
-
-/** The rules of a policy for a vTPM whose quote verified. */
-function appraiseGoogle({ quote, registers, machine }, rules) {
-  const boot = (one) => one.pcr0 === registers.get(0) && one.pcr2 === registers.get(2);
-  const booted = rules.boots === "any" || (quote.bank.name === "sha256" && rules.boots.some(boot));
-  demand(booted, "measurement-mismatch", "another firmware or image was booted");
-  for (const [allowed, got] of [
-    [rules.projects, machine.project],
-    [rules.zones, machine.zone],
-    [rules.instances, machine.instance],
-  ]) {
-    demand(allowed === "any" || allowed.includes(got), "platform-mismatch", `another machine: ${got}`);
-  }
-}
-
-/** Facts that AWS signed about a dstack guest on EC2. */
-async function verifyNitroTpm(cpu, { root, now }) {
-  const document = await nitro.verifyDocument(fromBase64(cpu.document), root, now, nitro.NITRO_TPM);
-  const only = cpu.event_log.every((entry) => entry.imr === 3);
-  const quoted = document.pcrs.has(EVENT_PCR) ? hex(document.pcrs.get(EVENT_PCR)) : null;
-  const found = await eventRegister(cpu.event_log, SHA384);
-  replays(only && quoted === found, "event log does not replay to PCR 14 of the NitroTPM");
-  const measured = measuredGuest(cpu.event_log);
-  const composeHash = hex(await sha256(utf8(cpu.app_compose)));
-  demand(measured.composeHash === composeHash, "compose-hash-mismatch", "another deployment document");
-  demand(document.userData?.length === 64, "report-data-mismatch", "user data is not report data");
-  return {
-    document,
-    measured,
-    simulated: Boolean(root),
-    reportData: document.userData,
-    composeHash,
-    appId: measured.appId,
-    keyProvider: measured.provider.id,
-    configured: await configured(document, measured),
-  };
-}
-
-/** Whether PCR 8 is unset, or commits to what was measured, or does neither (null). */
-async function configured(document, measured) {
-  const found = document.pcrs.get(8) ?? ZEROS;
-  if (equal(found, ZEROS)) return "unset";
-  for (const id of configIds(measured)) {
-    if (equal(found, await sha384(ZEROS, concat(id, new Uint8Array(48 - id.length))))) return "set";
-  }
-  return null;
-}
-
-/** The rules of a policy for a NitroTPM whose document verified. */
-function appraiseNitroTpm({ document, measured, configured: state }, rules, now) {
-  const at = document.timestamp / 1000;
-  const fresh = now - rules.max_age_s <= at && at <= now + 60;
-  demand(fresh, "evidence-stale", "the document was made at another time");
-  const value = (index) => (document.pcrs.has(index) ? hex(document.pcrs.get(index)) : null);
-  const boot = (one) => [4, 7, 12].every((index) => one[`pcr${index}`] === value(index));
-  demand(rules.boots.some(boot), "measurement-mismatch", "another image was booted");
-  const committed = state === "set" || (state === "unset" && rules.config_id === "any");
-  replays(committed, "PCR 8 commits to other values than the log");
-  const named = measured.provider.id || measured.provider.name;
-  const known = rules.key_provider === "any" || rules.key_provider === named;
-  demand(known, "key-provider-mismatch", "another key provider");
-  const instance = rules.instances === "any" || rules.instances.includes(document.parent);
-  demand(instance, "platform-mismatch", "another instance");
-}
-return { GOOGLE_RULES, NITRO_TPM_RULES, checkGoogle, appraiseGoogle, verifyNitroTpm, appraiseNitroTpm };
-})();
-const module_snp = (() => {
-// The report of AMD SEV-SNP (spec/evidence-snp.md).
-
-const { Refusal, demand, ecdsa, equal, fromBase64, hex, sha256, u32le, utf8 } = module_bytes;
-const { Malformed, parseJson } = module_json;
-const shape = module_shape;
-const x509 = module_x509;
-
-const { either, list, literal, nullable, record } = shape;
-const SIGNED = 0x2a0;
-const AMD = "1.3.6.1.4.1.3704.1";
-const ROOTS = {
-  "69d063b45344d26a2e94e1f4210de49ef555308287d4c174445c95639a540bcd": "Milan",
-  "4c6598d19c18719c5dfd4a7d335f674e5bfe1d8f800cea2cf270c10d103db2f1": "Genoa",
-  "1f084161a44bb6d93778a904877d4819cafa5d05ef4193b2ded9dd9c73dd3f6a": "Turin",
-};
-const any = literal("any");
-
-const bounded = (most) => (value) => value !== "" && (fromBase64(value)?.length ?? Infinity) <= most;
-
-const REPORT = {
-  report: shape.base64(1184),
-  certificates: list(bounded(8192), { min: 3, max: 3 }),
-  crl: nullable(bounded(65536)),
-  app_compose: shape.compose,
-};
-
-/** Evidence of an SEV-SNP guest. */
-const FORM = record({ tee: literal("snp"), ...REPORT });
-
-/** Evidence of a dstack guest on SEV-SNP. */
-const DSTACK_FORM = record({
-  tee: literal("dstack-amd-sev-snp"),
-  ...REPORT,
-  mr_config: (value) => shape.string(value) && value.length >= 2 && [...value].length <= 65536,
-});
-
-const PRODUCTS = ["Genoa", "Turin", "InsecureMilan"];
-const FLAGS = {
-  smt: 0,
-  tsme: 1,
-  ecc: 2,
-  rapl_disabled: 3,
-  ciphertext_hiding: 4,
-  alias_check_complete: 5,
-  tio: 7,
-};
-const LEVEL = shape.integer(0, 255);
-const LEVELS = { bootloader: LEVEL, tee: LEVEL, snp: LEVEL, microcode: LEVEL };
-const UNUSED = { fmc: (value) => value === null };
-const FLOOR = {
-  Genoa: record(LEVELS, UNUSED),
-  InsecureMilan: record(LEVELS, UNUSED),
-  Turin: record({ ...LEVELS, fmc: LEVEL }),
-};
-const filled = (form) => (value) => form(value) && !/^0+$/.test(value);
-const RULES_FIELDS = {
-  products: list(literal(...PRODUCTS), { min: 1, max: 3 }),
-  signing_keys: list(literal("vcek", "vlek"), { min: 1, max: 2 }),
-  measurements: either(any, list(shape.hex96, { max: 1024 })),
-  minimum_tcb: shape.anyObject,
-  mitigations: either(any, shape.anyObject),
-  extended_tcb: either(any, list(shape.hex64, { max: 256 })),
-  platform_flags: either(any, list(literal(...Object.keys(FLAGS)), { min: 1, max: 7 })),
-  chip_ids: either(any, list(filled(shape.match(/^[0-9a-f]{128}$/)), { max: 4096 })),
-  vmpl: either(any, shape.integer(0, 3)),
-  debug: literal("refuse"),
-  migration: literal("refuse"),
-  smt: literal("any", "refuse"),
-  id_keys: either(any, list(filled(shape.hex96), { max: 1024 })),
-  revocation: literal("any", "require"),
-};
-const RULES_FORM = record({ tee: literal("snp"), ...RULES_FIELDS });
-const DSTACK_RULES_FORM = record({
-  tee: literal("dstack-amd-sev-snp"),
-  ...RULES_FIELDS,
-  key_provider: either(any, shape.match(/^(?:[0-9a-f]{2}){16,1024}$/)),
-});
-const namesExactly = (value, names) => Object.keys(value).sort().join() === [...names].sort().join();
-
-/** A policy's rules for SEV-SNP guests. */
-const RULES = (value) => RULES_FORM(value) && consistent(value);
-
-/** A policy's rules for dstack guests on SEV-SNP. */
-const DSTACK_RULES = (value) => DSTACK_RULES_FORM(value) && consistent(value);
-
-function consistent(value) {
-  const { products, minimum_tcb: floors, mitigations } = value;
-  return (
-    new Set(products).size === products.length &&
-    namesExactly(floors, products) &&
-    products.every((product) => FLOOR[product](floors[product])) &&
-    (mitigations === "any" ||
-      Object.keys(mitigations).length === 0 ||
-      (namesExactly(mitigations, products) && Object.values(mitigations).every(shape.match(/^[0-9a-f]{16}$/))))
-  );
-}
-
-const form = (condition, message) => demand(condition, "quote-invalid", message);
-const ones = (bytes) => bytes.every((byte) => byte === 0xff);
-const zeros = (bytes) => bytes.every((byte) => byte === 0);
-
-/** The fields of a report in its one layout; nothing of it is verified. */
-function parseReport(raw) {
-  const version = u32le(raw, 0);
-  form(raw.length === 1184 && version >= 2 && version <= 6, "unknown version");
-  form(u32le(raw, 0x34) === 1, "unknown algorithm");
-  const keyInfo = u32le(raw, 0x48);
-  const signer = (keyInfo >> 2) & 7;
-  form(signer <= 1, "unknown signing key");
-  const vmpl = u32le(raw, 0x30);
-  form(vmpl <= 3, "not a report that the guest asked for");
-  const policy = u32le(raw, 8);
-  form(Boolean(policy & 0x20000), "policy bit 17 is clear");
-  form(zeros(raw.subarray(0x330)), "bytes behind the signature");
-  const field = (at, size) => raw.subarray(at, at + size);
-  return {
-    version,
-    policy,
-    vmpl,
-    signer: signer === 0 ? "vcek" : "vlek",
-    authorKey: Boolean(keyInfo & 1),
-    flags: raw[0x40],
-    reportData: field(0x50, 64),
-    measurement: hex(field(0x90, 48)),
-    hostData: field(0xc0, 32),
-    idKey: hex(field(0xe0, 48)),
-    authorKeyDigest: hex(field(0x110, 48)),
-    migrationAgent: field(0x160, 32),
-    tcb: { reported: field(0x180, 8), committed: field(0x1e0, 8), launch: field(0x1f0, 8) },
-    cpu: version >= 3 ? { family: raw[0x188], model: raw[0x189] } : null,
-    chipId: field(0x1a0, 64),
-    mitigations: version >= 5 ? [field(0x1f8, 8), field(0x200, 8)] : null,
-    extended: version >= 6 ? [0x220, 0x240, 0x260].map((at) => hex(field(at, 32))) : null,
-    signed: raw.subarray(0, SIGNED),
-    signature: rawSignature(field(0x2a0, 72), field(0x2e8, 72)),
-  };
-}
-
-/** `r ‖ s`, big endian, of two little-endian numbers of 72 bytes; null where one is too large. */
-function rawSignature(r, s) {
-  if (!zeros(r.subarray(48)) || !zeros(s.subarray(48))) return null;
-  const result = new Uint8Array(96);
-  result.set(r.slice(0, 48).reverse(), 0);
-  result.set(s.slice(0, 48).reverse(), 48);
-  return result;
-}
-
-function levels(bytes, product) {
-  if (product === "Turin") {
-    const [fmc, bootloader, tee, snp, , , , microcode] = bytes;
-    return { fmc, bootloader, tee, snp, microcode };
-  }
-  const [bootloader, tee, , , , , snp, microcode] = bytes;
-  return { bootloader, tee, snp, microcode };
-}
-
-async function trustedRoot(found, simulatorRoot) {
-  if (simulatorRoot) {
-    demand(equal(found, simulatorRoot), "quote-root-untrusted", "another simulator's root");
-  } else if (!Object.hasOwn(ROOTS, hex(await sha256(found)))) {
-    demand(!x509.callsItselfSimulated(found), "simulated-evidence", "a simulator where hardware is asked for");
-    throw new Refusal("quote-root-untrusted", "not a root of AMD");
-  }
-}
-
-const chain = (condition, message) => demand(condition, "certificate-chain-invalid", message);
-const KNOWN_CRITICAL = ["2.5.29.19", "2.5.29.15"];
-
-async function checkChain(certificates, now, simulated) {
-  const [leaf, issuer, root] = certificates;
-  for (const one of certificates) {
-    for (const [name, { critical }] of one.extensions) {
-      chain(!critical || KNOWN_CRITICAL.includes(name), "an unknown critical extension");
-    }
-    chain(one.start <= now && now <= one.end, "a certificate is not valid at that time");
-  }
-  for (const authority of [issuer, root]) {
-    const { authority: isOne, certifies } = x509.powers(authority);
-    chain(isOne && certifies !== false, "an issuer may not sign certificates");
-    chain(simulated || authority.rsaBits === 4096, "an issuer's key is not RSA-4096");
-  }
-  chain(!x509.powers(leaf).authority && leaf.curve === "P-384", "the leaf is an authority, or not on P-384");
-  for (const [one, by] of [[root, root], [issuer, root], [leaf, issuer]]) {
-    chain(equal(one.issuer, by.subject), "issued by another");
-    chain(simulated || one.hash === "PSS", "not signed with RSASSA-PSS");
-    chain(await x509.signedBy(by, one.hash, one.signature, one.signed), "a signature does not hold");
-  }
-}
-
-/** Kind, product, levels and chip of a leaf (VCEK or VLEK). */
-function chipKey([leaf, issuer], simulated) {
-  const prefix = simulated ? "SIMULATED " : "";
-  const named = (one) => {
-    const [name, ...more] = one.names;
-    chain(more.length === 0 && name?.startsWith(prefix), "another name");
-    return name.slice(prefix.length);
-  };
-  const [, lent, product] = /^SEV-(VLEK-)?(Milan|Genoa|Turin)$/.exec(named(issuer)) ?? [];
-  const kind = lent ? "vlek" : "vcek";
-  chain(product && named(leaf) === (lent ? "SEV-VLEK" : "SEV-VCEK"), "another kind of key");
-  const value = (suffix) => leaf.extensions.get(`${AMD}.${suffix}`)?.value;
-  const written = value("2") ? new TextDecoder().decode(x509.der(value("2")).content) : "";
-  chain(written.startsWith(product), "a key of another product");
-  const names = { bootloader: "3.1", tee: "3.2", snp: "3.3", microcode: "3.8" };
-  if (product === "Turin") names.fmc = "3.9";
-  const found = {};
-  for (const [name, suffix] of Object.entries(names)) {
-    chain(value(suffix), `no level of ${name}`);
-    found[name] = x509.small(x509.der(value(suffix)));
-  }
-  return { kind, product, levels: found, chip: kind === "vcek" ? chipOf(value("4"), product) : noChip(value("4")) };
-}
-
-function chipOf(bytes, product) {
-  const size = product === "Turin" ? 8 : 64;
-  const bare = bytes?.length === size + 2 && bytes[0] === 4 && bytes[1] === size ? bytes.subarray(2) : bytes;
-  chain(bare?.length === size, "no chip id");
-  return bare;
-}
-
-function noChip(bytes) {
-  chain(bytes === undefined, "a lent key that names a chip");
-  return null;
-}
-
-function productOf({ family, model }) {
-  if (family === 0x19) {
-    if (model <= 0x0f) return "Milan";
-    return (model >= 0x10 && model <= 0x1f) || (model >= 0xa0 && model <= 0xaf) ? "Genoa" : null;
-  }
-  return family === 0x1a && model <= 0x1f ? "Turin" : null;
-}
-
-function sameMachine(report, key) {
-  const same = (condition, message) => demand(condition, "collateral-mismatch", message);
-  chain(report.signer === key.kind, "the report names another kind of key");
-  same(report.cpu === null || productOf(report.cpu) === key.product, "a key of another product");
-  const reported = levels(report.tcb.reported, key.product);
-  const equalLevels = Object.keys(reported).every((name) => reported[name] === key.levels[name]);
-  same(equalLevels, "the key is of another TCB");
-  if (key.chip === null || zeros(report.chipId)) return;
-  const own = report.chipId.subarray(0, key.chip.length);
-  same(equal(own, key.chip) && zeros(report.chipId.subarray(key.chip.length)), "the key is of another chip");
-}
-
-async function notRevoked(crl, certificates, now) {
-  const unknown = (condition, message) => demand(condition, "revocation-unknown", message);
-  unknown(crl !== null, "no revocation list");
-  let list;
-  try {
-    list = x509.revocationList(fromBase64(crl));
-  } catch (error) {
-    if (!(error instanceof x509.BadDer || error instanceof TypeError)) throw error;
-    unknown(false, "the revocation list cannot be read");
-  }
-  const root = certificates[2];
-  const signed =
-    equal(list.issuer, root.subject) && (await x509.signedBy(root, list.hash, list.signature, list.signed));
-  unknown(signed && list.start <= now && now <= list.end, "the revocation list is another's, or not of this time");
-  const revoked = certificates.some(({ serial }) => !/^0*$/.test(serial) && list.revoked.has(serial));
-  demand(!revoked, "certificate-revoked", "the vendor revoked a certificate of the chain");
-}
-
-async function signedReport(cpu, root, now) {
-  const report = parseReport(fromBase64(cpu.report));
-  const raw = cpu.certificates.map(fromBase64);
-  await trustedRoot(raw[2], root);
-  let certificates;
-  let key;
-  try {
-    certificates = raw.map(x509.certificate);
-    await checkChain(certificates, now, Boolean(root));
-    key = chipKey(certificates, Boolean(root));
-  } catch (error) {
-    if (!(error instanceof x509.BadDer || error instanceof TypeError)) throw error;
-    throw new Refusal("certificate-chain-invalid", error.message);
-  }
-  sameMachine(report, key);
-  const { signature } = report;
-  const holds =
-    signature !== null && (await ecdsa("P-384", "SHA-384", certificates[0].point, signature, report.signed));
-  demand(holds, "quote-invalid", "the chip's key did not sign the report");
-  return {
-    report,
-    certificates,
-    product: key.product === "Milan" ? "InsecureMilan" : key.product,
-    simulated: Boolean(root),
-    reportData: report.reportData,
-  };
-}
-
-/** Facts that a chip of AMD signed about a guest. */
-async function verify(cpu, { rules, root, now }) {
-  const signed = await signedReport(cpu, root, now);
-  const shown = await sha256(utf8(cpu.app_compose));
-  demand(equal(shown, signed.report.hostData), "compose-hash-mismatch", "another deployment document");
-  if (rules.revocation === "require") await notRevoked(cpu.crl, signed.certificates, now);
-  const composeHash = hex(shown);
-  return { ...signed, composeHash, appId: composeHash.slice(0, 40), keyProvider: "" };
-}
-
-const octets = shape.match(/^(?:[0-9a-f]{2}){0,2048}$/);
-const LAUNCH_CONFIG = record(
-  { compose_hash: shape.hex64, key_provider: literal("none", "local", "kms", "tpm") },
-  {
-    version: literal(3),
-    app_id: nullable(shape.hex40),
-    gpu_policy_hash: nullable(shape.hex64),
-    key_provider_id: nullable(octets),
-    instance_id: nullable(shape.hex40),
-    init_script_hashes: nullable(list(shape.hex64, { max: 256 })),
-  },
-);
-
-/** The text that HOST_DATA of a dstack guest commits to (spec/evidence-tdx.md). */
-async function launchConfig(text, hostData) {
-  const bytes = utf8(text);
-  const expected = await sha256(utf8("dstack-mr-config-v3:\0"), bytes);
-  demand(equal(expected, hostData), "compose-hash-mismatch", "HOST_DATA commits to another launch configuration");
-  let config = null;
-  try {
-    config = parseJson(bytes, { depth: 4, size: 65536 });
-  } catch (error) {
-    if (!(error instanceof Malformed)) throw error;
-  }
-  demand(LAUNCH_CONFIG(config), "evidence-malformed", "the launch configuration has another form");
-  return config;
-}
-
-/** Facts that a chip of AMD signed about a dstack guest. */
-async function verifyDstack(cpu, { rules, root, now }) {
-  const signed = await signedReport(cpu, root, now);
-  const config = await launchConfig(cpu.mr_config, signed.report.hostData);
-  const composeHash = hex(await sha256(utf8(cpu.app_compose)));
-  demand(config.compose_hash === composeHash, "compose-hash-mismatch", "another deployment document");
-  if (rules.revocation === "require") await notRevoked(cpu.crl, signed.certificates, now);
-  const keyProvider = config.key_provider_id || "";
-  const provider = keyProvider || config.key_provider;
-  return { ...signed, composeHash, appId: config.app_id || composeHash.slice(0, 40), keyProvider, provider };
-}
-
-/** The rules of a policy for a dstack guest whose report verified. */
-function appraiseDstack(facts, rules) {
-  appraise(facts, rules);
-  const known = rules.key_provider === "any" || rules.key_provider === facts.provider;
-  demand(known, "key-provider-mismatch", "another key provider");
-}
-
-const within = (all, least) => Object.keys(all).every((name) => all[name] >= least[name]);
-
-/** The rules of a policy for a guest whose report verified. */
-function appraise({ report, product }, rules) {
-  const platform = (condition, message) => demand(condition, "platform-mismatch", message);
-  const level = (condition, message) => demand(condition, "tcb-status-refused", message);
-  platform(rules.products.includes(product), `the product is ${product}`);
-  platform(rules.signing_keys.includes(report.signer), "another kind of key");
-  const image = rules.measurements === "any" || rules.measurements.includes(report.measurement);
-  demand(image, "measurement-mismatch", "another launch measurement");
-  const tcb = {};
-  for (const name of ["reported", "committed", "launch"]) tcb[name] = levels(report.tcb[name], product);
-  const floor = rules.minimum_tcb[product];
-  level(within(tcb.reported, floor) && within(tcb.launch, floor), "TCB is below the floor");
-  level(within(tcb.committed, tcb.reported), "the reported TCB is not committed");
-  if (rules.mitigations !== "any") {
-    const asked = rules.mitigations[product];
-    level(asked !== undefined && report.mitigations, "mitigations are not named, or not reported");
-    const needed = BigInt(`0x${asked}`);
-    const bits = (bytes) => BigInt(`0x${hex(bytes.slice().reverse())}`);
-    const set = report.mitigations.every((bytes) => (bits(bytes) & needed) === needed);
-    level(set, "a mitigation is missing");
-  }
-  if (rules.extended_tcb !== "any") {
-    level(report.extended?.every((value) => rules.extended_tcb.includes(value)), "another extended TCB");
-  }
-  if (rules.platform_flags !== "any") {
-    platform(rules.platform_flags.every((name) => report.flags & (1 << FLAGS[name])), "a flag is not set");
-  }
-  const chip = hex(report.chipId);
-  platform(rules.chip_ids === "any" || (!/^0+$/.test(chip) && rules.chip_ids.includes(chip)), "another chip");
-  platform(rules.vmpl === "any" || rules.vmpl === report.vmpl, "another VMPL");
-  demand(!(report.policy & 0x80000), "debug-guest", "guest runs in debug mode");
-  const agent = Boolean(report.policy & 0x40000) || !ones(report.migrationAgent);
-  demand(!agent, "migratable-guest", "guest has a migration agent");
-  platform(rules.smt === "any" || !(report.policy & 0x10000), "guest allows SMT");
-  const keys = report.authorKey ? [report.idKey, report.authorKeyDigest] : [report.idKey];
-  const known = rules.id_keys === "any" || keys.some((one) => rules.id_keys.includes(one));
-  demand(known, "measurement-mismatch", "another ID key");
-}
-return { FORM, DSTACK_FORM, RULES, DSTACK_RULES, parseReport, verify, verifyDstack, appraiseDstack, appraise };
-})();
 const module_tdx = (() => {
 // The quote of TDX and its collateral (spec/evidence.md §4), by the rules of Intel's DCAP.
 
@@ -5238,6 +5442,7 @@ const module_evidence = (() => {
 // The evidence document: its form, its verification, its appraisal (spec/evidence.md).
 
 const { Refusal, concat, demand, digest, equal, fromBase64, fromHex, hex, sha256, sha512, utf8 } = module_bytes;
+const cloud = module_cloudtpm;
 const { appraiseMeasured, replay } = module_dstack;
 const { Malformed, canonical, parseCanonical } = module_json;
 const nitro = module_nitro;
@@ -5316,10 +5521,34 @@ const TEES = {
   },
   "dstack-aws-nitro-tpm": { form: NITRO_TPM_FORM, verify: verifyNitroTpm, appraise: appraiseNitroTpm },
   "dstack-amd-sev-snp": { form: snp.DSTACK_FORM, verify: snp.verifyDstack, appraise: snp.appraiseDstack },
+  "azure-snp": {
+    form: cloud.AZURE_SNP_FORM,
+    verify: cloud.verifyAzureSnp,
+    appraise(facts, rules) {
+      snp.appraise(facts, rules);
+      cloud.appraiseAzure(facts, rules);
+    },
+  },
+  "azure-tdx": {
+    form: cloud.azureTdxForm(quote),
+    verify: (cpu, given) => quoted(cpu, given, azureGuest),
+    appraise(facts, rules, now) {
+      appraiseQuote(facts.signed, rules, now);
+      cloud.appraiseAzure(facts, rules);
+    },
+  },
+  "gcp-snp": { form: cloud.GCP_SNP_FORM, verify: cloud.verifyGcpSnp, appraise: cloud.appraiseGcpSnp },
 };
 /** Kinds of evidence that a platform of another name shows. */
-const SHOWN_BY = { "dstack-gcp-tdx": "dstack", "dstack-aws-nitro-tpm": "dstack", "dstack-amd-sev-snp": "dstack" };
-const DCAP = ["dstack", "tdx", "dstack-gcp-tdx"];
+const SHOWN_BY = {
+  "dstack-gcp-tdx": "dstack",
+  "dstack-aws-nitro-tpm": "dstack",
+  "dstack-amd-sev-snp": "dstack",
+  "azure-snp": "snp",
+  "azure-tdx": "tdx",
+  "gcp-snp": "snp",
+};
+const DCAP = ["dstack", "tdx", "dstack-gcp-tdx", "azure-tdx"];
 const crl = (value) => hexText(value) && value.length > 0;
 const filled = (value) => string(value) && value !== "";
 const sealed = shape.match(/^[0-9a-f]{128}$/);
@@ -5402,7 +5631,7 @@ async function quoted(cpu, given, guest) {
   const signed = await verifyQuote(fromBase64(cpu.quote), collateral, rules, root, now);
   const shown = await digest(utf8(cpu.app_compose));
   const facts = await guest(cpu, signed, shown, given);
-  return { ...facts, signed, simulated: signed.simulated, reportData: signed.quote.reportData };
+  return { reportData: signed.quote.reportData, ...facts, signed, simulated: signed.simulated };
 }
 
 async function dstackGuest(cpu, signed, shown) {
@@ -5416,6 +5645,8 @@ async function googleGuest(cpu, signed, shown, { root, now }) {
   await bound();
   return { ...(await dstackGuest(cpu, signed, shown)), vtpm: found };
 }
+
+const azureGuest = (cpu, signed) => cloud.verifyAzure(cpu, signed.quote.reportData);
 
 async function bareGuest(cpu, signed, shown) {
   const expected = concat(new Uint8Array([1]), fromHex(shown), new Uint8Array(15));
@@ -7434,6 +7665,7 @@ const OPEN_WORDS = {
   "projects": "customer of the cloud whose machine the TPM belongs to",
   "zones": "zone of the cloud",
   "instances": "machine of the cloud: no instance is named",
+  "vm_ids": "virtual machine: no id is named",
   "config_id": "guest whose TPM does not commit to its configuration",
   "images": "enclave image: it is not compared",
   "signers": "signer of the enclave image, or none",
@@ -7734,6 +7966,7 @@ const module_trust = (() => {
 // The trust file (spec/trust.md) with its appraisal policy (spec/evidence.md §6).
 
 const { Refusal, demand, fromBase64 } = module_bytes;
+const { AZURE_RULES, AZURE_SNP_RULES, GCP_SNP_RULES } = module_cloudtpm;
 const { Malformed } = module_json;
 const { RULES: NITRO } = module_nitro;
 const { RULES: NVIDIA } = module_nvidia;
@@ -7778,7 +8011,9 @@ const QUOTE = {
   max_collateral_age_s: either(any, integer(1, 2 ** 31)),
 };
 const TDX = record({ tee: literal("tdx"), ...QUOTE });
-const valued = ({ rtmr0 }) => rtmr0 !== "log"; // a tdx guest shows no event log
+const AZURE_TDX = record({ tee: literal("azure-tdx"), ...QUOTE, ...AZURE_RULES });
+const valued = ({ rtmr0 }) => rtmr0 !== "log"; // such a guest shows no event log
+const namesRegisters = ({ measurements }) => measurements === "any" || measurements.every(valued);
 const AGENT = {
   ...QUOTE,
   key_provider: either(any, shape.match(/^(?:[0-9a-f]{2}){16,1024}$/)),
@@ -7798,13 +8033,19 @@ const TEES = {
   "dstack-gcp-tdx": { platform: "dstack", vendor: "intel" },
   "dstack-aws-nitro-tpm": { platform: "dstack", vendor: "aws" },
   "dstack-amd-sev-snp": { platform: "dstack", vendor: "amd" },
+  "azure-snp": { platform: "snp", vendor: "amd" },
+  "azure-tdx": { platform: "tdx", vendor: "intel" },
+  "gcp-snp": { platform: "snp", vendor: "amd" },
 };
 const each = (field) => [...new Set(Object.values(TEES).map((one) => one[field]))];
 const CPU = {
   dstack: (value) => DSTACK(value) && namesImage(value),
   "dstack-gcp-tdx": (value) => GOOGLE(value) && namesImage(value),
   "dstack-aws-nitro-tpm": NITRO_TPM_RULES,
-  tdx: (value) => TDX(value) && (value.measurements === "any" || value.measurements.every(valued)),
+  tdx: (value) => TDX(value) && namesRegisters(value),
+  "azure-tdx": (value) => AZURE_TDX(value) && namesRegisters(value),
+  "azure-snp": AZURE_SNP_RULES,
+  "gcp-snp": GCP_SNP_RULES,
   nitro: NITRO,
   snp: SNP,
   "dstack-amd-sev-snp": DSTACK_SNP,

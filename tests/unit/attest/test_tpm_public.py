@@ -160,19 +160,19 @@ def test_azure_quote() -> None:
     wrapped = b"\0\x14\0\x0b" + struct.pack(">H", len(signature)) + signature
     check_signature(quote, wrapped, key)
     with pytest.raises(QuoteInvalid):
-        check_signature(quote, wrapped, parse_hcl(published("an HCL report on SEV-SNP")).key)
+        check_signature(quote, wrapped, parse_hcl(published("an HCL report on SEV-SNP")).runtime.key)
 
 
 @pytest.mark.parametrize(("name", "secure"), [("SEV-SNP", True), ("TDX", False)])
 def test_azure_hcl_report(name: str, secure: bool) -> None:
     """Report data are SHA-256 of the runtime data; the other machine's are not."""
     report = parse_hcl(published(f"an HCL report on {name}"))
-    check_runtime(report, report.report_data)
-    assert isinstance(report.key, rsa.RSAPublicKey)
-    assert report.secure_boot is secure
+    check_runtime(report.runtime, report.report_data)
+    assert isinstance(report.runtime.key, rsa.RSAPublicKey)
+    assert report.runtime.secure_boot is secure
     other = {"SEV-SNP": "TDX", "TDX": "SEV-SNP"}[name]
     with pytest.raises(ReportDataMismatch):
-        check_runtime(report, parse_hcl(published(f"an HCL report on {other}")).report_data)
+        check_runtime(report.runtime, parse_hcl(published(f"an HCL report on {other}")).report_data)
 
 
 def test_banks_have_their_lengths() -> None:

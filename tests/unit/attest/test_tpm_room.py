@@ -240,14 +240,14 @@ def test_hcl_report(kind: str) -> None:
     raw = hcl_report(kind, MODULUS)
     report = parse_hcl(raw)
     assert report.kind == kind
-    assert report.secure_boot
-    assert report.vm_id == "SIMULATED"
-    check_runtime(report, report.report_data)
+    assert report.runtime.secure_boot
+    assert report.runtime.vm_id == "SIMULATED"
+    check_runtime(report.runtime, report.report_data)
     other = parse_hcl(hcl_report(kind, MODULUS, vm_id="another"))
     with pytest.raises(ReportDataMismatch):
-        check_runtime(report, other.report_data)
+        check_runtime(report.runtime, other.report_data)
     with pytest.raises(ReportDataMismatch):
-        check_runtime(report, report.report_data[:32])
+        check_runtime(report.runtime, report.report_data[:32])
     for cut in range(0, len(raw) - 32, 13):
         with pytest.raises(EvidenceMalformed):
             parse_hcl(raw[:cut])

@@ -29,9 +29,14 @@ from sealtrain.attest.part import (
     raising,
 )
 from sealtrain.attest.snp import appraise as snp
-from sealtrain.attest.snp.chain import AMD_ROOT_SHA256
 from sealtrain.attest.snp.collect import ordered_chain, parse_table
-from sealtrain.attest.snp.exhibit import Launched, report_chain, report_fields, report_part
+from sealtrain.attest.snp.exhibit import (
+    AMD_ROOTS,
+    Launched,
+    report_chain,
+    report_fields,
+    report_part,
+)
 from sealtrain.attest.snp.parse import SnpReport, parse_report
 from sealtrain.attest.snp.verify import REPORT, VerifiedReport
 from sealtrain.attest.tee import Shown, Verifier
@@ -173,7 +178,5 @@ VERIFIER: Verifier[DstackSnpEvidence, DstackSnpPolicy, ConfiguredReport] = Verif
     fields=_own_fields,
     show=_show,
     of_agent=_of_agent,
-    pinned_roots={
-        digest: f"AMD's pinned root of {product}" for digest, product in AMD_ROOT_SHA256.items()
-    },
+    pinned_roots=AMD_ROOTS,
 )

@@ -14,17 +14,28 @@ import hashlib
 import hmac
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal, Protocol
 
 from sealtrain.attest.claims import Check, Claim, among, unlooked
 from sealtrain.attest.dstack import appraise as dstack
 from sealtrain.attest.dstack.verify import LOG, MeasuredQuote, replay_register
 from sealtrain.attest.gcp.policy import GcpPolicy
 from sealtrain.attest.statement import LogEntry
-from sealtrain.attest.tpm.form import VerifiedTpm, check_qualifying_data
+from sealtrain.attest.tpm.chain import GoogleMachine
+from sealtrain.attest.tpm.form import VerifiedBoot, VerifiedTpm, check_qualifying_data
 from sealtrain.attest.tpm.quote import QUOTE
 from sealtrain.errors import EventLogMismatch, MeasurementMismatch, PlatformMismatch
 
-__all__ = ["EVENT_PCR", "GcpQuote", "check_events", "check_quoted", "checks_of", "tpm_checks"]
+__all__ = [
+    "EVENT_PCR",
+    "GcpQuote",
+    "PlaceRules",
+    "check_events",
+    "check_quoted",
+    "checks_of",
+    "place_checks",
+    "tpm_checks",
+]
 
 EVENT_PCR = 14
 _FIRMWARE_PCR, _IMAGE_PCR = 0, 2
@@ -38,8 +49,8 @@ class GcpQuote(MeasuredQuote):
     tpm: VerifiedTpm
 
 
-def check_quoted(tpm: VerifiedTpm, raw: bytes) -> Claim:
-    """The vTPM signed for this TDX quote.
+def check_quoted(tpm: VerifiedBoot, raw: bytes) -> Claim:
+    """The vTPM signed for this quote or report of the processor.
 
     Raises:
         ReportDataMismatch: For another.
@@ -81,25 +92,42 @@ def checks_of(signed: GcpQuote, policy: GcpPolicy, now: int) -> tuple[Check, ...
 
 def tpm_checks(tpm: VerifiedTpm, policy: GcpPolicy) -> tuple[Check, ...]:
     """The comparisons of the vTPM, not made yet."""
-    machine = tpm.machine
-    return (
-        partial(_boot, tpm, policy),
-        *(
-            partial(
-                among,
-                name,
-                got,
-                allowed,
-                source=_MACHINE,
-                error=PlatformMismatch,
-                message=f"guest runs in a {name} that the policy does not list",
-            )
-            for name, got, allowed in (
-                ("project", machine.project, policy.projects),
-                ("zone", machine.zone, policy.zones),
-                ("instance", str(machine.instance_id), policy.instances),
-            )
-        ),
+    return (partial(_boot, tpm, policy), *place_checks(tpm.machine, policy))
+
+
+class PlaceRules(Protocol):
+    """Which machines of Google Cloud a policy accepts."""
+
+    @property
+    def projects(self) -> Literal["any"] | tuple[str, ...]:
+        """Projects by name."""
+
+    @property
+    def zones(self) -> Literal["any"] | tuple[str, ...]:
+        """Zones by name."""
+
+    @property
+    def instances(self) -> Literal["any"] | tuple[str, ...]:
+        """Machines by number."""
+
+
+def place_checks(machine: GoogleMachine, policy: PlaceRules) -> tuple[Check, ...]:
+    """Project, zone and machine of a vTPM's key, not compared yet."""
+    return tuple(
+        partial(
+            among,
+            name,
+            got,
+            allowed,
+            source=_MACHINE,
+            error=PlatformMismatch,
+            message=f"guest runs in a {name} that the policy does not list",
+        )
+        for name, got, allowed in (
+            ("project", machine.project, policy.projects),
+            ("zone", machine.zone, policy.zones),
+            ("instance", str(machine.instance_id), policy.instances),
+        )
     )
 
 

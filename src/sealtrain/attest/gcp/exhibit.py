@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from sealtrain.attest.dstack import appraise as dstack
 from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.dstack.exhibit import Companion, agent_fields, agent_part
 from sealtrain.attest.dstack.verify import MeasuredGuest
-from sealtrain.attest.field import CPU, Field, certificate_fields, rows_of
+from sealtrain.attest.field import Field
 from sealtrain.attest.forms import Statement
 from sealtrain.attest.gcp import appraise as gcp
 from sealtrain.attest.gcp.appraise import GcpQuote
@@ -27,11 +27,10 @@ from sealtrain.attest.tdx.exhibit import PINNED_ROOTS
 from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
 from sealtrain.attest.tdx.verify import VerifiedQuote
 from sealtrain.attest.tee import Verifier
-from sealtrain.attest.tpm import quote as tpm
+from sealtrain.attest.tpm.fields import tpm_fields
 from sealtrain.attest.tpm.form import TpmShown, VerifiedTpm, verify_tpm
-from sealtrain.base.encoding import from_base64
 
-__all__ = ["VERIFIER", "GcpStatement", "tpm_fields"]
+__all__ = ["VERIFIER", "GcpStatement"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,28 +104,10 @@ _PCRS: Mapping[int, str] = {
 }
 
 
-def tpm_fields(shown: TpmShown) -> Iterable[Field]:
-    """Every field of a vTPM's quote but its signature."""
-    quote = tpm.parse_quote(from_base64(shown.message))
-    rows = [
-        ("qualifying data", quote.qualifying_data.hex(), "What the vTPM was asked to sign for."),
-        ("vTPM bank", quote.bank, "How its registers are extended."),
-        ("vTPM selection", ", ".join(map(str, quote.selection)), "Which registers it quoted."),
-        ("vTPM resets", f"{quote.resets}, {quote.restarts} restarts", "Which boot it quoted."),
-        ("vTPM digest", quote.digest.hex(), "SHA-256 of the quoted registers."),
-    ]
-    for index, value in sorted(shown.values.items()):
-        meaning = _PCRS.get(index, "A register of the vTPM.")
-        rows.append((f"PCR {index}", value.hex(), meaning))
-    rows.append(("vTPM identity", quote.identity, "SHA-256 of what its signature covers."))
-    yield from rows_of(rows)
-    yield from certificate_fields(CPU, shown.certificates_der)
-
-
 def _fields(
     quote: TdxQuote, log: tuple[LogEntry, ...], config: str | None, shown: TpmShown
 ) -> list[Field]:
-    return [*agent_fields(quote, log, config), *tpm_fields(shown)]
+    return [*agent_fields(quote, log, config), *tpm_fields(shown, _PCRS, shown.certificates_der)]
 
 
 def _own_part(evidence: GcpEvidence, beside: Beside, at: Situation) -> Part:

@@ -13,7 +13,16 @@ from sealtrain.attest.tdx import policy as tdx
 from sealtrain.attest.tee import NONE, SHOWN
 from sealtrain.base.models import StrictModel
 
-__all__ = ["COMMENTS", "LINES", "PRESETS", "SIMULATED", "GcpBoot", "GcpPolicy"]
+__all__ = [
+    "COMMENTS",
+    "LINES",
+    "PRESETS",
+    "SIMULATED",
+    "GcpBoot",
+    "GcpPolicy",
+    "Names",
+    "Numbers",
+]
 
 _NAME: Final = "dstack-gcp-tdx"
 
@@ -26,9 +35,11 @@ def _extended(value: str) -> str:
 
 _Pcr = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$"), AfterValidator(_extended)]
 _Named = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.:-]{0,127}$")]
-_Names = Annotated[tuple[_Named, ...], Field(max_length=1024)]
+Names = Annotated[tuple[_Named, ...], Field(max_length=1024)]
+"""Projects or zones of Google Cloud."""
 _Number = Annotated[str, StringConstraints(pattern=r"^(?:0|[1-9][0-9]{0,19})$")]
-_Numbers = Annotated[tuple[_Number, ...], Field(max_length=1024)]
+Numbers = Annotated[tuple[_Number, ...], Field(max_length=1024)]
+"""Machines of Google Cloud."""
 
 
 class GcpBoot(StrictModel):
@@ -46,11 +57,11 @@ class GcpPolicy(AgentPolicy):
     tee: Literal["dstack-gcp-tdx"]
     boots: Literal["any"] | Annotated[tuple[GcpBoot, ...], Field(max_length=1024)]
     """Accepted values of PCR 0 and PCR 2; an empty list accepts none (``measurement-mismatch``)."""
-    projects: Literal["any"] | _Names
+    projects: Literal["any"] | Names
     """Google Cloud projects that the machine may belong to (``platform-mismatch``)."""
-    zones: Literal["any"] | _Names
+    zones: Literal["any"] | Names
     """Zones that it may run in (``platform-mismatch``)."""
-    instances: Literal["any"] | _Numbers
+    instances: Literal["any"] | Numbers
     """Machines by their number (``platform-mismatch``)."""
 
 

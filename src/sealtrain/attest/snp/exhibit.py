@@ -38,7 +38,17 @@ from sealtrain.attest.tee import Shown, Verifier
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import CertificateChainInvalid, CollateralUnreachable, EvidenceRefused
 
-__all__ = ["VERIFIER", "Launched", "Snp", "report_chain", "report_fields", "report_part"]
+__all__ = [
+    "AMD_ROOTS",
+    "VERIFIER",
+    "Launched",
+    "Snp",
+    "report_chain",
+    "report_fields",
+    "report_part",
+    "report_root",
+    "signed_report",
+]
 
 _AMD = "AMD root key (ARK)"
 _CHAIN = 3
@@ -157,6 +167,26 @@ def _document(verified: VerifiedReport, at: Situation) -> Launched:
     )
 
 
+def signed_report(
+    raw: bytes, certificates: tuple[bytes, ...], crl: bytes | None, at: Situation
+) -> VerifiedReport:
+    """A report whose signature holds; raises as ``verify_report``."""
+    if not certificates:
+        raise CertificateChainInvalid(
+            "no certificates to verify the report with",
+            check="certificate chain",
+            got="none",
+            expected=_WANTED,
+            hint="name them in this order with --certificate",
+        )
+    return verify_report(raw, certificates, simulator_root=at.root, now=at.now, crl=crl)
+
+
+def report_root(verified: VerifiedReport) -> str:
+    """The root that vouches for a report, in words."""
+    return root_name(verified.simulated, f"{_AMD} of {verified.product}")
+
+
 def report_part(
     raw: bytes,
     certificates: tuple[bytes, ...],
@@ -176,15 +206,7 @@ def report_part(
     """
 
     def verify() -> Vouched:
-        if not certificates:
-            raise CertificateChainInvalid(
-                "no certificates to verify the report with",
-                check="certificate chain",
-                got="none",
-                expected=_WANTED,
-                hint="name them in this order with --certificate",
-            )
-        verified = verify_report(raw, certificates, simulator_root=at.root, now=at.now, crl=crl)
+        verified = signed_report(raw, certificates, crl, at)
         report = verified.report
         rules = None if at.policy is None else at.policy.cpu
         groups: list[Group] = []
@@ -194,7 +216,7 @@ def report_part(
         groups += found.groups
         groups.append(report_data_group(at, report.report_data, REPORT))
         return Vouched(
-            root=root_name(verified.simulated, f"{_AMD} of {verified.product}"),
+            root=report_root(verified),
             simulated=verified.simulated,
             identity=report.identity,
             eat=snp.eat(verified),
@@ -294,6 +316,9 @@ def _collect(device: Path, report_data: bytes, options: Mapping[str, str]) -> Sh
     }
 
 
+AMD_ROOTS: Mapping[str, str] = {
+    digest: f"AMD's pinned root of {product}" for digest, product in AMD_ROOT_SHA256.items()
+}
 VERIFIER = Verifier(
     checks=snp.checks_of,
     eat=snp.eat,
@@ -301,8 +326,6 @@ VERIFIER = Verifier(
     fields=_own_fields,
     recognise=_recognise,
     show=_show,
-    pinned_roots={
-        digest: f"AMD's pinned root of {product}" for digest, product in AMD_ROOT_SHA256.items()
-    },
+    pinned_roots=AMD_ROOTS,
     collect=_collect,
 )

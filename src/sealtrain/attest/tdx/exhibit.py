@@ -37,6 +37,7 @@ __all__ = [
     "VERIFIER",
     "Quote",
     "quote_fields",
+    "quote_root",
     "signed_quote",
     "vouched_quote",
 ]
@@ -120,6 +121,11 @@ def signed_quote(
     return verify_quote(raw, collateral, rules, simulator_root=at.root, now=at.now)
 
 
+def quote_root(signed: VerifiedQuote) -> str:
+    """The root that vouches for a quote, in words."""
+    return root_name(signed.simulated, _INTEL)
+
+
 def vouched_quote(
     signed: VerifiedQuote,
     names: dict[str, str],
@@ -129,7 +135,7 @@ def vouched_quote(
 ) -> Vouched:
     """A verified quote with its EAT claims and its comparisons."""
     return Vouched(
-        root=root_name(signed.simulated, _INTEL),
+        root=quote_root(signed),
         simulated=signed.simulated,
         identity=signed.quote_identity,
         eat=names,

@@ -50,7 +50,7 @@ class Measurement(StrictModel):
 class QuotePolicy(GuestPolicy):
     """What every TDX quote must show. An empty list accepts nothing."""
 
-    tee: Literal["tdx", "dstack", "dstack-gcp-tdx"]
+    tee: Literal["tdx", "dstack", "dstack-gcp-tdx", "azure-tdx"]
     tcb_status: Annotated[tuple[TcbStatus, ...], Field(min_length=1, max_length=8)]
     advisories: Literal["any", "none"] | Annotated[tuple[_Advisory, ...], Field(max_length=256)]
     debug: Literal["refuse"]

@@ -48,7 +48,7 @@ __all__ = [
     "MACHINE_OID",
     "MAX_AK_CERTIFICATES",
     "MAX_AK_CERTIFICATE_BYTES",
-    "Machine",
+    "GoogleMachine",
     "VerifiedKey",
     "parse_machine",
     "verify_key_chain",
@@ -71,7 +71,7 @@ _PROPERTIES, _VERSION, _PRODUCTION = 0xA0, 0xA0, 0xA1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class GoogleMachine:
     """The machine that a vTPM belongs to, as Google's certificate names it."""
 
     zone: str
@@ -87,7 +87,7 @@ class VerifiedKey:
     """An attestation key whose chain holds at a moment."""
 
     key: AttestationKey
-    machine: Machine
+    machine: GoogleMachine
     simulated: bool
     valid_from: int
     valid_until: int
@@ -164,7 +164,7 @@ def verify_key_chain(
     )
 
 
-def parse_machine(value: bytes) -> Machine:
+def parse_machine(value: bytes) -> GoogleMachine:
     """Read Google's extension (DER).
 
     Raises:
@@ -192,7 +192,7 @@ def parse_machine(value: bytes) -> Machine:
             elif tag == _PRODUCTION:
                 production = _Der(held).truth()
         fields.octets.finish()
-    return Machine(
+    return GoogleMachine(
         zone=zone,
         project_number=project_number,
         project=project,
@@ -329,7 +329,7 @@ def _read(der: bytes) -> _AkLink:
     return link
 
 
-def _machine_of(leaf: _AkLink) -> Machine:
+def _machine_of(leaf: _AkLink) -> GoogleMachine:
     for extension in leaf.certificate.extensions:
         value = extension.value
         if extension.oid.dotted_string == MACHINE_OID and isinstance(

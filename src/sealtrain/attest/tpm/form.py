@@ -6,7 +6,7 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -14,15 +14,17 @@ from sealtrain.attest.statement import MAX_LOG_ENTRIES, encoded
 from sealtrain.attest.tpm.chain import (
     MAX_AK_CERTIFICATE_BYTES,
     MAX_AK_CERTIFICATES,
-    Machine,
+    GoogleMachine,
     verify_key_chain,
 )
 from sealtrain.attest.tpm.log import BOOT_LOG, replay_digests
 from sealtrain.attest.tpm.quote import (
+    BANK_BYTES,
     MAX_QUOTE_BYTES,
     MAX_SIGNATURE_BYTES,
     QUOTE,
     REGISTERS,
+    AttestationKey,
     TpmQuote,
     check_registers,
     check_signature,
@@ -33,11 +35,16 @@ from sealtrain.base.models import ONE_SPELLING, Base64, StrictModel
 from sealtrain.errors import EventLogMismatch, EvidenceMalformed, ReportDataMismatch
 
 __all__ = [
+    "QuotedTpm",
     "TpmEvent",
     "TpmRegister",
     "TpmShown",
+    "VerifiedBoot",
     "VerifiedTpm",
+    "WholeTpm",
+    "WholeTpmShown",
     "check_qualifying_data",
+    "verify_boot",
     "verify_tpm",
 ]
 
@@ -60,8 +67,8 @@ class TpmEvent(StrictModel):
     digest: _Digest
 
 
-class TpmShown(StrictModel):
-    """A quote of a vTPM with all that its verification needs."""
+class QuotedTpm(StrictModel):
+    """A quote of a vTPM with the registers and events that it covers."""
 
     message: Annotated[Base64, encoded(MAX_QUOTE_BYTES), ONE_SPELLING]
     """``TPMS_ATTEST``."""
@@ -69,15 +76,11 @@ class TpmShown(StrictModel):
     """``TPMT_SIGNATURE``."""
     registers: Annotated[tuple[TpmRegister, ...], Field(min_length=1, max_length=REGISTERS)]
     """The quoted registers, ascending."""
-    certificates: Annotated[
-        tuple[_Certificate, ...], Field(min_length=1, max_length=MAX_AK_CERTIFICATES)
-    ]
-    """DER: the attestation key's own first, the root last. One by itself verifies nowhere."""
     events: Annotated[tuple[TpmEvent, ...], Field(max_length=MAX_LOG_ENTRIES)]
     """What extended registers before the system measured itself; empty where it is not shown."""
 
     @model_validator(mode="after")
-    def _ascending(self) -> TpmShown:
+    def _ascending(self) -> Self:
         indexes = [register.index for register in self.registers]
         if indexes != sorted(set(indexes)):
             raise ValueError("registers of a TPM quote are not in ascending order")
@@ -88,19 +91,50 @@ class TpmShown(StrictModel):
         """Registers by index."""
         return {shown.index: bytes.fromhex(shown.value) for shown in self.registers}
 
+
+class TpmShown(QuotedTpm):
+    """A quote of Google's vTPM, with the chain of its key."""
+
+    certificates: Annotated[
+        tuple[_Certificate, ...], Field(min_length=1, max_length=MAX_AK_CERTIFICATES)
+    ]
+    """DER: the attestation key's own first, the root last. One by itself verifies nowhere."""
+
     @property
     def certificates_der(self) -> tuple[bytes, ...]:
         """Certificates, decoded."""
         return tuple(map(from_base64, self.certificates))
 
 
+class WholeTpm(QuotedTpm):
+    """A quote of every register of the SHA-256 bank."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if len(self.registers) != REGISTERS or any(
+            len(register.value) != 2 * BANK_BYTES["sha256"] for register in self.registers
+        ):
+            raise ValueError(f"not all {REGISTERS} registers of the SHA-256 bank")
+        return self
+
+
+class WholeTpmShown(WholeTpm, TpmShown):
+    """The same of Google's vTPM, with the chain of its key."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedTpm:
-    """A quote whose signature leads to a trusted root, with the registers it covers."""
+class VerifiedBoot:
+    """A quote whose signature holds under a key, with the registers it covers."""
 
     quote: TpmQuote
     registers: Mapping[int, bytes]
-    machine: Machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedTpm(VerifiedBoot):
+    """A quote of Google's vTPM, whose signature leads to a trusted root."""
+
+    machine: GoogleMachine
     simulated: bool
     valid_from: int
     valid_until: int
@@ -126,18 +160,36 @@ def verify_tpm(shown: TpmShown, *, simulator_root: bytes | None, now: int) -> Ve
     """
     quote = parse_quote(from_base64(shown.message))
     chain = verify_key_chain(shown.certificates_der, simulator_root=simulator_root, now=now)
-    check_signature(quote, from_base64(shown.signature), chain.key)
-    values = shown.values
-    check_registers(quote, values)
-    _check_events(quote, values, shown.events)
+    boot = verify_boot(shown, chain.key, quote=quote)
     return VerifiedTpm(
-        quote=quote,
-        registers=MappingProxyType(values),
+        quote=boot.quote,
+        registers=boot.registers,
         machine=chain.machine,
         simulated=chain.simulated,
         valid_from=chain.valid_from,
         valid_until=chain.valid_until,
     )
+
+
+def verify_boot(
+    shown: QuotedTpm, key: AttestationKey, *, quote: TpmQuote | None = None
+) -> VerifiedBoot:
+    """Verify structure, signature, registers and events, in this order.
+
+    Args:
+        shown: What the guest shows.
+        key: The attestation key; another statement vouches for it.
+        quote: The parsed quote, where the caller has it already.
+
+    Raises as ``verify_tpm``.
+    """
+    if quote is None:
+        quote = parse_quote(from_base64(shown.message))
+    check_signature(quote, from_base64(shown.signature), key)
+    values = shown.values
+    check_registers(quote, values)
+    _check_events(quote, values, shown.events)
+    return VerifiedBoot(quote=quote, registers=MappingProxyType(values))
 
 
 def check_qualifying_data(quote: TpmQuote, expected: bytes) -> None:

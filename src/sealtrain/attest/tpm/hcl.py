@@ -16,8 +16,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from base64 import urlsafe_b64decode
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -32,7 +33,15 @@ from sealtrain.errors import (
     ReportDataMismatch,
 )
 
-__all__ = ["HCL", "MAX_HCL_BYTES", "HclReport", "check_runtime", "parse_hcl"]
+__all__ = [
+    "HCL",
+    "MAX_HCL_BYTES",
+    "HclReport",
+    "RuntimeData",
+    "check_runtime",
+    "parse_hcl",
+    "parse_runtime",
+]
 
 HCL: Final = "HCL report"
 MAX_HCL_BYTES: Final = 16 << 10
@@ -42,6 +51,24 @@ _KINDS: Final[dict[int, Literal["snp", "tdx"]]] = {2: "snp", 4: "tdx"}
 _REPORT_DATA = {"snp": slice(0x50, 0x90), "tdx": slice(0x80, 0xC0)}
 _KEY_NAME = "HCLAkPub"
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]{1,1024}")
+_VM_ID = re.compile(r"[0-9A-Za-z-]{0,64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeData:
+    """What the paravisor says of a machine; claims until a processor signed for the text.
+
+    Attributes:
+        text: The JSON text, as it is hashed.
+        key: The vTPM's attestation key.
+        secure_boot: Whether Secure Boot is on.
+        vm_id: The machine's id.
+    """
+
+    text: bytes
+    key: AttestationKey
+    secure_boot: bool
+    vm_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,19 +79,13 @@ class HclReport:
         kind: Which processor's report it holds.
         report: That report; a TD report where it is TDX's.
         report_data: 64 bytes of it.
-        runtime: The JSON text, as it is hashed.
-        key: The vTPM's attestation key, as the text names it.
-        secure_boot: Whether Secure Boot is on, as the text says.
-        vm_id: The machine's id, as the text says.
+        runtime: What the paravisor says of the machine.
     """
 
     kind: Literal["snp", "tdx"]
     report: bytes
     report_data: bytes
-    runtime: bytes
-    key: AttestationKey
-    secure_boot: bool
-    vm_id: str
+    runtime: RuntimeData
 
 
 def parse_hcl(raw: bytes) -> HclReport:
@@ -97,39 +118,42 @@ def parse_hcl(raw: bytes) -> HclReport:
     found = _KINDS[kind]
     if found == "tdx" and any(report[_TD_REPORT_BYTES:]):
         raise reader.malformed("bytes follow its TD report")
-    key, secure_boot, vm_id = _runtime(runtime)
     return HclReport(
         kind=found,
         report=report if found == "snp" else report[:_TD_REPORT_BYTES],
         report_data=report[_REPORT_DATA[found]],
-        runtime=runtime,
-        key=key,
-        secure_boot=secure_boot,
-        vm_id=vm_id,
+        runtime=parse_runtime(runtime),
     )
 
 
-def check_runtime(report: HclReport, report_data: bytes) -> None:
+def check_runtime(runtime: RuntimeData, report_data: bytes) -> None:
     """Compare the runtime data with report data that a processor signed.
 
     Args:
-        report: Parsed HCL report.
+        runtime: Parsed runtime data.
         report_data: 64 bytes of a verified SNP report or TDX quote of the same machine.
 
     Raises:
         ReportDataMismatch: The processor signed for other runtime data: another key or machine.
     """
-    expected = hashlib.sha256(report.runtime).digest().ljust(64, b"\0")
+    expected = hashlib.sha256(runtime.text).digest().ljust(64, b"\0")
     if len(report_data) != len(expected) or not hmac.compare_digest(report_data, expected):
         raise ReportDataMismatch(
-            "the processor did not sign for the attestation key of this HCL report",
+            "the processor did not sign for the attestation key of these runtime data",
             check="runtime data",
             got=report_data.hex(),
             expected=expected.hex(),
         )
 
 
-def _runtime(text: bytes) -> tuple[AttestationKey, bool, str]:
+@lru_cache(maxsize=64)
+def parse_runtime(text: bytes) -> RuntimeData:
+    """Parse runtime data by themselves; remembered by their exact bytes, refusals never are.
+
+    Raises:
+        EvidenceMalformed: Not such a JSON text.
+        QuoteInvalid: The attestation key is of another kind than RSA of 2048 to 4096 bits.
+    """
     try:
         value = parse_json(text, max_bytes=MAX_HCL_BYTES, max_depth=8)
     except DataInvalid as error:
@@ -138,6 +162,13 @@ def _runtime(text: bytes) -> tuple[AttestationKey, bool, str]:
     keys, configuration = document.get("keys"), document.get("vm-configuration")
     if not isinstance(keys, list) or not isinstance(configuration, dict):
         raise _malformed("runtime data name no keys or no configuration")
+    secure_boot, vm_id = configuration.get("secure-boot"), configuration.get("vmUniqueId")
+    if (
+        not isinstance(secure_boot, bool)
+        or not isinstance(vm_id, str)
+        or not _VM_ID.fullmatch(vm_id)
+    ):
+        raise _malformed("runtime data do not say what was booted")
     named = [key for key in keys if isinstance(key, dict) and key.get("kid") == _KEY_NAME]
     if len(named) != 1 or named[0].get("kty") != "RSA":
         raise _malformed("runtime data name not exactly one attestation key")
@@ -148,18 +179,18 @@ def _runtime(text: bytes) -> tuple[AttestationKey, bool, str]:
         key = check_key(rsa.RSAPublicNumbers(exponent, modulus).public_key())
     except ValueError as error:
         raise QuoteInvalid(
-            "attestation key of the HCL report is no RSA key", check="attestation key"
+            "attestation key of the runtime data is no RSA key", check="attestation key"
         ) from error
-    secure_boot, vm_id = configuration.get("secure-boot"), configuration.get("vmUniqueId")
-    if not isinstance(secure_boot, bool) or not isinstance(vm_id, str) or len(vm_id) > 64:
-        raise _malformed("runtime data do not say what was booted")
-    return key, secure_boot, vm_id
+    return RuntimeData(text=text, key=key, secure_boot=secure_boot, vm_id=vm_id)
 
 
 def _base64url(text: object) -> bytes:
     if not isinstance(text, str) or not _BASE64URL.fullmatch(text):
         raise ValueError("not base64url")
-    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    found = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    if urlsafe_b64encode(found).rstrip(b"=").decode("ascii") != text:
+        raise ValueError("bits are left over")
+    return found
 
 
 def _malformed(message: str) -> EvidenceMalformed:

@@ -1,0 +1,385 @@
+"""A machine of Azure or Google: processor and cloud's TPM verified line by line, and explained."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sealtrain.attest.bundle import Beside
+from sealtrain.attest.claims import Check, Claim, Group, single
+from sealtrain.attest.cloudtpm.appraise import (
+    DOCUMENT_PCR,
+    CloudGuest,
+    Processor,
+    azure_snp_checks,
+    azure_tdx_checks,
+    document_register,
+    gcp_snp_checks,
+)
+from sealtrain.attest.cloudtpm.policy import AzureSnpPolicy, AzureTdxPolicy, GcpSnpPolicy
+from sealtrain.attest.cloudtpm.tee import AzureSnpEvidence, AzureTdxEvidence, GcpSnpEvidence
+from sealtrain.attest.field import Field, on_off, rows_of
+from sealtrain.attest.forms import Statement
+from sealtrain.attest.gcp.appraise import check_quoted
+from sealtrain.attest.part import (
+    Part,
+    Situation,
+    Vouched,
+    bound_groups,
+    compose_groups,
+    guest_of,
+    report_data_group,
+)
+from sealtrain.attest.roots import GOOGLE_EKAK_ROOT_SHA256
+from sealtrain.attest.snp import appraise as snp
+from sealtrain.attest.snp.exhibit import (
+    AMD_ROOTS,
+    report_chain,
+    report_fields,
+    report_root,
+    signed_report,
+)
+from sealtrain.attest.snp.parse import SnpReport, parse_report
+from sealtrain.attest.statement import Collateral, GuestPolicy
+from sealtrain.attest.tdx import appraise as tdx
+from sealtrain.attest.tdx.exhibit import PINNED_ROOTS, quote_fields, quote_root, signed_quote
+from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
+from sealtrain.attest.tee import Verifier
+from sealtrain.attest.tpm.fields import tpm_fields
+from sealtrain.attest.tpm.form import (
+    QuotedTpm,
+    WholeTpm,
+    check_qualifying_data,
+    verify_boot,
+    verify_tpm,
+)
+from sealtrain.attest.tpm.hcl import HCL, RuntimeData, check_runtime, parse_runtime
+from sealtrain.attest.tpm.quote import QUOTE
+from sealtrain.errors import EvidenceRefused, GuestApiUnreachable
+
+__all__ = ["AZURE_SNP", "AZURE_TDX", "GCP_SNP", "AzureSnp", "AzureTdx"]
+
+AnyGuest = CloudGuest[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proven:
+    """Both statements of one machine, verified and of one another.
+
+    Attributes:
+        guest: What they say.
+        root: The processor's root, in words.
+        report_data: 64 bytes; other bytes where a stranger chose what the TPM signs.
+        lines: The policy's comparisons.
+        eat: Claims under their RFC 9711 names.
+        tied: What ties the two, as it was compared.
+    """
+
+    guest: AnyGuest
+    root: str
+    report_data: bytes
+    lines: tuple[Check, ...]
+    eat: dict[str, str]
+    tied: tuple[Claim, ...]
+
+
+def _part(prove: Callable[[], Proven], at: Situation) -> Part:
+    """Both signatures and what ties them, then their lines.
+
+    Args:
+        prove: Raises ``EvidenceRefused`` where one does not hold.
+        at: Policy, time, conversation.
+    """
+
+    def verify() -> Vouched:
+        found = prove()
+        guest = found.guest
+        measured = guest.boot.registers[DOCUMENT_PCR].hex()
+        groups: list[Group] = [lambda: found.tied, *map(single, found.lines)]
+        groups += compose_groups(at, measured, QUOTE, document_register)
+        groups.append(report_data_group(at, found.report_data, QUOTE))
+        return Vouched(
+            root=found.root,
+            simulated=guest.simulated,
+            identity=guest.quote_identity,
+            eat=found.eat,
+            groups=tuple(groups),
+            bound=bound_groups(at, measured, QUOTE, document_register),
+            guest=guest_of(at, guest, found.report_data),
+        )
+
+    return Part(name="cpu0", verify=verify)
+
+
+def _rules(at: Situation) -> GuestPolicy | None:
+    return None if at.policy is None else at.policy.cpu
+
+
+def _azure(
+    processor: Processor,
+    signed: bytes,
+    shown: QuotedTpm,
+    runtime: RuntimeData,
+    report_data: bytes | None,
+) -> tuple[CloudGuest[Processor, RuntimeData], bytes, tuple[Claim, ...]]:
+    """Azure's second statement: the processor signed for the key, the key for the quote.
+
+    Args:
+        processor: Verified.
+        signed: Its report data.
+        shown: The TPM's quote.
+        runtime: The paravisor's text.
+        report_data: What the quote must be for; ``None`` where a stranger asked.
+
+    Returns:
+        The guest, its report data, and what was compared.
+    """
+    check_runtime(runtime, signed)
+    boot = verify_boot(shown, runtime.key)
+    guest = CloudGuest(processor=processor, boot=boot, place=runtime)
+    asked = boot.quote.qualifying_data
+    tied = (_equal("runtime data", signed.hex(), HCL),)
+    if report_data is None:
+        return guest, asked, tied
+    check_qualifying_data(boot.quote, hashlib.sha256(report_data).digest())
+    return guest, report_data, (*tied, _equal("qualifying data", asked.hex(), QUOTE))
+
+
+def _azure_snp(
+    raw: bytes,
+    certificates: Callable[[], tuple[bytes, ...]],
+    crl: bytes | None,
+    tpm: QuotedTpm,
+    runtime: Callable[[], RuntimeData],
+    report_data: bytes | None,
+    at: Situation,
+) -> Part:
+    def prove() -> Proven:
+        report = signed_report(raw, certificates(), crl, at)
+        guest, asked, tied = _azure(report, report.report.report_data, tpm, runtime(), report_data)
+        rules = _rules(at)
+        lines = azure_snp_checks(guest, rules, at.now) if isinstance(rules, AzureSnpPolicy) else ()
+        return Proven(
+            guest=guest,
+            root=report_root(report),
+            report_data=asked,
+            lines=lines,
+            eat=snp.eat(report),
+            tied=tied,
+        )
+
+    return _part(prove, at)
+
+
+def _azure_tdx(
+    raw: bytes,
+    collateral: Collateral | None,
+    tpm: QuotedTpm,
+    runtime: Callable[[], RuntimeData],
+    report_data: bytes | None,
+    at: Situation,
+) -> Part:
+    def prove() -> Proven:
+        rules = _rules(at)
+        own = rules if isinstance(rules, AzureTdxPolicy) else None
+        quote = signed_quote(raw, collateral, own, at)
+        guest, asked, tied = _azure(quote, quote.report_data, tpm, runtime(), report_data)
+        return Proven(
+            guest=guest,
+            root=quote_root(quote),
+            report_data=asked,
+            lines=() if own is None else azure_tdx_checks(guest, own, at.now),
+            eat=tdx.eat(quote),
+            tied=tied,
+        )
+
+    return _part(prove, at)
+
+
+def _gcp_snp(evidence: GcpSnpEvidence, beside: Beside, at: Situation) -> Part:
+    crl = evidence.crl_der if beside.crl is None else beside.crl
+
+    def prove() -> Proven:
+        report = signed_report(evidence.report_bytes, evidence.certificates_der, crl, at)
+        tpm = verify_tpm(evidence.tpm, simulator_root=at.root, now=at.now)
+        tied = check_quoted(tpm, evidence.report_bytes)
+        guest = CloudGuest(processor=report, boot=tpm, place=tpm.machine)
+        rules = _rules(at)
+        lines = gcp_snp_checks(guest, rules, at.now) if isinstance(rules, GcpSnpPolicy) else ()
+        return Proven(
+            guest=guest,
+            root=report_root(report),
+            report_data=report.report.report_data,
+            lines=lines,
+            eat=snp.eat(report),
+            tied=(tied,),
+        )
+
+    return _part(prove, at)
+
+
+def _equal(name: str, value: str, source: str) -> Claim:
+    return Claim(name=name, got=value, expected=value, source=source, outcome="equal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AzureSnp(Statement):
+    """What a guest on Azure with SEV-SNP showed others; its quote is of a nonce that they chose."""
+
+    tee = "azure-snp"
+    kind = "azure-snp-evidence"
+    title = "guest on Azure: SEV-SNP report of the paravisor, quote of its TPM"
+    report: SnpReport
+    inside: tuple[bytes, ...]
+    """Certificates that came along, DER."""
+    runtime: RuntimeData
+    tpm: WholeTpm
+
+    def part(self, beside: Beside, at: Situation) -> Part:
+        """Both signatures and what ties them, then their lines."""
+        chain = partial(self._chain, beside)
+        known = partial(_same, self.runtime)
+        return _azure_snp(self.report.raw, chain, beside.crl, self.tpm, known, None, at)
+
+    def fields(self, beside: Beside) -> list[Field]:
+        """Of report, paravisor and quote."""
+        try:
+            chain = self._chain(beside)
+        except EvidenceRefused:
+            chain = self.inside
+        return [*report_fields(self.report, chain), *_paravisor_fields(self.runtime, self.tpm)]
+
+    def root(self, beside: Beside) -> bytes:
+        """The last certificate of its chain."""
+        return self._chain(beside)[-1]
+
+    def _chain(self, beside: Beside) -> tuple[bytes, ...]:
+        return report_chain(self.report, {}, self.inside, beside.certificates)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AzureTdx(Statement):
+    """The same with TDX."""
+
+    tee = "azure-tdx"
+    kind = "azure-tdx-evidence"
+    title = "guest on Azure: TDX quote of the paravisor, quote of its TPM"
+    quote: TdxQuote
+    runtime: RuntimeData
+    tpm: WholeTpm
+
+    def part(self, beside: Beside, at: Situation) -> Part:
+        """Both signatures and what ties them, then their lines."""
+        known = partial(_same, self.runtime)
+        return _azure_tdx(self.quote.raw, beside.collateral, self.tpm, known, None, at)
+
+    def fields(self, beside: Beside) -> list[Field]:
+        """Of quote, paravisor and the TPM's quote."""
+        return [*quote_fields(self.quote), *_paravisor_fields(self.runtime, self.tpm)]
+
+    def root(self, beside: Beside) -> bytes:
+        """As the quote carries it."""
+        return self.quote.root_der
+
+
+def _same(runtime: RuntimeData) -> RuntimeData:
+    return runtime
+
+
+_PCRS: Mapping[int, str] = {
+    0: "Firmware of the machine.",
+    4: "Programs that the firmware started.",
+    7: "State of Secure Boot.",
+    8: "What a boot loader was told to do.",
+    9: "What was loaded: command line, initrd.",
+    11: "Sections of a unified kernel image.",
+    12: "Command lines and files from outside the image.",
+    14: "Our images: the deployment document.",
+}
+
+
+def _paravisor_fields(runtime: RuntimeData, shown: QuotedTpm) -> list[Field]:
+    rows = [
+        ("virtual machine", runtime.vm_id or "none", "Azure's id of the machine."),
+        ("Secure Boot", on_off(runtime.secure_boot), "What the paravisor says; PCR 7 shows it."),
+    ]
+    return [*rows_of(rows), *tpm_fields(shown, _PCRS)]
+
+
+def _azure_own(
+    evidence: AzureSnpEvidence | AzureTdxEvidence,
+) -> tuple[Callable[[], RuntimeData], bytes]:
+    text = evidence.runtime.encode("ascii")
+    return partial(parse_runtime, text), bytes.fromhex(evidence.report_data)
+
+
+def _azure_snp_part(evidence: AzureSnpEvidence, beside: Beside, at: Situation) -> Part:
+    crl = evidence.crl_der if beside.crl is None else beside.crl
+    runtime, report_data = _azure_own(evidence)
+    return _azure_snp(
+        evidence.report_bytes,
+        lambda: evidence.certificates_der,
+        crl,
+        evidence.tpm,
+        runtime,
+        report_data,
+        at,
+    )
+
+
+def _azure_tdx_part(evidence: AzureTdxEvidence, beside: Beside, at: Situation) -> Part:
+    runtime, report_data = _azure_own(evidence)
+    raw = evidence.quote_bytes
+    return _azure_tdx(raw, beside.collateral, evidence.tpm, runtime, report_data, at)
+
+
+def _azure_snp_fields(evidence: AzureSnpEvidence) -> list[Field]:
+    found = report_fields(parse_report(evidence.report_bytes), evidence.certificates_der)
+    return [*found, *_paravisor_fields(_azure_own(evidence)[0](), evidence.tpm)]
+
+
+def _azure_tdx_fields(evidence: AzureTdxEvidence) -> list[Field]:
+    found = quote_fields(parse_quote(evidence.quote_bytes))
+    return [*found, *_paravisor_fields(_azure_own(evidence)[0](), evidence.tpm)]
+
+
+def _gcp_snp_fields(evidence: GcpSnpEvidence) -> list[Field]:
+    found = report_fields(parse_report(evidence.report_bytes), evidence.certificates_der)
+    shown = tpm_fields(evidence.tpm, _PCRS, evidence.tpm.certificates_der)
+    return [*found, *shown]
+
+
+def _show(place: Path, report_data: bytes) -> NoReturn:
+    raise GuestApiUnreachable(
+        "this release does not ask guests of this cloud for their evidence", check="guest API"
+    )
+
+
+AZURE_SNP: Verifier[AzureSnpEvidence, AzureSnpPolicy, AnyGuest] = Verifier(
+    checks=azure_snp_checks,
+    eat=lambda guest: snp.eat(guest.processor),
+    part=_azure_snp_part,
+    fields=_azure_snp_fields,
+    show=_show,
+    pinned_roots=AMD_ROOTS,
+)
+AZURE_TDX: Verifier[AzureTdxEvidence, AzureTdxPolicy, AnyGuest] = Verifier(
+    checks=azure_tdx_checks,
+    eat=lambda guest: tdx.eat(guest.processor),
+    part=_azure_tdx_part,
+    fields=_azure_tdx_fields,
+    show=_show,
+    pinned_roots=PINNED_ROOTS,
+)
+GCP_SNP: Verifier[GcpSnpEvidence, GcpSnpPolicy, AnyGuest] = Verifier(
+    checks=gcp_snp_checks,
+    eat=lambda guest: snp.eat(guest.processor),
+    part=_gcp_snp,
+    fields=_gcp_snp_fields,
+    show=_show,
+    pinned_roots={**AMD_ROOTS, GOOGLE_EKAK_ROOT_SHA256: "Google's pinned root of vTPM keys"},
+)
