@@ -23,7 +23,7 @@ from locked_schema import locked_schema
 from sealtrain.attest.open_values import OPEN_RTMR0
 from sealtrain.base.tiers import TIER_OF_KIND, TIERS, WORDS
 from sealtrain.base.visible import fault_pattern
-from sealtrain.manifest.limits import OPEN
+from sealtrain.manifest.limits import OPEN, TEXTS
 from sealtrain.signing import logevents
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,6 +37,7 @@ CONSOLE_CHARACTERS = ROOT / "src/sealtrain/web/static/characters.js"
 CODES = FOLDER / "codes.js"
 TIERS_MODULE = FOLDER / "tiers.js"
 OPEN_MODULE = FOLDER / "openwords.js"
+LIMITS_MODULE = FOLDER / "limitwords.js"
 EVENTS_MODULE = FOLDER / "logevents.js"
 EVENTS_PAGE = ROOT / "spec/run-log.md"
 PUBLISHED = ROOT / "spec/schema/recipe.schema.json"
@@ -146,6 +147,15 @@ def tiers_module() -> str:
     )
 
 
+def limits_module() -> str:
+    """The texts of the limits of a manifest."""
+    return (
+        "// What a manifest does not prove, by the id of the limit: written by\n"
+        "// tools/verifier_page.py from manifest/limits.py.\n\n"
+        f"export const LIMIT_TEXTS = {json.dumps(dict(TEXTS), indent=2, ensure_ascii=False)};\n"
+    )
+
+
 def open_module() -> str:
     """The module that holds what each field that is left open accepts, in words."""
     return (
@@ -199,6 +209,7 @@ def main() -> int:
         (CODES, codes_module),
         (TIERS_MODULE, tiers_module),
         (OPEN_MODULE, open_module),
+        (LIMITS_MODULE, limits_module),
         (EVENTS_MODULE, logevents.module),
         (EVENTS_PAGE, events_page),
         (CHARACTERS, characters_module),

@@ -29,29 +29,14 @@ function rowOf({ name, title, outcome, detail, code }) {
   return row;
 }
 
-function listLimits({ manifest, open, released }) {
-  const items = (manifest?.predicate.limits ?? []).map(({ id, text }) => {
+function listLimits({ limits }) {
+  const items = limits.map(({ id, text, field, released }) => {
     const item = document.createElement("li");
-    item.textContent = escapeHidden(`${id}: ${text}`);
+    if (field) item.dataset.open = field;
+    if (released) item.dataset.released = released.join();
+    item.textContent = escapeHidden(id === null ? text : `${id}: ${text}`);
     return item;
   });
-  if (released.length) {
-    const item = document.createElement("li");
-    item.dataset.released = released.join();
-    item.textContent = `Brokers released keys without a demand on: ${released.join(", ")}.`;
-    items.push(item);
-  }
-  for (const { field, words } of open) {
-    const item = document.createElement("li");
-    item.dataset.open = field;
-    item.textContent = `Your trust file accepts any ${words}.`;
-    items.push(item);
-  }
-  if (given.artefacts === null) {
-    const item = document.createElement("li");
-    item.textContent = "The output files were not looked at; only their names and digests are known.";
-    items.push(item);
-  }
   document.getElementById("limits").replaceChildren(...items);
 }
 

@@ -5,6 +5,7 @@ import { CHECKS } from "./checks.js";
 import { consortiumId, ownersOf } from "./consortium.js";
 import { readManifest } from "./form.js";
 import { openValues, releasedOpen } from "./openvalues.js";
+import { statedLimits } from "./stated.js";
 
 export { readTrust } from "./trust.js";
 
@@ -37,7 +38,8 @@ function stateOf(manifest, inputs) {
  * needs, or the caller left the files out) or `not-checked` (this program or browser cannot).
  * `verdict` is `verified`, `refused` or `not verified`; the last is no refusal of the manifest and
  * no pass either. `open` lists the values that the trust file leaves open,
- * `released` what brokers did not compare before they released keys.
+ * `released` what brokers did not compare before they released keys, `limits` all that the manifest
+ * does not prove and that the trust file leaves open, a text each.
  *
  * @param {Uint8Array} bytes The manifest file.
  * @param {object} trust Of `readTrust`.
@@ -70,7 +72,8 @@ export async function verify(bytes, trust, { artefacts = null, now }) {
   }
   const unasked = state?.unasked ?? null;
   const released = releasedOpen((state?.receipts ?? []).map(({ receipt }) => receipt));
-  return { ...verdictOf(checks), checks, manifest, unasked, released, open: openValues(trust) };
+  const facts = { manifest, unasked, released, open: openValues(trust) };
+  return { ...verdictOf(checks), checks, ...facts, limits: statedLimits(facts, trust, { artefacts }) };
 }
 
 class LeftOut extends Error {}

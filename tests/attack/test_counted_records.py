@@ -150,6 +150,28 @@ def test_that_half_of_the_records_did_not_train_cannot_be_concealed(world: World
     assert len(report.limits) == len(few.limits) + 1
 
 
+@pytest.mark.claim("C572")
+def test_both_verifiers_list_the_same_open_limits(world: World) -> None:
+    asked = [
+        Question(
+            label=name,
+            manifest=counting(world, every(HALF)),
+            trust=world.trust(**changed),
+            artefacts=artefacts,
+            now=NOW,
+        )
+        for name, changed, artefacts in (
+            ("files unseen", {}, None),
+            ("files seen", {}, world.artefacts),
+            ("own brokers", {"brokers": world.brokers(world.broker, datasets="theirs")}, None),
+            ("any recipe", {"compose_hash": "any", "app_id": "any"}, None),
+        )
+    ]
+    found = compare(asked)
+    assert found.verdicts == {"verified": len(asked)}
+    assert found.disagreements == ()
+
+
 @pytest.mark.long
 def test_both_verifiers_end_each_lie_alike(world: World, quiet: World) -> None:
     for counted in LIES.values():

@@ -145,6 +145,8 @@ def compare(questions: Sequence[Question]) -> Comparison:
         if not names:
             disagreements.append(f"{question.label}: second refuses the trust file {answer}")
             continue
+        if report.accepted and answer["limits"] != list(report.limits):
+            disagreements.append(f"{question.label}: other limits {answer['limits']}")
         said = (answer["verdict"] == "verified", answer["check"], answer["code"])
         if names != [one.name for one in report.checks]:
             disagreements.append(f"{question.label}: other checks {names}")

@@ -7723,6 +7723,82 @@ function releasedOpen(receipts) {
 }
 return { openValues, releasedOpen };
 })();
+const module_limitwords = (() => {
+// What a manifest does not prove, by the id of the limit: written by
+// tools/verifier_page.py from manifest/limits.py.
+
+const LIMIT_TEXTS = {
+  "border-in-software": "The kernel of the guest that wrote this file did not enforce the whole sandbox of the training. Python's own hooks did, which stop library code; native code of the pinned packages or of a script could have written files, connected or started programs.",
+  "simulated": "The evidence comes from a software simulator. It shows that the protocol was followed, and nothing about hardware: its operator could read the data and the keys.",
+  "owners-not-asked": "This consortium lets an owner's data be used without that owner's approval, if enough others approve.",
+  "own-script": "A script of the engineer's trained, in place of sealtrain's own training. The trainer settings of the recipe need not be those that it used. Its text shows how it used the records: read the script with the digest shown here.",
+  "platform-script": "The recipe lets a script of the platform run in the guest before the run, as root. It could read and change everything there: read the script with the digest in hardware.launch_script.",
+  "records-left-out": "Half of the records or more left nothing to learn, at the recipe's length or by their form, and did not train. The model has learned from the others alone.",
+  "hardware": "The evidence is as good as the processor that made it. Attackers with physical access to a machine's memory have extracted attestation keys from such processors before, and a stolen key makes evidence that verifies.",
+  "paravisor-word": "The cloud's paravisor measured what started; the processor's vendor vouches for the paravisor and for the encryption of memory. The cloud that wrote the paravisor could read the data and the keys.",
+  "cloud-tpm-word": "The cloud's TPM measured what started. The processor's vendor vouches for the encryption of memory and for the firmware, and for nothing that started after it: a cloud whose TPM lies could read the data and the keys.",
+  "cloud-word": "The cloud alone vouches for what started. No vendor of a processor does, and nothing shows that memory is encrypted: the cloud could read the data and the keys.",
+  "side-channels": "The machine's operator sees sizes, timing, memory access patterns and network traffic. Sealing does not hide them.",
+  "memorisation": "The model was trained without differential privacy. It may repeat or reveal records it was trained on to anyone who can query it.",
+  "privacy-scope": "Differential privacy hides single records: whether one record of one dataset took part. It does not hide patterns that many records share, a person with several records, numbers of records, or measurements without noise: on test records, by validation, or by an audit of the model.",
+  "patient-scope": "Differential privacy hides single patients: whether all of one party's records of a patient took part. A patient of two parties counts as two, and the owner alone says which patient a record belongs to. It does not hide patterns that many patients share, numbers of patients and records, how long a party took, or measurements on test records. Brokers do not count it over several runs.",
+  "accountant-approximate": "Epsilon was computed by a central limit approximation, which can fall below the true value. It is not a bound.",
+  "revocation": "A revocation stops further releases and renewals. It recalls neither keys already released nor the finished model.",
+  "owners-word": "Owners vouch for their data. Nothing here shows that records are true, complete, lawful to use or correctly labelled; only which ciphertext was used.",
+  "recipe-judgement": "Approvals show that owners agreed to this exact recipe. They do not show that it is safe, fair or fit for a purpose.",
+  "guest-clock": "Start, finish and events are by the guest's clock, which its host can shift. Only the broker's receipts bracket them from outside.",
+  "broker-word": "Receipts and the ledger are signed by the broker. A holder of its root secret can open the data without leaving a trace in this file, or show another ledger to other readers.",
+  "sealed-outputs": "Digests are of the sealed files. Only their recipients, or the guests that the model was handed on to, can see the contents; anyone else has the measured code's word that they are the model this run trained.",
+  "accelerator-binding": "An accelerator took part in the run. Where the evidence has a section for it, it was genuine and answered this run; that it stood in this very machine rests on the measured code, for no hardware of today ties the two. Where the evidence has none, data it computed on was outside what the evidence covers. Accelerators in the mode protected_pcie encrypt what goes to the processor; what they say to each other over NVLink is in clear inside the machine.",
+  "parties-evidence": "Several guests took part. This file holds the evidence of the guest that led; of the others it holds the brokers' receipts for the keys released to them. That each guest accepted the others by their evidence is the word of the measured code. The file does not say how far the kernels of the others enforced the sandbox of their training.",
+  "nodes-evidence": "Several guests of one deployment trained together. This file holds the evidence of the guest that led; of the others it holds the digests of the evidence that the lead accepted and the brokers' receipts for the keys released to them. That the nodes exchanged tensors with no other machine is the word of the measured code. The file does not say how far the kernels of the others enforced their sandbox.",
+  "updates-merged": "Parties' updates reveal something of their records; the guest that led read each one, and released only the merge. A party may have chosen records to steer the model: the recipe's rule bounds the influence of one party, and does not detect it.",
+  "lent-by-software": "One accelerator had every holder's chunks in its memory, one after another. That a holder could write to the range it was lent and read nothing, and that each chunk was wiped before the next, is the word of the code measured there: no hardware of today lends a range of an accelerator's memory.",
+  "base-model-public": "Frozen weights of the base model were given, as eight-bit integers, to an untrusted accelerator. They are public now; the trained weights are not.",
+  "outsourced-shapes": "The accelerator saw how many rows each product had, when and how often: sizes of batches, lengths of texts, how long training took. It saw no number of the data, of a gradient or of the trained weights.",
+  "dealer-apart": "Pads hide nothing from a reader who has them and also sees the accelerator's traffic. Where a dealer made them, its guest proved itself to the guest that trained, which is the word of the measured code, and kept them in its memory.",
+  "activations-reveal": "Owners' records came to the guest as activations of the model's front half, which is public. A reader of such activations recovers much of the text, after few layers nearly all of it. Only the attested channel and the guest hide them.",
+  "clients-word": "Owners' clients ran on machines of their owners, outside of any TEE. That their messages were computed from the sealed records named here is their owners' word."
+};
+return { LIMIT_TEXTS };
+})();
+const module_stated = (() => {
+// What a reader of a manifest is told that it does not prove: as `sealtrain verify` lists it.
+
+const { requiredLimits } = module_limits;
+const { LIMIT_TEXTS } = module_limitwords;
+
+const UNLOOKED = "The output files were not looked at; only their names and digests are known.";
+const THEIRS =
+  "Your trust file asks only about datasets that its own brokers released; other keys and leases were not looked at.";
+
+/** Limits in this program's texts: a manifest can neither soften nor conceal one that it requires. */
+function ofManifest(predicate, unasked) {
+  const texts = new Map(predicate.limits.map(({ id, text }) => [id, LIMIT_TEXTS[id] ?? text]));
+  for (const id of requiredLimits(predicate)) texts.set(id, LIMIT_TEXTS[id]);
+  const asked = texts.get("owners-not-asked");
+  if (unasked !== null && asked !== undefined) {
+    const used = unasked.length
+      ? ` Data of ${unasked.join(", ")} was used without approval.`
+      : " Every owner whose data was used had approved this run.";
+    texts.set("owners-not-asked", asked + used);
+  }
+  return [...texts].map(([id, text]) => ({ id, text }));
+}
+
+/** Every limit and everything left open, in order: `{id, text}`, where the id of no limit is null. */
+function statedLimits({ manifest, unasked, released, open }, trust, { artefacts }) {
+  if (manifest === null) return [];
+  const said = ofManifest(manifest.predicate, unasked);
+  const add = (text, facts = {}) => said.push({ id: null, text, ...facts });
+  if (released.length) add(`Brokers released keys without a demand on: ${released.join(", ")}.`, { released });
+  for (const { field, words } of open) add(`Your trust file accepts any ${words}.`, { field });
+  if (trust.brokers.datasets === "theirs") add(THEIRS);
+  if (artefacts === null) add(UNLOOKED);
+  return said;
+}
+return { statedLimits };
+})();
 const module_yaml = (() => {
 // The strict subset of YAML that a trust file is written in (spec/recipe.md §1): the reader of
 // src/sealtrain/base/yamltext.py once more, with the same expressions.
@@ -8118,6 +8194,7 @@ const { CHECKS } = module_checks;
 const { consortiumId, ownersOf } = module_consortium;
 const { readManifest } = module_form;
 const { openValues, releasedOpen } = module_openvalues;
+const { statedLimits } = module_stated;
 
 const { readTrust } = module_trust;
 
@@ -8150,7 +8227,8 @@ function stateOf(manifest, inputs) {
  * needs, or the caller left the files out) or `not-checked` (this program or browser cannot).
  * `verdict` is `verified`, `refused` or `not verified`; the last is no refusal of the manifest and
  * no pass either. `open` lists the values that the trust file leaves open,
- * `released` what brokers did not compare before they released keys.
+ * `released` what brokers did not compare before they released keys, `limits` all that the manifest
+ * does not prove and that the trust file leaves open, a text each.
  *
  * @param {Uint8Array} bytes The manifest file.
  * @param {object} trust Of `readTrust`.
@@ -8183,7 +8261,8 @@ async function verify(bytes, trust, { artefacts = null, now }) {
   }
   const unasked = state?.unasked ?? null;
   const released = releasedOpen((state?.receipts ?? []).map(({ receipt }) => receipt));
-  return { ...verdictOf(checks), checks, manifest, unasked, released, open: openValues(trust) };
+  const facts = { manifest, unasked, released, open: openValues(trust) };
+  return { ...verdictOf(checks), checks, ...facts, limits: statedLimits(facts, trust, { artefacts }) };
 }
 
 class LeftOut extends Error {}

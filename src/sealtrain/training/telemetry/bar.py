@@ -64,29 +64,44 @@ class _Shown(Bar):
 
 
 class _Lines(Bar):
-    """A line every few seconds, where nobody could see a bar move."""
+    """A line every few seconds, where a bar would not move.
+
+    A step's metrics are released after its end, so its line waits for them until the next step. A
+    step without metrics of its own is shown with the latest ones and the step that they are of.
+    """
 
     def __init__(self, terminal: TextIO, steps: int, monotonic: Callable[[], float]) -> None:
         self._terminal = terminal
         self._steps = steps
         self._monotonic = monotonic
         self._said_at: float | None = None
-        self._last: tuple[str, ...] = ()
+        self._due: int | None = None
+        self._last: tuple[int, tuple[str, ...]] = (0, ())
 
     def step(self, step: int, _values: dict[str, float]) -> None:
+        self.flush()
         now = self._monotonic()
         due = self._said_at is None or now - self._said_at >= _LINE_SECONDS
         if due or step >= self._steps:
-            self._said_at = now
-            self._say("  ".join((f"step {step}/{self._steps}", *self._last)))
+            self._said_at, self._due = now, step
 
-    def released(self, _step: int, values: dict[str, float | None]) -> None:
+    def released(self, step: int, values: dict[str, float | None]) -> None:
         said = {"loss": values.get("loss"), "tokens/s": _rate(values)}
         found = tuple(f"{name} {value:,.6g}" for name, value in said.items() if value is not None)
-        self._last = found or self._last
+        if not found:
+            return
+        self._last = step, found
+        if self._due == step:
+            self.flush()
 
-    def _say(self, line: str) -> None:
-        self._terminal.write(f"{line}\n")
+    def flush(self) -> None:
+        """Say the line that waits for its step's metrics."""
+        if self._due is None:
+            return
+        step, self._due = self._due, None
+        of, found = self._last
+        beside = () if of == step or not found else (f"(of step {of})",)
+        self._terminal.write("  ".join((f"step {step}/{self._steps}", *found, *beside)) + "\n")
         self._terminal.flush()
 
 
@@ -111,7 +126,11 @@ def progress_bar(
     if not terminal.isatty():
         terminal.write("loading the model and the records\n")
         terminal.flush()
-        yield _Lines(terminal, steps, monotonic)
+        lines = _Lines(terminal, steps, monotonic)
+        try:
+            yield lines
+        finally:
+            lines.flush()
         return
     with _Shown(terminal, steps) as bar:
         yield bar

@@ -5,6 +5,7 @@ import math
 import mmap
 import struct
 import time
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
@@ -247,6 +248,28 @@ def test_without_a_terminal_a_line_comes_every_few_seconds(tmp_path: Path) -> No
     lines = (tmp_path / "log").read_text().splitlines()
     assert lines[1:4] == ["step 1/100", "step 6/100", "step 11/100"]
     assert lines[-1] == "step 100/100"
+
+
+@pytest.mark.claim("C573")
+def test_a_line_shows_a_step_with_its_own_loss(tmp_path: Path) -> None:
+    with (
+        (tmp_path / "log").open("w") as said,
+        progress_bar(said, 4, monotonic=count().__next__) as bar,
+    ):
+        for step in range(1, 5):
+            bar.step(step, {})
+            if step != 3:
+                bar.released(step, {"loss": step / 10})
+    lines = (tmp_path / "log").read_text().splitlines()[1:]
+    assert lines == ["step 1/4  loss 0.1", "step 4/4  loss 0.4"]
+    now = iter(range(0, 100, 9))
+    with (tmp_path / "far").open("w") as said, progress_bar(said, 4, monotonic=now.__next__) as bar:
+        for step in range(1, 4):
+            bar.step(step, {})
+            if step != 3:
+                bar.released(step, {"loss": step / 10})
+    last = (tmp_path / "far").read_text().splitlines()[-1]
+    assert last == "step 3/4  loss 0.2  (of step 2)"
 
 
 def test_a_loss_that_is_no_number_is_shown_as_such() -> None:
