@@ -360,11 +360,11 @@ def test_a_broker_that_the_lock_does_not_name(tmp_path: Path) -> None:
         assert code(status(world, url)) == released(world) == "broker-not-approved"
 
 
-def together(needed: int, *brokers: Readiness) -> Together:
+def together(needed: int | None, *brokers: Readiness) -> Together:
     return Together(
         brokers={f"http://{place}": one for place, one in enumerate(brokers)},
         datasets=((A, "biopsies"), (B, "biopsies")),
-        needed=needed,
+        threshold=needed,
     )
 
 
@@ -404,6 +404,33 @@ def test_of_several_brokers_as_many_as_a_dataset_needs_must_release(
     found = together(needed, *brokers)
     assert found.verdict == verdict
     assert (None if found.obstacle is None else found.obstacle.error.code) == code
+
+
+def sealed_for(*thresholds: int, ready: bool = True) -> Readiness:
+    known = dict(zip(((A, "biopsies"), (B, "biopsies")), thresholds, strict=False))
+    return Readiness(obstacles=() if ready else REFUSES.obstacles, thresholds=known)
+
+
+@pytest.mark.claim("C574")
+@pytest.mark.parametrize(
+    ("asked", "brokers", "verdict", "needed"),
+    [
+        (None, (sealed_for(2, 2), sealed_for(2, 2), AWAY), "guest-unproven", 2),
+        (None, (sealed_for(2, 3), sealed_for(2, 3), AWAY), "refused", 3),
+        (None, (sealed_for(2, 2), sealed_for(2, 2, ready=False), AWAY), "refused", 2),
+        # The whole key lies at each of two brokers.
+        (None, (sealed_for(1, 1), AWAY), "guest-unproven", 1),
+        # Of two manifests the one that asks for more counts, and silence for all.
+        (None, (sealed_for(2, 2), sealed_for(3, 2), AWAY), "refused", 3),
+        (None, (READY, READY, AWAY), "refused", 3),
+        (3, (sealed_for(2, 2), sealed_for(2, 2), AWAY), "refused", 3),
+    ],
+)
+def test_as_many_brokers_are_needed_as_the_owners_sealed_for(
+    asked: int | None, brokers: tuple[Readiness, ...], verdict: str, needed: int
+) -> None:
+    found = together(asked, *brokers)
+    assert (found.verdict, found.needed) == (verdict, needed)
 
 
 def test_a_broker_that_takes_the_request_and_says_nothing(tmp_path: Path) -> None:

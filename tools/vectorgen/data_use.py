@@ -102,6 +102,19 @@ def vectors() -> Json:
             if outcome == "ok":
                 case |= {"data_use": data_use, "digest": sha(canonical(made))}
             cases.append(case)
+    for name, threshold, outcome in (
+        ("two of several brokers give the key back", 2, "ok"),
+        ("sixteen brokers give the key back", 16, "ok"),
+        ("one of several brokers", 1, "statement-invalid"),
+        ("seventeen brokers", 17, "statement-invalid"),
+        ("a number of brokers as text", "2", "statement-invalid"),
+        ("no number of brokers", None, "statement-invalid"),
+    ):
+        made = signed({**manifest(A, None), "threshold": threshold}, A)
+        case = {"name": name, "envelope": text(made), "outcome": outcome}
+        cases.append(
+            case | ({"data_use": None, "digest": sha(canonical(made))} if outcome == "ok" else {})
+        )
     stolen = text(signed(manifest(A, WHOLE), B))
     cases.append(
         {"name": "another owner's data", "envelope": stolen, "outcome": "dataset-mismatch"}

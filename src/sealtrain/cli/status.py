@@ -92,7 +92,7 @@ class RunAsked:
         int | None,
         typer.Option(
             min=1,
-            help="So many of several brokers open each dataset, as its owner sealed it [all].",
+            help="So many of several brokers open each dataset [as its owner sealed it].",
         ),
     ] = None
     platform: Annotated[
@@ -144,13 +144,12 @@ def status(
     word is named. Of several brokers all must release, or as many as --threshold says.
     """
     one_memory(belief.state, len(brokers))
-    needed = about.threshold or len(brokers)
-    if needed > len(brokers):
+    if (about.threshold or 1) > len(brokers):
         raise UsageError(
             "fewer brokers are asked than open a dataset",
             check="--threshold",
             got=f"{len(brokers)} with --broker",
-            expected=f"at least {needed}",
+            expected=f"at least {about.threshold}",
             hint="give --broker once for each broker file",
         )
     run = _run(deployment, about, belief.broker_document or [])
@@ -168,14 +167,14 @@ def status(
             )
     files = dict(zip(found, brokers, strict=True))
     datasets = tuple((dataset.owner, dataset.name) for dataset in run.lock.recipe.datasets)
-    together = Together(brokers=found, datasets=datasets, needed=needed)
+    together = Together(brokers=found, datasets=datasets, threshold=about.threshold)
     obstacle = together.obstacle
     emit(
         as_json,
         {
             "verdict": together.verdict,
             "code": None if obstacle is None else obstacle.error.code,
-            "needed": needed,
+            "needed": together.needed,
             "brokers": {url: _as_json(one, deployment, files[url]) for url, one in found.items()},
         },
         _lines(together, deployment, files),
@@ -295,7 +294,7 @@ def _lines(together: Together, deployment: Path, files: Mapping[str, Path]) -> l
     if len(files) > 1:
         lines.append(
             f"brokers         {len(together.lenders)} of {len(files)} would release, "
-            f"{together.needed} needed for each dataset"
+            f"{together.needed} needed, as the data is sealed"
         )
     for url, one in together.brokers.items():
         lines.append(f"broker          {url}")

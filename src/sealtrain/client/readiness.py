@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from sealtrain.attest.appraise import appraise
@@ -188,6 +188,8 @@ class Readiness:
         guest: Evidence of the guest was collected, and held where it was judged.
         brokers_policy: It was judged under the policy of the broker too.
         standing: Standing approvals, those that are spent too, and what runs took of them.
+        thresholds: By owner and name of a dataset that is registered there, how many brokers give
+            its key back, as its owner sealed it.
     """
 
     obstacles: tuple[Obstacle, ...]
@@ -200,6 +202,7 @@ class Readiness:
     guest: bool = False
     brokers_policy: bool = False
     standing: tuple[StandingUsed, ...] = ()
+    thresholds: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict:
@@ -260,12 +263,26 @@ class Together:
     Attributes:
         brokers: By URL.
         datasets: (owner, name) of each dataset of the recipe.
-        needed: How many of the brokers must lend their part of each dataset's key.
+        threshold: How many of the brokers must lend their part of each dataset's key; ``None`` for
+            as many as its owner sealed it for.
     """
 
     brokers: Mapping[str, Readiness]
     datasets: tuple[tuple[str, str], ...]
-    needed: int
+    threshold: int | None = None
+
+    @property
+    def needed(self) -> int:
+        """The most brokers that any of the datasets needs."""
+        return max(self.needed_for(*dataset) for dataset in self.datasets)
+
+    def needed_for(self, owner: str, dataset: str) -> int:
+        """How many brokers a dataset needs: all where none of them knows it."""
+        if self.threshold is not None:
+            return self.threshold
+        stated = [one.thresholds.get((owner, dataset)) for one in self.brokers.values()]
+        known = [threshold for threshold in stated if threshold is not None]
+        return max(known, default=len(self.brokers))
 
     @property
     def lenders(self) -> tuple[str, ...]:
@@ -302,7 +319,7 @@ class Together:
         """The first dataset of whose key too few of these brokers would lend a part."""
         for dataset in self.datasets:
             lent = sum(one.obstacle_to(*dataset) is None for one in brokers)
-            if lent < self.needed:
+            if lent < self.needed_for(*dataset):
                 return dataset
         return None
 
@@ -396,6 +413,7 @@ def _asked(
             tally,
             [(signed.digest, use.runs, use.most) for signed, use in standing.uses(target)],
         ),
+        thresholds=_thresholds(run, standing),
         policies=tuple(asking),
         budgets=bool(measured.privacy),
         guest=run.guest is not None,
@@ -406,6 +424,14 @@ def _asked(
 def _begins(run: Run, measured: Measured) -> Sequence[Reserve] | None:
     """What a run reserves, where it would begin."""
     return reserves_of(measured) if run.run_id is None else None
+
+
+def _thresholds(run: Run, standing: Standing) -> dict[tuple[str, str], int]:
+    named = {
+        (dataset.owner, dataset.name): standing.named(dataset.owner, dataset.name, run.target)
+        for dataset in run.lock.recipe.datasets
+    }
+    return {key: one.threshold or 1 for key, one in named.items() if one is not None}
 
 
 def _retained(run: Run, standing: Standing, now: int) -> Iterator[Retention]:

@@ -252,6 +252,7 @@ def rewrap(
             compose_hash=attested[0].compose_hash,
             sealed_at=to_rfc3339(system_clock()),
             data_use=data_use,
+            threshold=owner.threshold,
         ).to_bytes()
         atomic_write(folder / MANIFEST_NAME, signed, overwrite=True)
         registered = _register(owner, folder, read)
@@ -361,6 +362,7 @@ def _new_dataset(
             publish_counts=publication.counts,
             data_use=publication.data_use,
             series=publication.series,
+            threshold=owner.threshold,
         )
         return envelope.to_bytes()
 

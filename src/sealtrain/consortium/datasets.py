@@ -52,6 +52,8 @@ PAYLOAD_TYPE = "application/vnd.sealtrain.dataset+json"
 FILE_NAME = "dataset.json"
 MAX_MANIFEST_BYTES = 64 << 10
 _MAX_COUNT = 2**53 - 1
+_MOST_BROKERS = 16
+"""That share a key (``keys.shares``)."""
 
 
 class DatasetManifest(Document):
@@ -81,6 +83,10 @@ class DatasetManifest(Document):
     """How the owner says that it may be used; left out where the owner says nothing."""
     series: SeriesBlock | None = Field(default=None, exclude_if=lambda value: value is None)
     """Its place in a series; left out of a dataset that is in none."""
+    threshold: int | None = Field(
+        default=None, ge=2, le=_MOST_BROKERS, exclude_if=lambda value: value is None
+    )
+    """So many of several brokers give its key back; left out where each of them holds the key."""
 
     @model_validator(mode="after")
     def _is_named_like_its_series(self) -> Self:
@@ -88,6 +94,8 @@ class DatasetManifest(Document):
             raise ValueError("series that states nothing is left out")
         if self.series is not None and self.series.name != self.name:
             raise ValueError("a member has the name of its series")
+        if self.threshold is None and "threshold" in self.model_fields_set:
+            raise ValueError("threshold that states nothing is left out")
         return self
 
     @model_validator(mode="after")
@@ -123,6 +131,7 @@ def sign_dataset(
     previous: str | None = None,
     data_use: DataUse | None = None,
     series: SeriesBlock | None = None,
+    threshold: int | None = None,
 ) -> dsse.Envelope:
     """Sign the manifest of a dataset that was just sealed.
 
@@ -134,6 +143,7 @@ def sign_dataset(
         previous: Digest of the preceding manifest's envelope when shards were appended.
         data_use: How it may be used; ``None`` says nothing.
         series: Its place in a series; ``None`` for a dataset that is in none.
+        threshold: How many of several brokers give its key back; ``None`` for a single one.
 
     Raises:
         StatementInvalid: The description does not make a valid manifest.
@@ -154,6 +164,7 @@ def sign_dataset(
         "sealed_at": sealed_at,
         "previous": previous,
         **({} if series is None else {"series": series.to_dict()}),
+        **({} if threshold is None else {"threshold": threshold}),
     } | _stated(data_use)
     load_model(DatasetManifest, document, StatementInvalid, "dataset manifest")
     return dsse.sign(canonical_json(document), PAYLOAD_TYPE, signer)
@@ -168,6 +179,7 @@ def reissue_dataset(
     sealed_at: str,
     owner_id: str | None = None,
     data_use: DataUse | None = None,
+    threshold: int | Literal["kept"] | None = "kept",
 ) -> dsse.Envelope:
     """The same sealed records, signed for another recipe; names its predecessor.
 
@@ -179,11 +191,15 @@ def reissue_dataset(
         sealed_at: Now, RFC 3339.
         owner_id: Of the signer, if the owner's keys changed; ``None`` keeps the former id.
         data_use: How it may be used from now on; ``None`` keeps what was stated.
+        threshold: As ``sign_dataset``, of the brokers of the other recipe.
 
     Raises:
         StatementInvalid: The values do not make a valid manifest.
     """
     document = parse_canonical(envelope.payload, max_bytes=MAX_MANIFEST_BYTES)
+    if threshold != "kept":
+        document.pop("threshold", None)
+        document |= {} if threshold is None else {"threshold": threshold}
     document |= {
         "owner_id": owner_id or document["owner_id"],
         "app_id": app_id,

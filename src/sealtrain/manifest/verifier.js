@@ -913,7 +913,7 @@ const DATASET = record(
     sealed_at: shape.realTime,
     previous: nullable(shape.hex64),
   },
-  { data_use: isDataUse, series: isSeries },
+  { data_use: isDataUse, series: isSeries, threshold: shape.integer(2, 16) },
 );
 
 const isDataset = (value) => DATASET(value) && (value.series === undefined || value.series.name === value.name);
