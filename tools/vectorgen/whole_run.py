@@ -13,6 +13,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +200,7 @@ FINISHED_FIELDS = {"steps": 3, "samples": 24}
 def run_log(counted: Json = None) -> Json:
     """Two events and their hash chain; between them counts of datasets, where some are given."""
     head = hashlib.sha256(f"sealtrain/run-log/v1:{RUN}".encode()).digest()
-    told = [("run.started", STARTED, STARTED_FIELDS)]
+    told: list[tuple[str, int, Json]] = [("run.started", STARTED, STARTED_FIELDS)]
     told += [("data.counted", STARTED, counted)] if counted else []
     told += [("training.finished", FINISHED, FINISHED_FIELDS)]
     entries = [
@@ -434,6 +435,10 @@ def cases() -> list[Json]:
         "policy egress-refused",
         lambda it: it["run"]["metrics"].update(accuracy=0.5),
     )
+
+    def put(log: Json, it: Json) -> None:
+        it.update(run_log=log)
+
     dataset = DATASET["dataset_id"]
     counts = {"records": 569, "whole": 560, "truncated": 4, "filtered": 0, "empty": 5}
     for name, outcome, counted in (
@@ -442,7 +447,8 @@ def cases() -> list[Json]:
         ("counts of another dataset", "policy claim-contradicted", {"ab" * 16: None}),
         ("a count left out", "run-log run-log-broken", {dataset: {"records": 569}}),
     ):
-        case(name, outcome, lambda it, counted=counted: it.update(run_log=run_log(counted)))
+        log = run_log(counted)
+        made.append({"name": name, "manifest": whole(partial(put, log)), "outcome": outcome})
     case("no marker", "simulation claim-contradicted", lambda it: it.update(marker=None))
     case("a limit concealed", "limits claim-contradicted", lambda it: it["limits"].pop())
     trusting("another consortium is trusted", "trust trust-mismatch", consortium_id="00" * 32)

@@ -124,6 +124,14 @@ class Tally:
         return tuple(owner for owner in self.own_data if owner not in self.approved_by)
 
     @property
+    def needed(self) -> int:
+        """How many owners must approve, those whose data is read among them.
+
+        As many as the threshold, or those that approve and those that are awaited together.
+        """
+        return max(self.threshold, self.progress + len(self.awaited))
+
+    @property
     def sealed(self) -> bool:
         """No key may be released."""
         return self.revoked or self.progress < self.threshold or bool(self.awaited)
@@ -141,7 +149,7 @@ class Tally:
 
     def in_words(self) -> str:
         """How many approve, of how many that are needed; more may approve than are needed."""
-        return f"{self.progress} approve, {self.threshold} needed"
+        return f"{self.progress} approve, {self.needed} needed"
 
     def to_dict(self) -> dict[str, JsonValue]:
         """JSON-ready form, without envelopes."""
@@ -327,7 +335,7 @@ def require(tally: Tally) -> Tally:
     if not tally.sealed:
         return tally
     got = (
-        f"{tally.progress} of {tally.threshold} (approved: {_list(tally.approved_by)}; "
+        f"{tally.progress} of {tally.needed} (approved: {_list(tally.approved_by)}; "
         f"missing: {_list(tally.missing)})"
     )
     expected = _demand(tally)

@@ -71,11 +71,13 @@ class BaseFacts:
         positions: Tokens that it can read at once.
         layers: Its hidden layers.
         modules: Last part of the names of its modules.
+        tokens: Rows of its embedding.
     """
 
     positions: int | None = None
     layers: int | None = None
     modules: frozenset[str] | None = None
+    tokens: int | None = None
 
 
 def base_facts(model: Model, base_dir: Path) -> BaseFacts:
@@ -108,7 +110,12 @@ def _facts(config: Mapping[str, Any], modules: frozenset[str] | None) -> BaseFac
     positions = _first(parts, _POSITIONS)
     if positions is not None:
         positions = _reached(config, positions)
-    return BaseFacts(positions=positions, layers=_first(parts, _LAYERS), modules=modules)
+    return BaseFacts(
+        positions=positions,
+        layers=_first(parts, _LAYERS),
+        modules=modules,
+        tokens=_first(parts, ("vocab_size",)),
+    )
 
 
 def _reached(config: Mapping[str, Any], positions: int) -> int:

@@ -8,6 +8,8 @@ engineer has at hand: the names of the consortium's owners, and the files of the
 3. The adapter's modules and layers are the base model's.
 4. A record, with an adapter's virtual tokens, is no longer than the base model's positions.
 5. A tokenizer that writes conversations has a chat template.
+6. A tokenizer that ends answers has an end token, and the base model an embedding for every token.
+7. The metrics that test records are for have test records.
 
 Whether prompts and answers of preferences are conversations, only a record says: with one at hand,
 the fifth is judged for them too.
@@ -18,18 +20,27 @@ A script of the engineer's trains as it likes, so for recipes with scripts only 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.spelling import nearest
-from sealtrain.errors import RecipeInvalid
+from sealtrain.errors import ModelInvalid, RecipeInvalid
 from sealtrain.recipe.basemodel import MADE, BaseFacts, base_facts
 from sealtrain.recipe.conversations import TOOLS, has_template
-from sealtrain.recipe.metricnames import known_metrics, unmeasured
+from sealtrain.recipe.metricnames import known_metrics, unmeasured, untested
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.records import CONVERSATIONS
+from sealtrain.recipe.tokenizerfacts import (
+    BYTES_TOKENS,
+    TokenizerFacts,
+    needs_end,
+    tokenizer_facts,
+    tokens_beyond,
+    without_end,
+    without_template,
+)
 
 __all__ = ["Misfit", "misfits", "misfits_of_record", "require_fitness"]
 
@@ -84,6 +95,8 @@ def misfits(recipe: Recipe, base_dir: Path, members: Collection[str]) -> list[Mi
         found += _foreign_modules(recipe, facts)  # (3)
         found += _too_long(recipe, facts)  # (4)
         found += _without_template(recipe, base_dir)  # (5)
+        found += _unfit_tokenizer(recipe, facts, base_dir)  # (6)
+        found += _without_test_data(recipe)  # (7)
     return found
 
 
@@ -243,12 +256,47 @@ def _writes_conversations(tokenizer: Any, base_dir: Path) -> bool:
 
 
 def _no_template(field: str, path: str | None, of: str = "model.tokenizer") -> Misfit:
+    misfit = _of_model(field, without_template(), path or "bytes")
+    return misfit if of == "model.tokenizer" else replace(misfit, message=f"{of}: {misfit.message}")
+
+
+def _unfit_tokenizer(recipe: Recipe, facts: BaseFacts, base_dir: Path) -> Iterator[Misfit]:
+    """Of a saved tokenizer; a sealed one is opened by the guest alone."""
+    tokenizer = recipe.model.tokenizer
+    path = getattr(tokenizer, "path", None)
+    if recipe.columns.kind in _NO_TOKENS or getattr(tokenizer, "kind", None) == "sealed":
+        return
+    if path is not None:
+        known = tokenizer_facts(base_dir / path)
+    else:
+        known = TokenizerFacts(tokens=None if tokenizer is None else BYTES_TOKENS)
+    if needs_end(recipe) and known.ends is False:
+        yield _of_model("model.tokenizer", without_end(), path or "bytes")
+    if known.tokens is not None and facts.tokens is not None and known.tokens > facts.tokens:
+        yield _of_model("model", tokens_beyond(facts.tokens, known.tokens))
+
+
+def _of_model(field: str, error: ModelInvalid, got: str | None = None) -> Misfit:
+    """What the guest would refuse in these words."""
     return Misfit(
         field=field,
-        message="the tokenizer has no chat template, and the records are conversations"
-        if of == "model.tokenizer"
-        else f"{of} has no chat template, and the records are conversations",
-        got=path or "bytes",
-        expected="a tokenizer with a chat template",
-        hint="set tokenizer.chat_template and save it, or read records of plain text",
+        message=error.message,
+        got=str(error.got if got is None else got),
+        expected=str(error.expected),
+        hint=str(error.hint),
+    )
+
+
+def _without_test_data(recipe: Recipe) -> Iterator[Misfit]:
+    names = untested(recipe)
+    if not names:
+        return
+    tested = any(dataset.role == "test" for dataset in recipe.datasets)
+    yield Misfit(
+        field="release_policy.metrics",
+        message="the recipe releases metrics that nothing in the run can measure",
+        got=", ".join(names),
+        expected="records with a prompt and a completion" if tested else "a dataset of role test",
+        hint="leave them out: they would release nothing; or "
+        + ("read prompts and completions" if tested else "name a dataset with role: test"),
     )

@@ -11,7 +11,7 @@ from typing import Final
 
 from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["known_metrics", "unmeasured"]
+__all__ = ["known_metrics", "unmeasured", "untested"]
 
 _EVERY_PHASE: Final = (
     "loss",
@@ -81,6 +81,19 @@ _OF_PHASE: Final[dict[str, tuple[str, ...]]] = {
     "sft": ("accuracy", "majority", "f1", "auroc", *_TOKENS, *_AUDIT),
     "vlm": ("accuracy", "majority"),
 }
+_OF_TEST_DATA: Final[dict[str, tuple[str, ...]]] = {
+    "classify": (*_CLASSIFIER, "eval_loss"),
+    "cpt": ("eval_loss", *_OF_PHASE["cpt"]),
+    "dpo": ("eval_loss", "reward_accuracy", "reward_margin"),
+    "embed": _OF_PHASE["embed"],
+    "reward": ("eval_loss", "reward_accuracy", "reward_margin"),
+    "rlhf": ("eval_reward", "eval_reward_before", "eval_kl", "eval_length"),
+    "sft": ("accuracy", "majority", "eval_loss"),
+    "vlm": ("accuracy", "majority", "eval_loss"),
+}
+"""Metrics that a phase measures on test records alone."""
+_OF_ANSWERS: Final = ("accuracy", "majority")
+"""Of phases that compare answers: texts and conversations have none to compare."""
 _GROUPS_OF_TRL: Final = re.compile(
     r"(rewards|completions|clip_ratio|sampling|tools|vespo|objective)_.+"
 )
@@ -102,3 +115,17 @@ def unmeasured(recipe: Recipe) -> list[str]:
         and name.removeprefix("eval_") not in known
         and not (recipe.phase == "rlhf" and _GROUPS_OF_TRL.fullmatch(name))
     ]
+
+
+def untested(recipe: Recipe) -> list[str]:
+    """Metrics of the release policy for which the recipe brings no test records, in its order.
+
+    In federated runs and the like, parties bring theirs; those are not judged.
+    """
+    if recipe.collaboration is not None:
+        return []
+    names = _OF_TEST_DATA.get(recipe.phase, ())
+    if any(dataset.role == "test" for dataset in recipe.datasets):
+        compares = recipe.columns.kind == "prompt-completion"
+        names = () if compares or recipe.phase not in ("sft", "vlm") else _OF_ANSWERS
+    return [name for name in recipe.release_policy.metrics if name in names]

@@ -14,7 +14,8 @@ can make subclasses of them, name them as it likes, and write into their attribu
 
 Two things leave at every level, because owners approved them or anyone may read them: owner,
 dataset and column of a fault, as far as the recipe names them; and of an error that is not about
-the data, message and hint, if they stand word for word in sealtrain's own code. A script could
+the data, message and hint, if they stand word for word in sealtrain's own code. A base model that
+no owner sealed, and its tokenizer, are not data. A script could
 choose among these to say something, so of a recipe with scripts no place leaves, and words only
 where class, message and hint are together one refusal of what scripts call, as it was before the
 script began: the words then say no more than the code does.
@@ -44,6 +45,7 @@ from sealtrain.errors import (
     DataInvalid,
     EgressRefused,
     ImportRefused,
+    ModelInvalid,
     ScriptFailed,
     SealtrainError,
     StorageFailed,
@@ -96,10 +98,12 @@ class Named:
     Attributes:
         datasets: (owner, dataset name).
         columns: Names of columns, the owners' and the recipe's.
+        public_model: The base model and its tokenizer are no owner's, and no run's.
     """
 
     datasets: frozenset[tuple[str, str]] = frozenset()
     columns: frozenset[str] = frozenset()
+    public_model: bool = False
 
     @classmethod
     def in_recipe(cls, recipe: Recipe) -> Self:
@@ -112,6 +116,8 @@ class Named:
         return cls(
             datasets=frozenset((dataset.owner, dataset.name) for dataset in recipe.datasets),
             columns=frozenset(columns),
+            public_model=recipe.model.kind != "sealed"
+            and (recipe.schedule is None or recipe.schedule.continues == "base"),
         )
 
     def place(self, error: SealtrainError) -> dict[str, str]:
@@ -195,7 +201,8 @@ def _event(
 ) -> SealtrainError:
     kind = _kind(error, scripts)
     ours = error if type(error) is kind and isinstance(error, SealtrainError) else None
-    about_data = issubclass(kind, DataInvalid)
+    of_model = kind is ModelInvalid and named.public_model and not scripts
+    about_data = issubclass(kind, DataInvalid) and not of_model
     if logs == "none" and about_data:
         kind = DataInvalid
     known = _KNOWN[id(kind)][1]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import ModelInvalid, RecordInvalid
+from sealtrain.errors import RecordInvalid
 from sealtrain.recipe.conversations import conversation_fault, tools_fault
+from sealtrain.recipe.tokenizerfacts import without_end, without_template
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -59,11 +60,7 @@ def check_template(tokenizer: PreTrainedTokenizerBase) -> None:
         ModelInvalid: It has no chat template.
     """
     if tokenizer.chat_template is None:
-        raise ModelInvalid(
-            "the tokenizer has no chat template, and the records are conversations",
-            check="tokenizer",
-            hint="set tokenizer.chat_template and save it, or seal records of plain text",
-        )
+        raise without_template()
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, *, conversations: bool) -> None:
@@ -75,8 +72,4 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, *, conversations: bool) 
     if conversations:
         check_template(tokenizer)
     if tokenizer.eos_token is None:
-        raise ModelInvalid(
-            "the tokenizer has no end token, so no answer would end",
-            check="tokenizer",
-            hint="set tokenizer.eos_token and save it",
-        )
+        raise without_end()

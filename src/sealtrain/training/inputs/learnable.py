@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from sealtrain.errors import ModelInvalid, SealtrainError
+from sealtrain.errors import ModelInvalid, RecordInvalid, SealtrainError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -132,7 +132,8 @@ def judge_for(recipe: Recipe, tokenizer: PreTrainedTokenizerBase | None) -> Judg
         tokenizer: The recipe's; phase ``cpt`` needs none.
 
     Raises:
-        ModelInvalid: The judge, where the chat template cannot write a record.
+        ModelInvalid: There is no tokenizer.
+        RecordInvalid: The judge, where the chat template refuses a record.
     """
     if recipe.phase == "cpt":
         return _of_tokens
@@ -177,7 +178,7 @@ class _Encoder:
         except SealtrainError:
             raise
         except Exception as error:  # a template raises what it likes, with the record in its text
-            raise ModelInvalid(
+            raise RecordInvalid(
                 "the chat template of the base model refuses a record",
                 check="tokenizer",
                 got=type(error).__name__,

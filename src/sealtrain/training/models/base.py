@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid, UsageError
+from sealtrain.recipe.tokenizerfacts import BYTES_TOKENS, tokens_beyond
 from sealtrain.training.devices import compute_device
 from sealtrain.training.models.adapters import prepare_base, quantization_config
 from sealtrain.training.models.sealed import sealed_model, sealed_tokenizer
@@ -27,7 +28,7 @@ __all__ = [
 ]
 
 _SPECIAL = ("<pad>", "<bos>", "<eos>")
-BYTE_VOCABULARY = len(_SPECIAL) + 256
+BYTE_VOCABULARY = BYTES_TOKENS
 """Tokens of the byte tokenizer: padding, begin, end, then one for each byte."""
 
 
@@ -184,13 +185,7 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
     embeddings: Any = model.get_input_embeddings()
     rows = int(embeddings.weight.shape[0])
     if rows < len(tokenizer):
-        raise ModelInvalid(
-            "the model has fewer tokens than its tokenizer",
-            check="model",
-            got=f"vocab_size {rows}",
-            expected=f"at least {len(tokenizer)}",
-            hint="set vocab_size in model.config",
-        )
+        raise tokens_beyond(rows, len(tokenizer))
 
 
 def build_causal_model(

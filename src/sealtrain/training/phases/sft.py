@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid, RecordInvalid
+from sealtrain.recipe.tokenizerfacts import needs_end
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.backends.unsloth import as_written, load_model
 from sealtrain.training.checkpoints.callback import SealedRun
 from sealtrain.training.data.conversations import (
     check_conversation,
     check_template,
+    check_tokenizer,
     check_tools,
 )
 from sealtrain.training.data.hugging import as_iterable_dataset, once
@@ -140,6 +142,8 @@ def _ready(
         (model, tokenizer), peft_config = work.built, None
     if recipe.columns.kind == "messages":
         _check_template(tokenizer, assistant_only=recipe.trainer.assistant_only_loss)
+    elif needs_end(recipe):
+        check_tokenizer(tokenizer, conversations=False)
     names = _renamed(recipe.columns)
     tested = bool(work.test_sources) and recipe.columns.kind != "prompt-completion"
     faster = recipe.backend.name == "unsloth"  # has a loss of its own
