@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from broker_tables import with_tables
 from world import (
     NOW,
     OWNERS,
@@ -406,7 +407,7 @@ def release_world(
     keyring = Keyring(Secret(root), former)
     state = folder / f"state-{os.urandom(4).hex()}"
     state.mkdir()
-    store = Store(database or state / "broker.sqlite")
+    store = Store(database or with_tables(state / "broker.sqlite"))
     own_guest = booted(pki, BROKER_COMPOSE, 0)
     try:
         with Ledger.open(
