@@ -28,6 +28,7 @@ from sealtrain.consortium.series import member_digest
 from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import (
     ApprovalSpent,
+    BudgetSpent,
     DatasetMismatch,
     DatasetWithdrawn,
     RunMismatch,
@@ -345,3 +346,57 @@ def test_a_broker_refuses_a_series_of_another_form(
     envelope = dsse.sign(canonical_json(document), PAYLOAD_TYPE, identity(C).signer)
     with pytest.raises(StatementInvalid):
         world.broker.registry.register_dataset(document_of(envelope))
+
+
+def counts_in_private(recipe: dict[str, Any]) -> None:
+    """A clean room that measures a model of A on a series of C, with noise in every count."""
+    for name in ("peft", "trainer"):
+        recipe.pop(name)
+    recipe |= {
+        "phase": "evaluate",
+        "model": {"sealed": "diagnosis"},
+        "datasets": [
+            {"owner": A, "name": "diagnosis", "role": "model"},
+            {"owner": C, "series": NAME, "role": "test"},
+        ],
+        "columns": {"text": "prompt", "label": "completion"},
+        "labels": ["benign", "malignant"],
+        "privacy": {"dp": "counts", "target_epsilon": 2.0, "budgets": {C: 5.0}},
+        "release_policy": {"metrics": ["accuracy"], "round_to": 2, "model": {"recipients": [A]}},
+    }
+
+
+@pytest.mark.claim("C186")
+@pytest.mark.parametrize("mode", ["replace", "append"])
+def test_members_that_differ_by_a_record_do_not_tell_it_by_private_counts(
+    world: ReleaseWorld, mode: Any
+) -> None:
+    """A run over each member has noise of its own, and all reserve from one budget."""
+    world.locked = world.lock(counts_in_private)
+    world.sealed[A] = world.seal(A, name="diagnosis")
+    world.register(world.sealed[A])
+    first = sealed_member(world, 1, None, mode=mode)
+    world.register(first)
+    for owner, how in (
+        (A, {}),
+        (B, {}),
+        (C, {"datasets": [], "standing": standing(9, first=first)}),
+    ):
+        world.approve(owner, **how)
+
+    def measured(*members: SealedSet) -> Any:
+        return world.obtain(datasets=[one.asked for one in (world.sealed[A], *members)])
+
+    measured(first)
+    second = follow(world, first, 2, mode=mode, records=manifest_of(first).records + 1)
+    members = (second,) if mode == "replace" else (first, second)
+    measured(*members)
+    with pytest.raises(BudgetSpent):
+        measured(*members)
+    reserved = [
+        [(one["owner"], one["name"], one["epsilon"]) for one in entry["body"]["privacy"]]
+        for entry in world.ledger.entries()
+        if entry["kind"] == "release"
+    ]
+    assert reserved == [[(C, NAME, 2.0)]] * 2
+    assert findings(world) == []
