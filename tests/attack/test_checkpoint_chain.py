@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,9 +28,12 @@ from sealtrain.errors import (
     SealRefused,
     StorageFailed,
 )
-from sealtrain.training.checkpoints.checkpoint import CheckpointRef, newest
+from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.store import SealedStore
+from sealtrain.training.checkpoints.checkpoint import CheckpointRef, newest, write
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C34")]
+RUN_ID = "5e" * 16
 KEPT = {"max_steps": 4, "save_steps": 1, "save_total_limit": 9, "logging_steps": 1}
 BEST = KEPT | {
     "eval_steps": 1,
@@ -175,3 +179,71 @@ def test_a_disk_that_fills_up_stops_training_by_name(
     whole = run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path / "whole"))
     again = run(recipe, sources_of(recipe, sealed), store, resume=kept)
     assert again.weights == whole.weights
+
+
+def symbolic(spare: Path, other: Path) -> None:
+    spare.symlink_to(other)
+
+
+def hard(spare: Path, other: Path) -> None:
+    spare.hardlink_to(other)
+
+
+def by_a_link(spare: Path, other: Path) -> None:
+    link = spare.parent / "link"
+    link.symlink_to(other)
+    spare.symlink_to(link)
+
+
+def pipe(spare: Path, _other: Path) -> None:
+    os.mkfifo(spare)
+
+
+def device(spare: Path, _other: Path) -> None:
+    spare.symlink_to("/dev/full")
+
+
+@pytest.mark.claim("C553")
+@pytest.mark.parametrize("crafted", [symbolic, hard, by_a_link, pipe, device])
+def test_a_crafted_file_leads_a_checkpoint_to_no_other_file(
+    crafted: Callable[[Path, Path], None], tmp_path: Path
+) -> None:
+    """In place of the space that a retired checkpoint left, which the next one writes over."""
+    store, other = checkpoint_store(tmp_path / "store"), tmp_path / "other"
+    other.write_bytes(b"of another service")
+    with store.write("first", {}) as file:
+        file.write(b"x" * 500)
+    store.retire("first")
+    (spare,) = (tmp_path / "store").iterdir()
+    spare.unlink()
+    crafted(spare, other)
+    with store.write("second", {}) as file:
+        file.write(b"y" * 300)
+    assert other.read_bytes() == b"of another service"
+    with store.read("second", {}) as file:
+        assert file.read() == b"y" * 300
+    assert store.names() == ("second",)
+    assert store.path("second").stat().st_nlink == 1
+    assert not store.path("second").is_symlink()
+
+
+@pytest.mark.claim("C553")
+@pytest.mark.parametrize("anchored", [0, 1])
+def test_a_crafted_checkpoint_is_not_gone_on_from(anchored: int, tmp_path: Path) -> None:
+    """Whole by its own hashes, of a later counter, and leading back to the anchored one: no key."""
+    ours, theirs = (
+        checkpoint_store(tmp_path / "ours"),
+        SealedStore(tmp_path / "theirs", DataKey(bytes(32)), label="checkpoint"),
+    )
+    first = CheckpointRef(counter=1, step=1)
+    first = write(ours, RUN_ID, first, (b"state",))
+    later = CheckpointRef(counter=2, step=2, previous=first.digest)
+    made = write(theirs, RUN_ID, later, (b"crafted",))
+    shutil.copyfile(theirs.path(made.name), ours.path(made.name))
+    found = newest(ours, (1, first.digest) if anchored else None)
+    assert found is not None
+    with (
+        pytest.raises(SealRefused),
+        ours.read(found.name, found.binding(RUN_ID), root=found.digest) as file,
+    ):
+        file.read()

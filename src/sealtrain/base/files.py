@@ -65,7 +65,8 @@ def atomic_writer(
         mode: Permission bits of the new file.
         overwrite: Replace an existing file instead of refusing.
         over: A file in the same folder that is no longer needed: its space is written over,
-            which costs less than new space. It is gone afterwards, whatever happens.
+            which costs less than new space. It is gone afterwards, whatever happens. A link is
+            not followed, and a file that has another name is not written over.
 
     Raises:
         AlreadyExists: ``path`` exists and ``overwrite`` is false.
@@ -77,13 +78,11 @@ def atomic_writer(
     # An absolute path stays valid when the working directory changes.
     path = path.absolute()
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
-    if over is None:
+    descriptor = None if over is None else _taken_over(over, temporary)
+    if descriptor is None:
         descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode)
-    else:
-        over.replace(temporary)
-        descriptor = os.open(temporary, os.O_RDWR)
     try:
-        with os.fdopen(descriptor, "w+b" if over is None else "r+b") as file:
+        with os.fdopen(descriptor, "r+b") as file:
             yield file
             file.flush()
             if over is not None:
@@ -96,6 +95,24 @@ def atomic_writer(
         sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _taken_over(over: Path, temporary: Path) -> int | None:
+    """Open a file under another name to write over it; ``None``, and it is gone, if it is shared.
+
+    Others may write in the folder: what they put there leads to no other file.
+    """
+    over.replace(temporary)
+    descriptor = None
+    with contextlib.suppress(OSError):
+        descriptor = os.open(temporary, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+            return descriptor
+    if descriptor is not None:
+        os.close(descriptor)
+    temporary.unlink()
+    return None
 
 
 def atomic_write(path: Path, data: bytes, *, mode: int = 0o644, overwrite: bool = False) -> None:
