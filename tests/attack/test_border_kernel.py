@@ -211,7 +211,9 @@ def entry(event: str, **fields: object) -> dict[str, object]:
     ("entries", "held"),
     [
         ([("run.started", {}), (BORDER_CLOSED, HELD)], True),
-        ([("run.started", {}), (BORDER_CLOSED, {**HELD, "landlock": 4})], True),
+        ([("run.started", {}), (BORDER_CLOSED, {**HELD, "landlock": 6})], True),
+        ([("run.started", {}), (BORDER_CLOSED, {**HELD, "landlock": 5})], False),
+        ([("run.started", {}), (BORDER_CLOSED, {**HELD, "landlock": 4})], False),
         ([("run.started", {}), (BORDER_CLOSED, {**HELD, "landlock": 3})], False),
         ([("run.started", {}), (BORDER_CLOSED, {**HELD, "landlock": 0})], False),
         ([("run.started", {}), (BORDER_CLOSED, {**HELD, "landlock": True})], False),

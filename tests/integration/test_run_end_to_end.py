@@ -114,7 +114,7 @@ def test_a_manifest_says_how_far_the_kernel_held_the_border(finished: Path) -> N
     closed = [entry["fields"] for entry in entries if entry["event"] == "border.closed"]
     assert len(closed) == 1
     assert closed[0]["unbound"] == 0
-    held = closed[0]["landlock"] >= 4 and closed[0]["seccomp"]
+    held = closed[0]["landlock"] >= 6 and closed[0]["seccomp"]
     limits = {limit["id"] for limit in predicate["limits"]}
     assert ("border-in-software" in limits) is not held
 

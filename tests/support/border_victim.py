@@ -160,10 +160,120 @@ def leaves_the_process() -> dict[str, int]:
     }
 
 
-def number(call: str) -> int:
-    from sealtrain.guest.sandbox.seccomp import NUMBERS
+def leaves_marks_on_files() -> dict[str, Any]:
+    """By every call that changes a file which may only be read; 0 where it says that it did."""
+    kept = OUTSIDE / "kept"
+    path, name = os.fsencode(kept), b"user.record"
+    place, folder = os.open(kept, os.O_RDONLY), os.open(OUTSIDE, os.O_RDONLY)
+    was = kept.stat()
+    times = struct.pack("qqqq", 7, 7, 8, 8)
+    call, size = LIBC.syscall, len(RECORD)
+    given = struct.pack("QII", 0, 0, 0)
+    one = {
+        "setxattr": lambda: LIBC.setxattr(path, name, RECORD, size, 0),
+        "fsetxattr": lambda: LIBC.fsetxattr(place, name, RECORD, size, 0),
+        "of a folder": lambda: LIBC.fsetxattr(folder, name, RECORD, size, 0),
+        "setxattrat": lambda: call(463, -100, path, 0, name, given, len(given)),
+        "removexattr": lambda: LIBC.removexattr(path, b"user.kept"),
+        "fremovexattr": lambda: LIBC.fremovexattr(place, b"user.kept"),
+        "chmod": lambda: LIBC.chmod(path, 0o751),
+        "fchmod": lambda: LIBC.fchmod(place, 0o751),
+        "fchmodat": lambda: call(number("fchmodat"), -100, path, 0o751),
+        "fchmodat2": lambda: call(452, -100, path, 0o751, 0),
+        "utimensat": lambda: LIBC.utimensat(-100, path, times, 0),
+        "futimens": lambda: LIBC.futimens(place, times),
+        "chown": lambda: LIBC.chown(path, 12345, 54321),
+        "fchown": lambda: LIBC.fchown(place, 12345, 54321),
+        "flags": lambda: LIBC.ioctl(place, 0x40086602, struct.pack("q", 0x90)),
+        "flags of XFS": lambda: LIBC.ioctl(place, 0x401C5820, bytes(28)),
+        "hint": lambda: LIBC.fcntl(place, 1036, struct.pack("q", 4)),
+        "lease": lambda: LIBC.fcntl(place, 1024, 0),
+        "owner": lambda: LIBC.fcntl(place, 8, os.getppid()),
+        "attributes": lambda: call(469, -100, path, bytes(32), 32, 0),
+    }
+    found = {way: errno_of(act) for way, act in one.items()}
+    python: dict[str, Callable[[], Any]] = {
+        "os.chmod": lambda: os.chmod(place, 0o751),  # noqa: PTH101, S103
+        "os.utime": lambda: os.utime(place, ns=(0, 0)),
+        "os.setxattr": lambda: os.setxattr(place, "user.python", RECORD),
+    }
+    before = [was.st_mode, was.st_uid, was.st_gid, was.st_mtime_ns]
+    return {"before": before} | found | {way: tried(act) for way, act in python.items()}
 
-    found = NUMBERS[call][0 if os.uname().machine == "x86_64" else 1]
+
+def touches_other_processes() -> dict[str, int]:
+    """Limits, priorities and processors of the process that started this one; and of this one."""
+    parent, mask = os.getppid(), (ctypes.c_ulong * 16)(1)
+    limits, call = struct.pack("QQ", 64, 64), LIBC.syscall
+    before = Path("/proc/self/comm").read_text()
+    found = {
+        "limits": errno_of(lambda: LIBC.prlimit(parent, 7, limits, None)),
+        "priority": errno_of(lambda: LIBC.setpriority(0, parent, 5)),
+        "of a group": errno_of(lambda: LIBC.setpriority(1, 0, 5)),
+        "processors": errno_of(lambda: LIBC.sched_setaffinity(parent, 128, mask)),
+        "scheduler": errno_of(lambda: LIBC.sched_setscheduler(parent, 3, bytes(4))),
+        "compared": errno_of(lambda: call(312, parent, os.getpid(), 0, 0, 0)),
+        "advice": errno_of(lambda: call(440, 0, 0, 0, 20, 0)),
+        "signal": errno_of(lambda: LIBC.kill(parent, signal.SIGURG)),
+        "own limits": errno_of(lambda: LIBC.prlimit(0, 7, None, bytes(16))),
+        "own processors": errno_of(lambda: LIBC.sched_setaffinity(0, 128, mask)),
+        "open to debuggers": errno_of(lambda: LIBC.prctl(4, 1, 0, 0, 0)),
+        "closed to debuggers": errno_of(lambda: LIBC.prctl(4, 0, 0, 0, 0)),
+        "traced": errno_of(lambda: LIBC.prctl(0x59616D61, parent, 0, 0, 0)),
+        "core": errno_of(lambda: LIBC.prlimit(0, 4, struct.pack("QQ", 1 << 30, 1 << 30), None)),
+        "named": errno_of(lambda: LIBC.prctl(15, b"patient-4711", 0, 0, 0)),
+        "elder": errno_of(lambda: call(number("clone"), 0x8000 | 17, 0, 0, 0, 0)),
+    }
+    import resource
+
+    told = resource.getrlimit(resource.RLIMIT_CORE) == (0, 0), LIBC.prctl(3, 0, 0, 0, 0) == 0
+    renamed = Path("/proc/self/comm").read_text() != before
+    return found | {
+        "cores": int(not told[0]),
+        "dumpable": int(not told[1]),
+        "renamed": int(renamed),
+    }
+
+
+def makes_another_protocol_of_tcp() -> dict[str, int]:
+    caller = LIBC.socket(socket.AF_INET, socket.SOCK_STREAM, 0)
+    return {
+        "smc": errno_of(lambda: LIBC.setsockopt(caller, 6, 31, b"smc", 3)),
+        "smc of its own": errno_of(lambda: LIBC.socket(43, socket.SOCK_STREAM, 0)),
+        "smc by its number": errno_of(lambda: LIBC.socket(socket.AF_INET, socket.SOCK_STREAM, 256)),
+        "no delay": errno_of(lambda: LIBC.setsockopt(caller, 6, 1, struct.pack("i", 1), 4)),
+    }
+
+
+def has_all_its_connections() -> dict[str, int]:
+    """As a process that makes no more of them."""
+    from sealtrain.guest.sandbox.seccomp import refuse_calls
+
+    before, other = socket.socketpair()
+    tcp, pair = LIBC.socket(socket.AF_INET, socket.SOCK_STREAM, 0), (ctypes.c_int * 2)()
+    address = struct.pack("=H", socket.AF_INET) + struct.pack("!H4s8x", 9, b"\x7f\0\0\1")
+    assert refuse_calls(network=False)
+    before.sendall(b"x")
+    return {
+        "socket": errno_of(lambda: LIBC.socket(socket.AF_INET, socket.SOCK_STREAM, 0)),
+        "unix": errno_of(lambda: LIBC.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0)),
+        "connect": errno_of(lambda: LIBC.connect(tcp, address, len(address))),
+        "bind": errno_of(lambda: LIBC.bind(tcp, address, len(address))),
+        "listen": errno_of(lambda: LIBC.listen(tcp, 1)),
+        "accept": errno_of(lambda: LIBC.accept(tcp, None, None)),
+        "datagrams": errno_of(lambda: LIBC.socketpair(1, socket.SOCK_DGRAM, 0, pair)),
+        "packets": errno_of(lambda: LIBC.socketpair(1, socket.SOCK_SEQPACKET, 0, pair)),
+        "of the internet": errno_of(lambda: LIBC.socketpair(2, socket.SOCK_STREAM, 0, pair)),
+        "pair": errno_of(lambda: LIBC.socketpair(1, socket.SOCK_STREAM, 0, pair)),
+        "received": int(other.recv(1) != b"x"),
+    }
+
+
+def number(call: str) -> int:
+    from sealtrain.guest.sandbox import calls
+
+    every = calls.REFUSED | calls.LOOKED_INTO | calls.SILENT
+    found = every[call][0 if os.uname().machine == "x86_64" else 1]
     assert found is not None
     return found
 

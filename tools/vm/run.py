@@ -36,6 +36,7 @@ HOST_FILES = "local,path=/,readonly=on"
 QEMU = "qemu-system-x86_64"
 MODULES = ("virtio_pci", "9pnet_virtio", "9p")
 TESTS = (
+    "tests/attack/test_border_calls.py",
     "tests/attack/test_border_kernel.py",
     "tests/attack/test_border_programs.py",
     "tests/attack/test_border_places.py",

@@ -199,7 +199,8 @@ BORDER_CLOSED: Final = "border.closed"
 DATA_COUNTED: Final = "data.counted"
 """Event of the run log: what each dataset's records left to learn."""
 _BEGINNINGS: Final = frozenset({"run.started", "run.restarted", "run.resumed"})
-_RULES_OF_TCP: Final = 4
+_NEEDED_LANDLOCK: Final = 6
+"""Linux 6.12: with rules of files, TCP, signals and abstract unix sockets (spec/run-log.md)."""
 
 OPEN: Final = {
     "compose_hash": "deployment document that embeds the recipe",
@@ -355,7 +356,7 @@ def _half_left_out(entries: Sequence[Mapping[str, Any]]) -> bool:
 
 def _is_kernels(fields: Mapping[str, Any]) -> bool:
     landlock = fields.get("landlock")
-    rules = isinstance(landlock, int) and landlock >= _RULES_OF_TCP
+    rules = isinstance(landlock, int) and landlock >= _NEEDED_LANDLOCK
     unbound = fields.get("unbound")
     everywhere = isinstance(unbound, int) and not isinstance(unbound, bool) and unbound == 0
     return rules and everywhere and fields.get("seccomp") is True

@@ -6730,7 +6730,7 @@ function borderHeld(entries) {
       asked = true;
     } else if (event === "border.closed") {
       const { landlock, unbound, seccomp } = fields ?? {};
-      if (!(Number.isInteger(landlock) && landlock >= 4 && unbound === 0 && seccomp === true)) return false;
+      if (!(Number.isInteger(landlock) && landlock >= 6 && unbound === 0 && seccomp === true)) return false;
       asked = false;
       closed = true;
     }
