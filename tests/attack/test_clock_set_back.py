@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from release_world import ReleaseWorld
+from release_world import ReleaseWorld, renewed
 from world import DAY
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.errors import ApprovalExpired
+from sealtrain.base.clock import from_rfc3339
+from sealtrain.errors import ApprovalExpired, SealtrainError
 from sealtrain.ledger.audit import BACKWARDS_SECONDS, Auditor, Finding
 
 pytestmark = pytest.mark.claim("C97")
@@ -77,3 +78,41 @@ def test_writers_that_waited_for_their_turn_are_no_finding(world: ReleaseWorld, 
     world.clock.advance(-1 - BACKWARDS_SECONDS)
     world.ledger.append("refusal", entry)
     assert [one.check for one in audited(world)] == ["time"]
+
+
+def test_a_clock_that_was_far_ahead_keeps_no_run_out_once_it_is_right(world: ReleaseWorld) -> None:
+    """Approvals still run then. The lease of a run that began meanwhile is as long as any other."""
+    usual = world.obtain()
+    world.clock.advance(20 * DAY)
+    ahead = world.obtain()
+    world.clock.advance(-20 * DAY)
+    world.obtain()
+    later = renewed(world, ahead)
+    lengths = {
+        one.lease_ends - from_rfc3339(one.receipts[-1].receipt.released_at)
+        for one in (usual, ahead, later)
+    }
+    assert len(lengths) == 1
+    assert [one.check for one in audited(world)] == ["time"]
+
+
+@pytest.mark.parametrize("days", [31, 4000])
+def test_a_clock_that_is_far_ahead_gives_no_key_and_takes_no_decision(
+    world: ReleaseWorld, days: int
+) -> None:
+    """Approvals ended by its time; what owners sign meanwhile is too old, or ends before it."""
+    signed = world.decision("hospital-a", brokers=world.decided_at)
+    world.clock.advance(days * DAY)
+    for _ in range(2):
+        with pytest.raises(ApprovalExpired):
+            world.obtain()
+    size = world.ledger.size
+    with pytest.raises(SealtrainError):
+        world.submit(signed)
+    kinds = [entry["kind"] for entry in world.ledger.entries()][size:]
+    assert set(kinds) <= {"refusal"}
+    world.assert_no_key_left()
+    world.clock.advance(-days * DAY)
+    for owner in ("hospital-a", "hospital-b"):
+        world.approve(owner)
+    world.obtain()

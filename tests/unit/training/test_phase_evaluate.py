@@ -95,6 +95,18 @@ def test_noise_hides_a_record_and_keeps_the_whole() -> None:
     assert abs(metrics_of(found)["accuracy"] - metrics_of(counts)["accuracy"]) < 0.05
 
 
+@pytest.mark.claim("C554")
+def test_counts_that_differ_have_noise_that_does_not_cancel() -> None:
+    """Another processor puts a record into the next cell: the difference does not show which."""
+    counts = np.full((2, 2, BINS), 1000, dtype=np.int64)
+    moved = counts.copy()
+    moved[0, 0, 4] -= 1
+    moved[0, 0, 5] += 1
+    noise = NoiseSource(SECRET)
+    difference = noised(counts, 0.5, noise, "a") - noised(moved, 0.5, noise, "a")
+    assert np.count_nonzero(difference) > counts.size / 2
+
+
 @pytest.mark.claim("C37")
 def test_the_chance_of_a_cell_changes_by_the_factor_at_most() -> None:
     # Over many draws, how often a cell shows 0 … 6 where it holds 3, or with the neighbour 4.

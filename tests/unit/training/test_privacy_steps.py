@@ -280,3 +280,26 @@ def test_weights_that_stayed_are_no_private_model(
     recipe = make(trainer={"max_steps": 2, "learning_rate": 1e-44, "optim": "sgd"})
     with pytest.raises(PrivacyBroken, check=carries(check="weights")):
         run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path), secret=SECRET)
+
+
+@pytest.mark.claim("C554")
+def test_sums_that_differ_in_a_bit_have_noise_that_does_not_cancel() -> None:
+    """A step that is repeated on another processor, and one on the same."""
+    torch.manual_seed(0)
+    net = Net()
+    features, labels = records(6)
+
+    def given(scale: float) -> dict[str, torch.Tensor]:
+        gradients = RecordGradients(net, plan(noise=1.0), noise())
+        losses = record_losses(net, {"features": features, "labels": labels}, 0.0)
+        (losses.sum() * scale).backward()
+        gradients.take(len(labels))
+        gradients.give(step=3)
+        gradients.detach()
+        return {name: one.grad.clone() for name, one in net.named_parameters()}
+
+    first, again, elsewhere = given(1.0), given(1.0), given(1.0 + 2.0**-20)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    moved = torch.cat([(first[name] - elsewhere[name]).flatten() for name in first])
+    deviation = 0.3 / 4  # of the noise on the mean
+    assert 0.7 * deviation < float(moved.std()) / math.sqrt(2) < 1.4 * deviation

@@ -10,6 +10,7 @@ zero. Metrics from noisy counts are themselves approximate; metrics that need th
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 from sealtrain.errors import PrivacyBroken
@@ -52,11 +53,13 @@ def noised(
         counts: From ``histogram``.
         epsilon: > 0.
         noise: The run's source of noise.
-        place: Purpose of the noise; each histogram has its own.
+        place: Purpose of the noise; each histogram has its own, and so have other counts.
     """
     import numpy as np
 
-    drawn = noise.geometric_noise(counts.size, epsilon, "counts", *place)
+    # Counts that differ, on another processor say, have noise that does not cancel between them.
+    mark = hashlib.sha256(counts.astype("<i8").tobytes()).hexdigest()
+    drawn = noise.geometric_noise(counts.size, epsilon, "counts", *place, mark)
     shown: NDArray[np.int64] = np.maximum(counts + drawn.reshape(counts.shape), 0)
     return shown
 

@@ -5,6 +5,7 @@ generator is unfit: its state follows from a few hundred outputs, and the recipe
 Here bits are an AES-256-CTR key stream. The key is derived from the secret of the run; the place
 (purpose, step, tensor) chooses the stream. So a resumed run draws the noise that the interrupted
 run would have drawn, and a repeated step gets the same noise, which averaging cannot remove.
+Callers make what is hidden part of the place: where it differs at all, so does the noise.
 
 Floating-point numbers can betray what noise hides, because a sum ``value + noise`` has low bits
 that few pairs could have made (Mironov 2012). Two measures, each enough against known attacks:

@@ -14,8 +14,8 @@
    models before (opacus#820).
 
 The trainer's running loss stays 0: epsilon covers every figure that is computed from training
-records. Sampling and noise depend on the secret of the run and the step alone, so a resumed run
-equals the uninterrupted one.
+records. Sampling depends on the secret of the run and the step alone, noise on the step's sums too,
+so a resumed run equals the uninterrupted one on processors that compute the same bits.
 """
 
 from __future__ import annotations
@@ -184,19 +184,33 @@ class RecordGradients:
         """Set every trainable parameter's gradient to the noised sum over the expected records.
 
         Args:
-            step: Optimizer steps done before this one; chooses the noise.
+            step: Optimizer steps done before this one; with the sums themselves it chooses the
+                noise. So a step that is repeated has its noise again only where its sums are the
+                same to the last bit: another processor's are not, and noise that both have would
+                cancel in their difference.
         """
         import torch
 
         deviation = self._plan.noise_multiplier * self._plan.privacy.max_grad_norm
-        sums = self._sums.pop()
+        sums = {name: one.cpu().numpy() for name, one in self._sums.pop().items()}
+        mark = _mark(sums)
         for name, parameter in trained_parameters(self._model):
-            drawn = self._noise.gaussian_noise(parameter.numel(), deviation, step, name)
+            drawn = self._noise.gaussian_noise(parameter.numel(), deviation, step, name, mark)
             total = drawn.reshape(tuple(parameter.shape))
             if name in sums:
-                total = total + sums[name].cpu().numpy()
+                total = total + sums[name]
             mean = torch.from_numpy(rounded(total, deviation) / self._plan.batch)
             parameter.grad = mean.to(device=parameter.device, dtype=parameter.dtype)
+
+
+def _mark(sums: Mapping[str, Any]) -> str:
+    """Digest of sums, arrays by name. It leaves only by way of the secret that noise comes from."""
+    found = hashlib.sha256()
+    for name in sorted(sums):
+        array = sums[name]
+        found.update(f"{name}/{array.dtype}/{array.shape}/".encode())
+        found.update(array.tobytes())
+    return found.hexdigest()
 
 
 def record_losses(model: Any, batch: dict[str, Any], smoothing: float) -> Any:
