@@ -59,7 +59,6 @@ def test_what_files_do_not_tell_is_named_with_its_reason(files: Path) -> None:
     assert answer["values"].keys() == {"mrtd", "mrtd (single pass)", "rtmr2"}
     assert answer["not_computed"].keys() == {"rtmr0", "rtmr1", "rtmr3"}
     answer = answered("--uki", files / "image.efi", "--stub", "257")
-    assert answer["policy"] is None
     assert answer["values"].keys() == {"pcr4", "pcr7", "pcr9", "pcr11", "pcr12"}
     assert answer["not_computed"].keys() == {"pcr5", "pcr14"}
     (files / "disk").write_bytes(disk_image())
@@ -68,6 +67,29 @@ def test_what_files_do_not_tell_is_named_with_its_reason(files: Path) -> None:
     answer = answered("--uki", files / "image.efi", "--stub", "257", *more)
     assert answer["values"].keys() >= {"pcr5", "pcr14"}
     assert answer["not_computed"] == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithm", "further"),
+    [
+        ("dstack-aws-nitro-tpm", "sha384", {}),
+        ("azure-snp", "sha256", {}),
+        ("azure-tdx", "sha256", {}),
+        ("gcp-snp", "sha256", {"pcr0": "11" * 32}),
+    ],
+)
+def test_a_unified_images_values_are_a_part_of_a_policy(
+    files: Path, name: str, algorithm: str, further: dict[str, str]
+) -> None:
+    """Google's PCR 0 is of its firmware, and in no file."""
+    answer = answered("--uki", files / "image.efi", "--stub", "257", "--tpm", algorithm)
+    (boot,) = answer["policy"]["boots"]
+    rules = PRESETS[name] | {"cpu": PRESETS[name]["cpu"] | {"boots": [boot | further]}}
+    (pinned,) = policy_from_dict(rules).to_dict()["cpu"]["boots"]
+    known = {register: pinned[register] for register in answer["values"] if register in pinned}
+    assert known.items() <= answer["values"].items()
+    assert pinned.keys() - further.keys() - known.keys() <= {"pcr8"}
+    assert pinned.get("pcr8", "00" * 32) == "00" * 32
 
 
 def test_a_launch_digest_is_a_part_of_a_policy(files: Path) -> None:

@@ -25,6 +25,7 @@ from public_evidence import published
 from second_evidence import EvidenceQuestion, compare_codes
 from second_verifier import node
 
+from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.nitro.parse import NITRO_TPM, parse_document
 from sealtrain.attest.presets import preset
 from sealtrain.attest.tpm.chain import MACHINE_OID
@@ -247,3 +248,45 @@ def test_a_real_nitro_tpm_ends_alike(capsys: pytest.CaptureFixture[str]) -> None
 
 def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+@pytest.mark.claim("C562")
+@pytest.mark.parametrize("product", ["Genoa", "Milan"])
+def test_a_real_machine_of_azure_ends_alike(
+    product: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Chip, paravisor's key and quote hold; its nonce is of no conversation of ours."""
+    shown: Any = recognise(published(f"an Azure machine with SEV-SNP, {product}"))
+    authorities = x509.load_pem_x509_certificates(published(f"AMD's authorities of {product}"))
+    chain = [*shown.inside, *(one.public_bytes(Encoding.DER) for one in authorities[:2])]
+    policy: Any = preset("azure-snp").to_dict()
+    policy["cpu"]["revocation"] = "any"
+    cpu = {
+        "tee": "azure-snp",
+        "report": to_base64(shown.report.raw),
+        "certificates": [to_base64(one) for one in chain],
+        "crl": None,
+        "runtime": shown.runtime.text.decode("ascii"),
+        "tpm": shown.tpm.to_dict(),
+        "report_data": "00" * 64,
+        "app_compose": "{}",
+    }
+    document = {
+        "version": 2,
+        "platform": "snp",
+        "cpu": cpu,
+        "gpu": None,
+        "collateral": None,
+        "gpu_collateral": None,
+    }
+    asked = [EvidenceQuestion(label="as it is", document=document, policy=policy, now=NOW)]
+    for register in (0, 14, 23):
+        other = copy.deepcopy(document)
+        other["cpu"]["tpm"]["registers"][register]["value"] = "11" * 32  # type: ignore[index]
+        asked.append(
+            EvidenceQuestion(label=f"PCR {register}", document=other, policy=policy, now=NOW)
+        )
+    runtime = shown.runtime.text.decode("ascii").replace("true", "false", 1)
+    other = {**document, "cpu": {**cpu, "runtime": runtime}}
+    asked.append(EvidenceQuestion(label="runtime data", document=other, policy=policy, now=NOW))
+    assert compare_codes(asked, capsys) == {"report-data-mismatch": 2, "measurement-mismatch": 3}

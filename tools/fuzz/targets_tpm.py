@@ -86,9 +86,31 @@ def _hcl_report() -> Made:
 
     def act(data: bytes) -> None:
         found = parse_hcl(data)
-        check_runtime(found, found.report_data)
+        check_runtime(found.runtime, found.report_data)
 
     return act, [seed]
+
+
+def _runtime_data() -> Made:
+    from sealtrain.attest.tpm.hcl import parse_runtime
+
+    key = {"kid": "HCLAkPub", "kty": "RSA", "e": "AQAB", "n": "w" + "A" * 341}
+    configuration = {"secure-boot": True, "vmUniqueId": "SIMULATED"}
+    seed = json.dumps({"keys": [key], "vm-configuration": configuration}).encode("ascii")
+    return parse_runtime, [seed]
+
+
+def _azure_file() -> Made:
+    from sealtrain.attest.exhibits import recognise
+
+    (report,) = _hcl_report()[1]
+    quote = {"message": [255, 84], "signature": "00" * 256, "pcrs": [[0] * 32] * 24}
+    files: list[dict[str, object]] = [
+        {"hcl_report": list(report), "tpm_quote": quote, "vcek": "AA"},
+        {"report": list(report), "quote": quote, "vcek": "-----BEGIN"},
+        {"version": 1, "hcl_report": report.hex(), "tpm_quote": quote, "td_quote": "BAACAIEA"},
+    ]
+    return recognise, [json.dumps(file).encode("ascii") for file in files]
 
 
 def _rented_attestation() -> Made:
@@ -151,6 +173,8 @@ TPM_TARGETS: dict[str, Callable[[], Made]] = {
     "tpm-machine": _tpm_machine,
     "boot-log": _boot_log,
     "hcl-report": _hcl_report,
+    "runtime-data": _runtime_data,
+    "azure-file": _azure_file,
     "rented-attestation": _rented_attestation,
     "nitro-tpm-document": _nitro_tpm_document,
 }

@@ -89,7 +89,8 @@ def verify(
     """Verify evidence at a moment under a policy, claim by claim. Exits 3 when refused.
 
     It reads sealtrain's evidence and bundles, TDX quotes, answers and certificates of dstack,
-    documents of AWS Nitro, reports of SEV-SNP, and reports of NVIDIA's accelerators.
+    documents of AWS Nitro, reports of SEV-SNP, evidence of Azure as the attestation agent of
+    Confidential Containers writes it, and reports of NVIDIA's accelerators.
     """
     exhibit = recognised(file)
     inner, beside = unwrapped(exhibit, given.read(exhibit))

@@ -238,7 +238,17 @@ def _measure_uki(unified: UnifiedOptions, uki: Path, command_line: str | None) -
     else:
         document = read_bounded(unified.document, MAX_DEPLOYMENT_BYTES)
         values["pcr14"] = document_register(document, how.algorithm)
-    return _Registers(values=values, unknown=unknown, policy=None)
+    return _Registers(
+        values=values, unknown=unknown, policy={"boots": [_boot(values, unified.tpm)]}
+    )
+
+
+def _boot(values: dict[str, str], algorithm: str) -> dict[str, str]:
+    """What a policy names: of a NitroTPM, or of the TPM of another cloud."""
+    if algorithm == "sha384":
+        return {name: values[name] for name in ("pcr4", "pcr7", "pcr12")}
+    names = ("pcr4", "pcr7", "pcr8", "pcr9", "pcr11", "pcr12")
+    return {name: values.get(name, "00" * 32) for name in names}  # no boot loader: PCR 8 stays
 
 
 def _measure_eif(eif: Path) -> _Registers:

@@ -160,7 +160,9 @@ def test_azure_quote() -> None:
     wrapped = b"\0\x14\0\x0b" + struct.pack(">H", len(signature)) + signature
     check_signature(quote, wrapped, key)
     with pytest.raises(QuoteInvalid):
-        check_signature(quote, wrapped, parse_hcl(published("an HCL report on SEV-SNP")).runtime.key)
+        check_signature(
+            quote, wrapped, parse_hcl(published("an HCL report on SEV-SNP")).runtime.key
+        )
 
 
 @pytest.mark.parametrize(("name", "secure"), [("SEV-SNP", True), ("TDX", False)])
