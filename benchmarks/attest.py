@@ -120,7 +120,8 @@ def forget() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("sealtrain.attest"):
             for value in vars(module).values():
-                if callable(clear := getattr(value, "cache_clear", None)):
+                clear = None if isinstance(value, type) else getattr(value, "cache_clear", None)
+                if callable(clear):
                     clear()
 
 

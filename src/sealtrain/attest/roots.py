@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -82,7 +83,12 @@ class SimulatorRoot(StrictModel):
     @property
     def der(self) -> bytes:
         """The certificate."""
-        return from_base64(self.insecure_simulator_root)
+        return _decoded(self.insecure_simulator_root)
+
+
+@lru_cache(maxsize=16)
+def _decoded(text: str) -> bytes:
+    return from_base64(text)
 
 
 def load_certificate(der: bytes) -> x509.Certificate:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -178,6 +179,11 @@ class Tee:
     @property
     def verifier(self) -> Verifier[Any, Any, Any]:
         """What its ``exhibit.py`` ends in."""
-        module = import_module(f"sealtrain.attest.{self.folder or self.name}.exhibit")
-        found: Verifier[Any, Any, Any] = getattr(module, self.exhibit)
-        return found
+        return _verifier(self.folder or self.name, self.exhibit)
+
+
+@cache
+def _verifier(folder: str, name: str) -> Verifier[Any, Any, Any]:
+    module = import_module(f"sealtrain.attest.{folder}.exhibit")
+    found: Verifier[Any, Any, Any] = getattr(module, name)
+    return found

@@ -142,7 +142,7 @@ def _azure(
     boot = verify_boot(shown, runtime.key)
     guest = CloudGuest(processor=processor, boot=boot, place=runtime)
     asked = boot.quote.qualifying_data
-    tied = (_equal("runtime data", signed.hex(), HCL),)
+    tied: tuple[Claim, ...] = (_equal("runtime data", signed.hex(), HCL),)
     if report_data is None:
         return guest, asked, tied
     check_qualifying_data(boot.quote, hashlib.sha256(report_data).digest())

@@ -73,7 +73,12 @@ def _walk(data: bytes, what: str) -> None:
             continue
         if pending[-1] != _OPEN:
             pending[-1] -= 1
-        major, value, at = _head(data, at, what)
+        head = data[at]
+        major, value = head >> 5, head & 0x1F
+        if value < 24:
+            at += 1
+        else:
+            major, value, at = _head(data, at, what)
         if major in (_BYTES, _TEXT):
             at += value
             if at > len(data):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -182,6 +183,14 @@ def _document(
 
 def _check_header(protected: bytes, unprotected: object) -> None:
     """One algorithm, named where the signature covers it, and nowhere else anything."""
+    _check_protected(protected)
+    if unprotected != {} or not isinstance(unprotected, dict):
+        raise _malformed("unprotected header", "something", "an empty map")
+
+
+@lru_cache(maxsize=8)
+def _check_protected(protected: bytes) -> None:
+    """Remembered by its exact bytes, of which all modules write the same; refusals never are."""
     header = decode(protected, "protected header")
     if (
         not isinstance(header, dict)
@@ -190,8 +199,6 @@ def _check_header(protected: bytes, unprotected: object) -> None:
         or header[_ALGORITHM] != _ES384
     ):
         raise _malformed("protected header", "another one", "ES384 and nothing else")
-    if unprotected != {} or not isinstance(unprotected, dict):
-        raise _malformed("unprotected header", "something", "an empty map")
 
 
 def _pcrs(value: object, required: tuple[int, ...]) -> dict[int, bytes]:

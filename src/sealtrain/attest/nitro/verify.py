@@ -64,12 +64,14 @@ class VerifiedDocument:
         simulated: Whether a simulator's root stands behind it.
         valid_from: First second at which every certificate is valid.
         valid_until: Last such second.
+        pcrs: Locked registers in hex.
     """
 
     document: NitroDocument
     simulated: bool
     valid_from: int
     valid_until: int
+    pcrs: Mapping[int, str]
 
     @property
     def quote_identity(self) -> str:
@@ -95,11 +97,6 @@ class VerifiedDocument:
     def parent_id(self) -> str:
         """The parent instance."""
         return self.document.parent_id
-
-    @property
-    def pcrs(self) -> Mapping[int, str]:
-        """Locked registers in hex."""
-        return MappingProxyType({index: value.hex() for index, value in self.document.pcrs.items()})
 
     @property
     def unknown_fields(self) -> tuple[str, ...]:
@@ -145,6 +142,7 @@ def verify_document(
         simulated=chain.simulated,
         valid_from=chain.valid_from,
         valid_until=chain.valid_until,
+        pcrs=MappingProxyType({index: value.hex() for index, value in document.pcrs.items()}),
     )
 
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 from sealtrain.attest.roots import certificates_of_pem
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import DataInvalid, PlatformMismatch, QuoteInvalid
 
-__all__ = ["TdxQuote", "canonical_quote", "parse_quote"]
+__all__ = ["REGISTERS_AND_DATA", "TdxQuote", "canonical_quote", "parse_quote"]
 
 _HEADER_BYTES = 48
 _REPORT_BYTES = {2: 584, 3: 648}
@@ -28,6 +29,10 @@ _QE_SVN = 4 + 128 + 6 + 258
 _TDX = 0x81
 _SGX = 0x00
 _DEBUG_BIT = 0x01
+
+
+REGISTERS_AND_DATA: Final = slice(328, 584)
+"""RTMR0 to RTMR3 and REPORTDATA in a TD report: what a running guest decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,11 @@ class TdxQuote:
     """Measurement of the service guest bound to this one, 48 bytes; zeros without one."""
     certificates: tuple[bytes, ...]
     """DER: PCK leaf, its issuer, the root."""
+
+    @property
+    def report_span(self) -> tuple[int, int]:
+        """First byte of the TD report, and how many bytes from the start are signed."""
+        return _report_span(self.raw)
 
     @property
     def debug(self) -> bool:

@@ -9,13 +9,15 @@ is the appraisal policy's.
 3. The collateral's chains end in the same root; ``now`` lies inside the validity of collateral,
    revocation lists and certificates (``window``).
 4. Signatures, chains, revocation and collateral hold; the TCB status is one the policy lists; the
-   collateral is not older than the policy's floor.
+   collateral is not older than the policy's floor. Of a machine that passed at this second, the
+   signature over what its guest measured is all that is left to verify (``known``).
 5. What the library verified is what we parsed, field by field.
 6. The guest is not in debug mode and no service guest can migrate it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from dataclasses import dataclass
@@ -32,10 +34,12 @@ from sealtrain.attest.roots import (
     is_simulated_certificate,
 )
 from sealtrain.attest.statement import Collateral
+from sealtrain.attest.tdx.known import KNOWN, Judged, machine_key, signs_quote
 from sealtrain.attest.tdx.levels import Levels, named_shortfalls
 from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
 from sealtrain.attest.tdx.policy import QuotePolicy
 from sealtrain.attest.tdx.window import check_window, collateral_window
+from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import (
     CertificateRevoked,
     CollateralExpired,
@@ -140,6 +144,36 @@ def verify_quote(
     certificates = (*quote.certificates, *_check_chains(quote, collateral))
     window = collateral_window(collateral, certificates)
     check_window(window, now)
+    key = machine_key(quote, _digest(collateral), policy, simulator_root, now)
+    judged = KNOWN.find(key)
+    if judged is None or not signs_quote(quote):
+        judged = _judge(quote, collateral, policy, simulator_root, now)
+        KNOWN.keep(key, judged)
+    if quote.debug:
+        raise DebugGuest("guest runs in debug mode", check="debug")
+    if any(quote.service_td):
+        raise MigratableGuest("guest can be migrated by a service guest", check="service guest")
+    return VerifiedQuote(
+        quote=quote,
+        simulated=simulated,
+        tcb_status=judged.tcb_status,
+        advisories=judged.advisories,
+        tcb_evaluation_data_number=judged.tcb_evaluation_data_number,
+        collateral_issued=window.issued,
+        ppid=judged.ppid,
+        fmspc=judged.fmspc,
+        levels=Levels(quote=quote, collateral=collateral),
+    )
+
+
+def _judge(
+    quote: TdxQuote,
+    collateral: Collateral,
+    policy: QuotePolicy,
+    simulator_root: bytes | None,
+    now: int,
+) -> Judged:
+    """(4, 5) What the library says of a quote; raises as ``verify_quote``."""
     verifier = dcap_qvl.QuoteVerifier(simulator_root)
     document = _document(collateral)
     try:
@@ -152,20 +186,12 @@ def verify_quote(
         _check_revocation(quote, collateral)  # the library calls it a chain that does not hold
         raise _typed(str(error), policy, Levels(quote=quote, collateral=collateral)) from error
     _check_agreement(quote, claims)
-    if quote.debug:
-        raise DebugGuest("guest runs in debug mode", check="debug")
-    if any(quote.service_td):
-        raise MigratableGuest("guest can be migrated by a service guest", check="service guest")
-    return VerifiedQuote(
-        quote=quote,
-        simulated=simulated,
+    return Judged(
         tcb_status=str(claims["tcb"]["status"]),
         advisories=tuple(sorted(str(item) for item in claims["tcb"]["advisory_ids"])),
         tcb_evaluation_data_number=int(claims["tcb"]["eval_data_number"]),
-        collateral_issued=window.issued,
         ppid=bytes(claims["platform"]["pck"]["ppid"]).hex(),
         fmspc=bytes(claims["platform"]["pck"]["fmspc"]).hex(),
-        levels=Levels(quote=quote, collateral=collateral),
     )
 
 
@@ -209,6 +235,11 @@ def _chains(collateral: Collateral) -> dict[str, tuple[bytes, ...]]:
         except (DataInvalid, UnicodeEncodeError) as error:
             raise CollateralMismatch(f"{name} is malformed", check="collateral") from error
     return found
+
+
+@lru_cache(maxsize=8)
+def _digest(collateral: Collateral) -> bytes:
+    return hashlib.sha256(canonical_json(collateral.to_dict())).digest()
 
 
 @lru_cache(maxsize=8)
