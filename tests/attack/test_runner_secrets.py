@@ -10,7 +10,7 @@ import errno
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from sealtrain.errors import (
     DataInvalid,
     EgressRefused,
     LeaseStale,
+    ModelInvalid,
     RecordInvalid,
     SchemaMismatch,
     ScriptFailed,
@@ -35,6 +36,7 @@ from sealtrain.guest.sandbox.events import Named, told
 from sealtrain.guest.sandbox.files import PlaceRefused
 from sealtrain.guest.sandbox.output import Tally, hushed
 from sealtrain.guest.sandbox.programs import ProgramRefused
+from sealtrain.recipe.tokenizerfacts import without_template
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C35")]
 SECRET = "secret-4be1a7"  # noqa: S105
@@ -241,6 +243,30 @@ def disguises() -> dict[str, Callable[[], BaseException]]:
 
 
 NAMED = Named(datasets=frozenset({("clinic-a", "notes")}), columns=frozenset({"prompt"}))
+
+
+@pytest.mark.claim("C576")
+@pytest.mark.parametrize("logs", ["none", "error-summary", "structured"])
+def test_a_fault_of_a_public_model_is_told_in_words(logs: str) -> None:
+    def fail() -> None:
+        raise without_template()
+
+    def secretly() -> None:
+        raise ModelInvalid(f"the tokenizer says {SECRET}", got=SECRET, hint=SECRET)
+
+    public = replace(NAMED, public_model=True)
+    with pytest.raises(ModelInvalid) as left:
+        told(fail, logs, dict, named=public)  # type: ignore[arg-type]
+    words = without_template()
+    assert (left.value.message, left.value.hint) == (words.message, words.hint)
+    with pytest.raises(ModelInvalid) as left:
+        told(secretly, logs, dict, named=public)  # type: ignore[arg-type]
+    assert SECRET not in str(left.value.to_dict())
+    # Of a model that owners sealed, or with a script, nothing is told.
+    for named, scripts in ((NAMED, {}), (public, {__file__: "train.py"})):
+        with pytest.raises(DataInvalid) as kept:
+            told(fail, logs, dict, named=named, scripts=scripts)  # type: ignore[arg-type]
+        assert kept.value.message != words.message
 
 
 class _Alike(str):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sealtrain.cli.lessons import FirstLessons
 from sealtrain.cli.output import Json, emit
 from sealtrain.cli.runoptions import pairs
 from sealtrain.cli.shownrecords import shown_lines, shown_record
@@ -20,6 +22,7 @@ from sealtrain.recipe.installation import measure_installation
 from sealtrain.recipe.lock import load_lock, require_scripts
 from sealtrain.recipe.models import measure_models
 from sealtrain.recipe.schema import load_recipe
+from sealtrain.training.inputs.census import require_lessons
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,21 +111,25 @@ def check(
         raise UsageError("options for data that is not given", got=min(set(ways) - set(given)))
     chosen = {key: layout_words(seal_words(ways.get(key, ""))) for key in given}
     shown: list[dict[str, Any]] = []
-    first: dict[str, list[dict[str, Any]]] = {}
+    begun: dict[str, list[dict[str, Any]]] = {}
+    learned: dict[str, FirstLessons] = {}
 
-    def read(key: str) -> None:
+    def read(key: str, source: Path) -> None:
         owner, _, name = key.partition(".")
-        first.update({key: read_data(wanted, owner, name, Path(given[key]), chosen[key]).first})
+        first = FirstLessons(wanted, base, owner, name, source)
+        begun[key] = read_data(wanted, owner, name, source, chosen[key], first.look).first
+        learned[key] = first
+        require_lessons(first.tally, owner=owner, dataset=name)
 
-    for key in given:
-        judged(f"data {key}", lambda key=key: read(key))  # type: ignore[misc]
-    for key, records in first.items():
+    for key, path in given.items():
+        judged(f"data {key}", partial(read, key, Path(path)))
+    for key, records in begun.items():
         if not records:
             continue
         unfit = misfits_of_record(wanted, base, records[0])
         found += [
-            {"about": f"data {key}", "code": RecipeInvalid.code, **one.to_dict(), "exit": 2}
-            for one in unfit
+            {"about": f"data {key}", "code": RecipeInvalid.code, **misfit.to_dict(), "exit": 2}
+            for misfit in unfit
         ]
         if desk.show and not unfit and not absent:
             judged(
@@ -131,6 +138,9 @@ def check(
                     shown_record(wanted, base, key, records)
                 ),
             )
+    counted = {key: first for key, first in learned.items() if first.words is not None}
+    left += [f"what data {key} leaves to learn: {first.missing}"
+             for key, first in learned.items() if first.missing is not None]  # fmt: skip
     left += [f"data {key}: give --records {key}=PATH" for key in _data(wanted) if key not in given]
     how = wanted.collaboration
     sees = {} if how is None or how.lead_sees is None else {"aggregator": how.lead_sees}
@@ -139,11 +149,17 @@ def check(
     for one in found:
         lines.append(f"wrong        {one['about']}: {one['message']}")
         lines += [f"  {part}: {one[part]}" for part in ("got", "expected", "hint") if one.get(part)]
+    lines += [f"records      {key}: {first.words}" for key, first in counted.items()]
     lines += [f"aggregator   {text}" for text in sees.values()]
     lines += [line for one in shown for line in shown_lines(one)]
     emit(
         as_json,
         {"fits": not found, "checked": done, "not_checked": left, "wrong": found, "shown": shown}
+        | (
+            {"records": {key: first.tally.to_dict() for key, first in counted.items()}}
+            if counted
+            else {}
+        )
         | sees,
         [*lines, "it fits" if not found else f"{len(found)} wrong"],
     )

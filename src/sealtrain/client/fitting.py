@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +17,8 @@ from sealtrain.sealing.tabular.batches import open_records
 from sealtrain.sealing.tabular.tokens import TokenShards
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from sealtrain.recipe.recipe import Recipe
     from sealtrain.recipe.terms import Dataset
     from sealtrain.sealing.sourcefiles import SourceFile
@@ -158,10 +160,27 @@ class DataRead:
     first: list[dict[str, Any]]
 
 
+def _pass(_batch: pa.RecordBatch) -> None:
+    """Look at nothing."""
+
+
 def read_data(
-    recipe: Recipe, owner: str, name: str, source: Path, options: SealOptions
+    recipe: Recipe,
+    owner: str,
+    name: str,
+    source: Path,
+    options: SealOptions,
+    look: Callable[[pa.RecordBatch], None] = _pass,
 ) -> DataRead:
     """Read an owner's data to its end, as sealing would, and seal nothing.
+
+    Args:
+        recipe: That the data is for.
+        owner: Name of the owner.
+        name: Of the dataset.
+        source: File or folder with the data.
+        options: As ``sealtrain seal`` would be given them.
+        look: Sees the records that fit.
 
     Raises:
         SealtrainError: As ``fitting``, and what sealing refuses of records.
@@ -183,6 +202,7 @@ def read_data(
     count = 0
     first: list[dict[str, Any]] = []
     for batch in batches:
+        look(batch)
         count += batch.num_rows
         if len(first) < _FIRST:
             begin = batch.slice(0, _FIRST - len(first)).select(list(fields))

@@ -129,6 +129,8 @@ class Tally:
 
         As many as the threshold, or those that approve and those that are awaited together.
         """
+        if not self.awaited:
+            return self.threshold
         return max(self.threshold, self.progress + len(self.awaited))
 
     @property

@@ -211,6 +211,11 @@ class RecordCheck:
             hint = "write numbers with a decimal point, and without units or words in between"
         elif any(has_parts(found) for _, found in wrong):
             hint = "join the parts of each message's content into one text before sealing"
+        elif any(column.kind == "image" and _holds_bytes(found) for column, found in wrong):
+            hint = (
+                "Hugging Face's datasets keeps images so: write the bytes alone as the column, "
+                "by cast_column(NAME, Image(decode=False)) and then row[NAME]['bytes']"
+            )
         elif numbers_for_text:
             hint = "write the values of these columns as text"
         else:
@@ -399,6 +404,17 @@ def _kind(recipe: Recipe, field: str) -> _Kind:
         "answer": "text",
     }
     return fixed.get(field) or ("either" if recipe.phase in CONVERSATIONS else "text")
+
+
+def _holds_bytes(found: pa.DataType) -> bool:
+    """Whether a column holds objects with the bytes of a file among their fields."""
+    import pyarrow as pa
+
+    return bool(
+        pa.types.is_struct(found)
+        and found.get_field_index("bytes") >= 0
+        and _fits(found.field("bytes").type, "image")
+    )
 
 
 def _fits(found: pa.DataType, kind: _Kind) -> bool:

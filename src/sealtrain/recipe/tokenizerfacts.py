@@ -53,11 +53,13 @@ class TokenizerFacts:
         ends: Whether it has an end token; ``None`` where its class may have one of its own.
         pads: Whether it has a padding token, likewise.
         tokens: How many it has, added ones included.
+        plain: Its class adds nothing to what its files say.
     """
 
     ends: bool | None = None
     pads: bool | None = None
     tokens: int | None = None
+    plain: bool = False
 
 
 def needs_end(recipe: Recipe) -> bool:
@@ -132,9 +134,9 @@ def tokenizer_facts(folder: Path) -> TokenizerFacts:
     )
     known = _vocabulary(whole)
     if known is None:
-        return TokenizerFacts(ends=ends, pads=pads)
+        return TokenizerFacts(ends=ends, pads=pads, plain=sure)
     known |= set(_added(whole, named))
-    return TokenizerFacts(ends=ends, pads=pads, tokens=len(known))
+    return TokenizerFacts(ends=ends, pads=pads, tokens=len(known), plain=sure)
 
 
 def _read(path: Path, most: int) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ from sealtrain.consortium.approvals import (
     Decision,
     Needs,
     SignedDecision,
+    Tally,
     Target,
     require,
     sign_decision,
@@ -251,3 +252,42 @@ def test_one_owner_cannot_make_counting_slow(approve: Any, consortium: Consortiu
     ]
     counted = tally_as_stated([*flood, approve("ada")], consortium, TARGET, NOW)
     assert counted.needs in (NEEDS, flood[-1].decision.needs)
+
+
+@pytest.mark.claim("C574")
+def test_an_owner_whose_data_is_read_is_among_those_needed(
+    consortium: Consortium, members: dict[str, Any]
+) -> None:
+    """As many as the threshold approve, and not the owner whose data is read."""
+    strict = Consortium.found(
+        name="labs", owners=consortium.owners, approve=2, own_data_consent=True
+    )
+    needs = Needs(actions=("approve",), owners=("cyd",))
+
+    def decided(*names: str) -> Tally:
+        decisions = [
+            verify_decision(
+                sign_decision(
+                    Decision.approve(
+                        consortium_id=strict.consortium_id,
+                        brokers=BROKERS,
+                        target=TARGET,
+                        signed_at=NOW,
+                        not_after=NOW + DAY,
+                        needs=needs,
+                    ),
+                    members[name].signer,
+                ),
+                strict,
+            )
+            for name in names
+        ]
+        return tally(decisions, strict, TARGET, NOW, needs=needs)
+
+    counted = decided("ada", "ben")
+    assert (counted.progress, counted.threshold, counted.sealed) == (2, 2, True)
+    assert counted.needed == 3
+    assert "3" in counted.in_words()
+    whole = decided("ada", "ben", "cyd")
+    assert (whole.progress, whole.needed, whole.sealed) == (3, 2, False)
+    assert decided("ada").needed == 2

@@ -185,3 +185,76 @@ def test_hardware_needs_no_more_than_its_platforms(sft: dict[str, Any]) -> None:
     assert (found.image, found.key_provider, found.key_provider_id) == (None, "none", None)
     with pytest.raises(RecipeInvalid, check=carries(check="recipe", field="hardware")):
         changed(sft, hardware={"platforms": ["tdx"], "tier": "processor"})
+
+
+def tokenizer(
+    folder: Path, *, words: int = 4, added: tuple[str, ...] = (), **settings: Any
+) -> Path:
+    """A saved tokenizer's own files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    vocabulary = {f"w{number}": number for number in range(words)}
+    tokens = [{"id": words + at, "content": text} for at, text in enumerate(added)]
+    whole = {"model": {"type": "BPE", "vocab": vocabulary}, "added_tokens": tokens}
+    (folder / "tokenizer.json").write_text(json.dumps(whole))
+    chosen = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "w0"} | settings
+    (folder / "tokenizer_config.json").write_text(json.dumps(chosen))
+    return folder
+
+
+def fields(recipe: Any, base: Path) -> list[str]:
+    return [misfit.field for misfit in misfits(recipe, base, members(recipe))]
+
+
+@pytest.mark.claim("C575")
+def test_a_tokenizer_without_an_end_is_refused_where_answers_end(
+    sft: dict[str, Any], tmp_path: Path
+) -> None:
+    saved(tmp_path / "base", {"model_type": "llama", "vocab_size": 4})
+    recipe = changed(sft, model={"path": "base"}, peft=None)
+    tokenizer(tmp_path / "base", eos_token=None)
+    assert fields(recipe, tmp_path) == ["model.tokenizer"]
+    # A class with an end token of its own needs none in its files.
+    tokenizer(tmp_path / "base", eos_token=None, tokenizer_class="LlamaTokenizer")
+    assert fields(recipe, tmp_path) == []
+    trainer = sft["trainer"] | {"eos_token": "w1"}
+    tokenizer(tmp_path / "base", eos_token=None)
+    named = changed(sft, model={"path": "base"}, peft=None, trainer=trainer)
+    assert fields(named, tmp_path) == []
+
+
+@pytest.mark.claim("C575")
+@pytest.mark.parametrize(
+    ("added", "settings", "fits"),
+    [
+        ((), {}, True),
+        (("w1",), {}, True),
+        (("<new>",), {}, False),
+        ((), {"pad_token": "<pad>"}, False),
+        ((), {"pad_token": {"content": "<pad>"}}, False),
+        ((), {"additional_special_tokens": ["<a>"]}, False),
+        ((), {"added_tokens_decoder": {"4": {"content": "<b>"}}}, False),
+    ],
+)
+def test_tokens_beyond_the_embedding_are_refused(
+    sft: dict[str, Any], tmp_path: Path, added: tuple[str, ...], settings: Any, fits: bool
+) -> None:
+    saved(tmp_path / "base", {"model_type": "llama", "vocab_size": 4})
+    tokenizer(tmp_path / "base", added=added, **settings)
+    recipe = changed(sft, model={"path": "base"}, peft=None)
+    assert fields(recipe, tmp_path) == ([] if fits else ["model"])
+
+
+@pytest.mark.claim("C575")
+def test_a_metric_of_test_records_needs_some(sft: dict[str, Any], tmp_path: Path) -> None:
+    released = sft["release_policy"] | {"metrics": ["loss", "accuracy", "eval_loss"]}
+    tested = changed(sft, release_policy=released)
+    assert "test" in {dataset.role for dataset in tested.datasets}
+    assert misfits(tested, tmp_path, members(tested)) == []
+    trained = [one for one in sft["datasets"] if one["role"] != "test"]
+    recipe = changed(sft, release_policy=released, datasets=trained)
+    (misfit,) = misfits(recipe, tmp_path, members(recipe))
+    assert (misfit.field, misfit.got) == ("release_policy.metrics", "accuracy, eval_loss")
+    # Texts have no answer to compare.
+    texts = changed(sft, release_policy=released, columns={"text": "text"})
+    (misfit,) = misfits(texts, tmp_path, members(texts))
+    assert misfit.got == "accuracy"

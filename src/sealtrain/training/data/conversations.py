@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import RecordInvalid
+from sealtrain.errors import ModelInvalid, RecordInvalid
 from sealtrain.recipe.conversations import conversation_fault, tools_fault
 from sealtrain.recipe.tokenizerfacts import without_end, without_template
 
@@ -22,6 +22,7 @@ __all__ = [
     "check_tokenizer",
     "check_tools",
     "field_names",
+    "marked_template",
 ]
 
 
@@ -61,6 +62,30 @@ def check_template(tokenizer: PreTrainedTokenizerBase) -> None:
     """
     if tokenizer.chat_template is None:
         raise without_template()
+
+
+def marked_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """The chat template that marks the assistant's turns, where the tokenizer's own does not.
+
+    Returns:
+        TRL's twin of a template that it knows; ``None`` where the tokenizer's own has marks.
+
+    Raises:
+        ModelInvalid: The template has no marks, and no twin.
+    """
+    from trl.chat_template_utils import get_training_chat_template, has_generation_markers
+
+    if has_generation_markers(tokenizer.chat_template):
+        return None
+    try:
+        return get_training_chat_template(tokenizer)
+    except ValueError:
+        raise ModelInvalid(
+            "the chat template does not mark the assistant's turns",
+            check="tokenizer",
+            expected="{% generation %} … {% endgeneration %} around them",
+            hint="add the marks, or leave assistant_only_loss out",
+        ) from None
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, *, conversations: bool) -> None:

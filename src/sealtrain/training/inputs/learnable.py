@@ -26,6 +26,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sealtrain.errors import ModelInvalid, RecordInvalid, SealtrainError
+from sealtrain.training.data.conversations import marked_template
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -206,7 +207,7 @@ class _Supervised:
             self._from_end = False
         self._assistant = trainer.assistant_only_loss
         self._completion = trainer.completion_only_loss is not False
-        self._template = _marked(encode.tokenizer) if self._assistant else None
+        self._template = marked_template(encode.tokenizer) if self._assistant else None
 
     def __call__(self, records: Sequence[Record]) -> list[Part]:
         if self._kind == "text":
@@ -337,16 +338,6 @@ def _of_tokens(records: Sequence[Record]) -> list[Part]:
     """Phase ``cpt``: a record continues in the next block, so none is cut."""
     values = [record["text"] if "text" in record else record["tokens"] for record in records]
     return ["empty" if blank(value) or not len(value) else "whole" for value in values]
-
-
-def _marked(tokenizer: Any) -> str | None:
-    """TRL's twin, with marks, of a chat template that marks no turns of the assistant."""
-    from trl.chat_template_utils import get_training_chat_template, has_generation_markers
-
-    if has_generation_markers(tokenizer.chat_template):
-        return None
-    template: str | None = get_training_chat_template(tokenizer)
-    return template
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:

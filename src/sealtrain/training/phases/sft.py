@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import ModelInvalid, RecordInvalid
+from sealtrain.errors import RecordInvalid
 from sealtrain.recipe.tokenizerfacts import needs_end
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.backends.unsloth import as_written, load_model
@@ -23,6 +23,7 @@ from sealtrain.training.data.conversations import (
     check_template,
     check_tokenizer,
     check_tools,
+    marked_template,
 )
 from sealtrain.training.data.hugging import as_iterable_dataset, once
 from sealtrain.training.devices import compute_device
@@ -141,7 +142,9 @@ def _ready(
     else:
         (model, tokenizer), peft_config = work.built, None
     if recipe.columns.kind == "messages":
-        _check_template(tokenizer, assistant_only=recipe.trainer.assistant_only_loss)
+        check_template(tokenizer)
+        if recipe.trainer.assistant_only_loss:
+            marked_template(tokenizer)
     elif needs_end(recipe):
         check_tokenizer(tokenizer, conversations=False)
     names = _renamed(recipe.columns)
@@ -210,24 +213,6 @@ def _model(work: TrainingContext, tokenizer: PreTrainedTokenizerBase) -> tuple[A
         return load_model(recipe, work.base_dir, tokenizer), None
     model = build_causal_model(recipe, work.base_dir, tokenizer, work.model)
     return model, None if recipe.peft is None else adapter_config(recipe.peft, _TASK)
-
-
-def _check_template(tokenizer: PreTrainedTokenizerBase, *, assistant_only: bool) -> None:
-    """Check the chat template before a record is read."""
-    from trl.chat_template_utils import get_training_chat_template, has_generation_markers
-
-    check_template(tokenizer)
-    if not assistant_only or has_generation_markers(tokenizer.chat_template):
-        return
-    try:  # a template that is known has a twin with marks
-        get_training_chat_template(tokenizer)
-    except ValueError:
-        raise ModelInvalid(
-            "the chat template does not mark the assistant's turns",
-            check="tokenizer",
-            expected="{% generation %} … {% endgeneration %} around them",
-            hint="add the marks, or leave assistant_only_loss out",
-        ) from None
 
 
 def _renamed(columns: Any) -> dict[str, str]:
