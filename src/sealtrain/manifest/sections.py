@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sealtrain.base.tiers import WORDS
 from sealtrain.consortium.approvals import Decision
+from sealtrain.manifest.checks.counts import counts_of
 from sealtrain.manifest.curve import draw_curve
 from sealtrain.manifest.form import Manifest
 from sealtrain.manifest.markup import Html, Part, join, tag
@@ -435,6 +436,7 @@ def datasets(facts: Facts) -> Html:
         return tag("section", heading, missing())
     roles = {(dataset.owner, dataset.name): dataset.role for dataset in facts.lock.recipe.datasets}
     unasked = facts.unasked
+    counted = counts_of(facts.log or ())
     rows = [
         (
             dataset.owner,
@@ -442,6 +444,7 @@ def datasets(facts: Facts) -> Html:
             dataset.name,
             roles.get((dataset.owner, dataset.name), ""),
             "withheld" if dataset.records is None else f"{dataset.records:,}",
+            _trained(counted, dataset.dataset_id),
             "" if dataset.tokens is None else f"{dataset.tokens:,}",
             dataset.sealed_at,
             tag("code", dataset.root),
@@ -454,11 +457,28 @@ def datasets(facts: Facts) -> Html:
         "Dataset",
         "Role",
         "Records",
+        "Trained",
         "Tokens",
         "Sealed",
         "Root of the ciphertext",
     )
-    return tag("section", heading, table(columns, rows, numbers=(4, 5)), *_data_use(facts))
+    return tag("section", heading, table(columns, rows, numbers=(4, 6)), *_data_use(facts))
+
+
+def _trained(counted: Mapping[str, Mapping[str, int] | None], dataset_id: str) -> str:
+    """What became of a dataset's records, as the run log counts them."""
+    if dataset_id not in counted:
+        return ""
+    counts = counted[dataset_id]
+    if counts is None:
+        return "not public"
+    parts = {
+        "whole": counts["whole"],
+        "truncated": counts["truncated"],
+        "too long": counts["filtered"],
+        "nothing to learn": counts["empty"],
+    }
+    return ", ".join(f"{count:,} {words}" for words, count in parts.items() if count) or "0"
 
 
 def _data_use(facts: Facts) -> list[Html]:
