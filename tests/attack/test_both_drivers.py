@@ -25,7 +25,7 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import SealtrainError
 
-pytestmark = pytest.mark.claim("C14")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C14")]
 
 DAY = 24 * 3600
 VECTORS = Path(__file__).resolve().parents[2] / "vectors" / "evidence" / "documents.json"

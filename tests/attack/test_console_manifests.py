@@ -48,6 +48,8 @@ if not COLLECTING:
 
     from sealtrain.web.app import console_app
 
+pytestmark = pytest.mark.long
+
 CHECKS = f"/runs/{RUN_ID}/checks"
 STORE = f"/runs/{RUN_ID}/store"
 

@@ -24,6 +24,8 @@ from sealtrain.consortium.receipts import RunDataset
 from sealtrain.errors import ConfigError, DataInvalid
 from sealtrain.ledger.postgres import Postgres
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def engine(database: Path | Postgres) -> Iterator[Engine]:

@@ -30,6 +30,8 @@ from sealtrain.training.privacy.noise import NoiseSource
 if not COLLECTING:
     from sealtrain.training.privacy.audit import CODES, canary_source
 
+pytestmark = pytest.mark.long
+
 NAMES = ["canary_exposure", "canary_exposure_max", "membership_auc"]
 POLICY = {"metrics": NAMES, "round_to": 6, "model": {"recipients": ["hospital-a"]}}
 FAST = {"learning_rate": 0.02, "lr_scheduler_type": "constant", "per_device_train_batch_size": 16}
