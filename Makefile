@@ -125,6 +125,7 @@ changelog: $(STAMP) ## collect changes/ into CHANGELOG.md: make changelog VERSIO
 		--disable-pip-version-check 'towncrier>=25'
 	$(BIN)/python -m towncrier build --yes --version $(VERSION)
 
+nightly: export SEALTRAIN_COLD := 1
 nightly: test newest learning fuzz model service deployed vm-test ## every lane, and what is too long for each change: learning, fuzzing, the model, OpenAPI, a deployed run, other kernels (2 hours)
 
 clean: ## remove the environment, caches and the demo's output

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from polling import wait_until
+from stage import interpreter
 from toy_container import ENDS_WITH, containers_start, make_toy
 from world import founded
 
@@ -91,7 +91,7 @@ def words(site: Path, image: Path | None, document: str = "document.json") -> li
 
 def ran(site: Path, *given: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "sealtrain", *words(site, *given), "--json"],
+        [interpreter(trains=False), "-m", "sealtrain", *words(site, *given), "--json"],
         capture_output=True, text=True, timeout=SECONDS, cwd=site,
         env=os.environ | {"CANARY": CANARY},
     )  # fmt: skip

@@ -172,7 +172,7 @@ def test_nodes_of_two_ranks_go_on_from_the_checkpoint_that_they_pass_on(
 ) -> None:
     """The first rank of a node fetches it, and both train on from it; the lead is killed, too."""
     with stage(tmp_path) as world:
-        world.warm = False  # the warm process has PyTorch, and ranks are forked before it
+        world.anew = True  # the warm process has PyTorch, and ranks are forked before it
         recipe = recipe_of(2, steps=24, ranks=2, backend={"name": backend})
         both = Nodes(world, "both", recipe)
         with both.lead("whole") as (lead, place), both.join(1, place, out="w1") as other:

@@ -17,6 +17,7 @@ from polling import wait_until
 from ports import free_port
 from stage import CANARY, DEADLINE_SECONDS, OWNERS, RECIPE, Stage, stage
 from storage_world import Server, serving
+from warm import process_of
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.manifest import form
@@ -74,7 +75,8 @@ def checkpoints(store: Path) -> list[int]:
 
 def run_process(guest: int) -> int:
     """The process that trains: the guest's child that is no server."""
-    children = Path(f"/proc/{guest}/task/{guest}/children").read_text().split()
+    outside = process_of(guest)
+    children = Path(f"/proc/{outside}/task/{outside}/children").read_text().split()
     return max(map(int, children))
 
 
@@ -146,8 +148,11 @@ def test_a_run_waits_for_its_owners_outlives_a_kill_and_ends_on_another_guest(
 
 
 @pytest.mark.nightly
-def test_a_run_of_two_ranks_outlives_a_kill_unattended(world: Stage) -> None:
+def test_a_run_of_two_ranks_outlives_a_kill_unattended(
+    world: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ranks are forked before PyTorch is loaded, also from a process that starts them again."""
+    monkeypatch.setattr(world, "anew", True)
     recipe = LONG | {"name": "ranks", "backend": {"name": "trl", "ranks": 2}}
     proposed = world.propose("ranks", recipe)
     world.approve(proposed, *OWNERS)

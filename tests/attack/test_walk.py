@@ -22,6 +22,7 @@ from collecting import COLLECTING
 from filelock import FileLock
 from programs import need
 from second_verifier import node
+from stage import interpreter
 from typer.testing import CliRunner
 
 from sealtrain.cli import app
@@ -53,7 +54,9 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    return prepared(tmp_path_factory.mktemp("walks") / "walk")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "executable", interpreter())
+        return prepared(tmp_path_factory.mktemp("walks") / "walk")
 
 
 @pytest.fixture(scope="module")

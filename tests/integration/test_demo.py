@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from stage import interpreter
 
 pytestmark = pytest.mark.long
 
@@ -18,7 +18,7 @@ DEMO = Path(__file__).resolve().parents[2] / "examples" / "three_hospitals" / "d
 def test_three_hospitals_train_and_plaintext_gives_the_same_losses(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = subprocess.run(
-        [sys.executable, DEMO, "--out", out],
+        [interpreter(), DEMO, "--out", out],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from ports import free_port
+from stage import interpreter
 
 pytestmark = pytest.mark.long
 
@@ -46,7 +47,10 @@ def test_the_page_numbers_its_commands() -> None:
 
 
 @pytest.mark.slow
-def test_the_page_says_what_the_commands_say(tmp_path: Path) -> None:
+def test_the_page_says_what_the_commands_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", interpreter())
     for step, played in zip(STEPS, WALK.play(STEPS, tmp_path, port=free_port()), strict=True):
         typed = shlex.join(step.words)
         assert played.status == step.exits, f"{typed}\n{played.said}"
@@ -74,7 +78,10 @@ def test_the_page_of_a_role_says_what_the_commands_say(role: str, tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.claim("C151")
-def test_sealing_signs_nothing_for_an_owner_who_does_not_say_so(tmp_path: Path) -> None:
+def test_sealing_signs_nothing_for_an_owner_who_does_not_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", interpreter())
     terminal = WALK.Terminal(tmp_path, free_port())
 
     def typed(*words: str, said: str = "") -> subprocess.CompletedProcess[str]:

@@ -57,7 +57,7 @@ def test_two_nodes_of_deepspeed_end_with_the_weights_of_one_guest(
         "trainer": {"max_grad_norm": 0.0},  # each backend sums a norm in an order of its own
     }
     with stage(tmp_path) as world:
-        world.warm = False  # the warm process has the packages of another recipe
+        world.anew = True  # the warm process has the packages of another recipe
         alone = Nodes(world, "alone", recipe_of(1, **shared_out))
         world.run(*world.train_words(alone.folder, "alone-run"))
         both = Nodes(world, "both", recipe_of(2, **shared_out))

@@ -42,7 +42,7 @@ RESIZED = RECIPE | {
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with stage(tmp_path_factory.mktemp("resized")) as made:
-        made.warm = False  # ranks are forked before anything is loaded
+        made.anew = True  # ranks are forked before anything is loaded
         yield made
 
 

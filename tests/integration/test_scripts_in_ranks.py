@@ -111,7 +111,6 @@ sealtrain.sign_manifest(loop)
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with stage(tmp_path_factory.mktemp("own")) as made:
-        made.warm = False  # ranks are forked before anything is loaded
         yield made
 
 
@@ -128,6 +127,7 @@ def proposed(world: Stage, name: str, script: str, *, ranks: int, batch: int = 4
     }
     folder = world.propose(name, recipe, {"train.py": script})
     world.approve(folder, *OWNERS[:2])
+    world.anew = ranks > 1  # ranks are forked before anything is loaded
     return folder
 
 

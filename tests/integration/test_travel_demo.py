@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stage import interpreter
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C71", "C72", "C82"), pytest.mark.timeout(600)]
 
@@ -20,7 +20,7 @@ HOLDERS = ("library-a", "library-b", "library-c")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], str]:
     out = tmp_path_factory.mktemp("travel") / "played"
     done = subprocess.run(
-        [sys.executable, "-m", "sealtrain", "travel", "demo", "--out", out, "--json"],
+        [interpreter(), "-m", "sealtrain", "travel", "demo", "--out", out, "--json"],
         capture_output=True,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},

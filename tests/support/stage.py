@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import yaml
 from polling import wait_until
-from warm import CLOSED, WARM, Warm, heavy, light
+from warm import CLOSED, STARTING, WARM, Warm, heavy, light, python_for
 from world import RECIPE as BIOPSIES
 
 from sealtrain.base.clock import system_clock
@@ -112,6 +112,8 @@ class Stage:
         submitters: Who may submit runs besides the owners; they get identities.
         runners: Who may run them; the same.
         warm: Commands are forked from a process that has imported what they need.
+        anew: Closed commands are not: they fork ranks before PyTorch is loaded, or need other
+            packages than that process has.
         lease_seconds: How long the broker lends keys; its own default when ``None``.
     """
 
@@ -122,6 +124,7 @@ class Stage:
     submitters: Sequence[str] = ()
     runners: Sequence[str] = ()
     warm: bool = WARM
+    anew: bool = False
     lease_seconds: int | None = None
     stack: ExitStack = field(default_factory=ExitStack)
 
@@ -171,9 +174,13 @@ class Stage:
 
     def try_run(self, *words: str | Path) -> Answer:
         asked = [*map(str, words), "--json"]
-        if self.warm:
+        if self.forks(asked):
             done = self._warm(asked).run(
-                asked, env=self.environment(), cwd=self.folder, timeout=DEADLINE_SECONDS
+                asked,
+                env=self.environment(),
+                cwd=self.folder,
+                timeout=DEADLINE_SECONDS,
+                python=self._python(asked),
             )
         else:
             done = subprocess.run(
@@ -195,14 +202,27 @@ class Stage:
     ) -> Process:
         """Start a command in the stage's environment, as ``programs.Start``, and its folder."""
         where: dict[str, Any] = {"env": self.environment(), "cwd": cwd or self.folder}
-        if self.warm:
+        if self.forks(words):
+            where["python"] = self._python(words)
             return self._warm(words).start(words, stdout=stdout, stderr=stderr, **where)
         return subprocess.Popen(self.command(*words), stdout=stdout, stderr=stderr, **where)
 
+    def forks(self, words: Sequence[str]) -> bool:
+        """Whether a command is forked from a warm process."""
+        return self.warm and not (self.anew and _is_closed(words))
+
     def _warm(self, words: Sequence[str]) -> Warm:
         plain = not self.variables  # libraries read some of them when they are loaded
-        closed = words[0] in CLOSED and words[1:2] != ["demo"]
-        return heavy(json.dumps(RECIPE)) if plain and closed else light()
+        return heavy(json.dumps(RECIPE)) if plain and _is_closed(words) else light()
+
+    def _python(self, words: Sequence[str]) -> Path | None:
+        """What a command that starts others starts them with."""
+        if self.variables or self.anew or not {words[0], " ".join(words[:2])} & set(STARTING):
+            return None
+        recipe = json.dumps(RECIPE)
+        if "broker-compose.json" not in words:
+            heavy(recipe)
+        return python_for(recipe)
 
     def run(self, *words: str | Path) -> Any:
         answer = self.try_run(*words)
@@ -391,6 +411,24 @@ def stage(
     with made.stack:
         made.found()
         yield made
+
+
+def _is_closed(words: Sequence[str]) -> bool:
+    return words[0] in CLOSED and words[1:2] != ["demo"]
+
+
+def interpreter(*, trains: bool = True) -> str:
+    """What tests start Python with: where they are warm, commands of sealtrain are forked then.
+
+    Args:
+        trains: Whether a command trains that is started so, or that such a command starts.
+    """
+    if not WARM:
+        return sys.executable
+    recipe = json.dumps(RECIPE)
+    if trains:
+        heavy(recipe)
+    return str(python_for(recipe))
 
 
 def records(owner: str) -> str:

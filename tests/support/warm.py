@@ -4,7 +4,8 @@ Importing the training libraries costs seconds of a processor, and a test of a w
 again and again. Here one process a pytest worker imports them once, as a run imports them (by
 ``cli.alone`` and ``sandbox.imports``), and forks for each command. A child has its own arguments,
 environment, folder and streams, ends as any process does, and what it gives up it gives up for
-itself.
+itself. A command that starts commands is given a stand-in for the interpreter (``python_for``),
+so that these are forked too.
 
 Tests about how a process starts use ``subprocess``; with SEALTRAIN_COLD in the environment all do.
 """
@@ -35,6 +36,8 @@ WARM = "SEALTRAIN_COLD" not in os.environ
 """Whether tests use this."""
 CLOSED = ("evaluate", "federate", "join", "resume", "split", "train")
 """Commands that begin anew in an interpreter of their own, with the training libraries."""
+STARTING = ("deploy run", "ready", "rehearse", "run", "up")
+"""Commands, or their first words, that start commands."""
 TRAINING = (
     "sealtrain.training.run",
     *(
@@ -44,10 +47,13 @@ TRAINING = (
     "sealtrain.guest.run",
 )
 """What a run imports."""
-_START_SECONDS = 120
+_START_SECONDS = 280
 _POLL_SECONDS = 0.005
+_SETTINGS = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""No library has a thread before the server forks."""
 
 _SERVER = Path(__file__).with_name("warm_server.txt").read_text("utf-8")
+_PYTHON = Path(__file__).with_name("warm_python.txt").read_text("utf-8")
 _LIGHT = f"""\
 import sys
 {_SERVER}
@@ -63,6 +69,7 @@ import os, runpy, sys
 sys.argv.pop(0)
 sys.dont_write_bytecode = "PYTHONDONTWRITEBYTECODE" in os.environ
 sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 _ALONE = """\
@@ -71,6 +78,10 @@ from sealtrain.cli.alone import alone
 program = sys.argv.pop(1)
 alone(program)
 """
+
+
+_STANDINS: dict[str, Path] = {}
+_WARM: list[Warm] = []
 
 
 class WarmProcess:
@@ -153,9 +164,10 @@ class Warm:
             [*words, str(address), json.dumps(given)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "HOME": home, "HF_HOME": home},
+            env=os.environ | _SETTINGS | {"HOME": home, "HF_HOME": home},
         )
-        self._address = str(address)
+        self.address = str(address)
+        _WARM.append(self)
         until = time.monotonic() + _START_SECONDS
         while not address.exists():
             assert self._process.poll() is None, "the warm process ended"
@@ -170,8 +182,18 @@ class Warm:
         cwd: Path,
         stdout: int | IO[Any] = subprocess.DEVNULL,
         stderr: int | IO[Any] = subprocess.DEVNULL,
+        python: Path | None = None,
     ) -> WarmProcess:
-        """Start a command; ``stdout`` and ``stderr`` as ``Popen`` takes them."""
+        """Start a command; ``stdout`` and ``stderr`` as ``Popen`` takes them.
+
+        Args:
+            words: The command's.
+            env: Its environment.
+            cwd: Its folder.
+            stdout: Where it prints.
+            stderr: Where it says what it does.
+            python: What it starts where it starts Python; the interpreter by default.
+        """
         with contextlib.ExitStack() as stack:
             nothing = stack.enter_context(Path(os.devnull).open("r+b", buffering=0))
             read = None
@@ -187,18 +209,25 @@ class Warm:
                 else:
                     streams.append(stream.fileno())
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            connection.connect(self._address)
-            asked = json.dumps({"words": list(words), "env": dict(env), "cwd": str(cwd)}).encode()
+            connection.connect(self.address)
+            given = {"words": list(words), "env": dict(env), "cwd": str(cwd)}
+            asked = json.dumps(given | {"python": python and str(python)}).encode()
             socket.send_fds(connection, [len(asked).to_bytes(4, "big")], streams)
             connection.sendall(asked)
         return WarmProcess(connection, read)
 
     def run(
-        self, words: Sequence[str], *, env: Mapping[str, str], cwd: Path, timeout: float
+        self,
+        words: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        timeout: float,
+        python: Path | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end, as ``subprocess.run`` with ``capture_output`` does."""
         with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as talked:
-            process = self.start(words, env=env, cwd=cwd, stdout=said, stderr=talked)
+            process = self.start(words, env=env, cwd=cwd, stdout=said, stderr=talked, python=python)
             try:
                 code = process.wait(timeout)
             except subprocess.TimeoutExpired as error:
@@ -238,6 +267,7 @@ def heavy(recipe: str) -> Warm:
         recipe: JSON of a recipe.
     """
     made = Warm(_HEAVY, alone=True, given={"recipe": json.loads(recipe), "modules": []})
+    python_for(recipe).with_suffix(".sock").symlink_to(made.address)
     atexit.register(made.close)
     return made
 
@@ -248,6 +278,41 @@ def trainer() -> Warm:
     made = Warm(_LIGHT, alone=False, given={"recipe": None, "modules": TRAINING})
     atexit.register(made.close)
     return made
+
+
+@cache
+def python_for(recipe: str) -> Path:
+    """A stand-in for the interpreter, which has commands of sealtrain forked from ``light``.
+
+    They begin anew in a fork of ``heavy``, once it has been asked for; until then in an interpreter
+    of their own. A program ``sealtrain`` lies beside the stand-in.
+
+    Args:
+        recipe: JSON of a recipe for ``heavy``.
+    """
+    made = Path(light().address).with_name(f"bin-{len(_STANDINS)}") / "python"
+    made.parent.mkdir()
+    text = _PYTHON.format(
+        interpreter=sys.executable,
+        light=light().address,
+        heavy=str(made.with_suffix(".sock")),
+        file=_FILE,
+    )
+    command = made.with_name("sealtrain")
+    for path, content in ((made, text), (command, f'#!/bin/sh\nexec {made} -m sealtrain "$@"\n')):
+        path.write_text(content)
+        path.chmod(0o755)
+    _STANDINS[recipe] = made
+    return made
+
+
+def process_of(process: int) -> int:
+    """The command's own process, where ``python_for``'s stand-in is its outside."""
+    noted = [Path(made.address).with_name(f"{process}.pid") for made in _WARM]
+    for path in noted:
+        if path.exists():
+            return process_of(int(path.read_text()))
+    return process
 
 
 def run_program(
