@@ -27,7 +27,7 @@ from sealtrain.recipe.schema import PHASES
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = ROOT / "tests/support/second_locks.mjs"
-SAMPLE = 400
+SAMPLE = 200
 CHUNK = 4000
 NOT_CHECKED = {
     "lock: policy": {"policy"},
