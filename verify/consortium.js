@@ -1,6 +1,7 @@
 // Consortium, decisions, dataset manifests and receipts (spec/consortium.md, spec/approvals.md).
 
 import { concat, demand, digest, fromBase64, seconds, utf8 } from "./bytes.js";
+import { isChainWord } from "./chainword.js";
 import { isDataUse } from "./datause.js";
 import { isSoundKey, keyId, readEnvelope, verifyEnvelope } from "./dsse.js";
 import { Malformed, canonical, parseCanonical } from "./json.js";
@@ -220,7 +221,7 @@ const RECEIPT = record(
     lease: record({ lease_id: shape.hex64, not_after: shape.realTime }),
     checkpoint: nullable(record({ counter: shape.integer(1), digest: shape.hex64 })),
   },
-  { continues: record({ manifest_digest: shape.hex64, number: shape.integer(2, 10_000) }) },
+  { continues: record({ manifest_digest: shape.hex64, number: shape.integer(2, 10_000) }), chain: isChainWord },
 );
 
 export const brokerId = (key) => digest(utf8("sealtrain/broker/v1:"), key);

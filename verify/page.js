@@ -30,10 +30,11 @@ function rowOf({ name, title, outcome, detail, code }) {
 }
 
 function listLimits({ limits }) {
-  const items = limits.map(({ id, text, field, released }) => {
+  const items = limits.map(({ id, text, field, released, chain }) => {
     const item = document.createElement("li");
     if (field) item.dataset.open = field;
     if (released) item.dataset.released = released.join();
+    if (chain) item.dataset.chain = chain;
     item.textContent = escapeHidden(id === null ? text : `${id}: ${text}`);
     return item;
   });

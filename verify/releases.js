@@ -1,6 +1,7 @@
 // Checks 11, 13 and 14: the brokers' receipts, their ledgers, and the order of events.
 
 import { Refusal, demand, digest, fromBase64, seconds } from "./bytes.js";
+import { chainAllowed } from "./chainword.js";
 import { brokerId, listedReceipt, readReceipt, readRotation } from "./consortium.js";
 import { requireRetained } from "./datause.js";
 import { keyId, readEnvelope } from "./dsse.js";
@@ -21,6 +22,7 @@ export async function receiptsHold(state) {
   const { predicate, trust } = state;
   if (!keysReleased(predicate)) {
     claim(predicate.releases.length === 0, "receipts in a run whose clients keep their data");
+    chainAllowed([], trust.chain ?? null);
     state.receipts = [];
     return "no key was released: each client kept its data";
   }
@@ -45,6 +47,7 @@ export async function receiptsHold(state) {
   const stays = await staysOf(predicate);
   for (const { receipt } of counted) aboutThisRun(state, receipt, stays);
   enoughBrokers(state, counted);
+  chainAllowed(counted.map((one) => one.receipt), trust.chain ?? null);
   state.receipts = counted;
   const renewals = counted.filter((one) => one.receipt.kind === "renewal").length;
   const ignored = predicate.releases.length - counted.length;

@@ -1,6 +1,7 @@
 // The trust file (spec/trust.md) with its appraisal policy (spec/evidence.md §6).
 
 import { Refusal, demand, fromBase64 } from "./bytes.js";
+import { isTrustedChain } from "./chainword.js";
 import { AZURE_RULES, AZURE_SNP_RULES, GCP_SNP_RULES } from "./cloudtpm.js";
 import { Malformed } from "./json.js";
 import { RULES as NITRO } from "./nitro.js";
@@ -120,16 +121,19 @@ const BROKERS = record({
   threshold: integer(1, 64),
   datasets: literal("all", "theirs"),
 });
-const TRUST = record({
-  version: literal(1),
-  consortium_id: shape.hex64,
-  recipe_hash: shape.hex64,
-  compose_hash: either(any, shape.hex64),
-  app_id: either(any, shape.hex40),
-  brokers: (value) => BROKERS(value) && value.threshold <= value.signing_keys.length,
-  appraisal: isPolicy,
-  simulated: literal("refuse", "accept-insecure"),
-});
+const TRUST = record(
+  {
+    version: literal(1),
+    consortium_id: shape.hex64,
+    recipe_hash: shape.hex64,
+    compose_hash: either(any, shape.hex64),
+    app_id: either(any, shape.hex40),
+    brokers: (value) => BROKERS(value) && value.threshold <= value.signing_keys.length,
+    appraisal: isPolicy,
+    simulated: literal("refuse", "accept-insecure"),
+  },
+  { chain: shape.nullable(isTrustedChain) },
+);
 
 /** The trust file of bytes in YAML or JSON. */
 export function readTrust(bytes) {

@@ -1,6 +1,7 @@
 // Verify a run manifest offline: every check of spec/run-manifest.md §3, each reported by itself.
 
 import { CannotCheck, Refusal } from "./bytes.js";
+import { chainBlocks } from "./chainword.js";
 import { CHECKS } from "./checks.js";
 import { consortiumId, ownersOf } from "./consortium.js";
 import { readManifest } from "./form.js";
@@ -38,7 +39,8 @@ function stateOf(manifest, inputs) {
  * needs, or the caller left the files out) or `not-checked` (this program or browser cannot).
  * `verdict` is `verified`, `refused` or `not verified`; the last is no refusal of the manifest and
  * no pass either. `open` lists the values that the trust file leaves open,
- * `released` what brokers did not compare before they released keys, `limits` all that the manifest
+ * `released` what brokers did not compare before they released keys, `chain` the blocks of a public
+ * chain that they relied on, where the trust file names no chain, `limits` all that the manifest
  * does not prove and that the trust file leaves open, a text each.
  *
  * @param {Uint8Array} bytes The manifest file.
@@ -71,8 +73,10 @@ export async function verify(bytes, trust, { artefacts = null, now }) {
     );
   }
   const unasked = state?.unasked ?? null;
-  const released = releasedOpen((state?.receipts ?? []).map(({ receipt }) => receipt));
-  const facts = { manifest, unasked, released, open: openValues(trust) };
+  const receipts = (state?.receipts ?? []).map(({ receipt }) => receipt);
+  const released = releasedOpen(receipts);
+  const chain = (trust.chain ?? null) === null ? chainBlocks(receipts) : [];
+  const facts = { manifest, unasked, released, chain, open: openValues(trust) };
   return { ...verdictOf(checks), checks, ...facts, limits: statedLimits(facts, trust, { artefacts }) };
 }
 

@@ -15,17 +15,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from sealtrain.base.clock import Clock
+from sealtrain.consortium.chainword import ChainWord, compose_slot, counts_until
 from sealtrain.errors import ChainRefused, ChainUnreachable, ProofInvalid
 from sealtrain_chain.chainfile import ChainFile
-from sealtrain_chain.reading import Reader, open_reader
-from sealtrain_chain.slots import compose_slot
+from sealtrain_chain.reading import Reader, Reading, open_reader
 
-__all__ = ["ChainGate", "counts_until", "opened_gate", "require_app", "require_counting"]
+__all__ = ["ChainGate", "opened_gate", "require_app", "require_counting"]
 
 _KEPT = 1024
 _READY_SECONDS = 15.0
 """A probe that asks whether the broker is ready must not cost each node a request each time."""
-_FOR_EVER = 2**63
 
 
 class ChainGate:
@@ -36,16 +35,19 @@ class ChainGate:
         self._clock = clock
         self._monotonic = monotonic
         self._turn = threading.Lock()
-        self._kept: dict[str, tuple[float, int]] = {}
+        self._kept: dict[str, tuple[float, int, ChainWord | None]] = {}
         self._failed: tuple[float, ChainUnreachable] | None = None
         self._looked: float | None = None
 
-    def allowed(self, app_id: str, compose_hash: str) -> None:
+    def allowed(self, app_id: str, compose_hash: str) -> ChainWord | None:
         """Return if the chain allows the deployment now.
 
         Args:
             app_id: Measured, 40 hex digits.
             compose_hash: Measured, 64 hex digits.
+
+        Returns:
+            The chain's word for a receipt; ``None`` of a chain whose headers are of another form.
 
         Raises:
             ChainRefused: It does not, or the contract is not the one that was pinned.
@@ -61,15 +63,17 @@ class ChainGate:
                 raise _copied(self._failed[1])
             now = self._clock()
             begun = self._monotonic()
-            ends, until = self._kept.get(compose_hash, (begun, 0))
+            ends, until, word = self._kept.get(compose_hash, (begun, 0, None))
             if begun < ends and now <= until:
-                return
+                return word
             self._kept.pop(compose_hash, None)
-            [value] = self._read([compose_slot(chain.kind, compose_hash)], now)
+            reading = self._read([compose_slot(chain.kind, compose_hash)], now)
+            [value] = reading.values
             until = require_counting(chain, compose_hash, value, now)
             if len(self._kept) >= _KEPT:
                 self._kept.clear()
-            self._kept[compose_hash] = (begun + chain.cache_seconds, until)
+            self._kept[compose_hash] = (begun + chain.cache_seconds, until, reading.word)
+            return reading.word
 
     def ready(self) -> None:
         """Return if the contract could be read when it was tried last, at most some seconds ago.
@@ -89,10 +93,10 @@ class ChainGate:
             elif self._failed is not None and self._failed[0] >= self._looked:
                 raise _copied(self._failed[1])
 
-    def _read(self, slots: list[bytes], now: int) -> tuple[int, ...]:
+    def _read(self, slots: list[bytes], now: int) -> Reading:
         self._looked = self._monotonic()
         try:
-            return self._reader.read(slots, now=now).values
+            return self._reader.read(slots, now=now)
         except ChainUnreachable as error:
             self._failed = (self._monotonic(), error)
             raise
@@ -138,20 +142,13 @@ def require_app(chain: ChainFile, app_id: str) -> None:
         )
 
 
-def counts_until(chain: ChainFile, value: int) -> int:
-    """Last second at which a compose hash counts, by the value of its slot; 0 for not at all."""
-    if chain.kind == "owners":
-        return value
-    return _FOR_EVER if value & 0xFF == 1 else 0
-
-
 def require_counting(chain: ChainFile, compose_hash: str, value: int, now: int) -> int:
     """Last second at which a compose hash counts, by the value of its slot, if it counts now.
 
     Raises:
         ChainRefused: It does not.
     """
-    until = counts_until(chain, value)
+    until = counts_until(chain.kind, value)
     if now > until:
         raise ChainRefused(
             "the owners' contract on the chain does not allow this deployment"

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.extras import extra_missing
 from sealtrain.base.models import load_model
+from sealtrain.consortium.patricia import proof_path
 from sealtrain.errors import ProofInvalid
 
 __all__ = ["Account", "proven", "require_extra"]
@@ -55,6 +56,10 @@ class Account:
     """Keccak-256 of its code, 64 hex digits."""
     values: tuple[int, ...]
     """Of the slots, in the order they were asked for."""
+    nodes: tuple[str, ...]
+    """From the state root to the account, in hex."""
+    slot_nodes: tuple[tuple[str, ...], ...]
+    """Of each slot, from the storage root to its value."""
 
 
 def proven(
@@ -87,7 +92,21 @@ def proven(
     values = tuple(
         _value(fields[2], slot, one) for slot, one in zip(slots, given.storage, strict=True)
     )
-    return Account(fields[3].hex(), values)
+    return Account(
+        fields[3].hex(),
+        values,
+        _path(state_root, bytes.fromhex(address[2:]), given.account),
+        tuple(
+            _path(fields[2], slot, one.proof)
+            for slot, one in zip(slots, given.storage, strict=True)
+        ),
+    )
+
+
+def _path(root: bytes, key: bytes, nodes: Sequence[str]) -> tuple[str, ...]:
+    """The nodes that a reader without libraries needs, by the rules that it reads them by."""
+    found = proof_path(root, key, [bytes.fromhex(node[2:]) for node in nodes])
+    return tuple(node.hex() for node in found)
 
 
 def _value(storage_root: bytes, slot: bytes, given: _SlotProof) -> int:

@@ -13,18 +13,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import load_model
+from sealtrain.consortium.chainword import IMPLEMENTATION, ChainWord
 from sealtrain.errors import ChainRefused, ChainUnreachable, ProofInvalid
 from sealtrain_chain.chainfile import ChainFile
+from sealtrain_chain.header import header_of
 from sealtrain_chain.node import Node
 from sealtrain_chain.proof import Account, proven, require_extra
-from sealtrain_chain.slots import IMPLEMENTATION
 
 __all__ = ["Head", "Reader", "Reading", "open_reader"]
 
@@ -54,6 +55,8 @@ class Head:
     hash: str
     state_root: bytes
     time: int
+    header: bytes | None = field(compare=False)
+    """Its RLP; ``None`` where the node's fields are not those that its hash is of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,8 @@ class Reading:
     agreed: tuple[str, ...]
     """Hosts of the nodes that named this block."""
     values: tuple[int, ...]
+    word: ChainWord | None
+    """Of the first slot; ``None`` without one, and where the block's header is not known."""
 
 
 class Reader:
@@ -102,6 +107,21 @@ class Reader:
             head=head,
             agreed=tuple(node.host for node in agreed),
             values=account.values[: len(slots)],
+            word=self._word(head, account) if slots and account.values[0] else None,
+        )
+
+    def _word(self, head: Head, account: Account) -> ChainWord | None:
+        if head.header is None:
+            return None
+        proxied = self.chain.kind == "dstack-app"
+        return ChainWord(
+            chain_id=self.chain.chain_id,
+            contract=self.chain.contract,
+            kind=self.chain.kind,
+            header=head.header.hex(),
+            account=account.nodes,
+            slot=account.slot_nodes[0],
+            implementation=account.slot_nodes[-1] if proxied else None,
         )
 
     def account(self, slots: Sequence[bytes], now: int) -> tuple[Head, list[Node], Account]:
@@ -120,7 +140,9 @@ class Reader:
         heads = self._told_by(there, lambda node: _head(node, hex(number)))
         for head, count in Counter(head for _, head in heads).most_common(1):
             if count >= self.chain.agree and head.number == number:
-                return head, [node for node, named in heads if named == head]
+                same = [(node, named) for node, named in heads if named == head]
+                known = next((named for _, named in same if named.header is not None), head)
+                return known, [node for node, _ in same]
         raise self._too_few(f"{len(there)} named {len({h for _, h in heads})} blocks {number}")
 
     def _height(self, node: Node) -> int:
@@ -223,6 +245,7 @@ def _head(node: Node, block: str) -> Head:
         hash=one.hash,
         state_root=bytes.fromhex(one.state_root[2:]),
         time=int(one.timestamp, 16),
+        header=header_of(told, one.hash),
     )
 
 

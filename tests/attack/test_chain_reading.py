@@ -16,6 +16,8 @@ from http_server import Handler, http_served
 from release_world import GATEWAY, ReleaseWorld, boot_info, release_world
 
 from sealtrain.base.canonical import canonical_json
+from sealtrain.base.clock import from_rfc3339
+from sealtrain.consortium.chainword import compose_slot, read_word
 from sealtrain.consortium.decisions import Decision, Target
 from sealtrain.errors import ChainRefused, ChainUnreachable, ProofInvalid, SealtrainError
 from sealtrain.signing.needs import Needs
@@ -25,7 +27,6 @@ from sealtrain_chain.decision import ChainDecision, decide
 from sealtrain_chain.gate import ChainGate, opened_gate
 from sealtrain_chain.node import MAX_ANSWER_BYTES
 from sealtrain_chain.reading import open_reader
-from sealtrain_chain.slots import compose_slot
 
 if not COLLECTING:
     from chain_world import (
@@ -137,6 +138,35 @@ def test_k_approvals_open_and_one_revocation_closes(chain: TestChain, contract: 
             gate.allowed(APP, "ac" * 32)
         carry(chain, file, decision(chain, file, OWNERS[2], "revoke", nonce=1))
         closed(gate, ChainRefused, "compose hash")
+
+
+@pytest.mark.claim("C581")
+def test_a_permission_comes_with_its_proof(chain: TestChain, contract: str) -> None:
+    with gate_over(chain, contract, None, None, None, cache_seconds=300) as (gate, file):
+        approve(chain, file)
+        word = gate.allowed(APP, HASH)
+        assert word is not None
+        assert gate.allowed(APP, HASH) is word  # as long as the permission is kept
+        proven = read_word(word, HASH)
+        latest = chain.tester.get_block_by_number("latest")
+        header = (proven.number, proven.time, f"0x{proven.block}")
+        assert header == (latest["number"], latest["timestamp"], latest["hash"])
+        assert proven.code_hash == file.code_hash
+        with pytest.raises(ProofInvalid):
+            read_word(word, "ac" * 32)
+
+
+@pytest.mark.claim("C581")
+def test_a_header_of_another_form_gives_no_word(chain: TestChain, contract: str) -> None:
+    def odd(_params: list[Any], block: Any) -> Any:
+        return block | {"extraData": "0x00"}
+
+    lies: dict[str, Lie] = {"eth_getBlockByNumber": odd}
+    with gate_over(chain, contract, lies, lies) as (gate, file):
+        approve(chain, file)
+        assert gate.allowed(APP, HASH) is None
+    with gate_over(chain, contract, lies, None) as (gate, _file):
+        assert gate.allowed(APP, HASH) is not None  # one of those that agree shows it
 
 
 def test_an_approval_that_ended_opens_nothing(chain: TestChain, contract: str) -> None:
@@ -503,6 +533,11 @@ def test_a_broker_releases_and_renews_only_while_the_chain_allows(
         assert world.refusals()[-1]["code"] == "chain-refused"
         approve(chain, file, target=target)
         grant = world.obtain()
+        receipt = grant.receipts[-1].receipt
+        assert receipt.chain is not None
+        proven = read_word(receipt.chain, target.compose_hash)
+        assert (proven.code_hash, proven.implementation) == (file.code_hash, "none")
+        assert proven.until >= from_rfc3339(receipt.released_at)
         down["now"] = True
         entries = world.kinds()
         refuse(world, ChainUnreachable)

@@ -40,6 +40,17 @@ _STAND_INS = Path(__file__).parent / "contracts" / "stand_ins.json"
 
 _GAS = 4_000_000
 
+_QUANTITIES = {
+    *("difficulty", "number", "gasLimit", "gasUsed", "timestamp"),
+    *("baseFeePerGas", "blobGasUsed", "excessBlobGas"),
+}
+_HEADER = (
+    *("parentHash", "sha3Uncles", "miner", "stateRoot", "transactionsRoot", "receiptsRoot"),
+    *("logsBloom", "difficulty", "number", "gasLimit", "gasUsed", "timestamp", "extraData"),
+    *("mixHash", "nonce", "baseFeePerGas", "withdrawalsRoot", "blobGasUsed", "excessBlobGas"),
+    *("parentBeaconBlockRoot", "requestsHash"),
+)
+
 Lie = Callable[[list[Any], Any], Any]
 
 
@@ -100,6 +111,8 @@ class TestChain:
         with self.turn:
             if method == "eth_getProof":
                 return self._proof(*params)
+            if method == "eth_getBlockByNumber":
+                return self._block(params[0])
             provider = EthereumTesterProvider(self.tester)
             ask = provider.request_func(self.web3, self.web3.middleware_onion)
             if method == "eth_estimateGas":
@@ -110,6 +123,20 @@ class TestChain:
         if "error" in told:
             raise ValueError(told["error"])
         return told["result"]
+
+    def _block(self, block: str) -> dict[str, Any]:
+        """With every field of the header, some of which eth-tester leaves out."""
+        chain = self.tester.backend.chain
+        number = self.tester.get_block_by_number("latest")["number"]
+        if block.startswith("0x"):
+            number = int(block, 16)
+        header = chain.get_canonical_block_header_by_number(number)
+        values = rlp.decode(rlp.encode(header))
+        told = dict(zip(_HEADER, values, strict=False))
+        return {"hash": f"0x{header.hash.hex()}"} | {
+            name: hex(int.from_bytes(value, "big")) if name in _QUANTITIES else f"0x{value.hex()}"
+            for name, value in told.items()
+        }
 
     def _proof(self, where: str, keys: list[str], block: str) -> dict[str, Any]:
         chain = self.tester.backend.chain

@@ -19,8 +19,8 @@ for await (const line of createInterface({ input: process.stdin })) {
     if (!(error instanceof Refusal)) throw error;
     answer = { verdict: "unusable", check: null, code: error.code, checks: [] };
   }
-  const { verdict, check, code, checks, open, released, limits = [] } = answer;
+  const { verdict, check, code, checks, open, released, chain, limits = [] } = answer;
   const told = checks.map(({ name, outcome, detail, fault }) => ({ name, outcome, detail, fault }));
   const ms = performance.now() - began;
-  process.stdout.write(`${JSON.stringify({ verdict, check, code, checks: told, open, released, limits: limits.map((one) => one.text), ms })}\n`);
+  process.stdout.write(`${JSON.stringify({ verdict, check, code, checks: told, open, released, chain, limits: limits.map((one) => one.text), ms })}\n`);
 }

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from sealtrain.attest.dstack.keccak import keccak256
 from sealtrain.base.models import load_model
-from sealtrain.errors import SealtrainError, TrustInvalid
+from sealtrain.consortium.chainword import ChainWord, compose_slot, counts_until, read_word
+from sealtrain.consortium.patricia import value_at
+from sealtrain.errors import SealtrainError, StatementInvalid, TrustInvalid
 from sealtrain_chain.chainfile import ChainFile
 from sealtrain_chain.decision import ChainDecision, verify_chain_decision
 from sealtrain_chain.proof import proven
@@ -81,10 +84,67 @@ def test_proofs(case: Case) -> None:
         assert read().values == (int(outcome["value"]),)
 
 
+@pytest.mark.claim("C581")
+@named(load("words")["cases"])
+def test_words(case: Case) -> None:
+    word = load_model(ChainWord, case["word"], StatementInvalid, "chain's word")
+    if "refused" in case["outcome"]:
+        with pytest.raises(SealtrainError) as caught:
+            read_word(word, case["compose_hash"])
+        assert caught.value.code == case["outcome"]["refused"]
+        return
+    proven = read_word(word, case["compose_hash"])
+    assert {name: str(getattr(proven, name)) for name in case["outcome"]} == case["outcome"]
+
+
+@pytest.mark.claim("C581")
+def test_the_libraries_of_the_chain_read_the_same_headers_and_paths() -> None:
+    """The words' proofs, by the libraries that brokers hold answers of nodes against."""
+    import rlp
+    from eth_utils.crypto import keccak
+    from trie.hexary import HexaryTrie
+
+    for case in load("words")["cases"]:
+        if "refused" in case["outcome"]:
+            continue
+        word = case["word"]
+        header = bytes.fromhex(word["header"])
+        assert keccak(header).hex() == case["outcome"]["block"]
+        nodes = {keccak(node): node for node in map(bytes.fromhex, word["account"])}
+        at = keccak(bytes.fromhex(word["contract"][2:]))
+        account = rlp.decode(HexaryTrie(nodes, rlp.decode(header)[3]).get(at))
+        assert account[3].hex() == case["outcome"]["code_hash"]
+        slots = {keccak(node): node for node in map(bytes.fromhex, word["slot"])}
+        slot = compose_slot(word["kind"], case["compose_hash"])
+        value = int.from_bytes(rlp.decode(HexaryTrie(slots, account[2]).get(keccak(slot))), "big")
+        assert str(counts_until(word["kind"], value)) == case["outcome"]["until"]
+
+
+@pytest.mark.claim("C581")
+def test_nodes_inside_nodes_are_read() -> None:
+    """Too short to be hashed: a branch with its leaf, inside the path above them."""
+    digits = keccak256(b"key").hex()
+    leaf = [bytes.fromhex("3" + digits[61:]), b"v"]
+    branch: list[Any] = [b""] * 17
+    branch[int(digits[60], 16)] = leaf
+    root = rlp_of([bytes.fromhex("00" + digits[:60]), branch])
+    assert value_at(keccak256(root), b"key", [root]) == b"v"
+    with pytest.raises(SealtrainError) as caught:
+        value_at(keccak256(root), b"key", [root, rlp_of(branch)])
+    assert caught.value.code == "proof-invalid"
+
+
+def rlp_of(item: Any) -> bytes:
+    import rlp
+
+    encoded: bytes = rlp.encode(item)
+    return encoded
+
+
 def test_the_generator_is_independent_and_writes_these_vectors(tmp_path: Path) -> None:
     imported = {
         name.split(".")[0]
-        for part in ("chain.py", "chain_proofs.py")
+        for part in ("chain.py", "chain_proofs.py", "chain_words.py")
         for node in ast.walk(ast.parse(GENERATOR.with_name(part).read_text("utf-8")))
         for name in (
             [alias.name for alias in node.names]
@@ -96,6 +156,6 @@ def test_the_generator_is_independent_and_writes_these_vectors(tmp_path: Path) -
     }
     assert not imported & {"sealtrain", "eth_account", "web3", "trie", "rlp"}
     subprocess.run([sys.executable, str(GENERATOR), str(tmp_path)], check=True, timeout=60)
-    for name in ("decisions", "proposals", "proofs"):
+    for name in ("decisions", "proposals", "proofs", "words"):
         fresh = (tmp_path / f"{name}.json").read_bytes()
         assert fresh == (REPOSITORY / "vectors/chain" / f"{name}.json").read_bytes()

@@ -125,6 +125,7 @@ LANES: tuple[SuiteLane, ...] = (
             "vectors/chain/",
             "tools/vectorgen/chain.py",
             "tools/vectorgen/chain_proofs.py",
+            "tools/vectorgen/chain_words.py",
         ),
         uses=(_SIMULATOR,),
     ),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from chain_proofs import keccak, proof_vectors
+from chain_words import word_vectors
 from eth_keys.datatypes import PrivateKey
 
 Json = Any
@@ -270,12 +271,13 @@ def proposal_vectors() -> list[Json]:
 
 
 def main(out: Path) -> None:
-    """Write the three files."""
+    """Write the four files."""
     out.mkdir(parents=True, exist_ok=True)
     for name, content in (
         ("decisions", {"chain": CHAIN, "cases": decision_vectors()}),
         ("proposals", {"chain": CHAIN, "cases": proposal_vectors()}),
         ("proofs", proof_vectors(CHAIN["contract"])),
+        ("words", word_vectors(CHAIN["contract"])),
     ):
         text = json.dumps(content, indent=1, sort_keys=True)
         (out / f"{name}.json").write_text(text + "\n", encoding="utf-8")

@@ -19,6 +19,7 @@ from sealtrain.cli.review import review
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.connection import brokers_of_lock, deployment_of, target_of
 from sealtrain.client.pin import load_pin
+from sealtrain.consortium.chainword import compose_slot, counts_until
 from sealtrain.consortium.decisions import Decision
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ApprovalsMissing, ChainRefused, UsageError
@@ -27,10 +28,10 @@ from sealtrain_chain.account import address, load_account
 from sealtrain_chain.carrying import carry_out, execute_proposal
 from sealtrain_chain.chainfile import ChainFile, load_chain_file
 from sealtrain_chain.decision import MAX_DECISION_BYTES, ChainDecision, decide
-from sealtrain_chain.gate import counts_until, require_app, require_counting
+from sealtrain_chain.gate import require_app, require_counting
 from sealtrain_chain.reading import open_reader
 from sealtrain_chain.safe import SafeProposal
-from sealtrain_chain.slots import COMPOSE, DEVICE, compose_slot, nonce_slot
+from sealtrain_chain.slots import COMPOSE, DEVICE, nonce_slot
 
 __all__ = ["approve", "device", "execute", "revoke", "status"]
 
@@ -77,7 +78,7 @@ def status(
             "told": chain_setup.told_of(reader),
         }
     if compose_hash is not None:
-        until = counts_until(file, read.values[0])
+        until = counts_until(file.kind, read.values[0])
         shown["deployment"] = {
             "compose_hash": compose_hash,
             "allowed": now <= until,

@@ -14,13 +14,13 @@ from sealtrain.base.files import atomic_write
 from sealtrain.base.models import load_model
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit
+from sealtrain.consortium.chainword import IMPLEMENTATION
 from sealtrain.errors import ChainRefused, ChainUnreachable, UsageError
 from sealtrain_chain import contracts
 from sealtrain_chain.account import load_account
 from sealtrain_chain.chainfile import ChainFile, address_of
 from sealtrain_chain.node import Node
 from sealtrain_chain.reading import Reader, open_reader
-from sealtrain_chain.slots import IMPLEMENTATION
 
 if TYPE_CHECKING:
     from web3 import Web3

@@ -26,6 +26,7 @@ from sealtrain.base.canonical import parse_canonical
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp, load_model
+from sealtrain.consortium.chainword import ChainWord
 from sealtrain.errors import DataInvalid, StatementInvalid
 from sealtrain.signing import dsse
 from sealtrain.signing.continues import Continues
@@ -112,6 +113,8 @@ class ReleaseReceipt(StrictModel):
         simulated: The evidence came from the simulator and proves nothing about hardware.
         checkpoint: Anchor after this decision, ``None`` before the first checkpoint.
         continues: Of a release with the key of the model of the run before: that run's manifest.
+        chain: By which the broker knew that the owners' contract allows the deployment, where it
+            asks one.
     """
 
     version: Literal[2] = 2
@@ -133,6 +136,7 @@ class ReleaseReceipt(StrictModel):
     lease: Lease
     checkpoint: Anchor | None
     continues: Continues | None = Field(default=None, exclude_if=lambda value: value is None)
+    chain: ChainWord | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
 def sign_receipt(receipt: ReleaseReceipt, signer: dsse.Ed25519Signer) -> dsse.Envelope:
@@ -158,6 +162,8 @@ def verify_receipt(envelope: dsse.Envelope, broker_public_key: bytes) -> Release
     except DataInvalid as error:
         raise StatementInvalid(f"release receipt: {error.message}", check="receipt") from error
     receipt = load_model(ReleaseReceipt, document, StatementInvalid, "release receipt")
+    if receipt.to_bytes() != payload:  # an optional field is left out, and never null
+        raise StatementInvalid("release receipt is not in its one form", check="receipt")
     signer = broker_id(broker_public_key)
     if receipt.broker_id != signer:
         raise StatementInvalid(

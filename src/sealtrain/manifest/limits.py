@@ -20,6 +20,7 @@ from sealtrain.manifest.predicate import Limit
 from sealtrain.recipe.kinds import settings_of
 
 if TYPE_CHECKING:
+    from sealtrain.consortium.chainword import ChainWord
     from sealtrain.consortium.receipts import ReleaseReceipt
     from sealtrain.manifest.predicate import Predicate
     from sealtrain.manifest.trust import Trust
@@ -30,6 +31,7 @@ __all__ = [
     "OPEN",
     "TEXTS",
     "border_held",
+    "chain_open",
     "left_open",
     "limits_for",
     "released_open",
@@ -209,6 +211,8 @@ OPEN: Final = {
 }
 """After *accepts any*, by the field of a trust file or policy that may be ``any``."""
 
+_SHOWN_BLOCKS: Final = 64
+
 _COMPARISON: Final = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9 -]{0,63}\Z")
 """Name of a comparison in a verdict; another is no name of ours and is passed over."""
 
@@ -360,6 +364,24 @@ def _is_kernels(fields: Mapping[str, Any]) -> bool:
     unbound = fields.get("unbound")
     everywhere = isinstance(unbound, int) and not isinstance(unbound, bool) and unbound == 0
     return rules and everywhere and fields.get("seccomp") is True
+
+
+def chain_open(blocks: Sequence[tuple[int, ChainWord, str]]) -> tuple[str, ...]:
+    """What a trust file without a chain leaves open of receipts with a chain's word.
+
+    Args:
+        blocks: Height, word and hash of each block that receipts rely on.
+    """
+    if not blocks:
+        return ()
+    word = blocks[0][1]
+    named = ", ".join(f"{number} ({block})" for number, _, block in blocks[:_SHOWN_BLOCKS])
+    more = len(blocks) - _SHOWN_BLOCKS
+    return (
+        f"Owners decide on chain {word.chain_id} by the contract {word.contract}, and your trust "
+        "file names no chain: that these blocks are of it was not compared: "
+        f"{named}{f' and {more} more' if more > 0 else ''}.",
+    )
 
 
 def left_open(trust: Trust, *, artefacts_checked: bool) -> tuple[str, ...]:

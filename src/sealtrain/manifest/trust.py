@@ -1,7 +1,8 @@
 """The trust file: values that an auditor takes as given before reading a manifest (spec/trust.md).
 
 No field has a default: a missing field is an error, and the auditor writes ``any`` to accept any
-value.
+value. ``chain`` alone may be left out, for consortia that decide on no chain: where a receipt has a
+chain's word all the same, reports say that it was not compared.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from sealtrain.base.yamltext import parse_yaml, yaml_text
 from sealtrain.errors import DataInvalid, TrustInvalid
 from sealtrain.signing.ed25519 import key_id
 
-__all__ = ["Trust", "TrustedBrokers", "load_trust", "parse_trust"]
+__all__ = ["Trust", "TrustedBrokers", "TrustedChain", "load_trust", "parse_trust"]
 
 MAX_TRUST_BYTES = 1 << 20
 MAX_BROKERS = 64
+MAX_BLOCKS = 4096
+_ADDRESS = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-f]{40}$")]
 _SIGNING_KEY = Annotated[Base64, StringConstraints(min_length=44, max_length=44)]
 
 
@@ -56,6 +59,34 @@ class TrustedBrokers(StrictModel):
         return {key_id(one): one for one in raw}
 
 
+class TrustedChain(StrictModel):
+    """The owners' contract on a public chain, and the blocks of it that count (spec/chain.md §8).
+
+    Attributes:
+        kind: Of the contract; it, ``code_hash``, ``implementation`` and ``app_id`` are as in the
+            chain file.
+        max_age_seconds: How much older than a receipt its block may be.
+        blocks: Hashes of blocks that the auditor found on the chain.
+    """
+
+    chain_id: int = Field(ge=1, le=2**53 - 1)
+    contract: _ADDRESS
+    kind: Literal["owners", "dstack-app"]
+    code_hash: Hex64
+    implementation: _ADDRESS | Literal["none"]
+    app_id: Literal["contract", "any"]
+    max_age_seconds: int = Field(ge=1, le=86400)
+    blocks: tuple[Hex64, ...] = Field(min_length=1, max_length=MAX_BLOCKS)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TrustedChain:
+        if len(set(self.blocks)) != len(self.blocks):
+            raise ValueError("a block is listed twice")
+        if (self.kind == "dstack-app") != (self.implementation != "none"):
+            raise ValueError("implementation is pinned for dstack-app, and 'none' for owners")
+        return self
+
+
 class Trust(StrictModel):
     """Trust file. The auditor has to write ``any`` explicitly."""
 
@@ -67,6 +98,7 @@ class Trust(StrictModel):
     brokers: TrustedBrokers
     appraisal: AppraisalPolicy
     simulated: Literal["refuse", "accept-insecure"]
+    chain: TrustedChain | None = Field(default=None, exclude_if=lambda value: value is None)
 
     def to_yaml(self) -> bytes:
         """The trust file."""

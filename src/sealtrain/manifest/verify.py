@@ -25,6 +25,7 @@ from sealtrain.consortium.receipts import ReleaseReceipt
 from sealtrain.errors import ClaimContradicted, ManifestMalformed, Refused, SealtrainError
 from sealtrain.manifest import form, limits
 from sealtrain.manifest.checks.case import Case, NotEstablished
+from sealtrain.manifest.checks.chainwords import chain_blocks
 from sealtrain.manifest.form import Manifest
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.trust import Trust
@@ -344,6 +345,8 @@ def _limits(case: Case | None, trust: Trust, artefacts_checked: bool) -> tuple[s
     released = ", ".join(limits.released_open(case.receipts or ()))
     if released:
         stated += (f"Brokers released keys without a demand on: {released}.",)
+    if trust.chain is None:
+        stated += limits.chain_open(chain_blocks(case.receipts or ()))
     return (*stated, *limits.left_open(trust, artefacts_checked=artefacts_checked))
 
 

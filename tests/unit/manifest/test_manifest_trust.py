@@ -29,7 +29,7 @@ def test_a_written_trust_file_is_read_back(world: World, tmp_path: Path) -> None
     assert load_trust(path) == world.trust()
 
 
-@pytest.mark.parametrize("field", sorted(Trust.model_fields))
+@pytest.mark.parametrize("field", sorted(Trust.model_fields.keys() - {"chain"}))
 def test_a_field_left_out_is_refused_by_name(world: World, field: str) -> None:
     document = world.trust_document()
     del document[field]

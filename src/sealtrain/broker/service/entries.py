@@ -66,6 +66,7 @@ def receipt_of(
         lease=Lease(lease_id=lease_id, not_after=to_rfc3339(permit.not_after)),
         checkpoint=permit.checkpoint,
         continues=permit.continues,
+        chain=guest.chain,
     )
 
 

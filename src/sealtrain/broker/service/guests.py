@@ -13,6 +13,7 @@ from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.report_data import Binding
 from sealtrain.attest.verify import Verified, verify
 from sealtrain.consortium.approvals import Target
+from sealtrain.consortium.chainword import ChainWord
 from sealtrain.consortium.policies import SignedPolicy
 from sealtrain.errors import ConfigError, DataInvalid, EvidenceRefused, RecipeChanged
 from sealtrain.recipe.compose import lock_within
@@ -37,12 +38,14 @@ class Appraised:
         measured: What the guest runs, for the decision.
         evidence_digest: SHA-256 of the evidence document.
         under: Appraises the same evidence for the same request under another policy.
+        chain: How the broker knows that the owners' contract allows it, where it asks one.
     """
 
     verdict: Verdict
     measured: Measured
     evidence_digest: str
     under: Callable[[AppraisalPolicy], Verdict]
+    chain: ChainWord | None = None
 
 
 def appraise_guest(

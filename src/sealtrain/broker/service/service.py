@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
 from threading import BoundedSemaphore
 from typing import TypeVar
@@ -332,7 +333,8 @@ class Broker:
                     now=now,
                 )
             if self._parts.chain is not None:
-                self._parts.chain.allowed(request.app_id, request.compose_hash)
+                word = self._parts.chain.allowed(request.app_id, request.compose_hash)
+                appraised = replace(appraised, chain=word)
             return grant(request, challenge, appraised, now)
         except SealtrainError as error:
             if not is_refusal(error):

@@ -27,6 +27,7 @@ from sealtrain.errors import (
 from sealtrain.ledger.proofs import LedgerProof, verify_proof
 from sealtrain.ledger.rotation import read_rotation, rotation_entry
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case, Counted
+from sealtrain.manifest.checks.chainwords import chain_allowed
 from sealtrain.manifest.checks.leases import live_throughout, windows_of
 from sealtrain.manifest.checks.parties import Stay, keys_were_released, stays_in
 from sealtrain.manifest.checks.privacy import privacy_reserved
@@ -59,6 +60,8 @@ def receipts_hold(case: Case) -> str:
         _refuse_other_datasets(case, one.receipt, stays[one.receipt.run_id])
         _refuse_other_model(case, one.receipt)
     _refuse_too_few(case, counted)
+    receipts = [one.receipt for one in counted]
+    chain_allowed(receipts, case.trust.chain)
     case.counted = counted
     kinds = [one.receipt.kind for one in counted]
     brokers, renewals = len({one.broker for one in counted}), kinds.count("renewal")
@@ -67,6 +70,7 @@ def receipts_hold(case: Case) -> str:
         f"{kinds.count('release')} release"
         + (f" by {brokers} brokers" if brokers > 1 else "")
         + (f", {renewals} renewals" if renewals else "")
+        + ("" if case.trust.chain is None else "; each allowed by the chain")
         + (f"; {ignored} receipts of other brokers do not count" if ignored else "")
     )
 
@@ -157,6 +161,7 @@ def _none_released(case: Case) -> str:
             got=f"{len(case.predicate.releases)} receipts",
             expected="none",
         )
+    chain_allowed((), case.trust.chain)
     case.counted = ()
     return "no key was released: each client kept its data"
 
