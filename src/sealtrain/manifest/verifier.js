@@ -193,6 +193,179 @@ const escapeHidden = (text) =>
   String(text).replace(HIDDEN, (found) => `\\u{${found.codePointAt(0).toString(16)}}`);
 return { HIDDEN, escapeHidden };
 })();
+const module_keccak = (() => {
+// Keccak-256 as Ethereum uses it, which WebCrypto lacks. Inputs here are a few hundred bytes.
+
+const MASK = (1n << 64n) - 1n;
+const ROTATIONS = [
+  0, 1, 62, 28, 27, 36, 44, 6, 55, 20, 3, 10, 43, 25, 39, 41, 45, 15, 21, 8, 18, 2, 61, 56, 14,
+];
+
+function roundConstants() {
+  const constants = [];
+  let register = 1;
+  for (let round = 0; round < 24; round++) {
+    let value = 0n;
+    for (let j = 0; j < 7; j++) {
+      if (register & 1) value |= 1n << BigInt(2 ** j - 1);
+      register = (register << 1) ^ (register & 0x80 ? 0x171 : 0);
+    }
+    constants.push(value);
+  }
+  return constants;
+}
+
+const CONSTANTS = roundConstants();
+const rotate = (value, by) =>
+  by === 0 ? value : ((value << BigInt(by)) | (value >> BigInt(64 - by))) & MASK;
+
+function permute(a) {
+  for (const constant of CONSTANTS) {
+    const c = [0, 1, 2, 3, 4].map((x) => a[x] ^ a[x + 5] ^ a[x + 10] ^ a[x + 15] ^ a[x + 20]);
+    for (let i = 0; i < 25; i++) a[i] ^= c[(i + 4) % 5] ^ rotate(c[((i % 5) + 1) % 5], 1);
+    const b = new Array(25);
+    for (let x = 0; x < 5; x++) {
+      for (let y = 0; y < 5; y++) {
+        b[y + 5 * ((2 * x + 3 * y) % 5)] = rotate(a[x + 5 * y], ROTATIONS[x + 5 * y]);
+      }
+    }
+    for (let y = 0; y < 25; y += 5) {
+      for (let x = 0; x < 5; x++) {
+        a[y + x] = b[y + x] ^ (~b[y + ((x + 1) % 5)] & MASK & b[y + ((x + 2) % 5)]);
+      }
+    }
+    a[0] ^= constant;
+  }
+}
+
+function keccak256(bytes) {
+  const rate = 136;
+  const padded = new Uint8Array(Math.floor(bytes.length / rate + 1) * rate);
+  padded.set(bytes);
+  padded[bytes.length] ^= 1;
+  padded[padded.length - 1] ^= 0x80;
+  const state = new Array(25).fill(0n);
+  const view = new DataView(padded.buffer);
+  for (let at = 0; at < padded.length; at += rate) {
+    for (let i = 0; i < rate / 8; i++) state[i] ^= view.getBigUint64(at + 8 * i, true);
+    permute(state);
+  }
+  const result = new Uint8Array(32);
+  const out = new DataView(result.buffer);
+  for (let i = 0; i < 4; i++) out.setBigUint64(8 * i, state[i], true);
+  return result;
+}
+return { keccak256 };
+})();
+const module_patricia = (() => {
+// RLP and proofs of Ethereum's Merkle-Patricia trie (Yellow Paper, appendices B to D).
+
+const { Refusal, equal, hex } = module_bytes;
+const { keccak256 } = module_keccak;
+
+const MAX_DEPTH = 8; // a node embeds only nodes of less than 32 bytes
+const EMPTY = hex(keccak256(Uint8Array.of(0x80)));
+
+const invalid = (why) => new Refusal("proof-invalid", `the chain's proof does not hold: ${why}`);
+const isBytes = (item) => item instanceof Uint8Array;
+
+/** The item that bytes are, in the one canonical form: bytes, or a list of items. */
+function rlpDecoded(data) {
+  const [item, end] = itemAt(data, 0, data.length, 0);
+  if (end !== data.length) throw invalid("bytes follow an RLP item");
+  return item;
+}
+
+function itemAt(data, at, end, depth) {
+  if (at >= end || depth > MAX_DEPTH) throw invalid("an RLP item is cut off, or nested too deeply");
+  const first = data[at];
+  if (first < 0x80) return [data.slice(at, at + 1), at + 1];
+  const isList = first >= 0xc0;
+  const [length, begin] = lengthAt(data, at, end, first - (isList ? 0xc0 : 0x80));
+  const stop = begin + length;
+  if (stop > end) throw invalid("an RLP item is cut off");
+  if (!isList) {
+    if (length === 1 && data[begin] < 0x80) throw invalid("an RLP item is not in its one form");
+    return [data.slice(begin, stop), stop];
+  }
+  const items = [];
+  for (let next = begin; next < stop; ) {
+    const [item, after] = itemAt(data, next, stop, depth + 1);
+    items.push(item);
+    next = after;
+  }
+  return [items, stop];
+}
+
+function lengthAt(data, at, end, given) {
+  if (given <= 55) return [given, at + 1];
+  const digits = data.slice(at + 1, Math.min(end, at + 1 + given - 55));
+  let length = 0;
+  for (const digit of digits) length = length * 256 + digit;
+  if (digits.length !== given - 55 || digits[0] === 0 || length <= 55) {
+    throw invalid("an RLP item is not in its one form");
+  }
+  return [length, at + 1 + digits.length];
+}
+
+/**
+ * The value at Keccak-256 of `key` under the 32 bytes `root`, null where the nodes show that there is
+ * none. `nodes` are those from the root to the value, each once.
+ */
+function valueAt(root, key, nodes) {
+  let path = hex(keccak256(key));
+  let reference = root;
+  let used = 0;
+  const found = (value) => {
+    if (used !== nodes.length) throw invalid("its nodes are not those from the root to the value, each once");
+    return value;
+  };
+  if (hex(root) === EMPTY) return found(null);
+  for (;;) {
+    if (isBytes(reference) && reference.length === 0) return found(null);
+    let node = reference;
+    if (isBytes(reference)) {
+      const raw = nodes[used];
+      if (raw === undefined || reference.length !== 32 || !equal(keccak256(raw), reference)) {
+        throw invalid("a node is missing");
+      }
+      used += 1;
+      node = rlpDecoded(raw);
+    }
+    if (isBytes(node) || (node.length !== 2 && node.length !== 17)) {
+      throw invalid("a node is neither a branch nor a path");
+    }
+    if (node.length === 17) {
+      if (path === "") return found(valueOf(node[16]));
+      reference = node[Number.parseInt(path[0], 16)];
+      path = path.slice(1);
+      continue;
+    }
+    const [shared, isLeaf] = pathOf(node[0]);
+    if (isLeaf) return found(shared === path ? valueOf(node[1]) : null);
+    if (shared === "" || !path.startsWith(shared)) return found(null);
+    reference = node[1];
+    path = path.slice(shared.length);
+  }
+}
+
+function valueOf(item) {
+  if (!isBytes(item)) throw invalid("a value is a list");
+  return item.length ? item : null;
+}
+
+/** Hex digits of a compact path, and whether it ends in a value. */
+function pathOf(packed) {
+  if (!isBytes(packed) || packed.length === 0 || packed[0] >> 4 > 3) {
+    throw invalid("a path inside a node is malformed");
+  }
+  const digits = hex(packed);
+  const isOdd = (packed[0] >> 4) & 1;
+  if (!isOdd && digits[1] !== "0") throw invalid("a path inside a node is malformed");
+  return [digits.slice(isOdd ? 1 : 2), packed[0] >> 4 >= 2];
+}
+return { rlpDecoded, valueAt };
+})();
 const module_codes = (() => {
 // The closed list of error codes: written by tools/verifier_page.py from
 // spec/schema/error-codes.json.
@@ -449,6 +622,165 @@ const line =
     return length >= least && length <= most && visible(value);
   };
 return { record, list, map, match, literal, nullable, either, integer, number, string, boolean, anyObject, errorCode, hex32, hex40, hex64, hex96, ownerName, timestamp, realTime, count, base64, compose, visible, line };
+})();
+const module_chainword = (() => {
+// The chain's word in receipts (spec/chain.md §8): part of check 11.
+
+const { Refusal, concat, demand, fromHex, hex, seconds, utf8 } = module_bytes;
+const { keccak256 } = module_keccak;
+const { rlpDecoded, valueAt } = module_patricia;
+const shape = module_shape;
+
+const TOLERANCE = 300;
+const FOR_EVER = 2n ** 63n;
+
+/** Slot of an ERC-1967 proxy: Keccak-256 of its name, less one. */
+const IMPLEMENTATION = keccak256(utf8("eip1967.proxy.implementation"));
+IMPLEMENTATION[31] -= 1;
+
+const bounded = (most) => (value) => shape.string(value) && value.length <= 2 * most && /^(?:[0-9a-f]{2})+$/.test(value);
+const nodes = shape.list(bounded(4096), { min: 1, max: 64 });
+const isChainWord = shape.record({
+  chain_id: shape.integer(1),
+  contract: shape.match(/^0x[0-9a-f]{40}$/),
+  kind: shape.literal("owners", "dstack-app"),
+  header: bounded(4096),
+  account: nodes,
+  slot: nodes,
+  implementation: shape.nullable(nodes),
+});
+
+const CHAIN = shape.record({
+  chain_id: shape.integer(1),
+  contract: shape.match(/^0x[0-9a-f]{40}$/),
+  kind: shape.literal("owners", "dstack-app"),
+  code_hash: shape.hex64,
+  implementation: shape.either(shape.literal("none"), shape.match(/^0x[0-9a-f]{40}$/)),
+  app_id: shape.literal("contract", "any"),
+  max_age_seconds: shape.integer(1, 86400),
+  blocks: shape.list(shape.hex64, { min: 1, max: 4096 }),
+});
+
+/** `chain` of a trust file. */
+const isTrustedChain = (value) =>
+  CHAIN(value) &&
+  new Set(value.blocks).size === value.blocks.length &&
+  (value.kind === "dstack-app") === (value.implementation !== "none");
+
+const invalid = (why) => new Refusal("proof-invalid", `the chain's proof does not hold: ${why}`);
+const isBytes = (item, length) => item instanceof Uint8Array && (length === undefined || item.length === length);
+
+function hashOf(item) {
+  if (!isBytes(item, 32)) throw invalid("a hash is missing");
+  return item;
+}
+
+function integerOf(item) {
+  if (!isBytes(item) || item.length > 7 || item[0] === 0) throw invalid("a number in the header is malformed");
+  let value = 0;
+  for (const byte of item) value = value * 256 + byte;
+  if (value > Number.MAX_SAFE_INTEGER) throw invalid("a number in the header is malformed");
+  return value;
+}
+
+function found(root, key, proof) {
+  const value = valueAt(root, key, proof.map(fromHex));
+  if (value === null) throw invalid("it shows that there is no value");
+  return value;
+}
+
+/** The value of a slot, 1 to 32 bytes. */
+function slotValue(root, slot, proof) {
+  const content = rlpDecoded(found(root, slot, proof));
+  if (!isBytes(content) || content.length === 0 || content.length > 32 || content[0] === 0) {
+    throw invalid("it does not lead to a slot's value");
+  }
+  return BigInt(`0x${hex(content)}`);
+}
+
+function composeSlot(kind, composeHash) {
+  const subject = fromHex(composeHash);
+  return keccak256(concat(subject, kind === "dstack-app" ? new Uint8Array(32) : keccak256(new Uint8Array(64))));
+}
+
+function countsUntil(kind, value) {
+  if (kind === "owners") return value;
+  return (value & 0xffn) === 1n ? FOR_EVER : 0n;
+}
+
+/** What a word proves of a deployment, if its block is one of the chain. */
+function readWord(word, composeHash) {
+  const header = fromHex(word.header);
+  const fields = rlpDecoded(header);
+  if (isBytes(fields) || fields.length < 15 || fields.length > 32) throw invalid("the header is none of a block");
+  const [number, time, stateRoot] = [integerOf(fields[8]), integerOf(fields[11]), hashOf(fields[3])];
+  const account = rlpDecoded(found(stateRoot, fromHex(word.contract.slice(2)), word.account));
+  if (isBytes(account) || account.length !== 4) throw invalid("it does not lead to an account");
+  const [storageRoot, codeHash] = [hashOf(account[2]), hashOf(account[3])];
+  const value = slotValue(storageRoot, composeSlot(word.kind, composeHash), word.slot);
+  if ((word.kind === "dstack-app") !== (word.implementation !== null)) {
+    throw invalid("it has a proof of an implementation where there is none, or lacks it");
+  }
+  let implementation = "none";
+  if (word.implementation !== null) {
+    const leads = slotValue(storageRoot, IMPLEMENTATION, word.implementation);
+    implementation = `0x${leads.toString(16).padStart(40, "0")}`;
+  }
+  return {
+    block: hex(keccak256(header)),
+    number,
+    time,
+    code_hash: hex(codeHash),
+    until: countsUntil(word.kind, value),
+    implementation,
+  };
+}
+
+/** The chain allowed what brokers released, as far as receipts and trust file say. */
+function chainAllowed(receipts, trusted) {
+  const none = "a receipt carries no word of the chain, and the trust file asks for it";
+  demand(trusted === null || receipts.length > 0, "chain-refused", none);
+  for (const receipt of receipts) {
+    const word = receipt.chain;
+    if (word === undefined) {
+      demand(trusted === null, "chain-refused", none);
+      continue;
+    }
+    const proven = readWord(word, receipt.compose_hash);
+    const moment = seconds(receipt.released_at);
+    const message = "the chain did not allow the deployment when its keys were released";
+    demand(BigInt(moment) <= proven.until, "chain-refused", message);
+    if (trusted === null) continue;
+    const pairs = [
+      ["chain id", word.chain_id, trusted.chain_id],
+      ["contract", word.contract, trusted.contract],
+      ["kind of contract", word.kind, trusted.kind],
+      ["contract code", proven.code_hash, trusted.code_hash],
+      ["implementation", proven.implementation, trusted.implementation],
+    ];
+    if (trusted.app_id === "contract") pairs.push(["app id", receipt.app_id, trusted.contract.slice(2)]);
+    for (const [what, got, expected] of pairs) {
+      demand(got === expected, "trust-mismatch", `a receipt relies on another ${what} on the chain than you trust`);
+    }
+    const named = trusted.blocks.includes(proven.block);
+    demand(named, "trust-mismatch", `the trust file does not name block ${proven.block} at height ${proven.number}`);
+    const recent =
+      moment - trusted.max_age_seconds - TOLERANCE <= proven.time && proven.time <= moment + 2 * TOLERANCE;
+    demand(recent, "chain-refused", "a receipt relies on a stale block of the chain");
+  }
+}
+
+/** Blocks that receipts rely on, each once, by height: `{chain_id, contract, number, block}`. */
+function chainBlocks(receipts) {
+  const blocks = new Map();
+  for (const { chain, compose_hash: composeHash } of receipts) {
+    if (chain === undefined) continue;
+    const { block, number } = readWord(chain, composeHash);
+    blocks.set(`${chain.chain_id} ${block}`, { chain_id: chain.chain_id, contract: chain.contract, number, block });
+  }
+  return [...blocks.values()].sort((one, other) => one.number - other.number);
+}
+return { isChainWord, isTrustedChain, readWord, chainAllowed, chainBlocks };
 })();
 const module_datause = (() => {
 // How owners say that a dataset may be used, and until when (spec/approvals.md §5.1).
@@ -741,6 +1073,7 @@ const module_consortium = (() => {
 // Consortium, decisions, dataset manifests and receipts (spec/consortium.md, spec/approvals.md).
 
 const { concat, demand, digest, fromBase64, seconds, utf8 } = module_bytes;
+const { isChainWord } = module_chainword;
 const { isDataUse } = module_datause;
 const { isSoundKey, keyId, readEnvelope, verifyEnvelope } = module_dsse;
 const { Malformed, canonical, parseCanonical } = module_json;
@@ -960,7 +1293,7 @@ const RECEIPT = record(
     lease: record({ lease_id: shape.hex64, not_after: shape.realTime }),
     checkpoint: nullable(record({ counter: shape.integer(1), digest: shape.hex64 })),
   },
-  { continues: record({ manifest_digest: shape.hex64, number: shape.integer(2, 10_000) }) },
+  { continues: record({ manifest_digest: shape.hex64, number: shape.integer(2, 10_000) }), chain: isChainWord },
 );
 
 const brokerId = (key) => digest(utf8("sealtrain/broker/v1:"), key);
@@ -2182,70 +2515,6 @@ function frame({ name, hardware }, start) {
   });
 }
 return { embeddedLock };
-})();
-const module_keccak = (() => {
-// Keccak-256 as Ethereum uses it, which WebCrypto lacks. Inputs here are a few hundred bytes.
-
-const MASK = (1n << 64n) - 1n;
-const ROTATIONS = [
-  0, 1, 62, 28, 27, 36, 44, 6, 55, 20, 3, 10, 43, 25, 39, 41, 45, 15, 21, 8, 18, 2, 61, 56, 14,
-];
-
-function roundConstants() {
-  const constants = [];
-  let register = 1;
-  for (let round = 0; round < 24; round++) {
-    let value = 0n;
-    for (let j = 0; j < 7; j++) {
-      if (register & 1) value |= 1n << BigInt(2 ** j - 1);
-      register = (register << 1) ^ (register & 0x80 ? 0x171 : 0);
-    }
-    constants.push(value);
-  }
-  return constants;
-}
-
-const CONSTANTS = roundConstants();
-const rotate = (value, by) =>
-  by === 0 ? value : ((value << BigInt(by)) | (value >> BigInt(64 - by))) & MASK;
-
-function permute(a) {
-  for (const constant of CONSTANTS) {
-    const c = [0, 1, 2, 3, 4].map((x) => a[x] ^ a[x + 5] ^ a[x + 10] ^ a[x + 15] ^ a[x + 20]);
-    for (let i = 0; i < 25; i++) a[i] ^= c[(i + 4) % 5] ^ rotate(c[((i % 5) + 1) % 5], 1);
-    const b = new Array(25);
-    for (let x = 0; x < 5; x++) {
-      for (let y = 0; y < 5; y++) {
-        b[y + 5 * ((2 * x + 3 * y) % 5)] = rotate(a[x + 5 * y], ROTATIONS[x + 5 * y]);
-      }
-    }
-    for (let y = 0; y < 25; y += 5) {
-      for (let x = 0; x < 5; x++) {
-        a[y + x] = b[y + x] ^ (~b[y + ((x + 1) % 5)] & MASK & b[y + ((x + 2) % 5)]);
-      }
-    }
-    a[0] ^= constant;
-  }
-}
-
-function keccak256(bytes) {
-  const rate = 136;
-  const padded = new Uint8Array(Math.floor(bytes.length / rate + 1) * rate);
-  padded.set(bytes);
-  padded[bytes.length] ^= 1;
-  padded[padded.length - 1] ^= 0x80;
-  const state = new Array(25).fill(0n);
-  const view = new DataView(padded.buffer);
-  for (let at = 0; at < padded.length; at += rate) {
-    for (let i = 0; i < rate / 8; i++) state[i] ^= view.getBigUint64(at + 8 * i, true);
-    permute(state);
-  }
-  const result = new Uint8Array(32);
-  const out = new DataView(result.buffer);
-  for (let i = 0; i < 4; i++) out.setBigUint64(8 * i, state[i], true);
-  return result;
-}
-return { keccak256 };
 })();
 const module_dstack = (() => {
 // What a dstack guest measured: the event log against a verified quote (spec/evidence.md §5).
@@ -7068,6 +7337,7 @@ const module_releases = (() => {
 // Checks 11, 13 and 14: the brokers' receipts, their ledgers, and the order of events.
 
 const { Refusal, demand, digest, fromBase64, seconds } = module_bytes;
+const { chainAllowed } = module_chainword;
 const { brokerId, listedReceipt, readReceipt, readRotation } = module_consortium;
 const { requireRetained } = module_datause;
 const { keyId, readEnvelope } = module_dsse;
@@ -7088,6 +7358,7 @@ async function receiptsHold(state) {
   const { predicate, trust } = state;
   if (!keysReleased(predicate)) {
     claim(predicate.releases.length === 0, "receipts in a run whose clients keep their data");
+    chainAllowed([], trust.chain ?? null);
     state.receipts = [];
     return "no key was released: each client kept its data";
   }
@@ -7112,6 +7383,7 @@ async function receiptsHold(state) {
   const stays = await staysOf(predicate);
   for (const { receipt } of counted) aboutThisRun(state, receipt, stays);
   enoughBrokers(state, counted);
+  chainAllowed(counted.map((one) => one.receipt), trust.chain ?? null);
   state.receipts = counted;
   const renewals = counted.filter((one) => one.receipt.kind === "renewal").length;
   const ignored = predicate.releases.length - counted.length;
@@ -7769,6 +8041,7 @@ const { requiredLimits } = module_limits;
 const { LIMIT_TEXTS } = module_limitwords;
 
 const UNLOOKED = "The output files were not looked at; only their names and digests are known.";
+const SHOWN_BLOCKS = 64;
 const THEIRS =
   "Your trust file asks only about datasets that its own brokers released; other keys and leases were not looked at.";
 
@@ -7786,12 +8059,21 @@ function ofManifest(predicate, unasked) {
   return [...texts].map(([id, text]) => ({ id, text }));
 }
 
+/** Of blocks that receipts rely on, where the trust file names no chain. */
+function ofChain(blocks) {
+  const { chain_id: chain, contract } = blocks[0];
+  const named = blocks.slice(0, SHOWN_BLOCKS).map(({ number, block }) => `${number} (${block})`).join(", ");
+  const more = blocks.length > SHOWN_BLOCKS ? ` and ${blocks.length - SHOWN_BLOCKS} more` : "";
+  return `Owners decide on chain ${chain} by the contract ${contract}, and your trust file names no chain: that these blocks are of it was not compared: ${named}${more}.`;
+}
+
 /** Every limit and everything left open, in order: `{id, text}`, where the id of no limit is null. */
-function statedLimits({ manifest, unasked, released, open }, trust, { artefacts }) {
+function statedLimits({ manifest, unasked, released, chain, open }, trust, { artefacts }) {
   if (manifest === null) return [];
   const said = ofManifest(manifest.predicate, unasked);
   const add = (text, facts = {}) => said.push({ id: null, text, ...facts });
   if (released.length) add(`Brokers released keys without a demand on: ${released.join(", ")}.`, { released });
+  if (chain.length) add(ofChain(chain), { chain: chain[0].chain_id });
   for (const { field, words } of open) add(`Your trust file accepts any ${words}.`, { field });
   if (trust.brokers.datasets === "theirs") add(THEIRS);
   if (artefacts === null) add(UNLOOKED);
@@ -8042,6 +8324,7 @@ const module_trust = (() => {
 // The trust file (spec/trust.md) with its appraisal policy (spec/evidence.md §6).
 
 const { Refusal, demand, fromBase64 } = module_bytes;
+const { isTrustedChain } = module_chainword;
 const { AZURE_RULES, AZURE_SNP_RULES, GCP_SNP_RULES } = module_cloudtpm;
 const { Malformed } = module_json;
 const { RULES: NITRO } = module_nitro;
@@ -8161,16 +8444,19 @@ const BROKERS = record({
   threshold: integer(1, 64),
   datasets: literal("all", "theirs"),
 });
-const TRUST = record({
-  version: literal(1),
-  consortium_id: shape.hex64,
-  recipe_hash: shape.hex64,
-  compose_hash: either(any, shape.hex64),
-  app_id: either(any, shape.hex40),
-  brokers: (value) => BROKERS(value) && value.threshold <= value.signing_keys.length,
-  appraisal: isPolicy,
-  simulated: literal("refuse", "accept-insecure"),
-});
+const TRUST = record(
+  {
+    version: literal(1),
+    consortium_id: shape.hex64,
+    recipe_hash: shape.hex64,
+    compose_hash: either(any, shape.hex64),
+    app_id: either(any, shape.hex40),
+    brokers: (value) => BROKERS(value) && value.threshold <= value.signing_keys.length,
+    appraisal: isPolicy,
+    simulated: literal("refuse", "accept-insecure"),
+  },
+  { chain: shape.nullable(isTrustedChain) },
+);
 
 /** The trust file of bytes in YAML or JSON. */
 function readTrust(bytes) {
@@ -8190,6 +8476,7 @@ const module_verify = (() => {
 // Verify a run manifest offline: every check of spec/run-manifest.md §3, each reported by itself.
 
 const { CannotCheck, Refusal } = module_bytes;
+const { chainBlocks } = module_chainword;
 const { CHECKS } = module_checks;
 const { consortiumId, ownersOf } = module_consortium;
 const { readManifest } = module_form;
@@ -8227,7 +8514,8 @@ function stateOf(manifest, inputs) {
  * needs, or the caller left the files out) or `not-checked` (this program or browser cannot).
  * `verdict` is `verified`, `refused` or `not verified`; the last is no refusal of the manifest and
  * no pass either. `open` lists the values that the trust file leaves open,
- * `released` what brokers did not compare before they released keys, `limits` all that the manifest
+ * `released` what brokers did not compare before they released keys, `chain` the blocks of a public
+ * chain that they relied on, where the trust file names no chain, `limits` all that the manifest
  * does not prove and that the trust file leaves open, a text each.
  *
  * @param {Uint8Array} bytes The manifest file.
@@ -8260,8 +8548,10 @@ async function verify(bytes, trust, { artefacts = null, now }) {
     );
   }
   const unasked = state?.unasked ?? null;
-  const released = releasedOpen((state?.receipts ?? []).map(({ receipt }) => receipt));
-  const facts = { manifest, unasked, released, open: openValues(trust) };
+  const receipts = (state?.receipts ?? []).map(({ receipt }) => receipt);
+  const released = releasedOpen(receipts);
+  const chain = (trust.chain ?? null) === null ? chainBlocks(receipts) : [];
+  const facts = { manifest, unasked, released, chain, open: openValues(trust) };
   return { ...verdictOf(checks), checks, ...facts, limits: statedLimits(facts, trust, { artefacts }) };
 }
 
