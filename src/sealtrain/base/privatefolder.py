@@ -46,6 +46,11 @@ class PrivateFolder:
         self.path, self._descriptors = _made(Path(tempfile.gettempdir()))
         self._finalizer = weakref.finalize(self, _remove, os.getpid(), self.path, self._descriptors)
 
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """Open descriptors that a process needs to read the files by their names."""
+        return tuple(self._descriptors)
+
     @contextmanager
     def writer(self, name: str) -> Iterator[BinaryIO]:
         """Open a new file for writing; it can be read by its name once the block ends well.

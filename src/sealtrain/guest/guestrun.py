@@ -10,6 +10,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +24,7 @@ from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.guest.inventory import ANCHOR_FILE
 from sealtrain.guest.journal import Journal, JournalStore
 from sealtrain.guest.recorder import Recorder
+from sealtrain.guest.sandbox.rehearsed import insecure_shown
 from sealtrain.guest.series import remember
 from sealtrain.guest.settings import RunSettings, holds_run, load_run, save_run
 from sealtrain.manifest.condense import NeededReleases
@@ -31,6 +33,7 @@ from sealtrain.manifest.limits import BORDER_CLOSED
 if TYPE_CHECKING:
     from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.guest.sandbox.landlock import Held
+    from sealtrain.guest.workload.process import WorkloadProcess
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.sealing.store import SealedStore
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
@@ -46,7 +49,13 @@ _PROBE_BYTES: Final = 64 << 10
 
 
 class GuestRun(DataGuest):
-    """See the module. ``guest.closing.close_run`` ends it."""
+    """See the module. ``guest.closing.close_run`` ends it.
+
+    Attributes:
+        workload: The process that runs the recipe's scripts; ``None`` where it has none.
+    """
+
+    workload: WorkloadProcess | None = None
 
     def __init__(  # noqa: PLR0913  # what is told to whom, besides what begins it
         self,
@@ -87,6 +96,24 @@ class GuestRun(DataGuest):
         self._released = self.grant.fresh
         self._needed: NeededReleases | None = None  # once the journal they belong to is loaded
         self._renewals: list[dict[str, Any]] = []  # of the time before
+
+    def _before_keys(self, undoing: ExitStack) -> None:
+        """Fork the workload: what it inherits has seen no broker yet."""
+        if not self.recipe.scripts:
+            return
+        from sealtrain.guest.workload.live import Workload
+        from sealtrain.guest.workload.process import WorkloadProcess
+
+        shown = insecure_shown(self.settings.platform)
+        workload = Workload(self.admitted, self.settings.out, shown)
+        self.workload = WorkloadProcess(
+            workload.live,
+            ranks=workload.ranks,
+            kept=self.admitted.taken.descriptors,
+            shown=shown,
+        )
+        undoing.callback(self.workload.close)
+        undoing.callback(self.workload.end)
 
     @classmethod
     def begin(

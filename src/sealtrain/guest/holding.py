@@ -121,6 +121,7 @@ class DataGuest(AttestedGuest):
         self.asked_as: str = known if isinstance(known, str) else known(self)
         self._renewing = threading.Lock()
         with ExitStack() as undoing:
+            self._before_keys(undoing)
             self.quorum: Quorum = self._brokers(asking.on_failure)
             undoing.callback(self.quorum.close)
             self._open(owner, undoing, stage, resuming=asking.resuming)
@@ -203,6 +204,9 @@ class DataGuest(AttestedGuest):
         self.quorum.close()
         for dataset in self.sealed:
             dataset.close()
+
+    def _before_keys(self, undoing: ExitStack) -> None:
+        """Start what must not inherit a key; on failure ``undoing`` ends it."""
 
     def _keep(self, receipts: Sequence[dict[str, Any]]) -> None:
         """Keep the receipts of a renewal for the manifest."""

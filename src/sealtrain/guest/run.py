@@ -5,14 +5,16 @@ Steps in this order and no other:
 1. to 4. as ``guest.guestrun``: admit, find, attest and obtain, open; where the recipe has several
    nodes, meet the others (``guest.fellows``);
 5. fork the other ranks, if the recipe has several (``training.distributed.ranks``), and train; the
-   guest seals checkpoints, the brokers anchor their counters, and ``leasekeeper`` renews the lease;
+   guest seals checkpoints, the brokers anchor their counters, and ``leasekeeper`` renews the lease.
+   Scripts of the recipe run in a workload, which was forked before the brokers were asked
+   (``guest.workload``), with all their ranks;
 6. seal the model to its recipients;
 7. build and sign the manifest over a final quote, and hand it to the broker's ledger.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack, chdir, nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -136,6 +138,9 @@ class _Work:
             ended = run.keeper.lapsed(error)
             run.quorum.report_failure(ended.code, run.grant)
             raise ended from None
+        finally:
+            if run.workload is not None:
+                run.workload.end()
 
     def _with(self, fellows: Fellows, metrics_port: int | None, *, alone: bool) -> Outcome:
         run = self._run
@@ -145,17 +150,24 @@ class _Work:
             urls=[*run.urls, *_webhook(run), *addresses(run.settings), *fellows.urls],
             folders=[run.settings.out, *guest.writable],
             sockets=guest.sockets,
+            signals=run.workload is not None,
         )
+        work = self._in_ranks if run.workload is None else self._with_workload
         with (
             softly(run.keeper.end_soon) if alone else nullcontext(),
-            enclosed(run.tally, alone=alone, insecure_shown=shown) as room,
+            enclosed(
+                run.tally,
+                alone=alone,
+                accelerated=None if run.workload is None else False,
+                insecure_shown=shown,
+            ) as room,
             _monitor(run, metrics_port) as monitor,
             room.closed(ways),
         ):
             run.quorum.on_failure = telling(room.terminal)
             try:
                 return told(
-                    lambda: self._in_ranks(fellows, monitor, room, ways),
+                    lambda: work(fellows, monitor, room, ways),
                     run.recipe.release_policy.logs,
                     lambda: run.tally.counts,
                     scripts={str(run.base / path): path for path in run.recipe.scripts},
@@ -165,6 +177,23 @@ class _Work:
             except SealtrainError as error:
                 raise fellows.why(error) from None
 
+    def _with_workload(
+        self, _fellows: Fellows, monitor: Monitor, room: Room, ways: Ways
+    ) -> Outcome:
+        """Keep the workload, which was forked before there were keys."""
+        from sealtrain.guest.workload.keeper import Keeper
+
+        run = self._run
+        if run.workload is None:
+            raise AssertionError("a recipe with scripts has a workload")
+        held = room.lock(ways)
+        monitor.watch()
+        checkpoint = run.newest_checkpoint() if self._resuming else None
+        with run.keeper:
+            if checkpoint is None:
+                validate_data(run)
+            return Keeper(run, run.workload, monitor, held=held, resume=checkpoint).outcome()
+
     def _in_ranks(self, fellows: Fellows, monitor: Monitor, room: Room, ways: Ways) -> Outcome:
         """Train as rank 0; the sandbox closes around each rank once it is connected."""
         run, backend = self._run, self._recipe.backend
@@ -173,7 +202,7 @@ class _Work:
             group=needs_group(backend),
             prepare=lambda: connected(backend.name),
             secure=lambda: self._secure_rank(room),
-            work=lambda checkpoint: self._rank(checkpoint, room),
+            work=self._rank,
             company=fellows.company,
         ) as ranks:
             held = room.lock(ways)
@@ -191,14 +220,8 @@ class _Work:
         self._rest_of_life.enter_context(room.closed(ways))
         room.lock(ways)
 
-    def _rank(self, checkpoint: CheckpointRef | None, room: Room) -> None:
-        if not self._run.recipe.scripts:
-            train_as_rank(self._recipe, self._run, checkpoint)
-            return
-        from sealtrain.guest.script import run_script_as_rank
-
-        with chdir(room.scratch.folder):
-            run_script_as_rank(self._run, checkpoint, room.scratch.folder)
+    def _rank(self, checkpoint: CheckpointRef | None) -> None:
+        train_as_rank(self._recipe, self._run, checkpoint)
 
     def _trained(
         self,
@@ -214,12 +237,6 @@ class _Work:
         if checkpoint is None:
             validate_data(run)
             count_records(run, saying(room.terminal))
-        if run.recipe.scripts:
-            from sealtrain.guest.script import run_script
-
-            # Relative names that the rank writes to lie in memory, and end with the run.
-            with chdir(room.scratch.folder), ranks.lead(checkpoint):
-                return run_script(run, checkpoint, monitor, room.scratch.folder)
         with ranks.lead(checkpoint), stand_ins(run) as standins:
             trained = train(
                 self._recipe,

@@ -1,9 +1,9 @@
 """The engineer's own training script inside a run.
 
 The recipe names the script and the lock holds its text. ``sealtrain train`` attests and obtains the
-keys as for any recipe, then runs the script in this process; ``unwrap_dataset``, ``SealedRun`` (or
-``SealedLoop``) and ``sign_manifest`` act on that run. Outside a run they refuse, because the
-process holds no keys.
+keys as for any recipe; the script runs in the run's workload, which holds none of them
+(``guest.workload``). ``unwrap_dataset``, ``SealedRun`` (or ``SealedLoop``) and ``sign_manifest``
+act on that run by way of its keeper. Outside a run they refuse.
 
 A script gets the columns and the datasets that the recipe names, and no others. What it seals is
 loaded again before training and before the manifest is signed (``training.saved``).
@@ -30,10 +30,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from sealtrain.errors import UsageError
-from sealtrain.guest.closing import Outcome, close_run
 from sealtrain.guest.leasekeeper import Follower
+from sealtrain.guest.workload.messages import Sign
+from sealtrain.guest.workload.stubs import numbers_of
 from sealtrain.recipe.scripts import modules_of
-from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain.training.checkpoints import callback as sealed_callback
 from sealtrain.training.checkpoints import loop as sealed_loop
 from sealtrain.training.checkpoints.randomness import random_states, restore_random_states
@@ -50,16 +50,13 @@ from sealtrain.training.distributed.agreement import expect_one_model
 from sealtrain.training.distributed.ranks import place
 from sealtrain.training.saved import BaseFolder, saved_files, unwrapped
 from sealtrain.training.silence import drop_reports
-from sealtrain.training.telemetry.facts import accelerators, environment
-from sealtrain.training.telemetry.monitor import Monitor
 from sealtrain.training.telemetry.released import MetricGate
-from sealtrain.training.trained import Trained
 
 if TYPE_CHECKING:
     import datasets
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
-    from sealtrain.guest.guestrun import GuestRun
+    from sealtrain.guest.workload.stubs import WorkloadRun
     from sealtrain.training.checkpoints import lightning
     from sealtrain.training.checkpoints.callback import Evaluation
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
@@ -73,7 +70,6 @@ __all__ = [
     "SealedRun",
     "run_as_main",
     "run_script",
-    "run_script_as_rank",
     "running",
     "sign_manifest",
     "unwrap_dataset",
@@ -83,43 +79,38 @@ __all__ = [
 class ScriptRun:
     """The run that a script acts on."""
 
-    def __init__(
-        self, run: GuestRun, resume: CheckpointRef | None, monitor: Monitor, memory: Path
-    ) -> None:
+    def __init__(self, run: WorkloadRun) -> None:
         self.run = run
-        self.memory = memory
-        leads = place().leads  # the other ranks release nothing
-        told = (run.released_metrics, monitor.released) if leads else ()
-        self.gate = MetricGate(run.recipe.release_policy, *told)
-        self.gate.besides = monitor.measured
+        metrics = run.metrics
+        recipe = run.lock.recipe
         self.context = sealed_callback.RunContext(
             run_id=run.run_id,
             store=run.store,
-            gate=self.gate,
-            on_checkpoint=run.checkpointed if leads else _ignore,
-            resume=resume,
-            arguments=run.recipe.trainer,
-            on_step=(monitor.step,),
-            keeper=run.keeper if leads else Follower(),
+            # The other ranks release nothing.
+            gate=MetricGate(recipe.release_policy) if metrics is None else metrics,
+            on_checkpoint=_ignore,  # the keeper knows of it first
+            resume=run.resume,
+            arguments=recipe.trainer,
+            on_step=() if metrics is None else (metrics.step,),
+            keeper=Follower() if run.lease is None else run.lease,
         )
         self.callback: SealedRun | lightning.SealedLightning | None = None
-        self.outcome: Outcome | None = None
-        self.followed = False
-        model = run.recipe.model
+        self.ended_well = False
+        model = recipe.model
         path = run.base / model.path if model.kind == "folder" else None
         self.base = BaseFolder(path=path)
         self.streams: list[Positioned] = []
 
     def saved(self, model: Any, processing: Any) -> dict[str, bytes]:
         """Files of a model that load again. Raises ``ModelNotReloaded``."""
-        return saved_files(unwrapped(model), processing, base=self.base, memory=self.memory)
+        return saved_files(unwrapped(model), processing, base=self.base, memory=self.run.memory)
 
     def try_saving(self, model: Any, processing: Any) -> None:
         """Refuse a model that could not be sealed at the end, before it trains."""
         if self.context.resume is None and place().leads:
             before = random_states()
             saved_files(
-                unwrapped(model), processing, base=self.base, memory=self.memory, trial=True
+                unwrapped(model), processing, base=self.base, memory=self.run.memory, trial=True
             )
             restore_random_states(before)
 
@@ -127,43 +118,18 @@ class ScriptRun:
 _current: ScriptRun | None = None
 
 
-def run_script(
-    run: GuestRun, resume: CheckpointRef | None, monitor: Monitor, memory: Path
-) -> Outcome:
-    """Run the lock's script on a run that holds its keys, as rank 0.
+def run_script(run: WorkloadRun) -> None:
+    """Run the lock's script in a workload, as one of its ranks.
 
     Args:
-        run: Admitted and granted.
-        resume: Checkpoint ``SealedRun`` continues from.
-        monitor: Watches the training.
-        memory: Folder that lies in memory and ends with the run.
+        run: Its keeper holds the keys.
 
     Raises:
         UsageError: The script ended without ``sign_manifest``.
         Exception: As raised inside the script; ``sandbox.events`` keeps its text.
     """
-    outcome = _ran(ScriptRun(run, resume, monitor, memory)).outcome
-    if outcome is None:
-        raise _unsigned()
-    return outcome
-
-
-def run_script_as_rank(run: GuestRun, resume: CheckpointRef | None, memory: Path) -> None:
-    """Run the lock's script as a rank other than the first, which keeps nothing.
-
-    Arguments as ``run_script``.
-
-    Raises:
-        UsageError: The script ended without ``sign_manifest``.
-        Exception: As raised inside the script.
-    """
-    if not _ran(ScriptRun(run, resume, Monitor(), memory)).followed:
-        raise _unsigned()
-
-
-def _ran(script: ScriptRun) -> ScriptRun:
     global _current
-    _current, run = script, script.run
+    _current = script = ScriptRun(run)
     compute_device()  # scripts take whatever PyTorch sees
     one_gpu_each()
     drop_reports()
@@ -171,11 +137,12 @@ def _ran(script: ScriptRun) -> ScriptRun:
     if place().world > 1:
         read_in_each_rank()
     try:
-        run_as_main(run.lock.scripts, run.recipe.scripts, run.base)
+        run_as_main(run.lock.scripts, run.lock.recipe.scripts, run.base)
     finally:
         script.context.close()
         _current = None
-    return script
+    if not script.ended_well:
+        raise _unsigned()
 
 
 def _unsigned() -> UsageError:
@@ -214,7 +181,7 @@ def unwrap_dataset(
     """
     script = running()
     sources = _sources_at(script.run, path, role)
-    columns = script.run.recipe.columns.names
+    columns = script.run.lock.recipe.columns.names
     if sources[0].role == "test":
         if map_style is False:
             raise UsageError(
@@ -299,7 +266,7 @@ class SealedLoop(sealed_loop.SealedLoop):
         super().__init__(
             script.context,
             loader if loader is not None else _stream(script.run, _train_sources(script.run, path)),
-            script.run.recipe.trainer,
+            script.run.lock.recipe.trainer,
             model=model,
             optimizer=optimizer,
             scheduler=scheduler,
@@ -323,13 +290,14 @@ def sign_manifest(
         metrics: Final measurements; the manifest holds those that the release policy names.
 
     Returns:
-        Path of ``manifest.json``; the sealed model lies beside it.
+        Path of ``manifest.json``; the sealed model lies beside it. The script cannot open either.
 
     Raises:
         UsageError: Not inside a run, no ``SealedRun`` took part, or ranks have different models.
         ModelNotReloaded: The saved model does not load as the trained one.
     """
     script = running()
+    run = script.run
     ran = trainer if isinstance(trainer, SealedLoop) else script.callback
     if ran is None or (ran is not trainer and ran not in _callbacks_of(trainer)):
         raise UsageError(
@@ -343,21 +311,21 @@ def sign_manifest(
     if processing_class is None:
         processing_class = getattr(trainer, "processing_class", None)
     expect_one_model(unwrapped(model))  # and every rank has come so far
-    if not place().leads:
-        script.followed = True
-        return script.run.settings.out / RUN_MANIFEST
-    trained = Trained(
-        files=script.saved(model, processing_class),
+    script.ended_well = True
+    if run.metrics is None:
+        return run.manifest
+    files = script.saved(model, processing_class)
+    while files:  # the keeper has each of them before this process lets the next one go
+        name, content = files.popitem()
+        run.store.deliver(name, content)
+    question = Sign(
         steps=ran.steps,
-        samples_seen=ran.rows,
+        samples=ran.rows,
         tokens=ran.tokens,
-        metrics=script.gate.filtered({**ran.last, **metrics}),
-        environment=environment(),
-        accelerators=accelerators(),
-        withheld=dict(script.gate.withheld),
+        metrics=numbers_of(run.metrics.named({**ran.last, **metrics})),
+        counts=run.tally.counts,
     )
-    script.outcome = close_run(script.run, trained)
-    return script.outcome.manifest
+    return Path(str(run.ask(question)["manifest"]))
 
 
 def _callbacks_of(trainer: Any) -> list[Any]:
@@ -377,19 +345,19 @@ def running() -> ScriptRun:
     return _current
 
 
-def _stream(run: GuestRun, sources: Sequence[Source]) -> RecordStream:
+def _stream(run: WorkloadRun, sources: Sequence[Source]) -> RecordStream:
     """The records of datasets, shuffled, with the recipe's columns and no others."""
-    trainer = run.recipe.trainer
+    trainer = run.lock.recipe.trainer
     seed = trainer.seed if trainer.data_seed is None else trainer.data_seed
-    return RecordStream(sources, run.recipe.columns.names, seed=seed)
+    return RecordStream(sources, run.lock.recipe.columns.names, seed=seed)
 
 
-def _train_sources(run: GuestRun, path: str | Path | tuple[str, str] | None) -> list[Source]:
+def _train_sources(run: WorkloadRun, path: str | Path | tuple[str, str] | None) -> list[Source]:
     return _sources_at(run, path, "train")
 
 
 def _sources_at(
-    run: GuestRun, path: str | Path | tuple[str, str] | None, role: Role | None
+    run: WorkloadRun, path: str | Path | tuple[str, str] | None, role: Role | None
 ) -> list[Source]:
     """Datasets by role, or one by owner and name or by folder."""
     if path is None:
@@ -397,8 +365,8 @@ def _sources_at(
     else:
         found = [
             source
-            for place, source in zip(run.found, run.sources, strict=True)
-            if role in (None, source.role) and _is_named(path, place.folder, source)
+            for places, source in zip(run.places, run.sources, strict=True)
+            if role in (None, source.role) and _is_named(path, places, source)
         ]
     if len(found) == 1 or (found and path is None):
         return found
@@ -410,11 +378,10 @@ def _sources_at(
     )
 
 
-def _is_named(path: str | Path | tuple[str, str], folder: Any, source: Source) -> bool:
+def _is_named(path: str | Path | tuple[str, str], places: frozenset[str], source: Source) -> bool:
     if isinstance(path, tuple):
         return path == (source.owner, source.name)
-    here = isinstance(folder, Path) and folder.resolve() == Path(path).resolve()
-    return here or str(path) in (folder.name, str(folder))
+    return str(path) in places or str(Path(path).resolve()) in places
 
 
 def run_as_main(texts: Mapping[str, str], scripts: Sequence[str], base: Path) -> None:

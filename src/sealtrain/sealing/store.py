@@ -61,6 +61,9 @@ class SealedStore:
         self._suite = suite
         self._random = random
 
+    def memory(self, size: int) -> None:
+        """None: what is written is sealed from wherever it lies."""
+
     @contextmanager
     def write(
         self, name: str, binding: Mapping[str, str | int], *, overwrite: bool = True

@@ -47,11 +47,17 @@ class Ways:
         urls: Reachable services; ``tcp://host:port`` for other parties.
         folders: Folders to write in, beside the run's folder in memory.
         sockets: Unix sockets that may be connected to.
+        readable: Files and folders to read, beside those to write in; all when ``None``.
+        network: Sockets may be made at all.
+        signals: Signals may be sent to processes outside.
     """
 
     urls: Sequence[str] = ()
     folders: Sequence[Path] = ()
     sockets: Sequence[Path] = ()
+    readable: Sequence[Path] | None = None
+    network: bool = True
+    signals: bool = False
 
 
 class Room:
@@ -105,10 +111,12 @@ class Room:
                 sockets=ways.sockets,
                 names=names,
                 passing=self.scratch.folder,
+                readable=ways.readable,
+                signals=ways.signals,
             )
             if self._accelerated:
                 _start_driver()
-            seccomp = refuse_calls(datagrams=names)
+            seccomp = refuse_calls(datagrams=names, network=ways.network)
         memory = "private" if self.scratch.private else "folder"
         return Held(
             landlock=landlock, seccomp=seccomp, unbound=unbound(landlock, older), memory=memory

@@ -20,6 +20,10 @@ choose among these to say something, so of a recipe with scripts no place leaves
 where class, message and hint are together one refusal of what scripts call, as it was before the
 script began: the words then say no more than the code does.
 
+In a run whose code is in a workload (``guest.workload``), that process says what ended it and
+the keeper decides, by the same rules, from its own copy of the source: ``described`` and
+``restated``.
+
 A refused program is named at every level, if it is a file that the run did not make: the engineer
 has to know which program to do without.
 """
@@ -54,12 +58,12 @@ from sealtrain.errors import (
 )
 from sealtrain.guest.sandbox.files import PlaceRefused
 from sealtrain.guest.sandbox.network import program_to_name
-from sealtrain.guest.sandbox.programs import ProgramRefused
+from sealtrain.guest.sandbox.programs import ProgramRefused, is_told
 
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["Logs", "Named", "told"]
+__all__ = ["Logs", "Named", "Restated", "described", "restated", "told"]
 
 Logs = Literal["none", "error-summary", "structured"]
 Done = TypeVar("Done")
@@ -79,6 +83,8 @@ _OF_THE_MACHINE: Final = frozenset(
 )
 """Faults of the system that say nothing about data: a full disk, too many open files."""
 _LONGEST: Final = 500
+_LONGEST_NAME: Final = 128
+_UNNAMED: Final = "exception"
 _WITHOUT_PROGRAM: Final = "switch off what starts it: nothing inside a run starts a program"
 
 
@@ -184,11 +190,91 @@ def told(
         return work()
     except KeyboardInterrupt:
         event = KeyboardInterrupt()
+    except Restated as judged:
+        event = judged.error
     except BaseException as error:
         if insecure_shown:
             traceback.print_exception(error)
         event = _event(error, logs, counts(), scripts, _NOTHING if scripts else named, sayings)
     raise event  # outside the handlers, so that it does not refer to the original
+
+
+class Restated(Exception):
+    """What ended a workload, as far as it may leave.
+
+    Attributes:
+        error: The typed event.
+    """
+
+    def __init__(self, error: SealtrainError) -> None:
+        super().__init__(error.code)
+        self.error = error
+
+
+def described(error: BaseException, scripts: Mapping[str, str]) -> dict[str, Any]:
+    """What a workload says of the error that ended it, for ``restated``.
+
+    Args:
+        error: As raised.
+        scripts: As ``told``.
+    """
+    kind = _kind(error, scripts)
+    ours = error if type(error) is kind and isinstance(error, SealtrainError) else None
+    script, line = _place_in(scripts, error)
+    return {
+        "code": _KNOWN[id(kind)][1].code,
+        "message": None if ours is None else _plain(ours.message),
+        "hint": None if ours is None else _plain(ours.hint),
+        "kind": _name_of(error, kind)[:_LONGEST_NAME],
+        "script": script,
+        "line": line,
+        "program": program_to_name(error) if type(error) is ProgramRefused else None,
+    }
+
+
+def restated(
+    said: Mapping[str, Any], logs: Logs, counts: Mapping[str, int], scripts: Mapping[str, str]
+) -> SealtrainError:
+    """The typed event of a workload's end: of its words none leaves that is not known here.
+
+    An error that a runner waits for, such as a broker's, is not the workload's to raise.
+
+    Args:
+        said: From ``described``, by a stranger.
+        logs: The recipe's ``release_policy.logs``.
+        counts: Of dropped output and refused calls, by event.
+        scripts: Text of each script by its name in the recipe.
+    """
+    kind = errors.error_by_code(said["code"])
+    if id(kind) not in _KNOWN or kind.retry != "never":
+        kind = ScriptFailed
+    if logs == "none" and issubclass(kind, DataInvalid):
+        kind = DataInvalid
+    known = _KNOWN[id(kind)][1]
+    message, hint = known.meaning, _hint_for(known.code)
+    if (id(kind), said["message"], said["hint"]) in frozenset(_sayings_for_scripts()):
+        message, hint = said["message"], said["hint"] or hint
+    check = got = None
+    if logs == "structured":
+        check, got = _known_place(said, kind, scripts), _summed(counts)
+    program = said["program"]
+    if program is not None and is_told(program, ()):
+        check, got, hint = "program", program, _WITHOUT_PROGRAM
+    return kind(message, check=check, got=got, hint=hint)
+
+
+def _known_place(
+    said: Mapping[str, Any], kind: type[SealtrainError], scripts: Mapping[str, str]
+) -> str:
+    foreign = getattr(builtins, said["kind"], None)
+    is_builtin = isinstance(foreign, type) and issubclass(foreign, BaseException)
+    name = said["kind"] if is_builtin else kind.__name__
+    if not is_builtin and said["kind"] == _UNNAMED:
+        name = _UNNAMED
+    script, line = said["script"], said["line"]
+    if script not in scripts or not 1 <= (line or 0) <= len(scripts[script].splitlines()):
+        return name
+    return f"{name}, {script} line {line}"
 
 
 def _event(
@@ -208,7 +294,7 @@ def _event(
     known = _KNOWN[id(kind)][1]
     check = got = None
     message = known.meaning
-    hint = f"sealtrain explain {known.code} says more; the release policy lets no more out"
+    hint = _hint_for(known.code)
     place = {} if ours is None else named.place(ours)
     if ours is not None and not about_data:
         if sayings is None:
@@ -223,8 +309,7 @@ def _event(
         message = f"the system refused a file: {os.strerror(error.errno or 0)}"
         hint = "mend that; sealtrain resume goes on from the last checkpoint"
     if logs == "structured":
-        said = ", ".join(f"{name} {count}" for name, count in counts.items())
-        check, got = _where(error, kind, scripts), said or None
+        check, got = _where(error, kind, scripts), _summed(counts)
     if ours is not None and kind is TrainingDiverged and not scripts and logs != "none":
         check, got = ours.check, ours.got
     program = program_to_name(error) if type(error) is ProgramRefused else None
@@ -328,19 +413,38 @@ def _is_sentence(constant: object) -> bool:
 
 def _where(error: BaseException, kind: type[SealtrainError], scripts: Mapping[str, str]) -> str:
     """Kind of exception, and its last line in a script. A class from elsewhere is not named."""
+    script, line = _place_in(scripts, error)
+    name = _name_of(error, kind)
+    return name if script is None else f"{name}, {script} line {line}"
+
+
+def _name_of(error: BaseException, kind: type[SealtrainError]) -> str:
     name = type(error).__name__
     if isinstance(error, (SealtrainError, PlaceRefused, ProgramRefused)):
-        name = kind.__name__
-    elif getattr(builtins, name, None) is not type(error):
-        name = "exception"
-    return f"{name}{_line_in(scripts, error)}"
+        return kind.__name__
+    return name if getattr(builtins, name, None) is type(error) else _UNNAMED
 
 
-def _line_in(scripts: Mapping[str, str], error: BaseException) -> str:
-    line, place = "", error.__traceback__
+def _place_in(
+    scripts: Mapping[str, str], error: BaseException
+) -> tuple[str, int] | tuple[None, None]:
+    found: tuple[str, int] | tuple[None, None] = (None, None)
+    place = error.__traceback__
     while place is not None:
         script = scripts.get(place.tb_frame.f_code.co_filename)
         if script is not None:
-            line = f", {script} line {place.tb_lineno}"
+            found = script, place.tb_lineno
         place = place.tb_next
-    return line
+    return found
+
+
+def _hint_for(code: str) -> str:
+    return f"sealtrain explain {code} says more; the release policy lets no more out"
+
+
+def _summed(counts: Mapping[str, int]) -> str | None:
+    return ", ".join(f"{name} {count}" for name, count in counts.items()) or None
+
+
+def _plain(text: object) -> str | None:
+    return text[:_LONGEST] if type(text) is str else None

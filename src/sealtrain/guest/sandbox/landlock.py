@@ -39,6 +39,7 @@ _ASK_VERSION = 1
 _PATH_BENEATH, _NET_PORT = 1, 2
 
 _EXECUTE, _WRITE_FILE = 1 << 0, 1 << 1
+_READ_FILE, _READ_DIR = 1 << 2, 1 << 3
 _REMOVE_DIR, _REMOVE_FILE, _MAKE_DIR = 1 << 4, 1 << 5, 1 << 7
 _MAKE_REG, _MAKE_SOCK, _MAKE_FIFO, _MAKE_SYM = 1 << 8, 1 << 9, 1 << 10, 1 << 12
 _MAKE_CHAR, _MAKE_BLOCK = 1 << 6, 1 << 11
@@ -109,6 +110,8 @@ def restrict(
     names: bool = False,
     passing: Path | None = None,
     programs: bool = False,
+    readable: Iterable[Path] | None = None,
+    signals: bool = False,
 ) -> int:
     """Put this thread, and every thread and process it starts from now on, under Landlock.
 
@@ -119,6 +122,9 @@ def restrict(
         names: Whether names may be looked up.
         passing: A folder among ``writable`` that is itself removed at the end.
         programs: Whether programs may be executed: for the process that compiles.
+        readable: Files and folders that may be read, besides those that may be written; all when
+            ``None``.
+        signals: Whether signals reach processes outside: for the keeper, which ends the workload.
 
     Returns:
         Version of Landlock that is in force, 0 where the kernel has none.
@@ -131,23 +137,28 @@ def restrict(
     filling |= _REMOVE_FILE | _REMOVE_DIR | (_REFER if version >= 2 else 0)
     changing = _WRITE_FILE | (_TRUNCATE if version >= 3 else 0)
     resolving = _RESOLVE_UNIX if version >= 9 else 0
+    reading = 0 if readable is None else _READ_FILE | _READ_DIR
     wanted = struct.pack(
         "=QQQ",
-        filling | changing | resolving | (0 if programs else _EXECUTE),
+        filling | changing | resolving | reading | (0 if programs else _EXECUTE),
         (_BIND_TCP | _CONNECT_TCP if version >= 4 else 0)
         | (_BIND_UDP | _SEND_UDP if version >= 10 else 0),
-        _ABSTRACT_UNIX | _SIGNAL if version >= 6 else 0,
+        _ABSTRACT_UNIX | (0 if signals else _SIGNAL) if version >= 6 else 0,
     )
     known = 24 if version >= 6 else 16 if version >= 4 else 8
     rules = _checked(libc.syscall(_CREATE_RULESET, wanted[:known], known, 0))
     try:
         for folder in writable:
-            _allow_below(libc, rules, folder, filling | changing)
+            _allow_below(libc, rules, folder, filling | changing | reading)
+        for path in readable or ():
+            only_files = 0 if path.is_dir() else _READ_DIR
+            _allow_below(libc, rules, path, reading & ~only_files)
         if passing is not None:
             _allow_below(libc, rules, passing.parent, _REMOVE_DIR)
-        _allow_below(libc, rules, Path("/proc/self"), changing)  # names of threads
+        # To write: names of threads.
+        _allow_below(libc, rules, Path("/proc/self"), changing | reading)
         for device in devices():
-            _allow_below(libc, rules, device, changing)
+            _allow_below(libc, rules, device, changing | (reading & _READ_FILE))
         for path in sockets if resolving else ():
             if path.exists():  # connecting to a missing one reports it
                 _allow_below(libc, rules, path, resolving)

@@ -16,7 +16,7 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO
 
@@ -36,6 +36,11 @@ class Tally:
         """Count one."""
         with self._lock:
             self._counts[event] += 1
+
+    def add(self, counts: Mapping[str, int]) -> None:
+        """Add counts of another process, whose names the caller knows."""
+        with self._lock:
+            self._counts.update(counts)
 
     @property
     def counts(self) -> dict[str, int]:

@@ -1,7 +1,8 @@
 """Checkpoints while training goes on: copied into reused memory, sealed by a thread of their own.
 
 1. ``save`` waits for the checkpoint before, copies the state into staging memory that is reused
-   from checkpoint to checkpoint, and returns: training loses the time of one copy.
+   from checkpoint to checkpoint, and returns: training loses the time of one copy. In a workload
+   the memory is the keeper's, who encrypts out of it (``guest.workload``).
 2. The thread seals the copy, calls the anchoring callback once the blob is complete, and deletes
    older checkpoints, but never one that leads back to the newest anchored checkpoint. The callback
    gets checkpoints in order, each only after the one before.
@@ -68,7 +69,7 @@ class CheckpointSaver:
         self._keep = keep
         self._anchored = anchored
         self._process = OneProcess("a run's checkpoints")
-        self._staging = _Staging()
+        self._staging = _Staging(store)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
         self.last = last
@@ -91,17 +92,14 @@ class CheckpointSaver:
         self._process.require()
         self.flush()
         begun = time.monotonic()
-        layout = lay_out(state)
-        body = self._staging.copy(layout)
+        body = self._staging.copy(lay_out(state))
         before = self.last
         wanted = CheckpointRef(
             counter=1 if before is None else before.counter + 1,
             step=step,
             previous="" if before is None else before.digest,
         )
-        self._pending = self._thread.submit(
-            self._seal, wanted, (layout.header_view, body), best, begun
-        )
+        self._pending = self._thread.submit(self._seal, wanted, (body,), best, begun)
 
     def check(self) -> None:
         """Raise the sealing thread's error, if it had one; does not wait."""
@@ -121,7 +119,7 @@ class CheckpointSaver:
     def close(self) -> None:
         """Wait for a checkpoint in flight, even if it fails, and free the memory."""
         self._thread.shutdown(wait=True)
-        self._staging = _Staging()
+        self._staging = _Staging(self._store)
 
     def _seal(
         self, wanted: CheckpointRef, parts: tuple[memoryview, ...], best: bool, begun: float
@@ -153,26 +151,44 @@ class CheckpointSaver:
 class _Staging:
     """Memory that a state is copied to; reused, because fresh memory costs more than the copy."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: BlobStore) -> None:
+        self._store = store
         self._memory: torch.Tensor | None = None
 
     def copy(self, layout: Layout) -> memoryview:
-        """Copy every tensor to its place; returns the bytes of all."""
+        """Copy the header and every tensor to its place; returns the bytes of all."""
         import torch
 
-        if self._memory is None or self._memory.numel() < layout.size:
-            self._memory = torch.empty(
-                layout.size, dtype=torch.uint8, pin_memory=torch.cuda.is_available()
-            )
-        bytes_there = bytes_of(self._memory[: layout.size])
+        head = len(layout.header)
+        size = head + layout.size
+        if self._memory is None or self._memory.numel() < size:
+            self._memory = None
+            self._memory = _memory_of(self._store, size)
+        bytes_there = bytes_of(self._memory[:size])
+        bytes_there[:head] = layout.header
         for offset, tensor in layout.tensors:
-            end = offset + tensor.numel() * tensor.element_size()
+            start = head + offset
+            end = start + tensor.numel() * tensor.element_size()
             if tensor.device.type == "cpu" and tensor.is_contiguous():
                 # torch would split this among threads that compete with training.
-                bytes_there[offset:end] = bytes_of(tensor)
+                bytes_there[start:end] = bytes_of(tensor)
                 continue
-            place = self._memory[offset:end].view(tensor.dtype).view(tensor.shape)
+            place = self._memory[start:end].view(tensor.dtype).view(tensor.shape)
             place.copy_(tensor.detach(), non_blocking=True)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         return bytes_there
+
+
+def _memory_of(store: BlobStore, size: int) -> torch.Tensor:
+    """Memory that the store seals from, or else any; page-locked where a GPU copies into it."""
+    import torch
+
+    given, locked = store.memory(size), torch.cuda.is_available()
+    if given is None:
+        return torch.empty(size, dtype=torch.uint8, pin_memory=locked)
+    memory = torch.frombuffer(given, dtype=torch.uint8)
+    if locked:
+        runtime: Any = torch.cuda
+        runtime.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)
+    return memory

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from io import RawIOBase
@@ -12,8 +12,6 @@ from sealtrain.errors import SchemaMismatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from sealtrain.sealing.writer import SealedWriter
 
 __all__ = ["BatchedRecords", "BlobStore", "SealedFolder", "Source"]
 
@@ -36,12 +34,33 @@ class BatchedRecords(Protocol):
         """Record batch ``number``, 0-based."""
 
 
+class BlobWriter(Protocol):
+    """A blob while it is written."""
+
+    def writelines(self, lines: Iterable[memoryview], /) -> None:
+        """Take bytes; each part stays as it is until this returns."""
+
+    def finish(self) -> SealedBlob:
+        """Complete the blob."""
+
+
+class SealedBlob(Protocol):
+    """A complete blob."""
+
+    @property
+    def root(self) -> str:
+        """File root, 64 hex digits."""
+
+
 class BlobStore(Protocol):
     """Named blobs that are sealed as they are written."""
 
+    def memory(self, size: int) -> memoryview | None:
+        """Memory of at least that size which ``write`` seals without a copy; ``None`` for any."""
+
     def write(
         self, name: str, binding: Mapping[str, str | int]
-    ) -> AbstractContextManager[SealedWriter]:
+    ) -> AbstractContextManager[BlobWriter]:
         """Open a blob for writing; it appears whole when the block ends well."""
 
     def read(

@@ -31,7 +31,16 @@ from sealtrain.recipe.monitoring import Alert, AlertName, Monitoring
 from sealtrain.training.telemetry.endpoint import Page, Shown, page
 from sealtrain.training.telemetry.gauges import SystemGauges
 
-__all__ = ["ALERTS_FILE", "METRICS_FILE", "Alerts", "Fired", "Monitor", "to_file", "to_webhook"]
+__all__ = [
+    "ALERTS_FILE",
+    "METRICS_FILE",
+    "TOKEN_COUNTS",
+    "Alerts",
+    "Fired",
+    "Monitor",
+    "to_file",
+    "to_webhook",
+]
 
 _WEBHOOK_SECONDS = 5.0
 
@@ -140,7 +149,7 @@ def to_webhook(url: str) -> Callable[[Fired], None]:
 ALERTS_FILE = "alerts.jsonl"
 METRICS_FILE = "metrics.jsonl"
 _TICK_SECONDS = 1.0
-_TOKEN_COUNTS = ("num_input_tokens_seen", "num_tokens")
+TOKEN_COUNTS = ("num_input_tokens_seen", "num_tokens")
 
 
 class Monitor:
@@ -245,7 +254,7 @@ class Monitor:
         if "loss" not in values:
             return {}
         self.alerts.loss(step, values["loss"])
-        tokens = next((values[name] for name in _TOKEN_COUNTS if name in values), None)
+        tokens = next((values[name] for name in TOKEN_COUNTS if name in values), None)
         before, self._interval = self._interval, (self._clock(), step, tokens)
         found = self._read() if self._wanted.system_metrics else {}
         if before is None or before[1] >= step:

@@ -1,0 +1,1 @@
+"""The process that runs a recipe's code, and the channel to the keeper of keys."""

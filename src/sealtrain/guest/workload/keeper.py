@@ -1,0 +1,608 @@
+"""The keeper's side of a workload: it answers what the workload may ask, and ends it.
+
+The keeper has the keys, the opened datasets, the brokers, the run log, the terminal and the run's
+folder. It takes names and numbers from the workload and nothing else:
+
+1. A record batch leaves with the columns that the recipe names.
+2. A checkpoint follows the one before it; the keeper names, seals, records and anchors it.
+3. Measurements pass the release policy here.
+4. Files of a model have names that recipients open, and are copied once before anything reads them.
+5. What ends the recipe's code is one of the known errors.
+
+A question that is none, or comes out of order, ends the run. So does the end of the lease, and then
+the workload with it: what it holds of the records is gone.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+
+from sealtrain.base.canonical import parse_foreign
+from sealtrain.base.encoding import to_base64
+from sealtrain.base.filenames import clash, is_vocabulary, may_carry_code, portable_name
+from sealtrain.errors import (
+    CheckpointRefused,
+    DataInvalid,
+    LimitExceeded,
+    ModelNotReloaded,
+    RankLost,
+    SchemaMismatch,
+    ScriptFailed,
+    SealRefused,
+    SealtrainError,
+    StorageFailed,
+)
+from sealtrain.guest.closing import Outcome, close_run
+from sealtrain.guest.sandbox.events import Restated, restated
+from sealtrain.guest.sandbox.landlock import Held
+from sealtrain.guest.workload.channel import Ends, Misused, Refusal, Reply, answer_all
+from sealtrain.guest.workload.memory import SharedMemory
+from sealtrain.guest.workload.messages import (
+    Ended,
+    Failed,
+    FileDelivered,
+    LayBatch,
+    MakeRoom,
+    Names,
+    OfferMetrics,
+    Open,
+    RankReady,
+    Retire,
+    Seal,
+    Sign,
+    Slots,
+    Step,
+    Stop,
+    Stopped,
+    Sweep,
+    WorkloadQuestion,
+)
+from sealtrain.sealing.trainedmodel import MAX_FILES
+from sealtrain.training.checkpoints import checkpoint
+from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+from sealtrain.training.data.columns import Projection
+from sealtrain.training.telemetry.monitor import TOKEN_COUNTS
+from sealtrain.training.telemetry.released import MetricGate
+from sealtrain.training.trained import Trained
+
+if TYPE_CHECKING:
+    from sealtrain.guest.guestrun import GuestRun
+    from sealtrain.guest.workload.process import WorkloadProcess
+    from sealtrain.training.data.sources import Source
+    from sealtrain.training.telemetry.monitor import Monitor
+
+__all__ = ["Keeper"]
+
+_SLOTS: Final = 16
+_SLOTS_BYTES: Final = 512 << 20
+_SLOT_MARGIN: Final = 64 << 10  # schema and padding around a batch
+_MAX_RELEASES: Final = 1 << 20
+_TICK_SECONDS: Final = 0.25
+_LEAVING_SECONDS: Final = 60.0
+
+
+class Keeper:
+    """Keeps one workload. ``outcome`` is all of it."""
+
+    def __init__(
+        self,
+        run: GuestRun,
+        workload: WorkloadProcess,
+        monitor: Monitor,
+        *,
+        held: Held,
+        resume: CheckpointRef | None,
+        leaving_seconds: float = _LEAVING_SECONDS,
+    ) -> None:
+        """Answer nothing yet.
+
+        Args:
+            run: Holds its keys.
+            workload: Waits, with its border closed, until it is given something.
+            monitor: Watches.
+            held: How far the kernel enforces the keeper's own border.
+            resume: Checkpoint to continue from.
+            leaving_seconds: For the recipe's code to end once the manifest is signed.
+        """
+        self._run, self._workload, self._monitor = run, workload, monitor
+        self._held, self._leaving_seconds = held, leaving_seconds
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._error: BaseException | None = None
+        self._refusals: dict[str, SealtrainError] = {}
+        self._sign_seconds: float | None = None
+        self._signing = False
+        self._outcome: Outcome | None = None
+        self._ended = False
+        self._ready: RankReady | None = None
+        self._resume = self._newest = resume
+        self._files: dict[str, bytes] = {}
+        self._releases = 0
+        self._gate = MetricGate(run.recipe.release_policy, self._release, monitor.released)
+        self._gate.besides = monitor.measured
+        self._sources = run.sources
+        self._known = {*run.recipe.release_policy.metrics, "loss", *TOKEN_COUNTS}
+        self._projections = [self._projection(source) for source in self._sources]
+
+    def outcome(self) -> Outcome:
+        """Answer until the recipe's code has ended; the workload is gone afterwards.
+
+        Raises:
+            Restated: What ended the recipe's code.
+            RankLost: The workload ended without a word.
+            SealtrainError: What ended the run here.
+        """
+        threads = []
+        for rank, ends in enumerate(self._workload.ends):
+            desk = _Desk(self, rank, ends)
+            threads += [
+                threading.Thread(
+                    target=self._serve,
+                    args=(partial(answer_all, name, end, answer),),
+                    name=f"keeper-{name}-{rank}",
+                    daemon=True,
+                )
+                for name, end, answer in (
+                    ("control", ends.control, desk.control),
+                    ("rows", ends.rows, desk.rows),
+                    ("store", ends.store, desk.store),
+                )
+            ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._wait()
+        finally:
+            self._workload.end()
+        for thread in threads:
+            thread.join()
+        self._workload.close()
+        if self._error is not None:
+            raise self._error
+        if self._outcome is None:
+            raise _lost(self._workload.status)
+        return self._outcome
+
+    def _projection(self, source: Source) -> Projection | None:
+        """The recipe's columns of a dataset; ``None`` where it does not have them."""
+        try:
+            return Projection([source], self._run.recipe.columns.names)
+        except SchemaMismatch as error:
+            self._refusals[error.code] = error
+            return None
+
+    def _wait(self) -> None:
+        """Until the workload has said its last word, died, or may not live any longer."""
+        while not self._over.wait(_TICK_SECONDS):
+            if self._workload.status is not None:
+                return
+            if self._signing:
+                left = self._sign_seconds is None or time.monotonic() < self._sign_seconds
+                if not left:
+                    return
+            elif self._run.lease.left() <= 0:
+                self.fail(self._run.keeper.lapsed(_lost(None)))
+
+    def _serve(self, answer: Callable[[], None]) -> None:
+        try:
+            answer()
+        except Misused as broken:
+            if not self._over.is_set() and self._workload.status is None:
+                self.fail(_misused(broken))
+        except BaseException as error:  # raised where the run ends
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with an error, unless another one came first."""
+        with self._lock:
+            if self._error is None and not self._ended:
+                self._error = error
+        self._over.set()
+
+    # What the first rank says of the training.
+
+    def begin(self, rank: int, ready: RankReady) -> Reply:
+        """Answer a rank that is ready with what it may ask for."""
+        run, resume = self._run, self._resume
+        if rank == 0:
+            self._ready = ready
+            run.closed(_weaker(self._held, ready))
+        return Reply(
+            {
+                "run_id": run.run_id,
+                "leads": rank == 0,
+                "anchored": run.keeper.anchored,
+                "resume": None
+                if resume is None
+                else {
+                    "counter": resume.counter,
+                    "step": resume.step,
+                    "digest": resume.digest,
+                    "previous": resume.previous,
+                },
+                "datasets": [
+                    _stated(source, projection, found.folder)
+                    for source, projection, found in zip(
+                        self._sources,
+                        self._projections,
+                        (one for one in run.found if one.role != "model"),
+                        strict=True,
+                    )
+                ],
+            }
+        )
+
+    def stopped(self) -> NoReturn:
+        """Raise why training ended."""
+        self._run.keeper.stopped()
+
+    def step(self, question: Step) -> Reply:
+        """Note a step."""
+        self._monitor.step(question.step, {})
+        return Reply()
+
+    def stop(self, question: Stop) -> Reply:
+        """Whether training ends after this step."""
+        stop = self._run.keeper.must_stop(
+            question.step,
+            ahead=question.ahead,
+            span=question.span,
+            sealing=question.sealing,
+        )
+        return Reply({"stop": stop})
+
+    def metrics(self, question: OfferMetrics) -> Reply:
+        """Offer measurements to the release policy."""
+        self._gate.offer(question.step, self._numbers(question.values))
+        return Reply()
+
+    def _numbers(self, values: Mapping[str, float | None]) -> dict[str, float]:
+        if not self._known.issuperset(values):
+            raise Misused("a measurement that the recipe does not name")
+        return {name: math.nan if one is None else float(one) for name, one in values.items()}
+
+    def _release(self, step: int, values: dict[str, float | None]) -> None:
+        self._releases += 1
+        if self._releases > _MAX_RELEASES:
+            raise Misused("more measurements than any training has")
+        self._run.released_metrics(step, values)
+
+    def sign(self, question: Sign) -> Reply:
+        """Sign the manifest over the files that came."""
+        run, ready = self._run, self._ready
+        if ready is None or self._signing or not self._files:
+            raise Misused("nothing to sign")
+        self._signing = True
+        run.tally.add(question.counts)
+        trained = Trained(
+            files=self._files,
+            steps=question.steps,
+            samples_seen=question.samples,
+            tokens=question.tokens,
+            metrics=self._gate.filtered(self._numbers(question.metrics)),
+            environment=dict(ready.environment),
+            accelerators=ready.accelerators,
+            withheld=dict(self._gate.withheld),
+        )
+        self._outcome = close_run(run, trained)
+        self._files = {}
+        self._sign_seconds = time.monotonic() + self._leaving_seconds
+        return Reply({"manifest": str(self._outcome.manifest)})
+
+    def failed(self, question: Failed) -> None:
+        """Take the workload's word for what ended it, as far as that is known here."""
+        run = self._run
+        if not self._signing:
+            run.tally.add(question.counts)
+        refusal = self._refusals.get(question.code)
+        scripts = {path: run.lock.scripts[path] for path in run.recipe.scripts}
+        said = question.to_dict()
+        logs = run.recipe.release_policy.logs
+        self.fail(
+            Restated(restated(said, logs, run.tally.counts, scripts))
+            if refusal is None
+            else refusal
+        )
+
+    def end(self) -> None:
+        """The recipe's code came to its end."""
+        with self._lock:
+            self._ended = self._error is None
+        self._over.set()
+
+    # Records.
+
+    def slots(self) -> tuple[SharedMemory, int, Reply]:
+        """New slots for a rank: the memory, the bytes of a slot and the answer that passes it."""
+        largest = max(
+            (getattr(one.dataset, "largest_batch", 0) for one in self._sources), default=0
+        )
+        # In other types, a batch may take some more than it did when it was sealed.
+        slot_bytes = largest + largest // 8 + 2 * _SLOT_MARGIN
+        count = max(2, min(_SLOTS, _SLOTS_BYTES // slot_bytes))
+        memory, descriptor = SharedMemory.made(count * slot_bytes)
+        return memory, slot_bytes, Reply({"slot_bytes": slot_bytes}, descriptor)
+
+    def lay(self, question: LayBatch, memory: SharedMemory, slot_bytes: int) -> Reply:
+        """Lay a record batch into a slot."""
+        import pyarrow as pa
+
+        if (
+            question.dataset >= len(self._sources)
+            or question.batch >= len(self._sources[question.dataset].dataset.batch_rows)
+            or question.slot >= memory.size // slot_bytes
+        ):
+            raise Misused("no such record batch or slot")
+        projection = self._projections[question.dataset]
+        if projection is None:
+            raise Refusal(self._refusals[SchemaMismatch.code])
+        with self._refusing():
+            batch = projection.read(0, question.batch)
+            length = pa.ipc.get_record_batch_size(batch) + _SLOT_MARGIN
+            if length > slot_bytes:
+                raise LimitExceeded("a record batch is longer than its dataset says", got=length)
+        start = question.slot * slot_bytes
+        laid = pa.FixedSizeBufferWriter(pa.py_buffer(memory.view[start : start + slot_bytes]))
+        with pa.ipc.new_stream(laid, batch.schema) as stream:
+            stream.write_batch(batch)
+        return Reply({"length": laid.tell()})
+
+    # Checkpoints and files of the model.
+
+    def seal(self, question: Seal, memory: SharedMemory | None) -> Reply:
+        """Seal the next checkpoint out of the workload's memory, record and anchor it."""
+        newest = self._newest
+        wanted = CheckpointRef(
+            counter=1 if newest is None else newest.counter + 1,
+            step=question.step,
+            previous="" if newest is None else newest.digest,
+        )
+        named = (question.counter, question.previous)
+        if (
+            memory is None
+            or question.size > memory.size
+            or named
+            != (
+                wanted.counter,
+                wanted.previous,
+            )
+        ):
+            raise Misused("not the next checkpoint")
+        run = self._run
+        with self._refusing(), memory.view[: question.size] as part:
+            ref = self._newest = checkpoint.write(run.store, run.run_id, wanted, (part,))
+        run.checkpointed(ref)
+        return Reply({"digest": ref.digest, "anchored": run.keeper.anchored})
+
+    def open(self, question: Open) -> tuple[SharedMemory, Reply]:
+        """Decrypt a checkpoint of this run into new memory."""
+        ref = CheckpointRef(
+            counter=question.counter,
+            step=question.step,
+            digest=question.digest,
+            previous=question.previous,
+        )
+        run = self._run
+        with (
+            self._refusing(),
+            run.store.read(ref.name, ref.binding(run.run_id), root=ref.digest) as file,
+        ):
+            size = file.size
+            memory, descriptor = SharedMemory.made(max(1, size))
+            with memory.view[:size] as whole:
+                file.pread_into(0, whole)
+        return memory, Reply({"size": size}, descriptor)
+
+    def names(self) -> Reply:
+        """Names of the checkpoints."""
+        return Reply({"names": list(self._run.store.names())})
+
+    def retire(self, question: Retire) -> Reply:
+        """Let a checkpoint go, unless it is the newest or leads back to the anchored one."""
+        ref = CheckpointRef(counter=question.counter, step=question.step)
+        newest = 0 if self._newest is None else self._newest.counter
+        if ref.counter >= newest or ref.counter > self._run.keeper.anchored:
+            raise Refusal(CheckpointRefused("the checkpoint is needed", check="checkpoint"))
+        self._run.store.retire(ref.name)
+        return Reply()
+
+    def sweep(self) -> Reply:
+        """Delete what interrupted writes left."""
+        self._run.store.sweep()
+        return Reply()
+
+    def take(self, question: FileDelivered, memory: SharedMemory | None) -> Reply:
+        """Copy a file of the model out of the workload's memory."""
+        size = question.size
+        if self._signing or size > (0 if memory is None else memory.size):
+            raise Misused("no room, or too late for a file")
+        content = b"" if memory is None else bytes(memory.view[:size])
+        problem = _problem(question.name, content, self._files)
+        if problem is not None:
+            raise Refusal(
+                ModelNotReloaded(
+                    "a file of the model is not sealed", check="file kind", got=problem
+                )
+            )
+        self._files[question.name] = content
+        return Reply()
+
+    def _refusing(self) -> _Refusing:
+        return _Refusing(self._refusals)
+
+
+class _Desk:
+    """A rank's connections: which questions come when."""
+
+    def __init__(self, keeper: Keeper, rank: int, ends: Ends) -> None:
+        self._keeper, self._rank, self._ends = keeper, rank, ends
+        self._begun = threading.Event()
+        self._slots: tuple[SharedMemory, int] | None = None
+        self._memory: SharedMemory | None = None
+
+    def control(self, question: WorkloadQuestion) -> Reply | None:
+        keeper = self._keeper
+        if isinstance(question, RankReady):
+            if self._begun.is_set():
+                raise Misused("a rank is ready once")
+            reply = keeper.begin(self._rank, question)
+            self._begun.set()
+            return reply
+        if self._rank:
+            raise Misused("the first rank speaks for all")
+        match question:
+            case Failed():
+                keeper.failed(question)
+                return None
+            case _ if not self._begun.is_set():
+                raise Misused("a rank is ready first")
+            case Ended():
+                keeper.end()
+                return None
+            case Step():
+                return keeper.step(question)
+            case Stop():
+                return keeper.stop(question)
+            case OfferMetrics():
+                return keeper.metrics(question)
+            case Sign():
+                return keeper.sign(question)
+            case Stopped():
+                keeper.stopped()
+        raise AssertionError(f"no answer for {type(question).__name__}")
+
+    def rows(self, question: WorkloadQuestion) -> Reply:
+        self._require_begun()
+        if isinstance(question, Slots):
+            if self._slots is not None:
+                raise Misused("a rank gets its slots once")
+            memory, slot_bytes, reply = self._keeper.slots()
+            self._slots = memory, slot_bytes
+            return reply
+        if self._slots is None:
+            raise Misused("slots come first")
+        return self._keeper.lay(cast("LayBatch", question), *self._slots)
+
+    def store(self, question: WorkloadQuestion) -> Reply:
+        self._require_begun()
+        keeper = self._keeper
+        if isinstance(question, Open):
+            self._memory = None
+            self._memory, reply = keeper.open(question)
+            return reply
+        if self._rank:
+            raise Misused("the first rank keeps checkpoints")
+        match question:
+            case MakeRoom():
+                self._memory = None
+                self._memory, descriptor = SharedMemory.made(question.size)
+                return Reply({}, descriptor)
+            case Seal():
+                return keeper.seal(question, self._memory)
+            case Names():
+                return keeper.names()
+            case Retire():
+                return keeper.retire(question)
+            case Sweep():
+                return keeper.sweep()
+        return keeper.take(cast("FileDelivered", question), self._memory)
+
+    def _require_begun(self) -> None:
+        if not self._begun.is_set():
+            raise Misused("a rank is ready first")
+
+
+class _Refusing:
+    """Turns what data and disk refuse into refusals, and remembers them as they were."""
+
+    def __init__(self, refusals: dict[str, SealtrainError]) -> None:
+        self._refusals = refusals
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Refuse instead of failing."""
+        if isinstance(error, (DataInvalid, SealRefused, LimitExceeded, StorageFailed)):
+            self._refusals[error.code] = error
+            raise Refusal(error) from None
+
+
+def _stated(source: Source, projection: Projection | None, folder: Any) -> dict[str, Any]:
+    """A dataset as a workload gets to know it."""
+    import numpy as np
+
+    dataset = source.dataset
+    places = {str(folder), folder.name}
+    if isinstance(folder, Path):
+        places.add(str(folder.resolve()))
+    return {
+        "role": source.role,
+        "owner": source.owner,
+        "name": source.name,
+        "weight": source.weight,
+        "max_records": source.max_records,
+        "places": sorted(places),
+        "dataset_id": dataset.dataset_id,
+        "root": dataset.root,
+        "largest_batch": getattr(dataset, "largest_batch", 0),
+        "schema": None
+        if projection is None
+        else to_base64(projection.schema.serialize().to_pybytes()),
+        "batch_rows": to_base64(np.asarray(dataset.batch_rows, dtype="<u4").tobytes()),
+    }
+
+
+def _weaker(held: Held, ready: RankReady) -> Held:
+    """How far the kernel enforces both borders."""
+    return replace(
+        held,
+        landlock=min(held.landlock, ready.landlock),
+        seccomp=held.seccomp and ready.seccomp,
+        unbound=held.unbound + ready.unbound,
+        memory=ready.memory if held.memory == "private" else held.memory,
+    )
+
+
+def _problem(name: str, content: bytes, others: Mapping[str, bytes]) -> str | None:
+    """Why recipients would not open a file, or it has no place among the others."""
+    from sealtrain.recipe.modelspec import refuse_foreign_code
+
+    try:
+        portable_name(name)
+        if may_carry_code(name):
+            return "can run code where a library loads it"
+        if name.endswith(".json") and not is_vocabulary(name):
+            refuse_foreign_code(parse_foreign(content))
+    except ValueError:
+        return "is not a plain file of a model"
+    if len(others) >= MAX_FILES or name in others or clash([*others, name]) is not None:
+        return "is one too many"
+    return None
+
+
+def _misused(broken: BaseException) -> Restated:
+    return Restated(
+        ScriptFailed(
+            "the recipe's code broke the rules of its channel",
+            check="channel",
+            got=type(broken).__name__.strip("_"),
+            hint="a script speaks by sealtrain's functions only",
+        )
+    )
+
+
+def _lost(status: int | None) -> RankLost:
+    return RankLost(
+        "the process of the recipe's code ended without a report",
+        check="process",
+        got=f"status {status}",
+        hint="check whether the machine ran out of memory, then: sealtrain resume",
+    )

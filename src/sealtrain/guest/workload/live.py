@@ -1,0 +1,213 @@
+"""The workload's life: close its border, load its libraries, say that it is ready, run the recipe.
+
+All of that comes before the keeper gives it anything, and while the keeper attests. With several
+ranks the workload is the first and forks the others, which live as it does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import ExitStack, chdir
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from sealtrain.base.version import own_folders
+from sealtrain.guest.sandbox.border import Room, Ways, enclosed
+from sealtrain.guest.sandbox.events import described
+from sealtrain.guest.sandbox.output import Tally
+from sealtrain.guest.workload.channel import AskingEnd, Ends
+from sealtrain.guest.workload.messages import Ended, Failed, RankReady
+from sealtrain.guest.workload.process import give_up_capabilities
+from sealtrain.recipe.backends import needs_group
+from sealtrain.sealing.trainedmodel import RUN_MANIFEST
+from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+from sealtrain.training.data.sources import Source
+from sealtrain.training.distributed.chosen import connected
+from sealtrain.training.distributed.ranks import gathered
+from sealtrain.training.silence import silence
+
+if TYPE_CHECKING:
+    from sealtrain.guest.admission import Admitted
+    from sealtrain.guest.sandbox.landlock import Held
+    from sealtrain.guest.workload.stubs import WorkloadRun
+
+__all__ = ["Workload"]
+
+_MACHINE: Final = (
+    "/usr",
+    "/lib",
+    "/lib64",
+    "/bin",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/passwd",
+    "/proc/cpuinfo",
+    "/proc/devices",
+    "/proc/driver",
+    "/proc/filesystems",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    "/proc/modules",
+    "/proc/stat",
+    "/proc/sys",
+    "/proc/version",
+    "/sys",
+)
+"""What libraries read of the machine; nothing there is a run's."""
+
+
+@dataclass(slots=True)
+class Workload:
+    """The life of a workload, from its fork on. See the module.
+
+    Attributes:
+        admitted: The lock, and the copies of what it pins.
+        out: The run's folder, which this process names and cannot open.
+        shown: A rehearsal shows everything.
+    """
+
+    admitted: Admitted
+    out: Path
+    shown: bool
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks the recipe has."""
+        return self.admitted.lock.recipe.backend.ranks
+
+    def live(self, ends: Sequence[Ends]) -> None:
+        """All of it; reports how it ends over the first rank's channel."""
+        recipe, tally = self.admitted.lock.recipe, Tally()
+        control = AskingEnd(ends[0].control)
+        with ExitStack() as stack:
+            room = stack.enter_context(enclosed(tally, alone=True, insecure_shown=self.shown))
+            os.environ["HOME"] = str(room.scratch.folder)
+            give_up_capabilities()
+            stack.enter_context(room.closed(Ways()))
+            silence()
+            rank = _Rank(self, room, tally)
+            try:
+                with gathered(
+                    recipe.backend.ranks,
+                    group=needs_group(recipe.backend),
+                    prepare=lambda: connected(recipe.backend.name),
+                    secure=rank.close_border,
+                    work=lambda _: rank.run(ends, AskingEnd(ends[_place()].control)),
+                ) as ranks:
+                    rank.close_border()
+                    rank.load()
+                    # The others ask for what they need themselves.
+                    began = rank.begin(ends[0], control)
+                    with ranks.lead(None):
+                        rank.work(began)
+            except BaseException as error:
+                if self.shown:
+                    traceback.print_exception(error)
+                control.ask(self._failed(error, tally))
+            else:
+                control.ask(Ended())
+
+    def _failed(self, error: BaseException, tally: Tally) -> Failed:
+        base, recipe = self.admitted.base, self.admitted.lock.recipe
+        scripts = {str(base / path): path for path in recipe.scripts}
+        return Failed(**described(error, scripts), counts=tally.counts)
+
+
+def _place() -> int:
+    from sealtrain.training.distributed.ranks import place
+
+    return place().rank
+
+
+@dataclass(slots=True)
+class _Rank:
+    """A rank of the workload, in its own process."""
+
+    workload: Workload
+    room: Room
+    tally: Tally
+    held: Held | None = None
+
+    def close_border(self) -> None:
+        """Have the kernel enforce it, before any code of the recipe runs in this process."""
+        self.held = self.room.lock(Ways(readable=self._readable(), network=False))
+
+    def load(self) -> None:
+        """Import what the recipe's code will use, while the keeper attests."""
+        import sealtrain.guest.script  # noqa: F401
+
+    def run(self, ends: Sequence[Ends], control: AskingEnd) -> None:
+        """Work as a rank other than the first."""
+        self.load()
+        self.work(self.begin(ends[_place()], control))
+
+    def begin(self, ends: Ends, control: AskingEnd) -> WorkloadRun:
+        """Say that this rank is ready, and wait until the keeper has what it will ask for."""
+        from sealtrain.guest.workload.stubs import (
+            KeptLease,
+            KeptMetrics,
+            KeptRecords,
+            KeptStore,
+            Slotted,
+            WorkloadRun,
+        )
+        from sealtrain.training.telemetry.facts import accelerators, environment
+
+        if self.held is None:
+            raise AssertionError("the border closes first")
+        stated, _ = control.ask(
+            RankReady(**self.held.to_dict(), environment=environment(), accelerators=accelerators())  # type: ignore[arg-type]
+        )
+        admitted, leads = self.workload.admitted, stated["leads"]
+        slots, store = Slotted(AskingEnd(ends.rows)), KeptStore(AskingEnd(ends.store))
+        store.anchored = int(stated["anchored"])
+        resume = stated["resume"]
+        return WorkloadRun(
+            lock=admitted.lock,
+            base=admitted.base,
+            memory=self.room.scratch.folder,
+            manifest=self.workload.out / RUN_MANIFEST,
+            run_id=stated["run_id"],
+            resume=None if resume is None else CheckpointRef(**resume),
+            sources=tuple(
+                Source(
+                    role=one["role"],
+                    owner=one["owner"],
+                    name=one["name"],
+                    weight=float(one["weight"]),
+                    max_records=one["max_records"],
+                    dataset=KeptRecords(number, one, slots),
+                )
+                for number, one in enumerate(stated["datasets"])
+            ),
+            places=tuple(frozenset(one["places"]) for one in stated["datasets"]),
+            store=store,
+            lease=KeptLease(control, store) if leads else None,
+            metrics=KeptMetrics(admitted.lock.recipe.release_policy, control) if leads else None,
+            tally=self.tally,
+            control=control,
+        )
+
+    def work(self, run: WorkloadRun) -> None:
+        """Run the recipe's script. Relative names that it writes to lie in memory."""
+        from sealtrain.guest.script import run_script
+
+        with chdir(self.room.scratch.folder):
+            run_script(run)
+
+    def _readable(self) -> list[Path]:
+        found = [
+            sys.prefix,
+            sys.base_prefix,
+            *(entry for entry in sys.path if entry.startswith("/")),
+            *(str(folder) for folder in own_folders().values()),
+            *os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep),
+            str(self.workload.admitted.taken.path),
+            *_MACHINE,
+        ]
+        paths = [Path(os.path.realpath(name)) for name in dict.fromkeys(found) if name]
+        return [path for path in dict.fromkeys(paths) if path.exists()]

@@ -1,0 +1,276 @@
+"""The questions that a workload may ask its keeper, as closed types (spec/workload-channel.md).
+
+What a workload says is a stranger's word: the keeper reads it as canonical JSON of these types and
+of no other, and every text among them is a name that the keeper compares with lists of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, Field, StringConstraints
+
+from sealtrain.base.canonical import parse_canonical
+from sealtrain.base.models import ErrorCode, Hex64, StrictModel, load_model
+from sealtrain.errors import DataInvalid
+
+__all__ = [
+    "CONNECTIONS",
+    "COUNTED",
+    "MAX_QUESTION_BYTES",
+    "MAX_ROOM_BYTES",
+    "CheckpointName",
+    "Ended",
+    "Failed",
+    "FileDelivered",
+    "LayBatch",
+    "MakeRoom",
+    "Names",
+    "OfferMetrics",
+    "Open",
+    "RankReady",
+    "Retire",
+    "Seal",
+    "Sign",
+    "Slots",
+    "Step",
+    "Stop",
+    "Stopped",
+    "Sweep",
+    "WorkloadQuestion",
+    "parse_question",
+]
+
+MAX_QUESTION_BYTES: Final = 1 << 20
+MAX_ROOM_BYTES: Final = 1 << 42
+_MAX_COUNT: Final = 2**53 - 1
+
+Count = Annotated[int, Field(ge=0, le=_MAX_COUNT)]
+Few = Annotated[int, Field(ge=0, le=1 << 16)]
+Bytes = Annotated[int, Field(ge=1, le=MAX_ROOM_BYTES)]
+Word = Annotated[str, StringConstraints(max_length=128)]
+Text = Annotated[str, StringConstraints(max_length=512)]
+Numbers = Annotated[dict[Word, float | None], Field(max_length=1024)]
+"""Measurements by name; ``None`` is a number that is not finite."""
+COUNTED: Final = frozenset(
+    {
+        "exception.thread",
+        "exception.uncaught",
+        "exception.unraisable",
+        "file.refused",
+        "logged.error",
+        "logged.info",
+        "logged.warning",
+        "network.refused",
+        "printed",
+        "program.refused",
+        "warned",
+    }
+)
+"""Events that a workload counts (spec/run-log.md)."""
+
+
+def _counted(name: str) -> str:
+    if name not in COUNTED:
+        raise ValueError("not an event that is counted")
+    return name
+
+
+Counts = dict[Annotated[str, AfterValidator(_counted)], Count]
+
+
+class WorkloadQuestion(StrictModel):
+    """A message of the workload; ``ask`` names its kind."""
+
+
+class RankReady(WorkloadQuestion):
+    """This rank has loaded its libraries and closed its border, before any code of the recipe."""
+
+    ask: Literal["ready"] = "ready"
+    landlock: Few
+    seccomp: bool
+    unbound: Few
+    memory: Literal["private", "folder"]
+    environment: Annotated[dict[Word, Text], Field(max_length=64)]
+    accelerators: Annotated[tuple[Text, ...], Field(max_length=64)]
+
+
+class Step(WorkloadQuestion):
+    """An optimizer step is done."""
+
+    ask: Literal["step"] = "step"
+    step: Count
+
+
+class Stop(WorkloadQuestion):
+    """Whether training ends after this step (``training.checkpoints.lease``)."""
+
+    ask: Literal["stop"] = "stop"
+    step: Count
+    ahead: Count
+    span: Count
+    sealing: Annotated[float, Field(ge=0)] | None
+
+
+class Stopped(WorkloadQuestion):
+    """Training ended for the sake of the lease, its checkpoint is sealed."""
+
+    ask: Literal["stopped"] = "stopped"
+
+
+class OfferMetrics(WorkloadQuestion):
+    """Measurements that the keeper offers to the release policy."""
+
+    ask: Literal["metrics"] = "metrics"
+    step: Count
+    values: Numbers
+
+
+class Sign(WorkloadQuestion):
+    """Sign the manifest over the files that were delivered."""
+
+    ask: Literal["sign"] = "sign"
+    steps: Count
+    samples: Count
+    tokens: Count | None
+    metrics: Numbers
+    counts: Counts
+
+
+class Failed(WorkloadQuestion):
+    """The recipe's code ended with an error; texts count only where the keeper has them itself."""
+
+    ask: Literal["failed"] = "failed"
+    code: ErrorCode
+    message: Text | None
+    hint: Text | None
+    kind: Word
+    script: Annotated[str, StringConstraints(max_length=1024)] | None
+    line: Count | None
+    program: Annotated[str, StringConstraints(max_length=4096)] | None
+    counts: Counts
+
+
+class Ended(WorkloadQuestion):
+    """The recipe's code came to its end."""
+
+    ask: Literal["ended"] = "ended"
+
+
+class Slots(WorkloadQuestion):
+    """The memory that record batches are laid into; the answer carries it."""
+
+    ask: Literal["slots"] = "slots"
+
+
+class LayBatch(WorkloadQuestion):
+    """Lay a record batch, with the recipe's columns, into a slot."""
+
+    ask: Literal["batch"] = "batch"
+    dataset: Few
+    batch: Count
+    slot: Few
+
+
+class MakeRoom(WorkloadQuestion):
+    """Memory of this size, in place of the one before; the answer carries it."""
+
+    ask: Literal["room"] = "room"
+    size: Bytes
+
+
+class CheckpointName(WorkloadQuestion):
+    """Names a checkpoint of this run."""
+
+    counter: Annotated[int, Field(ge=1, le=99_999_999)]
+    step: Annotated[int, Field(ge=0, le=9_999_999_999)]
+
+
+class Seal(CheckpointName):
+    """Seal the first bytes of the memory as the next checkpoint."""
+
+    ask: Literal["seal"] = "seal"
+    previous: Hex64 | Literal[""]
+    size: Bytes
+
+
+class Open(CheckpointName):
+    """Decrypt a checkpoint of this run into new memory; the answer carries it."""
+
+    ask: Literal["open"] = "open"
+    digest: Hex64
+    previous: Hex64 | Literal[""]
+
+
+class Names(WorkloadQuestion):
+    """Names of all complete checkpoints."""
+
+    ask: Literal["names"] = "names"
+
+
+class Retire(CheckpointName):
+    """A checkpoint is needed no longer."""
+
+    ask: Literal["retire"] = "retire"
+
+
+class Sweep(WorkloadQuestion):
+    """No checkpoint is being written."""
+
+    ask: Literal["sweep"] = "sweep"
+
+
+class FileDelivered(WorkloadQuestion):
+    """The first bytes of the memory are this file of the trained model."""
+
+    ask: Literal["file"] = "file"
+    name: Annotated[str, StringConstraints(max_length=255)]
+    size: Annotated[int, Field(ge=0, le=MAX_ROOM_BYTES)]
+
+
+CONNECTIONS: Final[Mapping[str, Mapping[str, type[WorkloadQuestion]]]] = MappingProxyType(
+    {
+        "control": {
+            "ready": RankReady,
+            "step": Step,
+            "stop": Stop,
+            "stopped": Stopped,
+            "metrics": OfferMetrics,
+            "sign": Sign,
+            "failed": Failed,
+            "ended": Ended,
+        },
+        "rows": {"slots": Slots, "batch": LayBatch},
+        "store": {
+            "room": MakeRoom,
+            "seal": Seal,
+            "open": Open,
+            "names": Names,
+            "retire": Retire,
+            "sweep": Sweep,
+            "file": FileDelivered,
+        },
+    }
+)
+"""The questions of each of a rank's connections."""
+
+
+def parse_question(connection: str, body: bytes) -> WorkloadQuestion:
+    """Read a question.
+
+    Args:
+        connection: Name of the connection that it came over.
+        body: Bytes received.
+
+    Raises:
+        DataInvalid: It is none of this connection's, or not in canonical form.
+        LimitExceeded: It is too long.
+    """
+    document: Any = parse_canonical(body, max_bytes=MAX_QUESTION_BYTES, max_values=1 << 14)
+    kind = document.get("ask") if isinstance(document, dict) else None
+    found = CONNECTIONS[connection].get(kind) if isinstance(kind, str) else None
+    if found is None:
+        raise DataInvalid("no question of this connection", check="channel")
+    return load_model(found, document, DataInvalid, "question of the workload")

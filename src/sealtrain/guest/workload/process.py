@@ -1,0 +1,200 @@
+"""The workload's process: forked before any key, stripped of what it inherited, ended whole.
+
+What a fork copies is the keeper's image before the brokers are asked: paths, the lock, the
+addresses of services. The workload then gives up what could lead further:
+
+1. every descriptor but its channel and the copies that the lock pins: each other number leads to
+   nowhere, so that no object that still owns it closes another's;
+2. the environment, but for settings of libraries: the text that the process was started with, too;
+3. every capability of the kernel's.
+
+It ends with the keeper, and all that it forked ends with it: the keeper adopts what lost its parent
+and kills what the kernel's filter marks as the workload's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from sealtrain.base.processes import forked
+from sealtrain.guest.sandbox.landlock import leave_no_memory
+from sealtrain.guest.workload.channel import Ends, connections
+
+__all__ = ["WorkloadProcess", "end_orphans", "give_up_capabilities", "keep_orphans", "strip"]
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_CAPABILITIES_VERSION: Final = 0x20080522
+_SETTINGS: Final = re.compile(
+    r"(ACCELERATE|ARROW|ATEN|AXOLOTL|CUBLAS|CUDA|CUDNN|FLASH|GLOO|JE_ARROW|KMP|LC|MKL|NCCL|NUMBA"
+    r"|NUMEXPR|NVIDIA|OMP|OPENBLAS|PYTORCH|TOKENIZERS|TORCH|TORCHINDUCTOR|TRANSFORMERS|TRITON|TRL"
+    r"|UNSLOTH|XLA)_\w+"
+    r"|HF_(DATASETS|HUB)_(OFFLINE|DISABLE_\w+)|(COMET|WANDB)_(MODE|DISABLED)|DISABLE_MLFLOW\w+"
+    r"|CC|CXX|DO_NOT_TRACK|LANG|LANGUAGE|LD_LIBRARY_PATH|PATH|SEALTRAIN_INSECURE_SHOW|TZ"
+)
+"""Variables that libraries read and that hold no secret of any service."""
+_FIRST_FIELD, _ENV_START, _ENV_END = 3, 50, 51
+"""Fields of ``/proc/self/stat``, from its state on."""
+_FILTERED: Final = "Seccomp:\t2"
+_LOOK_SECONDS: Final = 0.002
+_ENDING_SECONDS: Final = 10.0
+
+
+class WorkloadProcess:
+    """A forked workload, as its keeper sees it.
+
+    Attributes:
+        pid: Its process id.
+        ends: The keeper's ends of each rank's connections.
+    """
+
+    def __init__(
+        self,
+        live: Callable[[Sequence[Ends]], None],
+        *,
+        ranks: int,
+        kept: Collection[int],
+        shown: bool = False,
+    ) -> None:
+        """Fork it.
+
+        Args:
+            live: All that it does; called with its ends, one for each rank.
+            ranks: How many ranks it will have.
+            kept: Descriptors that it keeps.
+            shown: Standard output and error stay, for a rehearsal.
+        """
+        pairs = [connections() for _ in range(ranks)]
+        ours, theirs = [one for one, _ in pairs], [other for _, other in pairs]
+        keep_orphans()
+        keeper = os.getpid()
+        self.pid = forked()
+        if self.pid == 0:
+            _live(keeper, live, ours, theirs, {*kept, *((1, 2) if shown else ())})
+        self.ends = tuple(ours)
+        self._status: int | None = None
+        for end in theirs:
+            for each in end.all:
+                each.close()
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status as ``Popen.returncode``; ``None`` while it lives."""
+        if self._status is None:
+            with contextlib.suppress(ChildProcessError):
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                if pid:
+                    self._status = os.waitstatus_to_exitcode(status)
+        return self._status
+
+    def end(self) -> None:
+        """Kill it and all that it forked; no answer of the channel is waited for. Idempotent."""
+        if self.status is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        end_orphans()
+        for end in self.ends:
+            for each in end.all:
+                with contextlib.suppress(OSError):  # closed already
+                    each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the channel, which no thread uses any more. Idempotent."""
+        for end in self.ends:
+            for each in end.all:
+                each.close()
+
+
+def keep_orphans() -> None:
+    """Have the kernel give this process what its children leave behind."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_orphans() -> None:
+    """Kill the children of this process that a run's filter binds, until there are none."""
+    until = time.monotonic() + _ENDING_SECONDS
+    while (found := list(_bound_children())) and time.monotonic() < until:
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(_LOOK_SECONDS)
+
+
+def _bound_children() -> Iterator[int]:
+    parent = f"PPid:\t{os.getpid()}"
+    for place in Path("/proc").glob("[0-9]*/status"):
+        try:
+            lines = place.read_text("ascii", "replace").splitlines()
+        except OSError:  # it ended
+            continue
+        if parent in lines and _FILTERED in lines:
+            yield int(place.parent.name)
+
+
+def _live(
+    keeper: int,
+    live: Callable[[Sequence[Ends]], None],
+    others: Sequence[Ends],
+    ends: Sequence[Ends],
+    kept: Collection[int],
+) -> None:
+    """The workload's whole life."""
+    status = 1
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # the keeper decides when to stop
+        signal.set_wakeup_fd(-1)
+        for end in others:
+            for each in end.all:
+                each.detach()
+        strip({*kept, *(each.fileno() for end in ends for each in end.all)})
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == keeper:  # or it ended before the kernel was asked
+            live(ends)
+            status = 0
+    finally:
+        os._exit(status)
+
+
+def strip(kept: Collection[int]) -> None:
+    """Give up what this process inherited.
+
+    Args:
+        kept: Descriptors that stay.
+    """
+    leave_no_memory()
+    _forget_environment()
+    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for number in [int(place.name) for place in Path("/proc/self/fd").iterdir()]:
+        if number not in kept and number != nowhere:
+            with contextlib.suppress(OSError):  # of the listing itself
+                os.fstat(number)
+                os.dup2(nowhere, number, inheritable=False)
+    os.close(nowhere)
+
+
+def give_up_capabilities() -> None:
+    """Keep none of the kernel's capabilities: root without them is a user as any other."""
+    header = struct.pack("=Ii", _CAPABILITIES_VERSION, 0)
+    ctypes.CDLL(None, use_errno=True).capset(header, bytes(24))
+
+
+def _forget_environment() -> None:
+    """Keep the settings of libraries, and overwrite the text that the process was started with."""
+    settings = {name: text for name, text in os.environ.items() if _SETTINGS.fullmatch(name)}
+    os.environ.clear()
+    os.environ.update(settings)
+    fields = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2].split()
+    start, end = (int(fields[number - _FIRST_FIELD]) for number in (_ENV_START, _ENV_END))
+    if 0 < start < end:
+        ctypes.memset(start, 0, end - start)
