@@ -1,0 +1,487 @@
+"""A hostile workload speaks to its keeper: whatever it says, the keeper gives and does no more."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
+
+import pyarrow as pa
+import pytest
+from training_world import RUN_ID, PlainDataset, checkpoint_store
+
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.models import load_model
+from sealtrain.errors import (
+    CheckpointRefused,
+    DataInvalid,
+    LeaseStale,
+    RankLost,
+    SealtrainError,
+)
+from sealtrain.guest.sandbox.events import Restated
+from sealtrain.guest.sandbox.landlock import Held
+from sealtrain.guest.sandbox.output import Tally
+from sealtrain.guest.workload.channel import (
+    AskingEnd,
+    connections,
+)
+from sealtrain.guest.workload.keeper import Keeper
+from sealtrain.guest.workload.memory import SharedMemory
+from sealtrain.guest.workload.messages import (
+    MAX_QUESTION_BYTES,
+    Ended,
+    Failed,
+    FileDelivered,
+    LayBatch,
+    MakeRoom,
+    OfferMetrics,
+    Open,
+    RankReady,
+    Seal,
+    Sign,
+    Slots,
+    Step,
+    WorkloadQuestion,
+)
+from sealtrain.guest.workload.stubs import KeptRecords, KeptStore, Slotted
+from sealtrain.recipe.terms import ReleasePolicy
+from sealtrain.training.checkpoints import checkpoint
+from sealtrain.training.data.sources import Source
+
+pytestmark = pytest.mark.claim("C541")
+READY = RankReady(
+    landlock=6, seccomp=True, unbound=0, memory="private", environment={}, accelerators=()
+)
+FAILED: dict[str, Any] = {
+    "code": "usage",
+    "message": "a record: secret-4be1a7",
+    "hint": "secret-4be1a7",
+    "kind": "secret",
+    "script": "/etc/secret",
+    "line": 3,
+    "program": "/nowhere/secret-4be1a7",
+    "counts": {},
+}
+ROWS = [
+    {"prompt": f"p{number}", "answer": " a", "ssn": f"078-05-{number:04}"} for number in range(8)
+]
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack("!I", len(body)) + body
+
+
+class FakeLease:
+    def __init__(self) -> None:
+        self.seconds = 60.0
+
+    def left(self) -> float:
+        return self.seconds
+
+
+class FakeLeaseKeeper:
+    anchored = 0
+
+    def must_stop(self, step: int, **_: Any) -> bool:
+        return step > 5
+
+    def stopped(self) -> NoReturn:
+        raise LeaseStale("over", check="lease")
+
+    def lapsed(self, error: SealtrainError) -> SealtrainError:
+        return LeaseStale("over", check="lease")
+
+
+class World:
+    """A keeper without brokers, and the ends of its workload."""
+
+    def __init__(self, folder: Path) -> None:
+        self.released: list[Any] = []
+        self.closed: list[Held] = []
+        self.ours, self.theirs = connections()
+        self.ended = False
+        self.status: int | None = None
+        dataset = PlainDataset([pa.RecordBatch.from_pylist(ROWS)])
+        source = Source(role="train", owner="clinic-a", name="notes", weight=1.0, dataset=dataset)
+        policy = load_model(
+            ReleasePolicy,
+            {"metrics": ["loss"], "round_to": 2, "model": {"recipients": ["clinic-a"]}},
+            DataInvalid,
+            "policy",
+        )
+        self.lease = FakeLease()
+        self.run = SimpleNamespace(
+            run_id=RUN_ID,
+            sources=[source],
+            found=[SimpleNamespace(role="train", folder=folder / "notes.sealed")],
+            recipe=SimpleNamespace(
+                columns=SimpleNamespace(names=["prompt", "answer"]),
+                release_policy=policy,
+                scripts=["train.py"],
+            ),
+            lock=SimpleNamespace(scripts={"train.py": "import sealtrain\n"}),
+            store=checkpoint_store(folder / "checkpoints"),
+            keeper=FakeLeaseKeeper(),
+            lease=self.lease,
+            tally=Tally(),
+            released_metrics=lambda step, values: self.released.append((step, values)),
+            checkpointed=lambda ref: self.released.append(ref.counter),
+            closed=self.closed.append,
+        )
+        self.keeper = Keeper(
+            cast("Any", self.run),
+            cast(
+                "Any",
+                SimpleNamespace(ends=(self.ours,), status=None, end=self.end, close=self.close),
+            ),
+            cast("Any", SimpleNamespace(released=self.noted, measured=dict_of, step=self.noted)),
+            held=Held(landlock=7, seccomp=True, unbound=0, memory="private"),
+            resume=None,
+        )
+        self.outcome: Any = None
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._keep)
+        self._thread.start()
+
+    def noted(self, *_: object) -> None:
+        """A monitor that shows nothing."""
+
+    def end(self) -> None:
+        self.ended = True
+        for each in self.ours.all:
+            each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        for each in self.ours.all:
+            each.close()
+
+    def _keep(self) -> None:
+        try:
+            self.outcome = self.keeper.outcome()
+        except BaseException as error:
+            self.error = error
+
+    def over(self) -> BaseException | None:
+        """What the run ended with, once it did."""
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        assert self.ended
+        return self.error
+
+    def ready(self) -> dict[str, Any]:
+        return AskingEnd(self.theirs.control).ask(READY)[0]
+
+
+def dict_of(*_: object) -> dict[str, float]:
+    return {}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    for each in made.theirs.all:
+        each.close()
+    made.keeper.fail(RankLost("the test is over"))
+    made.over()
+
+
+def ended_by(world: World) -> tuple[str, str | None]:
+    """Code and check of the error that ended the run."""
+    error = world.over()
+    assert isinstance(error, Restated)
+    return error.error.code, error.error.check
+
+
+HOSTILE: dict[str, bytes] = {
+    "unknown kind": framed(canonical_json({"ask": "exec"})),
+    "no kind": framed(b"{}"),
+    "no object": framed(b"[1]"),
+    "a kind of another connection": framed(Slots().to_bytes()),
+    "a field too many": framed(canonical_json({"ask": "ended", "then": 1})),
+    "a field of another type": framed(canonical_json({"ask": "step", "step": "1"})),
+    "a count below none": framed(canonical_json({"ask": "step", "step": -1})),
+    "another spelling": framed(b'{ "ask": "ended" }'),
+    "a key twice": framed(b'{"ask":"ended","ask":"ended"}'),
+    "a pickle": framed(b"\x80\x04\x95\x0b\x00\x00\x00"),
+    "a number that is none": framed(b'{"ask":"metrics","step":1,"values":{"loss":NaN}}'),
+    "nested too deep": framed(b"[" * 5000),
+    "too long": struct.pack("!I", MAX_QUESTION_BYTES + 1),
+    "longest length": b"\xff\xff\xff\xff",
+    "an unknown code": framed(canonical_json({"ask": "failed", **FAILED, "code": "secret-4be1a7"})),
+    "an unknown count": framed(
+        canonical_json({"ask": "failed", **FAILED, "counts": {"secret": 1}})
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_is_no_question_ends_the_run(world: World, name: str, begun: bool) -> None:
+    if begun:
+        world.ready()
+    world.theirs.control.sendall(HOSTILE[name])
+    assert ended_by(world) == ("script-failed", "channel")
+
+
+def test_a_question_cut_off_ends_the_run(world: World) -> None:
+    world.theirs.rows.sendall(framed(Slots().to_bytes())[:-1])
+    world.theirs.rows.close()
+    assert ended_by(world) == ("script-failed", "channel")
+
+
+EARLY: dict[str, tuple[str, WorkloadQuestion]] = {
+    "a step": ("control", Step(step=1)),
+    "its end": ("control", Ended()),
+    "slots": ("rows", Slots()),
+    "memory": ("store", MakeRoom(size=10)),
+}
+
+
+@pytest.mark.parametrize("name", EARLY)
+def test_nothing_is_given_before_a_rank_is_ready(world: World, name: str) -> None:
+    connection, question = EARLY[name]
+    getattr(world.theirs, connection).sendall(framed(question.to_bytes()))
+    assert ended_by(world) == ("script-failed", "channel")
+    assert world.outcome is None
+
+
+LATE: dict[str, tuple[str, WorkloadQuestion]] = {
+    "ready twice": ("control", READY),
+    "a manifest over no file": (
+        "control",
+        Sign(steps=1, samples=1, tokens=None, metrics={}, counts={}),
+    ),
+    "a measurement that nobody named": ("control", OfferMetrics(step=1, values={"ssn": 1.0})),
+    "no such dataset": ("rows", LayBatch(dataset=1, batch=0, slot=0)),
+    "no such batch": ("rows", LayBatch(dataset=0, batch=1, slot=0)),
+    "no such slot": ("rows", LayBatch(dataset=0, batch=0, slot=64)),
+    "slots twice": ("rows", Slots()),
+    "more than the memory has": ("store", Seal(counter=1, step=1, previous="", size=8193)),
+    "another counter": ("store", Seal(counter=2, step=1, previous="", size=10)),
+    "another predecessor": ("store", Seal(counter=1, step=1, previous="00" * 32, size=10)),
+    "a file beyond the memory": ("store", FileDelivered(name="a.safetensors", size=8193)),
+}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_what_is_out_of_order_ends_the_run(world: World, name: str) -> None:
+    world.ready()
+    rows, store = AskingEnd(world.theirs.rows), AskingEnd(world.theirs.store)
+    rows.ask(Slots())
+    store.ask(MakeRoom(size=8192))
+    connection, question = LATE[name]
+    getattr(world.theirs, connection).sendall(framed(question.to_bytes()))
+    assert ended_by(world) == ("script-failed", "channel")
+    assert world.run.store.names() == ()
+    assert world.released == []
+
+
+@pytest.mark.claim("C122")
+def test_a_batch_has_the_columns_that_the_recipe_names(world: World) -> None:
+    stated = world.ready()["datasets"][0]
+    records = KeptRecords(0, stated, Slotted(AskingEnd(world.theirs.rows)))
+    batch = records.batch(0)
+    assert batch.to_pylist() == [{name: row[name] for name in ("prompt", "answer")} for row in ROWS]
+    assert records.batch_rows == (8,)
+    assert records.schema == batch.schema
+
+
+def test_a_flood_waits_in_the_workloads_own_buffers(world: World) -> None:
+    world.ready()
+    control = world.theirs.control
+    control.setblocking(False)
+    frame, sent = framed(Step(step=1).to_bytes()), 0
+    until = time.monotonic() + 20
+    quiet = 0
+    while quiet < 20 and time.monotonic() < until:
+        try:
+            sent += control.send(frame * 64)
+            quiet = 0
+        except BlockingIOError:
+            quiet += 1
+            time.sleep(0.01)
+    assert quiet == 20  # the keeper takes no more while its answers are not read
+    assert sent < 16 << 20
+    world.keeper.fail(RankLost("enough"))
+    assert isinstance(world.over(), RankLost)
+
+
+def test_descriptors_that_come_along_are_not_received(world: World) -> None:
+    world.ready()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    read, write = os.pipe()
+    for _ in range(20):
+        frame = framed(Step(step=1).to_bytes())
+        socket.send_fds(world.theirs.control, [frame], [read, write])
+        assert world.theirs.control.recv(1 << 16)
+    os.close(write)
+    assert os.read(read, 1) == b""  # no other end of it is open
+    os.close(read)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
+
+
+def test_the_memory_neither_shrinks_nor_grows_nor_is_unsealed() -> None:
+    memory, descriptor = SharedMemory.made(4096)
+    try:
+        for size in (0, 4095, 4097):
+            with pytest.raises(PermissionError):
+                os.ftruncate(descriptor, size)
+        assert SharedMemory.received(os.dup(descriptor)).size == memory.size
+    finally:
+        os.close(descriptor)
+
+
+def test_a_checkpoint_goes_through_the_memory_and_back(world: World) -> None:
+    import torch
+
+    world.ready()
+    store = KeptStore(AskingEnd(world.theirs.store))
+    state = {"model": {"weight": torch.arange(5000.0)}, "step": 3}
+    first = checkpoint.save(store, RUN_ID, 1, 3, state)
+    second = checkpoint.save(store, RUN_ID, 2, 4, state, previous=first.digest)
+    assert world.released == [1, 2]
+    assert len(store.names()) == 2
+    again = checkpoint.load(store, RUN_ID, second)
+    assert torch.equal(again["model"]["weight"], state["model"]["weight"])  # type: ignore[index]
+    # Sealed under the run's key, as the keeper reads it too.
+    own = checkpoint.load(world.run.store, RUN_ID, first)
+    assert own["step"] == 3
+
+
+def test_a_checkpoint_that_is_needed_stays(world: World) -> None:
+    world.ready()
+    store = KeptStore(AskingEnd(world.theirs.store))
+    ref = checkpoint.save(store, RUN_ID, 1, 1, {"a": 1})
+    later = checkpoint.save(store, RUN_ID, 2, 2, {"a": 2}, previous=ref.digest)
+    for kept in (ref, later):
+        with pytest.raises(CheckpointRefused):
+            store.retire(kept.name)
+    world.run.keeper.anchored = 2
+    with pytest.raises(CheckpointRefused):
+        store.retire(later.name)
+    store.retire(ref.name)
+    assert world.run.store.names() == (later.name,)
+
+
+def test_a_checkpoint_of_another_digest_does_not_open(world: World) -> None:
+    world.ready()
+    store = KeptStore(AskingEnd(world.theirs.store))
+    checkpoint.save(store, RUN_ID, 1, 1, {"a": 1})
+    question = Open(counter=1, step=1, digest="00" * 32, previous="")
+    with pytest.raises(SealtrainError):
+        AskingEnd(world.theirs.store).ask(question)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("../run.json", b"x"),
+        ("/etc/passwd", b"x"),
+        ("model.bin", b"x"),
+        ("code.py", b"x"),
+        ("config.json", b'{"auto_map": {"AutoModel": "code.Model"}}'),
+        ("config.json", b"no settings"),
+        ("con", b"x"),
+        ("NAME.safetensors", b"x"),
+    ],
+)
+def test_a_file_that_recipients_would_not_open_is_not_taken(
+    world: World, name: str, content: bytes
+) -> None:
+    world.ready()
+    store = KeptStore(AskingEnd(world.theirs.store))
+    store.deliver("name.safetensors", b"weights")
+    with pytest.raises(SealtrainError) as refused:
+        store.deliver(name, content)
+    assert refused.value.code == "model-not-reloaded"
+
+
+def test_measurements_pass_the_policy_where_the_keeper_is(world: World) -> None:
+    world.ready()
+    control = AskingEnd(world.theirs.control)
+    control.ask(OfferMetrics(step=1, values={"loss": 1.23456, "num_tokens": 7.0}))
+    control.ask(OfferMetrics(step=1, values={"loss": 2.0}))
+    control.ask(OfferMetrics(step=2, values={"loss": None}))
+    assert world.released == [(1, {"loss": 1.23}), (2, {"loss": None})]
+
+
+@pytest.mark.claim("C108")
+@pytest.mark.parametrize("code", ["usage", "lease-stale", "broker-unreachable", "run-stopped"])
+@pytest.mark.parametrize("logs", ["none", "structured"])
+def test_a_failure_leaves_as_a_code_and_no_word_of_it(world: World, code: str, logs: str) -> None:
+    world.run.recipe.release_policy = world.run.recipe.release_policy.model_copy(
+        update={"logs": logs}
+    )
+    said = Failed(**FAILED | {"code": code})
+    world.theirs.control.sendall(framed(said.to_bytes()))
+    error = world.over()
+    assert isinstance(error, Restated)
+    # What a runner waits for is not the workload's to say.
+    assert error.error.code == (code if code == "usage" else "script-failed")
+    assert "secret" not in str(error.error.to_dict())
+
+
+def test_the_line_of_a_script_is_one_that_it_has(world: World) -> None:
+    world.run.recipe.release_policy = world.run.recipe.release_policy.model_copy(
+        update={"logs": "structured"}
+    )
+    said = Failed(**FAILED | {"kind": "KeyError", "script": "train.py", "line": 1, "code": "usage"})
+    world.theirs.control.sendall(framed(said.to_bytes()))
+    error = world.over()
+    assert isinstance(error, Restated)
+    assert error.error.check == "KeyError, train.py line 1"
+
+
+@pytest.mark.claim("C542")
+def test_the_end_of_the_lease_ends_the_workload(world: World) -> None:
+    world.ready()
+    world.lease.seconds = 0.0
+    assert isinstance(world.over(), LeaseStale)
+
+
+def test_a_training_that_stopped_for_its_lease_ends_with_the_reason(world: World) -> None:
+    world.ready()
+    world.theirs.control.sendall(framed(canonical_json({"ask": "stopped"})))
+    assert isinstance(world.over(), LeaseStale)
+
+
+def test_what_the_data_refused_is_told_as_the_keeper_knows_it(world: World) -> None:
+    def broken(_number: int) -> NoReturn:
+        raise DataInvalid("damaged", owner="clinic-a", dataset="notes")
+
+    world.run.sources[0].dataset.batch = broken
+    stated = world.ready()["datasets"][0]
+    records = KeptRecords(0, stated, Slotted(AskingEnd(world.theirs.rows)))
+    with pytest.raises(DataInvalid) as refused:
+        records.batch(0)
+    assert refused.value.owner is None
+    said = Failed(**FAILED | {"code": "data-invalid"})
+    world.theirs.control.sendall(framed(said.to_bytes()))
+    error = world.over()
+    assert isinstance(error, DataInvalid)
+    assert error.dataset == "notes"
+
+
+def test_a_forked_process_does_not_ask_in_the_place_of_another() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        end = AskingEnd(theirs)
+        child = os.fork()
+        if child == 0:
+            try:
+                end.ask(Step(step=1))
+            except SealtrainError as error:
+                os._exit(0 if error.code == "fork-refused" else 1)
+            os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        ours.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            ours.recv(1)
