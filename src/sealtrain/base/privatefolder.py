@@ -49,7 +49,7 @@ class PrivateFolder:
     @property
     def descriptors(self) -> tuple[int, ...]:
         """Open descriptors that a process needs to read the files by their names."""
-        return tuple(self._descriptors)
+        return tuple(self._descriptors[1:])  # without the one that holds the folder
 
     @contextmanager
     def writer(self, name: str) -> Iterator[BinaryIO]:

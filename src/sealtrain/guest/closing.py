@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -17,6 +16,7 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.base.files import atomic_write
 from sealtrain.base.limits import MAX_MANIFEST_BYTES
 from sealtrain.base.models import load_model
+from sealtrain.base.processes import usage_of_all
 from sealtrain.errors import ClaimContradicted, LimitExceeded
 from sealtrain.guest.outputs import NextRecipe, NextRun, hand_on_model, seal_model
 from sealtrain.manifest.build import build_manifest
@@ -291,6 +291,7 @@ def _predicate(
 ) -> dict[str, Any]:
     """The predicate as JSON, without its limits; ``manifest.predicate`` validates it."""
     lock = run.admitted.lock
+    cpu_seconds, peak_bytes = usage_of_all()
     stated: dict[str, Any] = {"series": held.series} if held.series else {}
     if held.collaboration is not None:
         stated["collaboration"] = held.collaboration
@@ -335,16 +336,11 @@ def _predicate(
         | dataset_of(model),
         "compute": {
             "wall_s": round(run.wall(), 3),
-            "cpu_s": round(_cpu_seconds(), 3),
+            "cpu_s": round(cpu_seconds, 3),
             "processors": os.cpu_count(),
             "accelerators": list(trained.accelerators),
-            "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "peak_memory_bytes": peak_bytes,
         },
         "privacy": trained.privacy,
         "limits": [],
     }
-
-
-def _cpu_seconds() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime

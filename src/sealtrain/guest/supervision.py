@@ -6,7 +6,8 @@ keys again and resumes bit for bit. The supervisor never holds a key or a record
 
 The supervisor is outside of the sandbox that the run's process closes around itself. So it takes
 plain data from that process and runs nothing that comes from it: a recipe's script is in there. It
-waits for nothing that has begun: a message that is not whole in time counts as none.
+waits for nothing that has begun: a message that is not whole in time counts as none. What the run
+forked ends with it.
 
 What ends a process decides what happens next:
 
@@ -54,6 +55,7 @@ from sealtrain.guest.closing import Outcome
 from sealtrain.guest.ending import Requests, interrupted_once
 from sealtrain.guest.guestrun import Stored
 from sealtrain.guest.settings import holds_run
+from sealtrain.guest.workload.process import orphans_ended
 from sealtrain.release.messages import ErrorFields
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST
 
@@ -167,7 +169,8 @@ def supervised(
             attempt += 1
             beside.starts(attempt)
             try:
-                return _apart(work, out, endures, beside, ending)
+                with orphans_ended():
+                    return _apart(work, out, endures, beside, ending)
             except SealtrainError as error:
                 if ending.asked:
                     raise

@@ -37,6 +37,7 @@ from sealtrain.errors import (
 )
 from sealtrain.guest.closing import Outcome
 from sealtrain.guest.ending import SAME_SECONDS, softly
+from sealtrain.guest.sandbox.seccomp import refuse_calls
 from sealtrain.guest.supervision import Beside, Endurance, supervised
 
 pytestmark = pytest.mark.long
@@ -238,6 +239,7 @@ def test_a_run_without_a_supervisor_counts_requests_too(later: bool) -> None:
         f"""
         import os, signal
         from sealtrain.guest.ending import SAME_SECONDS, softly
+from sealtrain.guest.sandbox.seccomp import refuse_calls
         asked, now = [], [0.0]
         with softly(lambda: asked.append("end"), monotonic=lambda: now[0]):
             for _ in range(3):
@@ -550,3 +552,29 @@ def stat_of(process: int) -> str:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return "Z"
+
+
+@pytest.mark.claim("C542")
+def test_what_a_run_forked_ends_with_it(tmp_path: Path) -> None:
+    read, write = os.pipe()
+
+    def forks() -> Outcome:
+        """What a script can do: a child of a child, in a session of its own, that heeds nothing."""
+        if refuse_calls() and os.fork() == 0:
+            os.setsid()
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            if os.fork() == 0:
+                os.write(write, f"{os.getpid()}\n".encode())
+                time.sleep(3600)
+            os._exit(0)
+        time.sleep(0.2)
+        return done(1)
+
+    with os.fdopen(read) as said:
+        Story(tmp_path / "run", forks).told()
+        os.close(write)
+        pids = [int(line) for line in said]
+    if not pids:
+        pytest.skip("this kernel has no filter of system calls")
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)

@@ -30,7 +30,14 @@ from sealtrain.base.processes import forked
 from sealtrain.guest.sandbox.landlock import leave_no_memory
 from sealtrain.guest.workload.channel import Ends, connections
 
-__all__ = ["WorkloadProcess", "end_orphans", "give_up_capabilities", "keep_orphans", "strip"]
+__all__ = [
+    "WorkloadProcess",
+    "end_orphans",
+    "give_up_capabilities",
+    "keep_orphans",
+    "orphans_ended",
+    "strip",
+]
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _CAPABILITIES_VERSION: Final = 0x20080522
@@ -114,9 +121,20 @@ class WorkloadProcess:
                 each.close()
 
 
-def keep_orphans() -> None:
-    """Have the kernel give this process what its children leave behind."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def keep_orphans(*, kept: bool = True) -> None:
+    """Have the kernel give this process what its children leave behind, or no longer."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(kept), 0, 0, 0)
+
+
+@contextlib.contextmanager
+def orphans_ended() -> Iterator[None]:
+    """Around the process of a run: what it forked does not live longer than the block."""
+    keep_orphans()
+    try:
+        yield
+    finally:
+        end_orphans()
+        keep_orphans(kept=False)
 
 
 def end_orphans() -> None:

@@ -1,0 +1,290 @@
+"""A hostile script looks for whatever could leave with a record, and finds nothing to take.
+
+One whole run by the command line, with real brokers and keys. Its script looks at itself, tries
+every way out that a script once had, and puts what it found into a file of the model: that is the
+one thing of it that leaves, sealed to the recipients.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stage import DEADLINE_SECONDS, OWNERS, RECIPE, Stage, stage
+
+from sealtrain.guest.sandbox.scratch import SHARED_MEMORY
+
+pytestmark = [pytest.mark.long, pytest.mark.claim("C540")]
+PLANTED = "planted-5d1c77"
+SCRIPTED = ("app-compose.json", "recipe.lock.json", "train.py")
+"""Files that hold the text of the script."""
+SCRIPT = """
+import ctypes, gc, json, os, sys, time
+from pathlib import Path
+
+import torch
+
+import sealtrain
+from sealtrain.guest import script as inside
+
+KEEPER = os.getppid()
+found = {"pid": os.getpid(), "keeper": KEEPER}
+
+
+def tried(work):
+    try:
+        return repr(work())[:300]
+    except BaseException as error:
+        return type(error).__name__
+
+
+def descriptors():
+    places = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            places[name] = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            pass
+    return places
+
+
+record = next(iter(sealtrain.unwrap_dataset()))
+words = json.dumps(record).encode()
+found["descriptors"] = descriptors()
+found["environment"] = dict(os.environ)
+found["started with"] = Path("/proc/self/environ").read_bytes().decode("latin-1")
+found["status"] = dict(
+    line.split(":\\t", 1) for line in Path("/proc/self/status").read_text().splitlines()
+)
+found["dumpable"] = ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)
+found["maps"] = sorted({
+    line.split(maxsplit=5)[5] for line in Path("/proc/self/maps").read_text().splitlines()
+    if len(line.split(maxsplit=5)) == 6
+})
+found["read"] = {path: tried(lambda: open(path, "rb").read(8)) for path in PATHS}
+found["listed"] = {path: tried(lambda: os.listdir(path)) for path in PATHS}
+for name in ("mem", "environ", "maps", "fd/0", "root/etc/hostname", "cwd/consortium.json"):
+    place = f"/proc/{KEEPER}/{name}"
+    found["read"][place] = tried(lambda: open(place, "rb").read(8))
+found["listed"][f"/proc/{KEEPER}/fd"] = tried(lambda: os.listdir(f"/proc/{KEEPER}/fd"))
+found["signal"] = tried(lambda: os.kill(KEEPER, 0))
+held = {type(one).__name__ for one in gc.get_objects()}
+found["objects"] = sorted(held & {
+    "DataKey", "Secret", "SealedDataset", "SealedFile", "SealedStore", "Quorum", "Grants",
+    "Lease", "LeaseKeeper", "Journal", "Recorder", "BrokerClient", "Keeper", "Stanza",
+})
+# The keeper as it was before it asked a broker.
+found["keeper's"] = [
+    sorted(vars(one)) for one in gc.get_objects() if type(one).__name__ == "GuestRun"
+]
+# The pipe to the supervisor, by walking the stack; the terminal and pipes, by number.
+frame, answers = sys._getframe(), []
+while frame is not None:
+    answers += [one for one in frame.f_locals.values() if hasattr(one, "send_bytes")]
+    frame = frame.f_back
+found["pipes"] = len(answers)
+for number in map(int, os.listdir("/proc/self/fd")):
+    if not found["descriptors"].get(str(number), "").startswith("socket:"):
+        tried(lambda: os.write(number, b"LEAK-FD " + words))
+for place in (OUT, OUT + "/notes.txt", str(Path(OUT).parent / "notes.txt")):
+    tried(lambda: Path(place).write_bytes(b"LEAK-FILE " + words))
+run = inside.running().run
+found["ways"] = {
+    "settings": hasattr(run, "settings"),
+    "record": hasattr(run, "record"),
+    "released": hasattr(run, "released_metrics"),
+    "quorum": hasattr(run, "quorum"),
+    "grant": hasattr(run, "grant"),
+}
+found["columns"] = [list(one.dataset.batch(0).schema.names) for one in run.sources]
+found["sockets"] = {
+    str(kind): tried(lambda: ctypes.CDLL(None).socket(*kind)) for kind in ((1, 1), (2, 1), (2, 2))
+}
+found["loss"] = tried(lambda: run.metrics.offer(1, {"LEAK-METRIC " + record["prompt"]: 1.0}))
+child = os.fork()
+if child == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(3600)
+    time.sleep(3600)
+found["child"] = child
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(1, 1)
+
+    def save_pretrained(self, folder):
+        from safetensors.torch import save_file
+
+        save_file(self.state_dict(), f"{folder}/model.safetensors")
+        Path(folder, "found.json").write_text(json.dumps(found))
+
+    @classmethod
+    def from_pretrained(cls, folder):
+        from safetensors.torch import load_file
+
+        made = cls()
+        made.load_state_dict(load_file(f"{folder}/model.safetensors"))
+        return made
+
+
+model = Model()
+loop = sealtrain.SealedLoop(model, torch.optim.SGD(model.parameters(), lr=0.1))
+for batch in loop.batches():
+    loop.log(loss=0.5)
+signed = sealtrain.sign_manifest(loop)
+found["manifest"] = tried(lambda: Path(signed).read_bytes())
+assert found["manifest"] == "PermissionError"
+"""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with stage(tmp_path_factory.mktemp("stage")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def done(world: Stage) -> subprocess.CompletedProcess[str]:
+    """The run, begun as an operator begins one, in an environment with secrets."""
+    name = "hostile"
+    out = world.folder / f"{name}-run"
+    secret = world.folder / "ticket.json"
+    secret.write_text(PLANTED)
+    looked_at = [
+        secret, world.broker, world.folder, world.folder / name / "sealed", out,
+        out / "checkpoints", out / "journal", world.folder / "home", world.folder / "tmp",
+        world.folder.parent, "/etc/hostname", "/etc/shadow", "/root", "/home",
+    ]  # fmt: skip
+    script = SCRIPT.replace("PATHS", repr([str(one) for one in looked_at]), 2)
+    recipe = RECIPE | {
+        "name": name,
+        "scripts": ["train.py"],
+        "datasets": RECIPE["datasets"][:2],
+        "trainer": RECIPE["trainer"] | {"max_steps": 4, "save_steps": 2},
+        "release_policy": RECIPE["release_policy"]
+        | {"metrics": ["loss"], "round_to": 4, "logs": "structured"},
+    }
+    source = world.folder / "notes.jsonl"
+    source.write_text(
+        "".join(
+            json.dumps({"prompt": f"p{one}", "completion": " a", "ssn": f"078-05-{one:04}"}) + "\n"
+            for one in range(40)
+        )
+    )
+    folder = world.propose(
+        name,
+        recipe,
+        {"train.py": script.replace("OUT", repr(str(out)))},
+        {"clinic-a.notes": source},
+    )
+    world.approve(folder, *OWNERS[:2])
+    return subprocess.run(
+        [*world.command(*world.train_words(folder, out.name)), "--json"],
+        capture_output=True,
+        text=True,
+        env=world.environment() | {"AWS_SECRET_ACCESS_KEY": PLANTED, "HF_TOKEN": PLANTED},
+        cwd=world.folder,
+        timeout=DEADLINE_SECONDS,
+    )
+
+
+@pytest.fixture(scope="module")
+def found(world: Stage, done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """What the script found; the test's report shows it."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    out = world.folder / "opened"
+    words = ["--identity", world.identity("clinic-a"), "--out", out]
+    world.run("open", world.folder / "hostile-run", *words)
+    told: dict[str, Any] = json.loads((out / "found.json").read_bytes())
+    print(json.dumps(told, indent=1))
+    return told
+
+
+def test_it_holds_its_channel_its_memory_and_nothing_else(found: dict[str, Any]) -> None:
+    kinds = re.compile(r"/dev/null|socket:\[\d+\]|/memfd:\S+ \(deleted\)|/proc/\d+/fd")
+    others = [one for one in found["descriptors"].values() if not kinds.fullmatch(one)]
+    pipes = Counter(one for one in others if one.startswith("pipe:"))
+    assert set(pipes.values()) <= {
+        2
+    }  # both ends are here: it ends the ranks, of which there is one
+    others = [one for one in others if one not in pipes]
+    # Its folder in memory is held by a lock on it.
+    assert all(
+        re.fullmatch(str(SHARED_MEMORY / "sealtrain-run-[0-9a-f]+"), one) for one in others
+    ), others
+    assert sum(one.startswith("socket:") for one in found["descriptors"].values()) == 3
+    assert found["objects"] == []
+    later = {"quorum", "consortium", "grant", "lease", "keeper", "sealed", "found", "store"}
+    assert not [names for names in found["keeper's"] if later & set(names)]
+    assert found["pipes"] == 0
+    assert not any(found["ways"].values())
+
+
+def test_its_environment_has_settings_of_libraries_alone(found: dict[str, Any]) -> None:
+    assert PLANTED not in found["started with"] + str(found["environment"])
+    assert found["started with"].strip("\0") == ""
+    assert not {"AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "XDG_CACHE_HOME"} & set(found["environment"])
+
+
+def test_it_reads_nothing_of_run_operator_or_keeper(found: dict[str, Any]) -> None:
+    if ctypes.CDLL(None).syscall(444, None, 0, 1) < 1:
+        pytest.skip("this kernel has no Landlock")
+    refused = {"PermissionError", "FileNotFoundError", "IsADirectoryError"}
+    assert {path: what for path, what in found["read"].items() if what not in refused} == {}
+    listed = {"PermissionError", "FileNotFoundError", "NotADirectoryError"}
+    assert {path: what for path, what in found["listed"].items() if what not in listed} == {}
+    assert not any("078-05" in place or ".sealed" in place for place in found["maps"])
+
+
+def test_the_kernel_binds_it(found: dict[str, Any]) -> None:
+    status = found["status"]
+    assert (status["Seccomp"], status["NoNewPrivs"]) == ("2", "1")
+    assert {int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff")} == {0}
+    assert found["dumpable"] == 0
+    assert set(found["sockets"].values()) == {"-1"}
+    assert found["signal"] == "PermissionError"
+
+
+@pytest.mark.claim("C122")
+def test_it_gets_the_columns_that_the_recipe_names(found: dict[str, Any]) -> None:
+    assert found["columns"] == [["prompt", "completion"]] * 2
+
+
+def test_nothing_that_it_tried_came_out(
+    world: Stage, done: subprocess.CompletedProcess[str], found: dict[str, Any]
+) -> None:
+    assert "LEAK" not in done.stdout + done.stderr
+    leaked = [
+        path
+        for path in world.folder.rglob("*")
+        if path.is_file() and "opened" not in path.parts and b"LEAK-F" in path.read_bytes()
+    ]
+    assert [path for path in leaked if path.name not in SCRIPTED] == []
+    manifest = (world.folder / "hostile-run" / "manifest.json").read_bytes()
+    assert b"LEAK-METRIC" not in manifest
+
+
+@pytest.mark.claim("C542")
+def test_what_it_forked_ended_with_the_run(found: dict[str, Any]) -> None:
+    for pid in (found["pid"], found["child"]):
+        status = Path(f"/proc/{pid}/status")
+        assert not status.exists() or "Seccomp:\t2" not in status.read_text()
+    sessions = [_session(path) for path in Path("/proc").glob("[0-9]*/stat")]
+    assert found["child"] not in sessions
+
+
+def _session(path: Path) -> int:
+    try:
+        return int(path.read_text().rpartition(")")[2].split()[3])
+    except OSError:  # it ended
+        return 0
