@@ -239,7 +239,6 @@ def test_a_run_without_a_supervisor_counts_requests_too(later: bool) -> None:
         f"""
         import os, signal
         from sealtrain.guest.ending import SAME_SECONDS, softly
-from sealtrain.guest.sandbox.seccomp import refuse_calls
         asked, now = [], [0.0]
         with softly(lambda: asked.append("end"), monotonic=lambda: now[0]):
             for _ in range(3):

@@ -21,6 +21,7 @@ import re
 import signal
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -89,6 +90,7 @@ class WorkloadProcess:
             _live(keeper, live, ours, theirs, {*kept, *((1, 2) if shown else ())})
         self.ends = tuple(ours)
         self._status: int | None = None
+        self._looking = threading.Lock()
         for end in theirs:
             for each in end.all:
                 each.close()
@@ -96,23 +98,26 @@ class WorkloadProcess:
     @property
     def status(self) -> int | None:
         """Its exit status as ``Popen.returncode``; ``None`` while it lives."""
-        if self._status is None:
-            with contextlib.suppress(ChildProcessError):
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-                if pid:
-                    self._status = os.waitstatus_to_exitcode(status)
-        return self._status
+        with self._looking:
+            self._look(os.WNOHANG)
+            return self._status
 
     def end(self) -> None:
         """Kill it and all that it forked; no answer of the channel is waited for. Idempotent."""
-        if self.status is None:
-            os.kill(self.pid, signal.SIGKILL)
-            self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        with self._looking:
+            if self._status is None:
+                os.kill(self.pid, signal.SIGKILL)
+                self._look(0)
         end_orphans()
         for end in self.ends:
             for each in end.all:
                 with contextlib.suppress(OSError):  # closed already
                     each.shutdown(socket.SHUT_RDWR)
+
+    def _look(self, how: int) -> None:
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, how)
+            self._status = os.waitstatus_to_exitcode(status) if pid else None
 
     def close(self) -> None:
         """Close the channel, which no thread uses any more. Idempotent."""
