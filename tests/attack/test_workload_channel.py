@@ -25,6 +25,7 @@ from sealtrain.errors import (
     RankLost,
     SealtrainError,
 )
+from sealtrain.guest.keeper import Keeper
 from sealtrain.guest.sandbox.events import Restated
 from sealtrain.guest.sandbox.landlock import Held
 from sealtrain.guest.sandbox.output import Tally
@@ -32,7 +33,6 @@ from sealtrain.guest.workload.channel import (
     AskingEnd,
     connections,
 )
-from sealtrain.guest.workload.keeper import Keeper
 from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.guest.workload.messages import (
     MAX_QUESTION_BYTES,

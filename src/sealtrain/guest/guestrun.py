@@ -101,7 +101,7 @@ class GuestRun(DataGuest):
         """Fork the workload: what it inherits has seen no broker yet."""
         if not self.recipe.scripts:
             return
-        from sealtrain.guest.workload.live import Workload
+        from sealtrain.guest.life import Workload
         from sealtrain.guest.workload.process import WorkloadProcess
 
         shown = insecure_shown(self.settings.platform)

@@ -181,7 +181,7 @@ class _Work:
         self, _fellows: Fellows, monitor: Monitor, room: Room, ways: Ways
     ) -> Outcome:
         """Keep the workload, which was forked before there were keys."""
-        from sealtrain.guest.workload.keeper import Keeper
+        from sealtrain.guest.keeper import Keeper
 
         run = self._run
         if run.workload is None:
