@@ -316,6 +316,8 @@ def writes_by_native_code() -> dict[str, int]:
         "pipe": errno_of(lambda: LIBC.mkfifo(made, 0o600)),
         "removed": errno_of(lambda: LIBC.unlink(kept)),
         "kernel log": errno_of(lambda: native("/dev/kmsg", os.O_WRONLY)),
+        "own name": errno_of(lambda: native("/proc/self/comm", os.O_WRONLY)),
+        "own weight": errno_of(lambda: native("/proc/self/oom_score_adj", os.O_WRONLY)),
         "kernel settings": errno_of(lambda: native("/proc/sys/kernel/core_pattern", os.O_WRONLY)),
         "cut": errno_of(lambda: LIBC.truncate(kept, 0)),
     }

@@ -6,7 +6,7 @@
 3. A move or a hard link has two places. Both count: a run could change a file from outside through
    a second name inside.
 4. A run writes only to devices that keep nothing, to those of accelerators and to those of
-   evidence; in ``/proc`` only to the names of threads.
+   evidence; in ``/proc`` to nothing, where the names of its threads are seen by others.
 
 This module judges what Python does. ``sandbox.landlock`` has the kernel judge the same for native
 code.
@@ -34,7 +34,6 @@ _DEVICES: Final = re.compile(
     r"|nvidia[\w-]*(/[\w-]+)?|kfd|dri/renderD\d+"  # accelerators
     rf"|{_EVIDENCE})"
 )
-_THREAD_NAMES: Final = re.compile(r"/proc/\d+/(task/\d+/)?comm")
 _HERE: Final = -1
 
 _Check = Callable[[tuple[Path, ...], tuple[Any, ...]], None]
@@ -57,7 +56,7 @@ def devices() -> list[Path]:
 
 
 def _check(writable: Iterable[Path], place: str) -> None:
-    if _DEVICES.fullmatch(place) or _THREAD_NAMES.fullmatch(place):
+    if _DEVICES.fullmatch(place):
         return
     if not any(Path(place).is_relative_to(folder) for folder in writable):
         raise PlaceRefused

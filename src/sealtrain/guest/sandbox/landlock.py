@@ -8,6 +8,7 @@ reads this one's memory. Where the kernel has Landlock, its version says what th
 | 1 | 5.13 | files are made, written and removed in the run's folders only; no program is executed |
 | 3 | 6.2 | nor are files cut short elsewhere |
 | 4 | 6.7 | TCP goes to the named ports only, and listens on none |
+| 5 | 6.10 | devices other than accelerators, of evidence and that keep nothing are not controlled |
 | 6 | 6.12 | no signal and no abstract unix socket reaches another process |
 | 8 | 7.0 | threads that are older than the rules are bound, too |
 | 9 | later | unix sockets of other processes are connected to by the named paths only |
@@ -44,6 +45,7 @@ _REMOVE_DIR, _REMOVE_FILE, _MAKE_DIR = 1 << 4, 1 << 5, 1 << 7
 _MAKE_REG, _MAKE_SOCK, _MAKE_FIFO, _MAKE_SYM = 1 << 8, 1 << 9, 1 << 10, 1 << 12
 _MAKE_CHAR, _MAKE_BLOCK = 1 << 6, 1 << 11
 _REFER, _TRUNCATE = 1 << 13, 1 << 14
+_CONTROL_DEVICE = 1 << 15
 _RESOLVE_UNIX = 1 << 16
 _BIND_TCP, _CONNECT_TCP, _BIND_UDP, _SEND_UDP = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _ANY_PORT, _NAME_SERVER = 0, 53
@@ -136,11 +138,12 @@ def restrict(
     filling = _MAKE_REG | _MAKE_SOCK | _MAKE_FIFO | _MAKE_SYM | _MAKE_CHAR | _MAKE_BLOCK | _MAKE_DIR
     filling |= _REMOVE_FILE | _REMOVE_DIR | (_REFER if version >= 2 else 0)
     changing = _WRITE_FILE | (_TRUNCATE if version >= 3 else 0)
+    controlling = _CONTROL_DEVICE if version >= 5 else 0
     resolving = _RESOLVE_UNIX if version >= 9 else 0
     reading = 0 if readable is None else _READ_FILE | _READ_DIR
     wanted = struct.pack(
         "=QQQ",
-        filling | changing | resolving | reading | (0 if programs else _EXECUTE),
+        filling | changing | controlling | resolving | reading | (0 if programs else _EXECUTE),
         (_BIND_TCP | _CONNECT_TCP if version >= 4 else 0)
         | (_BIND_UDP | _SEND_UDP if version >= 10 else 0),
         _ABSTRACT_UNIX | (0 if signals else _SIGNAL) if version >= 6 else 0,
@@ -155,10 +158,10 @@ def restrict(
             _allow_below(libc, rules, path, reading & ~only_files)
         if passing is not None:
             _allow_below(libc, rules, passing.parent, _REMOVE_DIR)
-        # To write: names of threads.
-        _allow_below(libc, rules, Path("/proc/self"), changing | reading)
+        if reading:
+            _allow_below(libc, rules, Path("/proc/self"), reading)
         for device in devices():
-            _allow_below(libc, rules, device, changing | (reading & _READ_FILE))
+            _allow_below(libc, rules, device, changing | controlling | (reading & _READ_FILE))
         for path in sockets if resolving else ():
             if path.exists():  # connecting to a missing one reports it
                 _allow_below(libc, rules, path, resolving)
