@@ -17,15 +17,18 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
+import httpx
 import pytest
 from channel_world import keyed
 from collecting import COLLECTING
+from fastapi import FastAPI
 from polling import wait_until
 
 from sealtrain.base.connections import Caps
 from sealtrain.base.wsgi import Limits, bound
 from sealtrain.cli.lender import lending
 from sealtrain.errors import SealtrainError
+from sealtrain.web.serving import serving
 from sealtrain_collab.channel.channel import AttestedChannel, accept, connect
 from sealtrain_collab.channel.ports import Caller, first_proven, listening
 
@@ -226,6 +229,20 @@ def test_strangers_keep_no_party_that_proves_itself_out(begun: bytes) -> None:
             channel.send(b"still there")
             assert channel.receive(max_bytes=100) == b"still there"
         wait_until(lambda: sum(map(is_open, crowd)) <= 3, WITHIN)
+
+
+@pytest.mark.claim("C555")
+@pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n"], ids=["silent", "begun"])
+def test_callers_on_this_machine_keep_no_owner_out_of_the_console(begun: bytes) -> None:
+    """Loopback is everybody's who has an account here."""
+    app = FastAPI()
+    app.get("/")(lambda: "the console")
+    with serving(app) as url, ExitStack() as held:
+        place = ("127.0.0.1", int(url.rpartition(":")[2]))
+        for _ in range(150):
+            held.enter_context(closing(call(place, begun)))
+        for _ in range(3):
+            assert httpx.get(f"http://127.0.0.1:{place[1]}/", trust_env=False).status_code == 200
 
 
 class Crowded(socket.socket):

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from sealtrain.base.background import Quitters, in_background, serve_on
+from sealtrain.base.connections import Caps, Connections
 from sealtrain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["LOOPBACK", "serve", "serving"]
 
 LOOPBACK: Final = "127.0.0.1"
-_AT_ONCE: Final = 64
+_CAPS: Final = Caps(connections=64, connections_per_address=64, body_bytes=1 << 20)
+_HEAD_SECONDS: Final = 10.0
 _STOP_SECONDS: Final = 3
 
 
@@ -48,6 +50,8 @@ async def _serve(
 ) -> None:
     import uvicorn
 
+    from sealtrain.base.asgi import bounded
+
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     with listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -69,7 +73,7 @@ async def _serve(
             log_config=None,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=_AT_ONCE,
+            http=bounded(Connections(_CAPS), _HEAD_SECONDS),
             timeout_keep_alive=5,
             timeout_graceful_shutdown=_STOP_SECONDS,
         )
