@@ -91,8 +91,12 @@ def kinds_of_sockets() -> dict[str, int]:
 def listens_on_a_unix_socket() -> dict[str, int]:
     server = LIBC.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0)
     address = struct.pack("H", socket.AF_UNIX) + os.fsencode(FOLDER / "door") + b"\0"
-    LIBC.bind(server, address, len(address))
-    return {"listen": errno_of(lambda: LIBC.listen(server, 1))}
+    seen = struct.pack("H", socket.AF_UNIX) + b"\0" + RECORD  # in /proc/net/unix
+    return {
+        "bind": errno_of(lambda: LIBC.bind(server, address, len(address))),
+        "name": errno_of(lambda: LIBC.bind(server, seen, len(seen))),
+        "listen": errno_of(lambda: LIBC.listen(server, 1)),
+    }
 
 
 def connects_by_a_first_packet() -> dict[str, int]:

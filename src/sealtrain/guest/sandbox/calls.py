@@ -250,7 +250,6 @@ LOOKED_INTO: Final[Numbers] = {
 SOCKETS: Final[Numbers] = {
     "accept": (43, 202),
     "accept4": (288, 242),
-    "bind": (49, 200),
     "connect": (42, 203),
     "socket": (41, 198),
 }
@@ -289,6 +288,7 @@ REFUSED: Final[Numbers] = {
     "acct": (163, 89),
     "add_key": (248, 217),
     "adjtimex": (159, 171),
+    "bind": (49, 200),
     "bpf": (321, 280),
     "chown": (92, None),
     "chroot": (161, 51),

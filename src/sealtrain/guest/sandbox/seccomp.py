@@ -9,8 +9,9 @@ that a library which tries a newer call goes on with an older one. Arguments dec
 1. programs: no thread executes one;
 2. sockets: TCP, UDP and streams of unix sockets only: a virtual machine's socket leads to its host,
    and SCTP, MPTCP and SMC pass Landlock's rules of TCP, SMC also by an option of a TCP socket. No
-   process listens, and no first packet opens a connection unseen. Without ``network`` no socket is
-   made or connected at all, for a process that has all its connections; a pair of streams is;
+   process listens or takes a name that others see, and no first packet opens a connection unseen.
+   Without ``network`` no socket is made or connected at all, for a process that has all its
+   connections; a pair of streams is;
 3. other processes: limits, priorities and processors are set for the calling process only. To which
    processes a signal goes is Landlock's;
 4. what stays: modes, times and attributes of files, and names of threads, are set to no effect;
