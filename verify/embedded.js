@@ -41,7 +41,7 @@ async function run() {
   const part = (id) => fromBase64(document.getElementById(id).textContent);
   const began = performance.now();
   try {
-    const trust = readTrust(part("self-trust"));
+    const trust = await readTrust(part("self-trust"));
     const report = await verify(part("self-manifest"), trust, { now: Math.floor(Date.now() / 1000) });
     document.getElementById("self-rows").replaceChildren(...report.checks.map(rowOf));
     box.dataset.milliseconds = String(Math.round(performance.now() - began));

@@ -44,7 +44,7 @@ async function main([manifest, trust, ...rest]) {
   }
   let given;
   try {
-    given = readTrust(await readFile(trust));
+    given = await readTrust(await readFile(trust));
   } catch (error) {
     if (!(error instanceof Refusal)) throw error;
     console.log(shown({ error: { code: error.code, message: error.message } }));

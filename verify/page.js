@@ -52,7 +52,7 @@ async function run() {
   document.getElementById("limits").replaceChildren();
   let report;
   try {
-    const trust = readTrust(given.trust);
+    const trust = await readTrust(given.trust);
     const now = Math.floor(Date.now() / 1000);
     report = await verify(given.manifest, trust, { artefacts: given.artefacts, now });
   } catch (error) {

@@ -1,6 +1,6 @@
 // The trust file (spec/trust.md) with its appraisal policy (spec/evidence.md §6).
 
-import { Refusal, demand, fromBase64 } from "./bytes.js";
+import { Refusal, demand, equal, fromBase64 } from "./bytes.js";
 import { isTrustedChain } from "./chainword.js";
 import { AZURE_RULES, AZURE_SNP_RULES, GCP_SNP_RULES } from "./cloudtpm.js";
 import { Malformed } from "./json.js";
@@ -10,7 +10,7 @@ import { GOOGLE_RULES, NITRO_TPM_RULES } from "./rented.js";
 import * as shape from "./shape.js";
 import { DSTACK_RULES as DSTACK_SNP, RULES as SNP } from "./snp.js";
 import { TIERS } from "./tiers.js";
-import { BadDer, certificate } from "./x509.js";
+import { BadDer, certificate, signedBy } from "./x509.js";
 import { parseYaml } from "./yaml.js";
 
 const { either, integer, list, literal, record } = shape;
@@ -135,8 +135,22 @@ const TRUST = record(
   { chain: shape.nullable(isTrustedChain) },
 );
 
+async function signsItself(root) {
+  const found = certificate(fromBase64(root.insecure_simulator_root));
+  if (!equal(found.issuer, found.subject)) return false;
+  return signedBy(found, found.hash, found.signature, found.signed);
+}
+
+/** That every software root of a policy signs itself: an altered copy of a root is none. */
+export async function checkSimulators({ root, gpu }) {
+  const roots = [root, ...(typeof gpu === "string" ? [] : [gpu.root, gpu.rim_root])];
+  for (const one of roots.filter((each) => typeof each !== "string")) {
+    demand(await signsItself(one), "trust-invalid", "a simulator's root does not sign itself");
+  }
+}
+
 /** The trust file of bytes in YAML or JSON. */
-export function readTrust(bytes) {
+export async function readTrust(bytes) {
   let document;
   try {
     document = parseYaml(bytes, { whole: true });
@@ -145,5 +159,6 @@ export function readTrust(bytes) {
     throw new Refusal("trust-invalid", `trust file: ${error.message}`);
   }
   demand(TRUST(document), "trust-invalid", "a field of the trust file is missing, unknown or malformed");
+  await checkSimulators(document.appraisal);
   return document;
 }

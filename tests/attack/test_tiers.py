@@ -79,7 +79,7 @@ def test_the_second_verifier_refuses_the_same_trust_files(tmp_path: Path) -> Non
         f'import {{ readTrust }} from "{(ROOT / "verify").as_uri()}/trust.js";\n'
         f"for (const file of {json.dumps(files)}) {{\n"
         "  let code = 'ok';\n"
-        "  try { readTrust(new TextEncoder().encode(JSON.stringify(file))); }\n"
+        "  try { await readTrust(new TextEncoder().encode(JSON.stringify(file))); }\n"
         "  catch (error) { code = error.code ?? String(error); }\n"
         "  console.log(code);\n"
         "}\n"

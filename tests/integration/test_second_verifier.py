@@ -369,7 +369,7 @@ crypto.subtle.importKey = function (format, key, algorithm, ...rest) {{
   if (algorithm.name === "Ed25519") throw new DOMException("unknown", "NotSupportedError");
   return known.call(this, format, key, algorithm, ...rest);
 }};
-const trust = readTrust(await readFile({json.dumps(str(trust))}));
+const trust = await readTrust(await readFile({json.dumps(str(trust))}));
 const bytes = new Uint8Array(await readFile({json.dumps(str(manifest))}));
 const {{ verdict, check, code, checks }} = await verify(bytes, trust, {{ now: {NOW} }});
 console.log(JSON.stringify({{ verdict, check, code, checks }}));

@@ -227,6 +227,27 @@ def test_launch_configurations_of_every_form_end_alike(capsys: pytest.CaptureFix
     assert counted["key-provider-mismatch"] == 3
 
 
+@pytest.mark.claim("C564")
+@pytest.mark.parametrize("name", ["tdx", "snp", "nitro"])
+def test_an_altered_root_is_no_root_to_either(
+    park: MachinePark, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A policy's software root signs itself: one byte of it changed, and the policy is refused."""
+    document, policy = shown(park, name)
+    root = base64.b64decode(policy["root"]["insecure_simulator_root"])
+    asked = []
+    for at in range(0, len(root), 2):
+        other = bytearray(root)
+        other[at] ^= 0xFF if at % 3 else 1
+        changed_root = {"insecure_simulator_root": base64.b64encode(other).decode()}
+        asked.append(
+            EvidenceQuestion(
+                label=f"byte {at}", document=document, policy={**policy, "root": changed_root}
+            )
+        )
+    assert set(compare_codes(asked, capsys)) == {"trust-invalid"}
+
+
 P256 = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 P384 = int(
     "FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF"

@@ -4,10 +4,11 @@ import { createInterface } from "node:readline";
 
 import { CannotCheck, Refusal, equal, fromBase64 } from "../../verify/bytes.js";
 import { appraise, readEvidence, reportData, verifyEvidence } from "../../verify/evidence.js";
-import { isPolicy } from "../../verify/trust.js";
+import { checkSimulators, isPolicy } from "../../verify/trust.js";
 
 async function judged({ evidence, policy, now, purpose, transcript }) {
   if (!isPolicy(policy)) return "trust-invalid";
+  await checkSimulators(policy);
   const document = readEvidence(fromBase64(evidence));
   const facts = await verifyEvidence(document, policy, now, { purpose, transcript });
   const { composeHash, appId } = facts;

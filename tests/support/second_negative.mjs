@@ -8,7 +8,7 @@ import { canonical, parseJson } from "../../verify/json.js";
 import * as nitro from "../../verify/nitro.js";
 import * as snp from "../../verify/snp.js";
 import { verifyQuote } from "../../verify/tdx.js";
-import { isPolicy } from "../../verify/trust.js";
+import { checkSimulators, isPolicy } from "../../verify/trust.js";
 import { readTrust, verify } from "../../verify/verify.js";
 import { JUDGES } from "./second_accelerators.mjs";
 
@@ -31,6 +31,7 @@ const OF_EVIDENCE = {
   snp: (question) => signed(snp, "snp", question),
   async evidence({ evidence, policy, now, purpose, transcript }) {
     if (!isPolicy(policy)) throw new Refusal("trust-invalid", "");
+    await checkSimulators(policy);
     const document = readEvidence(canonical(evidence));
     const facts = await verifyEvidence(document, policy, now, { purpose, transcript });
     appraise(facts, policy, { compose_hash: facts.composeHash, app_id: facts.appId }, now);
@@ -43,7 +44,7 @@ const OF_EVIDENCE = {
       new Map(
         Object.entries(artefacts).map(([path, data]) => [path, data === null ? null : async () => fromBase64(data)]),
       );
-    const { verdict, code } = await verify(fromBase64(manifest), readTrust(utf8(trust)), { artefacts: files, now });
+    const { verdict, code } = await verify(fromBase64(manifest), await readTrust(utf8(trust)), { artefacts: files, now });
     if (verdict === "refused") throw new Refusal(code, "");
     if (verdict !== "verified") throw new CannotCheck(verdict);
   },

@@ -9,7 +9,7 @@ import { readTrust } from "../../verify/trust.js";
 for await (const line of createInterface({ input: process.stdin })) {
   let said;
   try {
-    said = new TextDecoder().decode(canonical(readTrust(new TextEncoder().encode(JSON.parse(line)))));
+    said = new TextDecoder().decode(canonical(await readTrust(new TextEncoder().encode(JSON.parse(line)))));
   } catch (error) {
     if (!(error instanceof Refusal)) throw error;
     said = error.code;

@@ -12,7 +12,7 @@ for await (const line of createInterface({ input: process.stdin })) {
   let answer;
   try {
     const bytes = new Uint8Array(Buffer.from(manifest, "base64"));
-    const given = readTrust(new TextEncoder().encode(trust));
+    const given = await readTrust(new TextEncoder().encode(trust));
     const files = artefacts === null ? null : await filesBelow(artefacts);
     answer = await verify(bytes, given, { artefacts: files, now });
   } catch (error) {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import NameOID
 
@@ -66,10 +66,11 @@ class SimulatorRoot(StrictModel):
     """DER certificate whose common name begins with SIMULATED."""
 
     def require_simulated(self) -> None:
-        """Hold the root to its name.
+        """Hold the root to its name: an altered copy of a root is none.
 
         Raises:
-            ValueError: Not a certificate, or one that does not call itself SIMULATED.
+            ValueError: Not a certificate, or one that does not call itself SIMULATED or does not
+                sign itself.
         """
         try:
             simulated = is_simulated_certificate(self.der)
@@ -79,6 +80,8 @@ class SimulatorRoot(StrictModel):
             raise ValueError(
                 "insecure_simulator_root names a root that does not call itself SIMULATED"
             )
+        if not _signs_itself(self.der):
+            raise ValueError("insecure_simulator_root names a root that does not sign itself")
 
     @property
     def der(self) -> bytes:
@@ -89,6 +92,16 @@ class SimulatorRoot(StrictModel):
 @lru_cache(maxsize=16)
 def _decoded(text: str) -> bytes:
     return from_base64(text)
+
+
+@lru_cache(maxsize=16)
+def _signs_itself(der: bytes) -> bool:
+    try:
+        certificate = load_certificate(der)
+        certificate.verify_directly_issued_by(certificate)
+    except (InvalidSignature, *X509_ERRORS):
+        return False
+    return True
 
 
 def load_certificate(der: bytes) -> x509.Certificate:

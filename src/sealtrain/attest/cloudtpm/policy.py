@@ -177,11 +177,9 @@ SIMULATED: Final[dict[str, dict[str, Any]]] = {
         "instances": "any",
     },
 }
-_BOOTS: Final = (
-    "pcr4, 7, 8, 9, 11, 12{more} of each image: sealtrain image measure --uki, or {shown}. {none}"
-)
+_BOOTS: Final = f"Registers of each image, as sealtrain image measure --uki prints them. {NONE}"
 _AZURE_COMMENTS: Final = {
-    "boots": _BOOTS.format(more="", shown=SHOWN, none=NONE),
+    "boots": _BOOTS,
     "vm_ids": f"Machines by vmUniqueId, {SHOWN}. {NONE}",
 }
 _PARAVISOR: Final = f"Of each version of Azure's paravisor, {SHOWN}. {NONE}"
@@ -191,7 +189,7 @@ COMMENTS: Final[dict[str, dict[str, str]]] = {
     "gcp-snp": {
         **snp.COMMENTS,
         **{name: gcp.COMMENTS[name] for name in ("projects", "zones", "instances")},
-        "boots": _BOOTS.format(more=" and 0", shown=SHOWN, none=NONE),
+        "boots": f"Registers of image measure --uki, and pcr0, {SHOWN}. {NONE}",
         "measurements": f"Of each version of Google's firmware, {SHOWN}. {NONE}",
     },
 }
