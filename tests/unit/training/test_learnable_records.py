@@ -200,3 +200,19 @@ def test_blank_texts_teach_no_encoder(tmp_path: Path, base_dir: Path) -> None:
     assert counted(recipe, sealed, base_dir) == [Tally(whole=2, empty=1)] * 2
     ran = run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path))
     assert ran.trained.steps == 2
+
+
+@pytest.mark.parametrize("name", ["prompts", "packed"])
+def test_a_resumed_run_leaves_out_the_same_records(
+    name: str, sealed: dict[str, Any], tmp_path: Path
+) -> None:
+    made, _ = RECIPES[name]
+    trainer = trainer_of(packing=name == "packed", save_steps=2, logging_steps=1)
+    recipe = made().model_copy(update={"trainer": sft(trainer=trainer).trainer})
+    sources = sources_of(recipe, sealed)
+    whole = run(recipe, sources, checkpoint_store(tmp_path / "whole"))
+    store = checkpoint_store(tmp_path / "parts")
+    first = run(recipe, sources, store, stop_at=2)
+    second = run(recipe, sources, store, resume=first.checkpoints[-1])
+    assert second.weights == whole.weights
+    assert [*first.history, *second.history] == whole.history
