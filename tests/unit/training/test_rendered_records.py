@@ -12,6 +12,7 @@ from preference_world import preferring
 from training_world import (
     LLAMA,
     checkpoint_store,
+    releasing,
     run,
     seal_records,
     sft,
@@ -103,7 +104,10 @@ def test_a_template_gets_messages_and_tools_with_their_own_keys(
     base_dir: Path, paths: dict[str, Path], rendered: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     recipe = sft(
-        model={"path": "base"}, columns=COLUMNS, trainer={"max_steps": 4, "max_length": 1000}
+        model={"path": "base"},
+        columns=COLUMNS,
+        trainer={"max_steps": 4, "max_length": 1000},
+        release_policy=releasing("loss"),
     )
     assert misfits(recipe, base_dir, recipe.owners) == []
     sealed = dict(seal_records(paths, tmp_path))
@@ -268,7 +272,11 @@ def test_tools_that_no_template_would_get_are_refused(phase: str, paths: dict[st
 
 
 def test_conversations_need_a_template_at_the_desk(base_dir: Path, tmp_path: Path) -> None:
-    recipe = sft(model={"path": "base"}, columns={"messages": "messages"})
+    recipe = sft(
+        model={"path": "base"},
+        columns={"messages": "messages"},
+        release_policy=releasing("loss"),
+    )
     write_base(tmp_path / "base")
     settings = tmp_path / "base" / "tokenizer_config.json"
     values = json.loads(settings.read_bytes())
