@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from chain_word_world import State, state_of, trusted_chain
 from manifest_world import NOW, RELEASED, World, make_world
+from release_world import chain_file
 from second_verifier import Question, own_answer, second_answers
+from world import OWNERS
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.models import load_model
+from sealtrain.base.yamltext import parse_yaml
+from sealtrain.cli.trust import TrustedChainOptions
 from sealtrain.consortium.chainword import ChainWord
 from sealtrain.consortium.receipts import Lease
-from sealtrain.errors import StatementInvalid, TrustInvalid
+from sealtrain.errors import StatementInvalid, TrustInvalid, UsageError
 from sealtrain.manifest.trust import parse_trust
 
 pytestmark = pytest.mark.claim("C581")
@@ -190,3 +195,21 @@ def test_a_trust_file_names_its_chain_whole(world: World, changed: dict[str, Any
     document = world.trust_document(chain=trusted_chain(state_of(world), **changed))
     with pytest.raises(TrustInvalid):
         parse_trust(document)
+
+
+def test_a_chain_file_and_blocks_make_what_a_trust_file_names(world: World, tmp_path: Path) -> None:
+    path = tmp_path / "chain.yaml"
+    path.write_text(chain_file(*OWNERS).to_yaml())
+    block = state_of(world).block
+    made = TrustedChainOptions(chain=path, blocks=[f"0x{block.upper()}"]).trusted()
+    assert made is not None
+    assert made.blocks == (block,)
+    assert made.contract == chain_file(*OWNERS).contract
+    trust = world.trust().model_copy(update={"chain": made})
+    assert parse_trust(parse_yaml(trust.to_yaml(), error=TrustInvalid, what="trust")) == trust
+    assert TrustedChainOptions().trusted() is None
+    for options in (TrustedChainOptions(chain=path), TrustedChainOptions(blocks=[block])):
+        with pytest.raises(UsageError):
+            options.trusted()
+    with pytest.raises(TrustInvalid):
+        TrustedChainOptions(chain=path, blocks=["ab"]).trusted()
