@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ from sealtrain_collab.channel.streams import dialled
 
 if not COLLECTING:
     import torch
-    from cut_world import PARTIES, PATIENCE, RUN_ID, Site, cut_recipe, site
+    from cut_world import DECODER_CONFIG, PARTIES, PATIENCE, RUN_ID, Site, cut_recipe, site
+    from language_world import write_base
     from safetensors.torch import load
 
+    from sealtrain.training.basefiles import BASE_FILES, read_list
     from sealtrain_collab.cut.learning import Learning
 
 pytestmark = [
@@ -32,14 +35,14 @@ pytestmark = [
 
 def learned(at: Site, metrics: list[Any] | None = None) -> tuple[Trained, Learning]:
     """What a server's guest makes of its clients."""
-    learning = Learning(at.recipe, Path())
+    learning = Learning(at.recipe, at.base_dir)
     at.clients.joined(within=60)
     kept: list[Any] = [] if metrics is None else metrics
     trained = train(
         at.recipe,
         run_id=RUN_ID,
         inputs=Inputs(
-            base_dir=Path(),
+            base_dir=at.base_dir,
             sources=at.clients.sources(),
         ),
         reporting=Reporting(
@@ -107,6 +110,30 @@ def test_a_merged_result_is_the_whole_model_with_what_was_trained() -> None:
     back = "bert.encoder.layer.2.attention.self.query.weight"
     assert torch.equal(weights[front], base[front])
     assert not torch.equal(weights[back], base[back])
+
+
+@pytest.mark.nightly
+@pytest.mark.claim("C520")
+@pytest.mark.parametrize("merge", [False, True])
+def test_every_file_of_the_base_goes_along_or_is_listed_with_a_reason(
+    merge: bool, tmp_path: Path
+) -> None:
+    base = write_base(tmp_path / "base", DECODER_CONFIG)
+    (base / "generation_config.json").write_text(json.dumps({"max_new_tokens": 5}))
+    (base / "LICENSE").write_text("as you like")
+    peft = {"method": "lora", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "merge": merge}
+    recipe = cut_recipe("sft", model={"path": "base"}, peft=peft, trainer={"max_steps": 2})
+    with site(recipe, base_dir=tmp_path) as at:
+        at.joining(*(at.client(name) for name in PARTIES))
+        files = learned(at)[0].files
+        at.clients.end(b"")
+    listed = read_list(files[BASE_FILES])
+    assert listed.keys() == {path.name for path in base.iterdir()}
+    kept = {name for name, entry in listed.items() if entry["state"] == "kept"}
+    assert {"LICENSE", "tokenizer.json"} <= kept
+    assert all(files[name] == (base / name).read_bytes() for name in kept)
+    assert all(name in files for name, entry in listed.items() if entry["state"] == "changed")
+    assert json.loads(files["generation_config.json"])["max_new_tokens"] == 5
 
 
 def test_an_owner_who_comes_back_goes_on_where_it_was() -> None:

@@ -147,6 +147,7 @@ class Site:
     clients: Clients
     address: tuple[str, int]
     failures: list[BaseException] = field(default_factory=list)
+    base_dir: Path = Path()
 
     def client(self, owner: str, **changed: Any) -> Client:
         """An honest client of an owner, with changes."""
@@ -156,7 +157,7 @@ class Site:
             "signer": identity(owner).signer,
             "target": self.target,
             "datasets": [own_dataset(one) for one in self.recipe.datasets if one.owner == owner],
-            "reading": Reading.of(self.recipe, Path()),
+            "reading": Reading.of(self.recipe, self.base_dir),
             "rows": self.clients.rows,
             "share": lambda _run_id: sha256_hex(f"share of {owner}".encode()).encode()[:32],
             "clock": lambda: NOW,
@@ -209,6 +210,7 @@ def site(
     recipe: Any,
     *,
     proof: Any = None,
+    base_dir: Path = Path(),
     **changed: Any,
 ) -> Iterator[Site]:
     """A server's guest that waits for its clients.
@@ -216,11 +218,12 @@ def site(
     Args:
         recipe: What owners approved.
         proof: Of the server, where it is not the approved guest's.
+        base_dir: Folder that the recipe's paths start from, on both sides.
         changed: Arguments of ``Clients``, and ``expected`` and ``sealed`` of ``CutRun``.
     """
     consortium = founded("cut", PARTIES)
     values: dict[str, Any] = {"patience": PATIENCE, "clock": lambda: NOW} | changed
-    expected = values.pop("expected", None) or Learning(recipe, Path()).expected
+    expected = values.pop("expected", None) or Learning(recipe, base_dir).expected
     sealed = values.pop("sealed", None)
     clients = Clients(
         CutRun(
@@ -236,6 +239,6 @@ def site(
     )
     with listening(("127.0.0.1", 0), clients.handle, what="clients") as address:
         try:
-            yield Site(recipe, consortium, TARGET, clients, address)
+            yield Site(recipe, consortium, TARGET, clients, address, base_dir=base_dir)
         finally:
             clients.close()
