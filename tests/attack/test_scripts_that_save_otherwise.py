@@ -15,6 +15,7 @@ from collecting import COLLECTING
 from training_world import LLAMA
 
 from sealtrain.errors import ModelNotReloaded
+from sealtrain.training.basefiles import BASE_FILES, read_list
 from sealtrain.training.saved import BaseFolder, saved_files
 
 if not COLLECTING:
@@ -192,13 +193,36 @@ def with_lora(model: Any, **settings: Any) -> Any:
 def test_an_adapter_names_its_base_by_digest_and_never_by_a_path(tmp_path: Path) -> None:
     model = with_lora(llama(tmp_path / "base"))
     files = saved_files(model, None, base=BaseFolder(path=tmp_path / "base"), memory=tmp_path)
-    assert set(files) == {"adapter_config.json", "adapter_model.safetensors"}
+    assert set(files) == {"adapter_config.json", "adapter_model.safetensors", BASE_FILES}
     # The recipe's own base gets its name where the lock is known.
     assert json.loads(files["adapter_config.json"])["base_model_name_or_path"] is None
     files = saved_files(model, None, base=NONE, memory=tmp_path)
     named = json.loads(files["adapter_config.json"])["base_model_name_or_path"]
     assert named.startswith("weights@sha256:")
     assert not any(str(tmp_path).encode() in data for data in files.values())
+
+
+@pytest.mark.claim("C520")
+def test_every_file_of_the_base_is_listed_beside_what_a_script_saved(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    model = llama(base)
+    for name in ("LICENSE", "license.py", "LICENSE-MODEL", "README.md", "vocab.json"):
+        (base / name).write_text("{}")
+    (base / "generation_config.json").write_text("{}")
+    files = saved_files(model, None, base=BaseFolder(path=base), memory=tmp_path)
+    listed = read_list(files[BASE_FILES])
+    assert listed.keys() == {path.name for path in base.iterdir()}
+    kept = {name for name, entry in listed.items() if entry["state"] == "kept"}
+    assert kept == {"LICENSE", "config.json"}
+    assert all(files[name] == (base / name).read_bytes() for name in kept)
+    left = {name: entry["reason"] for name, entry in listed.items() if entry["state"] == "left-out"}
+    assert left == {
+        "LICENSE-MODEL": "not-saved",
+        "README.md": "about-the-base",
+        "license.py": "not-saved",
+        "vocab.json": "not-saved",
+    }
+    assert not left.keys() & files.keys()
 
 
 @pytest.mark.claim("C144")

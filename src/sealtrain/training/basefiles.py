@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sealtrain.base.canonical import canonical_json, parse_json
+from sealtrain.base.filenames import may_carry_code
 from sealtrain.base.limits import MAX_SETTINGS_BYTES
 from sealtrain.errors import DataInvalid, ModelInvalid
 from sealtrain.training.trained import ADAPTER_CONFIG
@@ -32,6 +33,7 @@ __all__ = [
     "files_in",
     "merged_files",
     "read_list",
+    "script_files",
     "with_base_files",
 ]
 
@@ -195,6 +197,40 @@ def delivered_files(
     return dict(files) if base is None else with_base_files(files, base, recipe, tokenizer)
 
 
+def script_files(files: Mapping[str, bytes], base: BaseFiles) -> dict[str, bytes]:
+    """A script's model as its library saved it, the base's licences, and the list of its files.
+
+    Args:
+        files: As saved. Only licences are added: what else a model of its own needs is the script's
+            to save.
+        base: Files of the recipe's base model, which the script may have read.
+    """
+    whole = dict(files)
+    listed: dict[str, dict[str, str]] = {}
+    for name in base.names:
+        if name not in whole and _is_licence(name):
+            whole[name] = base.read(name)
+        state, why = _state_of_saved(whole, base, name)
+        listed[name] = {"state": state, "reason": why}
+    return whole | {BASE_FILES: canonical_json({"files": listed})}
+
+
+def _state_of_saved(whole: Mapping[str, bytes], base: BaseFiles, name: str) -> _State:
+    if name == BASE_FILES:
+        return "changed", "as-saved"
+    if name.endswith(_WEIGHTS):
+        return _state_of_weights(whole, name)
+    if name in whole:
+        return _KEPT if whole[name] == base.read(name) else ("changed", "as-saved")
+    about = name.rpartition("/")[2].lower().startswith("readme")
+    return "left-out", "about-the-base" if about else "not-saved"
+
+
+def _is_licence(name: str) -> bool:
+    """Whether it is one that recipients open: of another kind they would open nothing at all."""
+    return "/" not in name and name.lower().startswith(_LICENCES) and not may_carry_code(name)
+
+
 def _reads_own_tokenizer(recipe: Any) -> bool:
     model, named = recipe.model, recipe.model.tokenizer
     if getattr(named, "kind", None) == "sealed":
@@ -325,7 +361,7 @@ def _other_file(
         same = whole[name] == base.read(name)
         return _KEPT if same else ("changed", "as-saved" if name == _CONFIG else "as-trained")
     last = name.rpartition("/")[2].lower()
-    if name in _PROCESSORS or ("/" not in name and last.startswith(_LICENCES)):
+    if name in _PROCESSORS or _is_licence(name):
         whole[name] = base.read(name)
         return _KEPT
     if last.startswith("readme"):

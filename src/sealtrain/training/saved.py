@@ -26,6 +26,7 @@ from sealtrain.base.canonical import parse_foreign
 from sealtrain.base.filenames import is_vocabulary, may_carry_code, portable_name
 from sealtrain.errors import ModelNotReloaded, SealtrainError
 from sealtrain.recipe.modelspec import refuse_foreign_code
+from sealtrain.training.basefiles import files_in, script_files
 from sealtrain.training.finite import require_finite_model, require_finite_weights
 from sealtrain.training.trained import ADAPTER_CONFIG, BASE_FIELD, weight_files
 
@@ -64,7 +65,8 @@ def saved_files(
         trial: Only find out whether the model can be sealed; no file is returned.
 
     Returns:
-        Name → content. An adapter of the recipe's base model has no name of its base yet.
+        Name → content, with licences of the recipe's base and the list of its files where it is a
+        folder. An adapter of the recipe's base model has no name of its base yet.
 
     Raises:
         ModelNotReloaded: The files are not those of a model, or load as another one.
@@ -83,7 +85,10 @@ def saved_files(
             names = _names_in(folder)
             kept.compare(folder)
             # Only now, when what was loaded is gone again: models are large.
-            return {} if trial else {name: _content(folder / name) for name in names}
+            if trial:
+                return {}
+            files = {name: _content(folder / name) for name in names}
+            return files if base.path is None else script_files(files, files_in(base.path))
         except SealtrainError:
             raise
         except Exception as error:
