@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from second_verifier import node
 
 from sealtrain.attest.dstack.keccak import keccak256
 from sealtrain.base.models import load_model
@@ -95,6 +96,41 @@ def test_words(case: Case) -> None:
         return
     proven = read_word(word, case["compose_hash"])
     assert {name: str(getattr(proven, name)) for name in case["outcome"]} == case["outcome"]
+
+
+READ_WORDS = """
+import { readFileSync } from "node:fs";
+import { Refusal } from "./verify/bytes.js";
+import { isChainWord, readWord } from "./verify/chainword.js";
+const { cases } = JSON.parse(readFileSync("vectors/chain/words.json", "utf8"));
+const answers = cases.map(({ word, compose_hash }) => {
+  if (!isChainWord(word)) return { refused: "form" };
+  try {
+    const read = Object.entries(readWord(word, compose_hash));
+    return Object.fromEntries(read.map(([key, value]) => [key, String(value)]));
+  } catch (error) {
+    if (!(error instanceof Refusal)) throw error;
+    return { refused: error.code };
+  }
+});
+console.log(JSON.stringify(answers));
+"""
+
+
+@pytest.mark.needs("node")
+@pytest.mark.claim("C581")
+def test_the_second_verifier_reads_the_same_words() -> None:
+    done = subprocess.run(
+        [node(), "--no-warnings", "--input-type=module", "-e", READ_WORDS],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    cases = load("words")["cases"]
+    for case, answer in zip(cases, json.loads(done.stdout), strict=True):
+        assert answer == case["outcome"], case["name"]
 
 
 @pytest.mark.claim("C581")
