@@ -75,9 +75,12 @@ CALLS: Final[Mapping[str, Call]] = {
         keeps=True,
     ),
     "rehearse": Call(
-        (Read("engineer/recipe.yaml"), *ALL_RECORDS, *OUT), ready="founding", keeps=True,
+        (Read("engineer/recipe.yaml"), *ALL_RECORDS, *OUT, "--no-show"), ready="founding",
+        keeps=True,
     ),
-    "recipe check": Call((Read("engineer/recipe.yaml"), *CONSORTIUM, *ALL_RECORDS[:2])),
+    "recipe check": Call(
+        (Read("engineer/recipe.yaml"), *CONSORTIUM, *ALL_RECORDS[:2], "--no-show")
+    ),
     "recipe import": Call((Read("axolotl.yaml"), "--dataset", Text("clinic-a.notes"), *OUT)),
     "inspect": Call((SEALED,)),
     "open": Call((Read("run/model"), *ME, *TRUST, *OUT)),

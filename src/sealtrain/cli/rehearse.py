@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +20,19 @@ from sealtrain.recipe.schema import load_recipe
 __all__ = ["rehearse"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedOptions:
+    """What a rehearsal plays besides the machine, and what it shows."""
+
+    brokers: Annotated[
+        int, typer.Option(min=1, max=16, help="So many brokers; several hold a share each.")
+    ] = 1
+    threshold: Threshold = None
+    show: Annotated[
+        bool, typer.Option(help="Show the first record of each data as the model learns it.")
+    ] = True
+
+
 def rehearse(
     recipe: Annotated[Path, typer.Argument(help="The recipe (YAML).")],
     data: Annotated[
@@ -34,10 +48,7 @@ def rehearse(
         typer.Option(help="OWNER.NAME=OPTIONS: further options of sealtrain seal; repeat."),
     ] = [],  # noqa: B006  # typer reads the default and never changes it
     machine: MachineOptions,
-    brokers: Annotated[
-        int, typer.Option(min=1, max=16, help="So many brokers; several hold a share each.")
-    ] = 1,
-    threshold: Threshold = None,
+    staged: StagedOptions,
     as_json: Json = False,
 ) -> None:
     """Play every part on the simulator: found, lock, seal, approve, train, verify, open.
@@ -61,10 +72,17 @@ def rehearse(
     with (
         leftovers_named(out),
         Rehearsal(
-            out, say, machine.words, brokers=brokers, threshold=threshold, insecure_shown=True
+            out,
+            say,
+            machine.words,
+            brokers=staged.brokers,
+            threshold=staged.threshold,
+            insecure_shown=True,
         ) as stage,
     ):
-        done = stage.play(recipe, wanted, pairs(data), pairs(seal_as), on_records=show)
+        done = stage.play(
+            recipe, wanted, pairs(data), pairs(seal_as), on_records=show if staged.show else None
+        )
     emit(
         as_json,
         done | {"shown": shown},
