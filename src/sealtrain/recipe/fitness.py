@@ -10,6 +10,7 @@ engineer has at hand: the names of the consortium's owners, and the files of the
 5. A tokenizer that writes conversations has a chat template.
 6. A tokenizer that ends answers has an end token, and the base model an embedding for every token.
 7. The metrics that test records are for have test records.
+8. Where only the assistant's turns are learned, the template marks them.
 
 Whether prompts and answers of preferences are conversations, only a record says: with one at hand,
 the fifth is judged for them too.
@@ -32,6 +33,7 @@ from sealtrain.recipe.conversations import TOOLS, has_template
 from sealtrain.recipe.metricnames import known_metrics, unmeasured, untested
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.records import CONVERSATIONS
+from sealtrain.recipe.templatemarks import MARKS, chat_template, known_templates, marked
 from sealtrain.recipe.tokenizerfacts import (
     BYTES_TOKENS,
     TokenizerFacts,
@@ -97,6 +99,7 @@ def misfits(recipe: Recipe, base_dir: Path, members: Collection[str]) -> list[Mi
         found += _without_template(recipe, base_dir)  # (5)
         found += _unfit_tokenizer(recipe, facts, base_dir)  # (6)
         found += _without_test_data(recipe)  # (7)
+        found += _unmarked_template(recipe, base_dir)  # (8)
     return found
 
 
@@ -187,6 +190,23 @@ def _silent_metrics(recipe: Recipe) -> Iterator[Misfit]:
             expected=meant or ", ".join(sorted(known)),
             hint=f"did you mean {meant}?" if meant else "leave it out: it would release nothing",
         )
+
+
+def _unmarked_template(recipe: Recipe, base_dir: Path) -> Iterator[Misfit]:
+    """Of a saved tokenizer that has a template at all."""
+    path = getattr(recipe.model.tokenizer, "path", None)
+    if path is None or not getattr(recipe.trainer, "assistant_only_loss", False):
+        return
+    template = chat_template(base_dir / path)
+    if template is None or marked(template, known_templates()):
+        return
+    yield Misfit(
+        field="trainer.assistant_only_loss",
+        message="the chat template does not mark the assistant's turns",
+        got=path,
+        expected=f"{MARKS} around them",
+        hint="add the marks to the template, or leave assistant_only_loss out",
+    )
 
 
 def _foreign_modules(recipe: Recipe, facts: BaseFacts) -> Iterator[Misfit]:
