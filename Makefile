@@ -129,7 +129,7 @@ nightly: export SEALTRAIN_COLD := 1
 nightly: test newest learning fuzz model service deployed vm-test ## every lane, and what is too long for each change: learning, fuzzing, the model, OpenAPI, a deployed run, other kernels (2 hours)
 
 clean: ## remove the environment, caches and the demo's output
-	rm -rf $(VENV) $(VENV)-newest $(VENV)-service $(VENV)-vm .images dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out deployed-out nodes-out story-out walk-out
+	rm -rf $(VENV) $(VENV)-newest $(VENV)-service $(VENV)-vm .images dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out deployed-out nodes-out story-out walk-out real-model-out real-model-wheels
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt
