@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from npm_world import node_modules
 
-pytestmark = [pytest.mark.long, pytest.mark.slow]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.nightly]
 
 
 def test_shipped_contracts_are_what_their_sources_compile_to(repository: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from docker_world import IMAGE, Docker, docker
 from every_document import Compose, compose_in, documents_in
 
-pytestmark = [pytest.mark.long, pytest.mark.claim("C128")]
+pytestmark = [pytest.mark.long, pytest.mark.nightly, pytest.mark.claim("C128")]
 
 
 @pytest.fixture(scope="module")

@@ -66,6 +66,7 @@ def test_a_place_in_a_chain_is_read_or_refused(case: dict[str, Any]) -> None:
     assert caught.value.code == case["outcome"]
 
 
+@pytest.mark.nightly
 def test_they_are_made_again_byte_for_byte(tmp_path: Path) -> None:
     generator = REPOSITORY / "tools" / "vectorgen" / "schedule.py"
     subprocess.run([sys.executable, str(generator), str(tmp_path)], check=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from collecting import COLLECTING
 from training_world import source_of
+from variants import variants
 
 from sealtrain.errors import DataInvalid, RecordInvalid
 from sealtrain.training.data.order import Order
@@ -95,8 +96,9 @@ def read_both_ways(sizes: list[int], world: int, count: int, start: int = 0) -> 
     return ranks(world, work)
 
 
-@pytest.mark.parametrize("world", [2, 3, 8])
-@pytest.mark.parametrize("start", [0, 77])
+@pytest.mark.parametrize(
+    ("start", "world"), variants(product([0, 77], [2, 3, 8]), each_time=[(0, 3), (77, 2)])
+)
 def test_every_rank_trains_on_the_rows_of_a_rank_that_reads_everything(
     world: int, start: int
 ) -> None:
@@ -105,7 +107,7 @@ def test_every_rank_trains_on_the_rows_of_a_rank_that_reads_everything(
         assert dealt == expected
 
 
-@pytest.mark.parametrize("world", [2, 8, 16])
+@pytest.mark.parametrize("world", variants([2, 8, 16], each_time=[2, 8]))
 def test_a_record_batch_is_opened_by_one_rank_and_its_rows_are_prepared_there(world: int) -> None:
     sizes = [20] * 64  # two for each lane
     steps = sum(sizes) * 3 // 4 // (SIZE * world)
@@ -133,8 +135,9 @@ def test_a_stream_that_is_over_gives_nothing() -> None:
     assert ranks(2, work) == [[], []]
 
 
-@pytest.mark.parametrize("world", [2, 8])
-@pytest.mark.parametrize("start", [0, 77])
+@pytest.mark.parametrize(
+    ("start", "world"), variants(product([0, 77], [2, 8]), each_time=[(0, 2), (77, 2)])
+)
 def test_rows_that_are_prepared_several_at_once_are_read_together_and_prepared_by_all(
     world: int, start: int
 ) -> None:
