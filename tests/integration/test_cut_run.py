@@ -13,6 +13,7 @@ import pytest
 from collecting import COLLECTING
 from joint_site import JointSite, joint_site
 from polling import wait_until
+from stage import RECIPE as SHARED
 from warm import starting
 from world import OWNERS, RECIPE
 
@@ -50,7 +51,7 @@ def serving(at: JointSite) -> Part:
         "--broker", at.broker, "--base", settings.base, "--out", settings.out,
         "--patience", "120", "--wait", "200",
     ]  # fmt: skip
-    return Part("server", at.folder, command, start=starting(RECIPE))
+    return Part("server", at.folder, command, start=starting(SHARED))
 
 
 def sending(at: JointSite, owner: str, server: tuple[str, int], **changed: Any) -> Sending:
@@ -136,7 +137,7 @@ def test_a_server_under_its_supervisor_outlives_a_kill(tmp_path: Path) -> None:
             "--collateral", settings.collateral, "--base", settings.base,
             "--out", settings.out, "--ticket", tmp_path / "ticket.json",
         ]  # fmt: skip
-        with Part("server", at.folder, command, start=starting(RECIPE)) as server:
+        with Part("server", at.folder, command, start=starting(SHARED)) as server:
             _, port = host_and_port(server.place("cut server ready", within=WITHIN_S))
             inside = psutil.Process(server.pid).children(recursive=True)
             (run,) = (one for one in inside if port in listening(one))

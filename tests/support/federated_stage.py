@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from joint_site import JointSite, joint_site, records
+from stage import RECIPE as SHARED
 from warm import starting
 from world import OWNERS
 from world import RECIPE as WHOLE_RECIPE
@@ -51,7 +52,7 @@ class Stage:
     sockets: Path
     stack: ExitStack
     parts: dict[str, Part] = field(default_factory=dict)
-    starts: Start = field(default_factory=lambda: starting(WHOLE_RECIPE))
+    starts: Start = field(default_factory=lambda: starting(SHARED))
 
     def start(self, name: str, *words: str | Path) -> None:
         settings = self.at.settings(name)
