@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import elsewhere
 import pytest
@@ -19,6 +21,14 @@ OWNERS_WORDS = {
 
 class Elsewhere(Stage):
     """Owners and auditor sit at another system; broker and guest run on this one."""
+
+    seen: ClassVar[set[str]] = set()
+
+    def forks(self, words: Sequence[str]) -> bool:
+        """Each kind of command begins once at the other system."""
+        first = words[0] in OWNERS_WORDS - self.seen
+        self.seen.add(words[0])
+        return not first and super().forks(words)
 
     def command(self, *words: str | Path) -> list[str]:
         if words[0] in OWNERS_WORDS:
