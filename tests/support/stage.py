@@ -220,7 +220,7 @@ class Stage:
         if self.variables or self.anew or not {words[0], " ".join(words[:2])} & set(STARTING):
             return None
         recipe = json.dumps(RECIPE)
-        if "broker-compose.json" not in words:
+        if words[0] != "up" and "broker-compose.json" not in words:  # these train nothing
             heavy(recipe)
         return python_for(recipe)
 

@@ -36,8 +36,8 @@ WARM = "SEALTRAIN_COLD" not in os.environ
 """Whether tests use this."""
 CLOSED = ("evaluate", "federate", "join", "resume", "split", "train")
 """Commands that begin anew in an interpreter of their own, with the training libraries."""
-STARTING = ("deploy run", "ready", "rehearse", "run", "up")
-"""Commands, or their first words, that start commands."""
+STARTING = ("deploy run", "ready", "rehearse", "run serve", "up")
+"""Commands that start commands."""
 TRAINING = (
     "sealtrain.training.run",
     *(

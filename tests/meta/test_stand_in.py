@@ -1,0 +1,58 @@
+"""The stand-in for the interpreter answers as it does, and ends with what it stands for."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from polling import wait_until
+from stage import interpreter
+from warm import WARM, process_of
+
+pytestmark = pytest.mark.skipif(not WARM, reason="commands are started anew")
+
+LEAVES = """\
+import atexit, sys
+atexit.register(print, "last")
+print(sys.argv[1:], sys.stdin.read())
+sys.exit(3)
+"""
+WAITS = """\
+import os, time
+print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+
+
+def test_it_answers_as_the_interpreter_does(tmp_path: Path) -> None:
+    script = tmp_path / "leaves.py"
+    script.write_text(LEAVES)
+    for words in (
+        ["-m", "sealtrain", "--version"],
+        ["-P", "-m", "sealtrain", "explain", "approvals-missing", "--json"],
+        ["-c", "import sys; print(sys.argv); sys.exit(7)", "a"],
+        [str(script), "a", "b"],
+    ):
+        answers = [
+            subprocess.run([python, *words], input="typed", capture_output=True, text=True)
+            for python in (interpreter(trains=False), sys.executable)
+        ]
+        own, real = [(done.returncode, done.stdout) for done in answers]
+        assert own == real
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_its_command_ends_with_it(tmp_path: Path, number: signal.Signals) -> None:
+    script = tmp_path / "waits.py"
+    script.write_text(WAITS)
+    command = [interpreter(trains=False), str(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as outside:
+        assert outside.stdout is not None
+        inside = int(outside.stdout.readline())
+        assert process_of(outside.pid) == inside != outside.pid
+        outside.send_signal(number)
+        assert outside.wait(20) == -number
+        wait_until(lambda: not Path(f"/proc/{inside}").exists())
