@@ -26,7 +26,7 @@ PLANTED = "planted-5d1c77"
 SCRIPTED = ("app-compose.json", "recipe.lock.json", "train.py")
 """Files that hold the text of the script."""
 SCRIPT = """
-import ctypes, gc, json, os, sys, time
+import ctypes, gc, json, os, re, sys, time
 from pathlib import Path
 
 import torch
@@ -59,6 +59,21 @@ record = next(iter(sealtrain.unwrap_dataset()))
 words = json.dumps(record).encode()
 found["descriptors"] = descriptors()
 found["environment"] = dict(os.environ)
+found["planted"], anonymous = 0, 0
+with open("/proc/self/mem", "rb", 0) as memory:
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        place, rights, *_, name = (line.split(maxsplit=5) + [""])[:6]
+        if rights[:2] == "rw" and not name.startswith("/"):
+            start, end = (int(one, 16) for one in place.split("-"))
+            try:
+                memory.seek(start)
+                part = memory.read(end - start)
+            except (OSError, ValueError):
+                continue
+            anonymous += len(part)
+            found["planted"] += len(re.findall(rb"planted-[0-9a-f]{6}", part))
+            del part
+assert anonymous > 1 << 20
 found["started with"] = Path("/proc/self/environ").read_bytes().decode("latin-1")
 found["status"] = dict(
     line.split(":\\t", 1) for line in Path("/proc/self/status").read_text().splitlines()
@@ -232,7 +247,7 @@ def test_it_holds_its_channel_its_memory_and_nothing_else(found: dict[str, Any])
 
 def test_its_environment_has_settings_of_libraries_alone(found: dict[str, Any]) -> None:
     assert PLANTED not in found["started with"] + str(found["environment"])
-    assert found["started with"].strip("\0") == ""
+    assert found["planted"] == 0  # nowhere in its memory
     assert not {"AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "XDG_CACHE_HOME"} & set(found["environment"])
 
 

@@ -51,6 +51,7 @@ class Admitted:
         guest: Collects evidence.
         tier: What that evidence proves of the machine.
         taken: Copies of models, tokenizers and scripts, as the lock pins them.
+        importable: Modules of the packages that the lock pins.
     """
 
     lock: Lock
@@ -60,6 +61,7 @@ class Admitted:
     guest: Guest
     tier: Tier
     taken: PrivateFolder
+    importable: Importable
 
     @property
     def base(self) -> Path:
@@ -130,6 +132,7 @@ def admit(settings: RunSettings, *, alone: bool = False) -> Admitted:
         guest=guest,
         tier=tier,
         taken=taken,
+        importable=here.importable,
     )
 
 

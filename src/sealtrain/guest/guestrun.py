@@ -105,7 +105,15 @@ class GuestRun(DataGuest):
         from sealtrain.guest.workload.process import WorkloadProcess
 
         shown = insecure_shown(self.settings.platform)
-        workload = Workload(self.admitted, self.settings.out, shown)
+        workload = Workload(
+            lock=self.lock,
+            lock_bytes=self.admitted.lock_bytes,
+            importable=self.admitted.importable,
+            base=self.base,
+            copies=self.admitted.taken.path,
+            out=self.settings.out,
+            shown=shown,
+        )
         self.workload = WorkloadProcess(
             workload.live,
             ranks=workload.ranks,

@@ -1,28 +1,37 @@
 """The workload's life: close its border, load its libraries, say that it is ready, run the recipe.
 
-All of that comes before the keeper gives it anything, and while the keeper attests. With several
-ranks the workload is the first and forks the others, which live as it does.
+All of that comes before the keeper gives it anything, and while the keeper attests. Its interpreter
+begins anew, so that nothing in its memory is the keeper's. With several ranks the workload is the
+first and forks the others, which live as it does.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import ExitStack, chdir
+from contextlib import ExitStack, chdir, suppress
 from dataclasses import dataclass
+from importlib.metadata import distribution
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.version import own_folders
 from sealtrain.guest.sandbox.border import Room, Ways, enclosed
 from sealtrain.guest.sandbox.events import described
+from sealtrain.guest.sandbox.imports import only_pinned
+from sealtrain.guest.sandbox.landlock import leave_no_memory
 from sealtrain.guest.sandbox.output import Tally
 from sealtrain.guest.workload.channel import AskingEnd, Ends
 from sealtrain.guest.workload.messages import Ended, Failed, RankReady
 from sealtrain.guest.workload.process import give_up_capabilities
 from sealtrain.recipe.backends import needs_group
+from sealtrain.recipe.importable import Importable
+from sealtrain.recipe.lock import Lock, parse_lock
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.data.sources import Source
@@ -31,11 +40,10 @@ from sealtrain.training.distributed.ranks import gathered
 from sealtrain.training.silence import silence
 
 if TYPE_CHECKING:
-    from sealtrain.guest.admission import Admitted
     from sealtrain.guest.sandbox.landlock import Held
     from sealtrain.guest.workload.stubs import WorkloadRun
 
-__all__ = ["Workload"]
+__all__ = ["Workload", "begin_anew"]
 
 _MACHINE: Final = (
     "/usr",
@@ -60,28 +68,80 @@ _MACHINE: Final = (
 """What libraries read of the machine; nothing there is a run's."""
 
 
-@dataclass(slots=True)
+BEGIN: Final = """\
+import json, os, sys
+with os.fdopen(int(sys.argv.pop(1))) as file:
+    given = json.load(file)
+sys.path[len(sys.path):], sys.prefix, sys.exec_prefix = given.pop("python")
+from sealtrain.guest.life import begin_anew
+begin_anew(given)
+"""
+_STREAMS: Final = 3
+
+
+@dataclass(slots=True, kw_only=True)
 class Workload:
     """The life of a workload, from its fork on. See the module.
 
     Attributes:
-        admitted: The lock, and the copies of what it pins.
+        lock: The lock that the guest measured.
+        lock_bytes: Its bytes.
+        importable: Modules of the packages that the lock pins.
+        base: Folder that the recipe's paths start from.
+        copies: Folder of the copies of what the lock pins.
         out: The run's folder, which this process names and cannot open.
         shown: A rehearsal shows everything.
     """
 
-    admitted: Admitted
+    lock: Lock
+    lock_bytes: bytes
+    importable: Importable
+    base: Path
+    copies: Path
     out: Path
     shown: bool
 
     @property
     def ranks(self) -> int:
         """How many ranks the recipe has."""
-        return self.admitted.lock.recipe.backend.ranks
+        return self.lock.recipe.backend.ranks
 
     def live(self, ends: Sequence[Ends]) -> None:
-        """All of it; reports how it ends over the first rank's channel."""
-        recipe, tally = self.admitted.lock.recipe, Tally()
+        """All of it, in an interpreter that begins anew.
+
+        So the memory that a fork copies is gone: also what the keeper's process or its supervisor
+        had before, such as credentials of stores. A process that has the training libraries already
+        goes on as it is; no keeper of a real run loads them.
+        """
+        if "torch" in sys.modules:
+            self.work(ends)
+            return
+        given = {
+            "python": [[*filter(os.path.isdir, sys.path)], sys.prefix, sys.exec_prefix],
+            "lock": to_base64(self.lock_bytes),
+            "packages": self.importable.listed,
+            "base": str(self.base),
+            "copies": str(self.copies),
+            "out": str(self.out),
+            "shown": self.shown,
+            "ends": [[each.fileno() for each in end.all] for end in ends],
+        }
+        document = os.memfd_create("sealtrain-workload")
+        with os.fdopen(os.dup(document), "w") as file:
+            json.dump(given, file)
+        os.lseek(document, 0, os.SEEK_SET)
+        copied = [int(place.name) for place in Path("/proc/self/fd").iterdir()]
+        for number in (*range(_STREAMS), *copied):
+            with suppress(OSError):  # of the listing itself
+                if number < _STREAMS or not _leads_nowhere(number):
+                    os.set_inheritable(number, True)
+        flags = ["-I", "-S", "-X", f"utf8={sys.flags.utf8_mode}"]
+        words = [sys.executable, *flags, "-c", BEGIN, str(document)]
+        os.execve(sys.executable, words, dict(os.environ))  # noqa: S606  # our own program
+
+    def work(self, ends: Sequence[Ends]) -> None:
+        """All of it in this image; reports how it ends over the first rank's channel."""
+        recipe, tally = self.lock.recipe, Tally()
         control = AskingEnd(ends[0].control)
         with ExitStack() as stack:
             room = stack.enter_context(enclosed(tally, alone=True, insecure_shown=self.shown))
@@ -112,9 +172,41 @@ class Workload:
                 control.ask(Ended())
 
     def _failed(self, error: BaseException, tally: Tally) -> Failed:
-        base, recipe = self.admitted.base, self.admitted.lock.recipe
-        scripts = {str(base / path): path for path in recipe.scripts}
+        scripts = {str(self.base / path): path for path in self.lock.recipe.scripts}
         return Failed(**described(error, scripts), counts=tally.counts)
+
+
+def begin_anew(given: dict[str, Any]) -> NoReturn:
+    """The workload in its own interpreter, to its end.
+
+    Args:
+        given: What ``Workload.live`` wrote.
+    """
+    status = 1
+    try:
+        leave_no_memory()
+        packages = {name: distribution(name) for name in given["packages"]}
+        importable = Importable(packages, given["packages"])
+        only_pinned(importable)
+        lock_bytes = from_base64(given["lock"])
+        workload = Workload(
+            lock=parse_lock(lock_bytes),
+            lock_bytes=lock_bytes,
+            importable=importable,
+            base=Path(given["base"]),
+            copies=Path(given["copies"]),
+            out=Path(given["out"]),
+            shown=given["shown"],
+        )
+        sockets = [[socket.socket(fileno=number) for number in end] for end in given["ends"]]
+        workload.work([Ends(control=one, rows=two, store=three) for one, two, three in sockets])
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _leads_nowhere(descriptor: int) -> bool:
+    return Path(f"/proc/self/fd/{descriptor}").readlink() == Path(os.devnull)
 
 
 def _place() -> int:
@@ -162,15 +254,15 @@ class _Rank:
         stated, _ = control.ask(
             RankReady(**self.held.to_dict(), environment=environment(), accelerators=accelerators())  # type: ignore[arg-type]
         )
-        admitted, leads = self.workload.admitted, stated["leads"]
+        workload, leads = self.workload, stated["leads"]
         slots, store = Slotted(AskingEnd(ends.rows)), KeptStore(AskingEnd(ends.store))
         store.anchored = int(stated["anchored"])
         resume = stated["resume"]
         return WorkloadRun(
-            lock=admitted.lock,
-            base=admitted.base,
+            lock=workload.lock,
+            base=workload.base,
             memory=self.room.scratch.folder,
-            manifest=self.workload.out / RUN_MANIFEST,
+            manifest=workload.out / RUN_MANIFEST,
             run_id=stated["run_id"],
             resume=None if resume is None else CheckpointRef(**resume),
             sources=tuple(
@@ -187,7 +279,7 @@ class _Rank:
             places=tuple(frozenset(one["places"]) for one in stated["datasets"]),
             store=store,
             lease=KeptLease(control, store) if leads else None,
-            metrics=KeptMetrics(admitted.lock.recipe.release_policy, control) if leads else None,
+            metrics=KeptMetrics(workload.lock.recipe.release_policy, control) if leads else None,
             tally=self.tally,
             control=control,
         )
@@ -206,7 +298,7 @@ class _Rank:
             *(entry for entry in sys.path if entry.startswith("/")),
             *(str(folder) for folder in own_folders().values()),
             *os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep),
-            str(self.workload.admitted.taken.path),
+            str(self.workload.copies),
             *_MACHINE,
         ]
         paths = [Path(os.path.realpath(name)) for name in dict.fromkeys(found) if name]

@@ -8323,7 +8323,7 @@ return { parseYaml };
 const module_trust = (() => {
 // The trust file (spec/trust.md) with its appraisal policy (spec/evidence.md §6).
 
-const { Refusal, demand, fromBase64 } = module_bytes;
+const { Refusal, demand, equal, fromBase64 } = module_bytes;
 const { isTrustedChain } = module_chainword;
 const { AZURE_RULES, AZURE_SNP_RULES, GCP_SNP_RULES } = module_cloudtpm;
 const { Malformed } = module_json;
@@ -8333,7 +8333,7 @@ const { GOOGLE_RULES, NITRO_TPM_RULES } = module_rented;
 const shape = module_shape;
 const { DSTACK_RULES: DSTACK_SNP, RULES: SNP } = module_snp;
 const { TIERS } = module_tiers;
-const { BadDer, certificate } = module_x509;
+const { BadDer, certificate, signedBy } = module_x509;
 const { parseYaml } = module_yaml;
 
 const { either, integer, list, literal, record } = shape;
@@ -8458,8 +8458,22 @@ const TRUST = record(
   { chain: shape.nullable(isTrustedChain) },
 );
 
+async function signsItself(root) {
+  const found = certificate(fromBase64(root.insecure_simulator_root));
+  if (!equal(found.issuer, found.subject)) return false;
+  return signedBy(found, found.hash, found.signature, found.signed);
+}
+
+/** That every software root of a policy signs itself: an altered copy of a root is none. */
+async function checkSimulators({ root, gpu }) {
+  const roots = [root, ...(typeof gpu === "string" ? [] : [gpu.root, gpu.rim_root])];
+  for (const one of roots.filter((each) => typeof each !== "string")) {
+    demand(await signsItself(one), "trust-invalid", "a simulator's root does not sign itself");
+  }
+}
+
 /** The trust file of bytes in YAML or JSON. */
-function readTrust(bytes) {
+async function readTrust(bytes) {
   let document;
   try {
     document = parseYaml(bytes, { whole: true });
@@ -8468,9 +8482,10 @@ function readTrust(bytes) {
     throw new Refusal("trust-invalid", `trust file: ${error.message}`);
   }
   demand(TRUST(document), "trust-invalid", "a field of the trust file is missing, unknown or malformed");
+  await checkSimulators(document.appraisal);
   return document;
 }
-return { isPolicy, readTrust };
+return { isPolicy, checkSimulators, readTrust };
 })();
 const module_verify = (() => {
 // Verify a run manifest offline: every check of spec/run-manifest.md §3, each reported by itself.
@@ -8632,7 +8647,7 @@ async function run() {
   const part = (id) => fromBase64(document.getElementById(id).textContent);
   const began = performance.now();
   try {
-    const trust = readTrust(part("self-trust"));
+    const trust = await readTrust(part("self-trust"));
     const report = await verify(part("self-manifest"), trust, { now: Math.floor(Date.now() / 1000) });
     document.getElementById("self-rows").replaceChildren(...report.checks.map(rowOf));
     box.dataset.milliseconds = String(Math.round(performance.now() - began));

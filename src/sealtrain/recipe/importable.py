@@ -40,6 +40,14 @@ class Importable:
         self.distributions: dict[str, Distribution] = dict(distributions or {})
         self._paths = dict(paths or {})
 
+    @property
+    def listed(self) -> dict[str, list[str]]:
+        """Name of each package → its files that are modules, as the constructor takes them."""
+        return {
+            name: [path for path in self._paths.get(name, ()) if path.endswith(_SUFFIXES)]
+            for name in self.distributions
+        }
+
     @cached_property
     def roots(self) -> tuple[str, ...]:
         """Folders in which packages are installed."""

@@ -1,12 +1,13 @@
 """The workload's process: forked before any key, stripped of what it inherited, ended whole.
 
-What a fork copies is the keeper's image before the brokers are asked: paths, the lock, the
-addresses of services. The workload then gives up what could lead further:
+What a fork copies is the keeper's image before the brokers are asked; ``guest.life`` begins anew in
+the interpreter. Before, the workload gives up what would stay:
 
 1. every descriptor but its channel and the copies that the lock pins: each other number leads to
    nowhere, so that no object that still owns it closes another's;
-2. the environment, but for settings of libraries: the text that the process was started with, too;
-3. every capability of the kernel's.
+2. the environment, but for settings of libraries.
+
+Every capability of the kernel's goes too, once it has its memory (``give_up_capabilities``).
 
 It ends with the keeper, and all that it forked ends with it: the keeper adopts what lost its parent
 and kills what the kernel's filter marks as the workload's.
@@ -50,8 +51,6 @@ _SETTINGS: Final = re.compile(
     r"|CC|CXX|DO_NOT_TRACK|LANG|LANGUAGE|LD_LIBRARY_PATH|PATH|SEALTRAIN_INSECURE_SHOW|TZ"
 )
 """Variables that libraries read and that hold no secret of any service."""
-_FIRST_FIELD, _ENV_START, _ENV_END = 3, 50, 51
-"""Fields of ``/proc/self/stat``, from its state on."""
 _FILTERED: Final = "Seccomp:\t2"
 _LOOK_SECONDS: Final = 0.002
 _ENDING_SECONDS: Final = 10.0
@@ -213,11 +212,7 @@ def give_up_capabilities() -> None:
 
 
 def _forget_environment() -> None:
-    """Keep the settings of libraries, and overwrite the text that the process was started with."""
+    """Keep the settings of libraries."""
     settings = {name: text for name, text in os.environ.items() if _SETTINGS.fullmatch(name)}
     os.environ.clear()
     os.environ.update(settings)
-    fields = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2].split()
-    start, end = (int(fields[number - _FIRST_FIELD]) for number in (_ENV_START, _ENV_END))
-    if 0 < start < end:
-        ctypes.memset(start, 0, end - start)
