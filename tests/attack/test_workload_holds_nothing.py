@@ -26,7 +26,7 @@ PLANTED = "planted-5d1c77"
 SCRIPTED = ("app-compose.json", "recipe.lock.json", "train.py")
 """Files that hold the text of the script."""
 SCRIPT = """
-import ctypes, gc, json, os, re, sys, time
+import ctypes, gc, inspect, json, os, re, sys, time
 from pathlib import Path
 
 import torch
@@ -100,7 +100,7 @@ found["keeper's"] = [
     sorted(vars(one)) for one in gc.get_objects() if type(one).__name__ == "GuestRun"
 ]
 # The pipe to the supervisor, by walking the stack; the terminal and pipes, by number.
-frame, answers = sys._getframe(), []
+frame, answers = inspect.currentframe(), []
 while frame is not None:
     answers += [one for one in frame.f_locals.values() if hasattr(one, "send_bytes")]
     frame = frame.f_back

@@ -96,7 +96,7 @@ JUDGED: dict[str, tuple[Callable[[Path], Path], int, str, str]] = {
             folder, TALKS, **TALKING | {"tokenizer": {"chat_template": "{{ messages }}"}},
             trainer={"assistant_only_loss": True},
         ),
-        5, "model-invalid", "data hospital-a.records",
+        2, "recipe-invalid", "trainer.assistant_only_loss",
     ),
     "a length below every prompt": (
         lambda folder: desk(folder, [LONG] * 5),

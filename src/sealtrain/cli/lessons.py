@@ -38,7 +38,16 @@ class FirstLessons:
         missing: Why none was looked at; ``None`` where some were, or there is nothing to count.
     """
 
-    def __init__(self, recipe: Recipe, base: Path, owner: str, name: str, source: Path) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        base: Path,
+        owner: str,
+        name: str,
+        source: Path,
+        *,
+        fits: bool,
+    ) -> None:
         """Look at nothing yet.
 
         Args:
@@ -47,6 +56,7 @@ class FirstLessons:
             owner: Of the dataset.
             name: Of the dataset.
             source: The data.
+            fits: Whether the recipe could work; with one that could not, nothing is counted.
 
         Raises:
             DatasetUnknown: The recipe names no such dataset.
@@ -61,7 +71,9 @@ class FirstLessons:
         self._fields = {own.get(called, called): field for called, field in columns.items()}
         self._judge: Judge | None = None
         self._over = not counts
-        if counts and _bytes_of(source) > MOST_BYTES:
+        if counts and not fits:
+            self._skip("correct the recipe first")
+        elif counts and _bytes_of(source) > MOST_BYTES:
             self._skip("the data is large; rehearse with a part of it")
 
     def look(self, batch: pa.RecordBatch) -> None:

@@ -113,10 +113,11 @@ def check(
     shown: list[dict[str, Any]] = []
     begun: dict[str, list[dict[str, Any]]] = {}
     learned: dict[str, FirstLessons] = {}
+    fits = not found
 
     def read(key: str, source: Path) -> None:
         owner, _, name = key.partition(".")
-        first = FirstLessons(wanted, base, owner, name, source)
+        first = FirstLessons(wanted, base, owner, name, source, fits=fits)
         begun[key] = read_data(wanted, owner, name, source, chosen[key], first.look).first
         learned[key] = first
         require_lessons(first.tally, owner=owner, dataset=name)
@@ -131,7 +132,7 @@ def check(
             {"about": f"data {key}", "code": RecipeInvalid.code, **misfit.to_dict(), "exit": 2}
             for misfit in unfit
         ]
-        if desk.show and not unfit and not absent:
+        if desk.show and fits and not unfit and not absent:
             judged(
                 f"first records of {key}",
                 lambda key=key, records=records: shown.append(  # type: ignore[misc]

@@ -24,7 +24,6 @@ from training_world import (
 
 from sealtrain.errors import DataInvalid
 from sealtrain.recipe.schema import Recipe
-from sealtrain.training.data.hugging import once
 from sealtrain.training.inputs.census import census
 from sealtrain.training.inputs.learnable import Tally, learns
 from sealtrain.training.models.base import build_tokenizer
@@ -137,6 +136,8 @@ def test_as_many_records_train_as_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from importlib import import_module
+
+    from sealtrain.training.data.hugging import once
 
     made, _ = RECIPES[name]
     recipe = made()
