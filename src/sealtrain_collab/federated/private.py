@@ -28,7 +28,7 @@ from sealtrain.training.data.stream import read_all
 from sealtrain.training.inputs.classifier import text_encoder
 from sealtrain.training.privacy.accounting import epsilon_of, smallest_noise
 from sealtrain.training.privacy.clipping import ClippedSums
-from sealtrain.training.privacy.determinism import without_draws
+from sealtrain.training.privacy.determinism import require_apart, without_draws
 from sealtrain.training.privacy.noise import rounded
 from sealtrain.training.privacy.steps import record_losses
 from sealtrain_collab.federated.patients import PatientPrivacy
@@ -176,6 +176,10 @@ class PatientRounds:
         ]
         for records in self._patients:
             self._encode(records)  # a fault shows now, and not in the round that draws its patient
+        if self._patients:
+            anyones = self._patients[0][0]
+            short, long = (anyones | {recipe.columns.text: "0 " * n} for n in (5, 37))
+            require_apart(learner.model, self._losses, short, long)
 
     @property
     def patients(self) -> int:
@@ -237,11 +241,16 @@ class PatientRounds:
         rows = [row for records in patients for row in records]
         units = [number for number, records in enumerate(patients) for _ in records]
         model = self._learner.model
-        batch = {name: one.to(model.device) for name, one in self._encode(rows).items()}
         with without_draws(model):
-            losses = record_losses(model, batch, self._recipe.trainer.label_smoothing_factor)
-            losses.sum().backward()
+            self._losses(rows).sum().backward()
         sums.take(len(rows), torch.tensor(units, device=model.device))
+
+    def _losses(self, rows: Rows) -> Tensor:
+        """Loss of each record, float (records,)."""
+        model = self._learner.model
+        batch = {name: one.to(model.device) for name, one in self._encode(rows).items()}
+        losses: Tensor = record_losses(model, batch, self._recipe.trainer.label_smoothing_factor)
+        return losses
 
     def _parts(self, drawn: list[int]) -> Iterator[list[Rows]]:
         """Drawn patients, whole, so many at a time that memory holds their records."""

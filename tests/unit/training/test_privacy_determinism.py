@@ -21,7 +21,7 @@ if not COLLECTING:
     from torch.nn import functional
 
     from sealtrain.training.privacy.clipping import ClippedSums
-    from sealtrain.training.privacy.determinism import without_draws
+    from sealtrain.training.privacy.determinism import require_apart, without_draws
     from sealtrain.training.privacy.steps import record_losses
 
 pytestmark = [
@@ -270,3 +270,49 @@ def test_modes_are_put_back() -> None:
     with pytest.raises(ZeroDivisionError), without_draws(net):
         raise ZeroDivisionError
     assert {name: module.training for name, module in net.named_modules()} == before
+
+
+@pytest.mark.parametrize(
+    ("config", "side", "apart"),
+    [
+        ({"model_type": "bert", "max_position_embeddings": 64}, "right", True),
+        ({"model_type": "gpt2", "n_embd": 32, "n_head": 2, "n_layer": 2}, "right", True),
+        ({"model_type": "gpt2", "n_embd": 32, "n_head": 2, "n_layer": 2}, "left", False),
+        (
+            {"model_type": "xlnet", "d_model": 32, "d_inner": 32, "n_head": 2, "n_layer": 2},
+            "right",
+            False,
+        ),
+    ],
+    ids=["bert", "gpt2", "gpt2-left", "xlnet"],
+)
+def test_a_model_whose_records_feel_the_length_of_others_is_refused(
+    config: dict[str, Any], side: str, apart: bool
+) -> None:
+    """A longer record beside it would change another record's clipped gradient."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    special = {"intermediate_size": 32, "pad_token_id": 0, "vocab_size": 256}
+    given = AutoConfig.for_model(
+        **((sizes if config["model_type"] != "gpt2" else {}) | special | config)
+    )
+    model: Any = AutoModelForSequenceClassification.from_config(given)
+
+    def losses(rows: list[list[int]]) -> Any:
+        longest = max(map(len, rows))
+        batch: dict[str, list[Any]] = {"input_ids": [], "attention_mask": []}
+        for row in rows:
+            fill = [0] * (longest - len(row))
+            real = [1] * len(row)
+            batch["input_ids"].append(row + fill if side == "right" else fill + row)
+            batch["attention_mask"].append(real + fill if side == "right" else fill + real)
+        tensors = {name: torch.tensor(one) for name, one in batch.items()}
+        return record_losses(model, tensors | {"labels": torch.zeros(len(rows)).long()}, 0.0)
+
+    if apart:
+        require_apart(model, losses, [*range(3, 9)], [*range(3, 40)])
+        return
+    with pytest.raises(ModelInvalid, check=carries(check="privacy")):
+        require_apart(model, losses, [*range(3, 9)], [*range(3, 40)])

@@ -11,18 +11,24 @@ embeddings or routers. ``without_draws`` sees to that in two ways:
 2. the generators of Python, NumPy and PyTorch, and those of accelerators, are where they were after
    the block. A layer of any kind that drew a number is found by that, without a list of kinds. A
    layer with a generator of its own is not found; no model that a recipe can name brings code.
+
+``require_apart`` refuses a model in which a record's loss depends on the records beside it: where
+a layer reads the padding that a longer record brings, or shares something among those of a pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from sealtrain.errors import ModelInvalid
 from sealtrain.training.checkpoints.randomness import moved_generators, random_states
 
-__all__ = ["without_draws"]
+__all__ = ["require_apart", "without_draws"]
+
+_TOLERANCE = 1e-4
+"""Relative: far above what float32 rounds, far below what a layer does that mixes records."""
 
 
 @contextmanager
@@ -64,4 +70,35 @@ def _refuse_draws(before: dict[str, Any]) -> None:
             got=f"numbers of {', '.join(moved)}",
             expected="private training draws coins and noise only",
             hint="train another model, or set the layer's noise to 0 in the model's config",
+        )
+
+
+def require_apart(
+    model: Any,
+    losses: Callable[[list[Any]], Any],
+    short: Any,
+    long: Any,
+) -> None:
+    """Refuse a model that gives a record another loss beside a longer record than alone.
+
+    Args:
+        model: Of ``losses``.
+        losses: Loss of each of some records, float (records,), as training computes it.
+        short: A record that is nobody's.
+        long: Another, with more tokens.
+
+    Raises:
+        ModelInvalid: It does, or it draws random numbers.
+    """
+    import torch
+
+    with torch.no_grad(), without_draws(model):
+        (alone,) = losses([short])
+        beside = losses([short, long])[0]
+    if not torch.isclose(alone, beside, rtol=_TOLERANCE, atol=_TOLERANCE):
+        raise ModelInvalid(
+            "a record's loss in this model depends on the length of the records beside it",
+            check="privacy",
+            expected="each record's gradient depends on this record alone",
+            hint="train a model that masks padding; of one that reads it from the left, pad right",
         )

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import PrivacyBroken, UsageError
@@ -30,7 +31,7 @@ from sealtrain.training.data.columns import Projection
 from sealtrain.training.data.hugging import as_iterable_dataset
 from sealtrain.training.privacy.accounting import make_plan
 from sealtrain.training.privacy.clipping import ClippedSums, trained_parameters
-from sealtrain.training.privacy.determinism import without_draws
+from sealtrain.training.privacy.determinism import require_apart, without_draws
 from sealtrain.training.privacy.noise import rounded
 
 if TYPE_CHECKING:
@@ -117,6 +118,26 @@ def made_private(trainer: type[Any], work: Any) -> type[Any]:
             self._rows = list(self.train_dataset)
             self._draws = _Draws(noise, _thresholds(plan, self._rows), plan.steps)
             self._gradients = RecordGradients(self.model, plan, noise)
+            if self._rows and recipe.columns.kind != "tabular":
+                short, long = (self._row_of(length) for length in (5, 37))
+                require_apart(self.model, partial(self._losses, self.model), short, long)
+
+        def _row_of(self, tokens: int) -> dict[str, Any]:
+            """A row that is no record's, of about so many tokens, in the form of those here."""
+            made = dict(self._rows[0])
+            if recipe.columns.kind == "text" and recipe.phase == "classify":
+                made[recipe.columns.text] = "0 " * tokens
+            for name, value in made.items():
+                if isinstance(value, list):
+                    made[name] = [1] * tokens if name != "input_ids" else [*range(3, 3 + tokens)]
+            return made
+
+        def _losses(self, model: Any, rows: list[Any]) -> Any:
+            return record_losses(
+                model,
+                {name: one.to(self.args.device) for name, one in self.data_collator(rows).items()},
+                self.args.label_smoothing_factor,
+            )
 
         def get_train_dataloader(self) -> Any:
             from torch.utils.data import DataLoader
@@ -129,13 +150,9 @@ def made_private(trainer: type[Any], work: Any) -> type[Any]:
 
             rows = inputs["rows"].tolist()
             for at in range(0, len(rows), at_once):
-                batch = self.data_collator([self._rows[row] for row in rows[at : at + at_once]])
+                part = [self._rows[row] for row in rows[at : at + at_once]]
                 with without_draws(model):
-                    losses = record_losses(
-                        model,
-                        {name: value.to(self.args.device) for name, value in batch.items()},
-                        self.args.label_smoothing_factor,
-                    )
+                    losses = self._losses(model, part)
                     self.accelerator.backward(losses.sum())
                 self._gradients.take(len(losses))
             self._gradients.give(step=self.state.global_step)
