@@ -13,12 +13,13 @@ from functools import lru_cache
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.utils import CryptographyDeprecationWarning
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtensionOID, NameOID
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.models import Base64, StrictModel
 from sealtrain.errors import (
+    CertificateChainInvalid,
     DataInvalid,
     EvidenceRefused,
     QuoteInvalid,
@@ -27,16 +28,20 @@ from sealtrain.errors import (
 )
 
 __all__ = [
+    "CHAIN_ERRORS",
     "GOOGLE_EKAK_ROOT_SHA256",
     "INTEL_ROOT_SHA256",
     "SIMULATED_LABEL",
     "X509_ERRORS",
+    "ChainLink",
     "SimulatorRoot",
     "VendorRoot",
     "certificates_of_pem",
     "is_simulated_certificate",
     "load_certificate",
+    "load_link",
     "quiet",
+    "read_link",
 ]
 
 INTEL_ROOT_SHA256 = "44a0196b2b99f889b8e149e95b807a350e7424964399e885a7cbb8ccfab674d3"
@@ -54,6 +59,16 @@ _WARNINGS = threading.Lock()
 
 X509_ERRORS = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
 """What the certificate library raises on bytes that are no certificate it can read."""
+
+CHAIN_ERRORS = (
+    *X509_ERRORS,
+    x509.DuplicateExtension,
+    x509.ExtensionNotFound,
+    x509.UnsupportedGeneralNameType,
+    UserWarning,  # what the library frowns upon, where a program turns warnings into errors
+)
+"""The same, of certificates whose extensions are read and whose links are verified."""
+_LOOKED_AT = {ExtensionOID.BASIC_CONSTRAINTS, ExtensionOID.KEY_USAGE}
 
 SIMULATED_LABEL = "SIMULATED — NOT ATTESTED"
 """What every artefact made under a simulator says."""
@@ -117,6 +132,120 @@ def load_certificate(der: bytes) -> x509.Certificate:
     if der[-len(certificate.signature) - 1] != 0:
         raise ValueError("the signature is not of whole bytes")
     return certificate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainLink:
+    """A certificate of a chain, read once; its signature is verified elsewhere.
+
+    Attributes:
+        certificate: The library's own form.
+        key: Its public key.
+        chain: Whose chain it is of, for messages.
+        name: Its subject, shortened.
+        start: First second at which it is valid, since 1970.
+        end: Last such second.
+        is_issuer: Whether it says that it is an authority.
+        path_length: How many authorities may stand below it; ``None`` for any number.
+        signs_certificates: Whether its key may sign certificates.
+        signs_statements: Whether its key may sign anything else.
+    """
+
+    certificate: x509.Certificate
+    key: object
+    chain: str
+    name: str
+    start: int
+    end: int
+    is_issuer: bool
+    path_length: int | None
+    signs_certificates: bool
+    signs_statements: bool
+
+    def misplaced(self, got: str, expected: str) -> CertificateChainInvalid:
+        """The error of a certificate at a place where another one belongs."""
+        return CertificateChainInvalid(
+            f"certificate {self.name!r} does not fit its place in the chain of the {self.chain}",
+            check="certificate chain",
+            got=got,
+            expected=expected,
+        )
+
+    def check_authority(self, *, below: int) -> None:
+        """It may sign certificates, and so many authorities may stand between it and the leaf.
+
+        Raises:
+            CertificateChainInvalid: It may not.
+        """
+        if not self.is_issuer or not self.signs_certificates:
+            raise self.misplaced("no authority", "an authority that may sign certificates")
+        if self.path_length is not None and self.path_length < below:
+            raise self.misplaced(f"{below} authorities below it", f"at most {self.path_length}")
+
+    def check_end_entity(self) -> None:
+        """It may sign statements, and is no authority.
+
+        Raises:
+            CertificateChainInvalid: It is one, or may not sign.
+        """
+        if self.is_issuer or not self.signs_statements:
+            raise self.misplaced("an authority, or may not sign", "no authority, and may sign")
+
+
+def load_link(der: bytes, chain: str) -> x509.Certificate:
+    """Parse a certificate of a chain; nothing of it is looked at.
+
+    Args:
+        der: The certificate.
+        chain: Whose chain it is of, for messages.
+
+    Raises:
+        CertificateChainInvalid: It cannot be parsed.
+    """
+    try:
+        return load_certificate(der)
+    except CHAIN_ERRORS as error:
+        raise _unreadable(chain) from error
+
+
+def read_link(certificate: x509.Certificate, chain: str) -> ChainLink:
+    """Read a certificate that has basicConstraints, keyUsage and no other critical extension.
+
+    Args:
+        certificate: Of ``load_link``.
+        chain: Whose chain it is of, for messages.
+
+    Raises:
+        CertificateChainInvalid: It cannot be read, or has another critical extension.
+    """
+    try:
+        extensions = certificate.extensions
+        usage = extensions.get_extension_for_class(x509.KeyUsage).value
+        constraints = extensions.get_extension_for_class(x509.BasicConstraints).value
+        link = ChainLink(
+            certificate=certificate,
+            key=certificate.public_key(),
+            chain=chain,
+            name=certificate.subject.rfc4514_string()[:120],
+            start=int(certificate.not_valid_before_utc.timestamp()),
+            end=int(certificate.not_valid_after_utc.timestamp()),
+            is_issuer=constraints.ca,
+            path_length=constraints.path_length,
+            signs_certificates=usage.key_cert_sign,
+            signs_statements=usage.digital_signature,
+        )
+    except CHAIN_ERRORS as error:
+        raise _unreadable(chain) from error
+    for extension in extensions:
+        if extension.critical and extension.oid not in _LOOKED_AT:
+            raise link.misplaced(f"critical {extension.oid.dotted_string}", "none unknown")
+    return link
+
+
+def _unreadable(chain: str) -> CertificateChainInvalid:
+    return CertificateChainInvalid(
+        f"a certificate in the chain of the {chain} cannot be read", check="certificate chain"
+    )
 
 
 def is_simulated_certificate(der: bytes) -> bool:

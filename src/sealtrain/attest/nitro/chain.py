@@ -25,13 +25,14 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtensionOID
 
 from sealtrain.attest.roots import (
-    X509_ERRORS,
+    CHAIN_ERRORS,
+    ChainLink,
     VendorRoot,
     is_simulated_certificate,
-    load_certificate,
+    load_link,
+    read_link,
 )
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.errors import (
@@ -46,14 +47,7 @@ AWS_NITRO_ROOT_SHA256 = "641a0321a3e244efe456463195d606317ed7cdcc3c1756e09893f3c
 digest that AWS prints beside its download is that of the ZIP file."""
 
 _REMEMBERED = 256
-_LOOKED_AT = {ExtensionOID.BASIC_CONSTRAINTS, ExtensionOID.KEY_USAGE}
-_UNREADABLE = (
-    *X509_ERRORS,
-    x509.DuplicateExtension,
-    x509.ExtensionNotFound,
-    x509.UnsupportedGeneralNameType,
-    UserWarning,  # what the library frowns upon, where a program turns warnings into errors
-)
+_OF = "Nitro document"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,20 +58,6 @@ class VerifiedChain:
     simulated: bool
     valid_from: int
     valid_until: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Link:
-    """A certificate, read once."""
-
-    key: ec.EllipticCurvePublicKey
-    name: str
-    start: int
-    end: int
-    is_issuer: bool
-    path_length: int | None
-    signs_certificates: bool
-    signs_documents: bool
 
 
 def verify_chain(
@@ -99,13 +79,9 @@ def verify_chain(
     simulated = _AWS.admit(cabundle[0], simulator_root)
     links = [_root(cabundle[0])]
     for issuer, der in zip(cabundle, (*cabundle[1:], leaf), strict=True):
-        _check_issuer(links[-1], below=len(cabundle) - len(links))
+        links[-1].check_authority(below=len(cabundle) - len(links))
         links.append(_issued(issuer, der))
-    end_entity = links[-1]
-    if end_entity.is_issuer:
-        raise _invalid(end_entity, "leaf is a CA", "no CA")
-    if not end_entity.signs_documents:
-        raise _invalid(end_entity, "no digitalSignature", "digitalSignature")
+    links[-1].check_end_entity()
     for link in links:
         if not link.start <= now <= link.end:
             raise CertificateChainInvalid(
@@ -116,7 +92,7 @@ def verify_chain(
                 hint="ask for a new document; verify an archived one at its recorded time",
             )
     return VerifiedChain(
-        key=end_entity.key,
+        key=_p384(links[-1]),
         simulated=simulated,
         valid_from=max(link.start for link in links),
         valid_until=min(link.end for link in links),
@@ -141,28 +117,18 @@ _AWS = VendorRoot(
 )
 
 
-def _check_issuer(link: _Link, *, below: int) -> None:
-    """``below`` issuers stand between this one and the leaf."""
-    if not link.is_issuer:
-        raise _invalid(link, "issuer without CA", "basicConstraints CA")
-    if not link.signs_certificates:
-        raise _invalid(link, "issuer without keyCertSign", "keyCertSign")
-    if link.path_length is not None and link.path_length < below:
-        raise _invalid(link, f"{below} issuers below it", f"at most {link.path_length}")
-
-
 @lru_cache(maxsize=8)
-def _root(der: bytes) -> _Link:
-    return _read(_load(der))
+def _root(der: bytes) -> ChainLink:
+    return _read(load_link(der, _OF))
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _issued(issuer: bytes, der: bytes) -> _Link:
+def _issued(issuer: bytes, der: bytes) -> ChainLink:
     """Read a certificate whose signature by ``issuer`` holds; nothing of it is read before."""
-    certificate = _load(der)
+    certificate = load_link(der, _OF)
     try:
-        certificate.verify_directly_issued_by(_load(issuer))
-    except (InvalidSignature, *_UNREADABLE) as error:
+        certificate.verify_directly_issued_by(load_link(issuer, _OF))
+    except (InvalidSignature, *CHAIN_ERRORS) as error:
         raise CertificateChainInvalid(
             "a certificate of the document is not signed by the one before it",
             check="certificate chain",
@@ -171,66 +137,22 @@ def _issued(issuer: bytes, der: bytes) -> _Link:
     link = _read(certificate)
     algorithm = certificate.signature_hash_algorithm
     if not isinstance(algorithm, hashes.SHA384):
-        raise _invalid(link, f"signed over {algorithm.name if algorithm else None}", "SHA-384")
+        raise link.misplaced(f"signed over {algorithm.name if algorithm else None}", "SHA-384")
     return link
 
 
-def _load(der: bytes) -> x509.Certificate:
-    try:
-        return load_certificate(der)
-    except _UNREADABLE as error:
-        raise _unreadable() from error
-
-
-def _read(certificate: x509.Certificate) -> _Link:
-    try:
-        key = certificate.public_key()
-        extensions = certificate.extensions
-        usage = extensions.get_extension_for_class(x509.KeyUsage).value
-        constraints = extensions.get_extension_for_class(x509.BasicConstraints).value
-        name = certificate.subject.rfc4514_string()[:120]
-        start = int(certificate.not_valid_before_utc.timestamp())
-        end = int(certificate.not_valid_after_utc.timestamp())
-    except _UNREADABLE as error:
-        raise _unreadable() from error
-    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
-        raise CertificateChainInvalid(
-            f"certificate {name!r} has another kind of key",
-            check="certificate chain",
-            got=key.curve.name if isinstance(key, ec.EllipticCurvePublicKey) else "no EC key",
-            expected="P-384",
-        )
-    link = _Link(
-        key=key,
-        name=name,
-        start=start,
-        end=end,
-        is_issuer=constraints.ca,
-        path_length=constraints.path_length,
-        signs_certificates=usage.key_cert_sign,
-        signs_documents=usage.digital_signature,
-    )
-    for extension in extensions:
-        if extension.critical and extension.oid not in _LOOKED_AT:
-            raise _invalid(
-                link, f"critical extension {extension.oid.dotted_string}", "none unknown"
-            )
+def _read(certificate: x509.Certificate) -> ChainLink:
+    link = read_link(certificate, _OF)
+    _p384(link)
     return link
 
 
-def _unreadable() -> CertificateChainInvalid:
-    return CertificateChainInvalid(
-        "a certificate of the document cannot be read", check="certificate chain"
-    )
-
-
-def _invalid(link: _Link, got: str, expected: str) -> CertificateChainInvalid:
-    return CertificateChainInvalid(
-        f"certificate {link.name!r} does not fit its place in the chain",
-        check="certificate chain",
-        got=got,
-        expected=expected,
-    )
+def _p384(link: ChainLink) -> ec.EllipticCurvePublicKey:
+    key = link.key
+    if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP384R1):
+        return key
+    named = key.curve.name if isinstance(key, ec.EllipticCurvePublicKey) else "no EC key"
+    raise link.misplaced(named, "P-384")
 
 
 def _text(seconds: int) -> str:

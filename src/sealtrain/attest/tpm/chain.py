@@ -26,14 +26,16 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.x509.oid import ExtensionOID, SignatureAlgorithmOID
+from cryptography.x509.oid import SignatureAlgorithmOID
 
 from sealtrain.attest.roots import (
+    CHAIN_ERRORS,
     GOOGLE_EKAK_ROOT_SHA256,
-    X509_ERRORS,
+    ChainLink,
     VendorRoot,
     is_simulated_certificate,
-    load_certificate,
+    load_link,
+    read_link,
 )
 from sealtrain.attest.tpm.octets import Octets
 from sealtrain.attest.tpm.quote import AttestationKey, check_key
@@ -58,14 +60,8 @@ MACHINE_OID: Final = "1.3.6.1.4.1.11129.2.1.21"
 """Google's extension: zone, project, instance, and whether the key was made for production."""
 MAX_AK_CERTIFICATES: Final = 4
 MAX_AK_CERTIFICATE_BYTES: Final = 4096
-_LOOKED_AT = {ExtensionOID.BASIC_CONSTRAINTS, ExtensionOID.KEY_USAGE}
+_OF = "attestation key"
 _MIN_RSA_BITS = 2048
-_UNREADABLE = (
-    *X509_ERRORS,
-    x509.DuplicateExtension,
-    x509.ExtensionNotFound,
-    x509.UnsupportedGeneralNameType,
-)
 _SEQUENCE, _INTEGER, _BOOLEAN, _UTF8 = 0x30, 0x02, 0x01, 0x0C
 _PROPERTIES, _VERSION, _PRODUCTION = 0xA0, 0xA0, 0xA1
 
@@ -91,20 +87,6 @@ class VerifiedKey:
     simulated: bool
     valid_from: int
     valid_until: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _AkLink:
-    """A certificate, read once."""
-
-    certificate: x509.Certificate
-    name: str
-    start: int
-    end: int
-    is_issuer: bool
-    path_length: int | None
-    signs_certificates: bool
-    signs_statements: bool
 
 
 def verify_key_chain(
@@ -151,12 +133,8 @@ def verify_key_chain(
             got="test",
             expected="production",
         )
-    try:
-        key = check_key(links[0].certificate.public_key())
-    except X509_ERRORS as error:
-        raise _unreadable() from error
     return VerifiedKey(
-        key=key,
+        key=check_key(links[0].key),
         machine=machine,
         simulated=simulated,
         valid_from=max(link.start for link in links),
@@ -269,67 +247,38 @@ _GOOGLE = VendorRoot(
 
 
 @lru_cache(maxsize=64)
-def _links(certificates: tuple[bytes, ...], simulated: bool) -> tuple[_AkLink, ...]:
+def _links(certificates: tuple[bytes, ...], simulated: bool) -> tuple[ChainLink, ...]:
     """The chain without its dates, leaf first; remembered by exact bytes, refusals never are."""
-    links = tuple(_read(der) for der in certificates)
+    links = tuple(read_link(load_link(der, _OF), _OF) for der in certificates)
     for depth, (below, above) in enumerate(itertools.pairwise(links)):
-        if not above.is_issuer or not above.signs_certificates:
-            raise _broken(above, "no authority", "an authority that may sign certificates")
-        if above.path_length is not None and above.path_length < depth:
-            raise _broken(above, f"{depth} authorities below it", f"at most {above.path_length}")
+        above.check_authority(below=depth)
         _check_issued(below, above, simulated)
-    if links[0].is_issuer or links[0].signs_certificates or not links[0].signs_statements:
-        raise _broken(links[0], "an authority, or may not sign", "no authority, and may sign")
+    links[0].check_end_entity()
+    if links[0].signs_certificates:
+        raise links[0].misplaced("may sign certificates", "may not")
     return links
 
 
-def _check_issued(below: _AkLink, above: _AkLink, simulated: bool) -> None:
+def _check_issued(below: ChainLink, above: ChainLink, simulated: bool) -> None:
     certificate = below.certificate
     try:
         if not simulated:
-            key = above.certificate.public_key()
+            key = above.key
             if not isinstance(key, rsa.RSAPublicKey) or key.key_size < _MIN_RSA_BITS:
-                raise _broken(above, "another kind of key", "RSA of at least 2048 bits")
+                raise above.misplaced("another kind of key", "RSA of at least 2048 bits")
             if certificate.signature_algorithm_oid != SignatureAlgorithmOID.RSA_WITH_SHA256:
-                raise _broken(below, "another signature", "PKCS #1 1.5 with SHA-256")
+                raise below.misplaced("another signature", "PKCS #1 1.5 with SHA-256")
         elif not isinstance(certificate.signature_hash_algorithm, hashes.SHA256):
-            raise _broken(below, "another signature", "SHA-256")
+            raise below.misplaced("another signature", "SHA-256")
         certificate.verify_directly_issued_by(above.certificate)
-    except (InvalidSignature, *_UNREADABLE) as error:
+    except (InvalidSignature, *CHAIN_ERRORS) as error:
         raise CertificateChainInvalid(
             "a certificate of the attestation key's chain was not signed by the next one",
             check="certificate chain",
         ) from error
 
 
-def _read(der: bytes) -> _AkLink:
-    try:
-        certificate = load_certificate(der)
-        name = certificate.subject.rfc4514_string()[:120]
-        extensions = certificate.extensions
-        usage = extensions.get_extension_for_class(x509.KeyUsage).value
-        constraints = extensions.get_extension_for_class(x509.BasicConstraints).value
-        start = int(certificate.not_valid_before_utc.timestamp())
-        end = int(certificate.not_valid_after_utc.timestamp())
-    except _UNREADABLE as error:
-        raise _unreadable() from error
-    link = _AkLink(
-        certificate=certificate,
-        name=name,
-        start=start,
-        end=end,
-        is_issuer=constraints.ca,
-        path_length=constraints.path_length,
-        signs_certificates=usage.key_cert_sign,
-        signs_statements=usage.digital_signature,
-    )
-    for extension in extensions:
-        if extension.critical and extension.oid not in _LOOKED_AT:
-            raise _broken(link, f"critical {extension.oid.dotted_string}", "none unknown")
-    return link
-
-
-def _machine_of(leaf: _AkLink) -> GoogleMachine:
+def _machine_of(leaf: ChainLink) -> GoogleMachine:
     for extension in leaf.certificate.extensions:
         value = extension.value
         if extension.oid.dotted_string == MACHINE_OID and isinstance(
@@ -338,20 +287,5 @@ def _machine_of(leaf: _AkLink) -> GoogleMachine:
             try:
                 return parse_machine(value.value)
             except EvidenceMalformed as error:
-                raise _broken(leaf, "a machine's name of another form", MACHINE_OID) from error
-    raise _broken(leaf, "no machine", MACHINE_OID)
-
-
-def _unreadable() -> CertificateChainInvalid:
-    return CertificateChainInvalid(
-        "a certificate of the attestation key's chain cannot be read", check="certificate chain"
-    )
-
-
-def _broken(link: _AkLink, got: str, expected: str) -> CertificateChainInvalid:
-    return CertificateChainInvalid(
-        f"certificate {link.name!r} does not fit its place in the attestation key's chain",
-        check="certificate chain",
-        got=got,
-        expected=expected,
-    )
+                raise leaf.misplaced("a machine's name of another form", MACHINE_OID) from error
+    raise leaf.misplaced("no machine", MACHINE_OID)
