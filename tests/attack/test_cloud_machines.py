@@ -297,6 +297,27 @@ def test_another_chain_under_googles_key_is_refused(park: MachinePark) -> None:
 
 
 @pytest.mark.negative(83)
+@pytest.mark.parametrize("name", AZURE)
+def test_a_machine_with_runtime_data_of_another_form_is_refused(
+    park: MachinePark, name: str
+) -> None:
+    evidence, policy = park.evidence(MACHINES[name]), park.pin(MACHINES[name])
+    own: Any = evidence.to_dict()["cpu"]
+    shown = json.loads(own["runtime"])
+    key = shown["keys"][0]
+    for runtime, error in (
+        ("{}", EvidenceMalformed),
+        ("[]", EvidenceMalformed),
+        (json.dumps({**shown, "keys": [key, key]}), EvidenceMalformed),
+        (json.dumps({**shown, "keys": [{**key, "n": key["n"][:-1]}]}), QuoteInvalid),
+        (json.dumps({**shown, "keys": [{**key, "e": "Aw"}]}), QuoteInvalid),
+        (own["runtime"] + " ", ReportDataMismatch),
+    ):
+        with pytest.raises(error):
+            judge(altered(evidence, lambda cpu, at=runtime: cpu.update(runtime=at)), policy)  # type: ignore[misc]
+
+
+@pytest.mark.negative(83)
 def test_runtime_data_of_another_form_are_refused() -> None:
     good = json.loads(Paravisor(rsa.generate_private_key(65537, 2048)).runtime)
     key = good["keys"][0]
