@@ -50,20 +50,25 @@ class GcpSnpEvidence(ReportEvidence):
 
 
 def _tee(
-    form: type[GuestEvidence], rules: type[GuestPolicy], of: str, verifier: str, kind: str
+    name: str,
+    form: type[GuestEvidence],
+    rules: type[GuestPolicy],
+    *,
+    of: str,
+    exhibit: str,
+    kinds: tuple[str, ...] = (),
 ) -> Tee:
-    name = kind.removesuffix("-evidence")
     vendor, root = ("amd", "AMD's root") if of == "snp" else ("intel", "Intel's root")
     return Tee(
         name=name,
         of=of,
         folder="cloudtpm",
-        exhibit=verifier,
+        exhibit=exhibit,
         vendor=vendor,
         vendor_root=root,
         evidence=form,
         policy=rules,
-        kinds=(kind,),
+        kinds=kinds,
         dcap=of == "tdx",
         lines=policy.LINES[name],
         comments=policy.COMMENTS[name],
@@ -73,7 +78,21 @@ def _tee(
 
 
 TEES = (
-    _tee(AzureSnpEvidence, policy.AzureSnpPolicy, "snp", "AZURE_SNP", "azure-snp-evidence"),
-    _tee(AzureTdxEvidence, policy.AzureTdxPolicy, "tdx", "AZURE_TDX", "azure-tdx-evidence"),
-    _tee(GcpSnpEvidence, policy.GcpSnpPolicy, "snp", "GCP_SNP", "gcp-snp-evidence"),
+    _tee(
+        "azure-snp",
+        AzureSnpEvidence,
+        policy.AzureSnpPolicy,
+        of="snp",
+        exhibit="AZURE_SNP",
+        kinds=("azure-snp-evidence",),
+    ),
+    _tee(
+        "azure-tdx",
+        AzureTdxEvidence,
+        policy.AzureTdxPolicy,
+        of="tdx",
+        exhibit="AZURE_TDX",
+        kinds=("azure-tdx-evidence",),
+    ),
+    _tee("gcp-snp", GcpSnpEvidence, policy.GcpSnpPolicy, of="snp", exhibit="GCP_SNP"),
 )
