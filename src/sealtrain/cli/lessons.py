@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from sealtrain.errors import ExtraMissing
 from sealtrain.recipe.conversations import rows_as_recorded
 from sealtrain.recipe.records import dataset_of
-from sealtrain.recipe.tokenizerfacts import tokenizer_facts
 from sealtrain.training.data.conversations import field_names
+from sealtrain.training.inputs.census import require_texts
 from sealtrain.training.inputs.learnable import Tally, counts_records, judge_for, needs_texts
 
 if TYPE_CHECKING:
@@ -38,16 +38,7 @@ class FirstLessons:
         missing: Why none was looked at; ``None`` where some were, or there is nothing to count.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        base: Path,
-        owner: str,
-        name: str,
-        source: Path,
-        *,
-        fits: bool,
-    ) -> None:
+    def __init__(self, recipe: Recipe, base: Path, owner: str, name: str, source: Path) -> None:
         """Look at nothing yet.
 
         Args:
@@ -56,7 +47,6 @@ class FirstLessons:
             owner: Of the dataset.
             name: Of the dataset.
             source: The data.
-            fits: Whether the recipe could work; with one that could not, nothing is counted.
 
         Raises:
             DatasetUnknown: The recipe names no such dataset.
@@ -71,10 +61,8 @@ class FirstLessons:
         self._fields = {own.get(called, called): field for called, field in columns.items()}
         self._judge: Judge | None = None
         self._over = not counts
-        if counts and not fits:
-            self._skip("correct the recipe first")
-        elif counts and _bytes_of(source) > MOST_BYTES:
-            self._skip("the data is large; rehearse with a part of it")
+        if counts and _bytes_of(source) > MOST_BYTES:
+            self.skip("the data is large; rehearse with a part of it")
 
     def look(self, batch: pa.RecordBatch) -> None:
         """Count the records of a batch, while few were counted.
@@ -92,7 +80,9 @@ class FirstLessons:
         while at < named.num_rows and not self._over:
             rows = rows_as_recorded(named.slice(at, _MOST))
             at += len(rows)
-            self.tally.add(self._judge(rows) if self._judge is not None else ())
+            if self._judge is not None:
+                require_texts(rows)
+                self.tally.add(self._judge(rows))
             self._over = self.tally.records >= _MOST and self.tally.trained > 0
 
     @property
@@ -116,37 +106,27 @@ class FirstLessons:
         model = self._recipe.model
         path = getattr(model.tokenizer, "path", None)
         if getattr(model.tokenizer, "kind", None) == "sealed":
-            return self._skip("the tokenizer is sealed")
+            return self.skip("the tokenizer is sealed")
         if path is not None and not (self._base / path).is_dir():
-            return self._skip("the tokenizer is not here yet")
+            return self.skip("the tokenizer is not here yet")
         try:
             self._judge = judge_for(self._recipe, _tokenizer(self._recipe, self._base))
         except (ImportError, ExtraMissing):
-            return self._skip("Transformers is not installed: pip install 'sealtrain[train]'")
+            return self.skip("Transformers is not installed: pip install 'sealtrain[train]'")
         return True
 
-    def _skip(self, why: str) -> bool:
+    def skip(self, why: str) -> bool:
+        """Look at nothing, for a reason that is told; ``False``."""
         self.missing, self._over = why, True
         return False
 
 
 def _tokenizer(recipe: Recipe, base: Path) -> Any:
-    tokenizer = recipe.model.tokenizer
-    if recipe.phase == "cpt" or tokenizer is None:
+    if recipe.phase == "cpt" or recipe.model.tokenizer is None:
         return None
-    path = getattr(tokenizer, "path", None)
-    if path is None or not tokenizer_facts(base / path).plain:
-        from sealtrain.training.models.base import build_tokenizer
+    from sealtrain.training.models.base import desk_tokenizer
 
-        return build_tokenizer(recipe, base)
-    # The class that the guest would choose, without the seconds that it takes to choose.
-    from transformers import PreTrainedTokenizerFast
-
-    opened: Any = PreTrainedTokenizerFast
-    plain = opened.from_pretrained(base / path, local_files_only=True)
-    if plain.pad_token is None:
-        plain.pad_token = plain.eos_token
-    return plain
+    return desk_tokenizer(recipe, base)
 
 
 def _bytes_of(source: Path) -> int:

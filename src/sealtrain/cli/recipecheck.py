@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
 
 __all__ = ["check"]
+
+_OF_TOKENIZER: Final = (
+    *("base model", "models and tokenizers"),
+    *("columns.messages", "model", "model.tokenizer"),
+)
+"""What is wrong with a tokenizer, by which no record can be judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +119,13 @@ def check(
     shown: list[dict[str, Any]] = []
     begun: dict[str, list[dict[str, Any]]] = {}
     learned: dict[str, FirstLessons] = {}
-    fits = not found
+    readable = not any(one["about"] in _OF_TOKENIZER for one in found)
 
     def read(key: str, source: Path) -> None:
         owner, _, name = key.partition(".")
-        first = FirstLessons(wanted, base, owner, name, source, fits=fits)
+        first = FirstLessons(wanted, base, owner, name, source)
+        if not readable:
+            first.skip("mend the tokenizer first")
         begun[key] = read_data(wanted, owner, name, source, chosen[key], first.look).first
         learned[key] = first
         require_lessons(first.tally, owner=owner, dataset=name)
@@ -132,7 +140,7 @@ def check(
             {"about": f"data {key}", "code": RecipeInvalid.code, **misfit.to_dict(), "exit": 2}
             for misfit in unfit
         ]
-        if desk.show and fits and not unfit and not absent:
+        if desk.show and readable and not unfit and not absent:
             judged(
                 f"first records of {key}",
                 lambda key=key, records=records: shown.append(  # type: ignore[misc]

@@ -25,7 +25,7 @@ from training_world import (
 from sealtrain.errors import DataInvalid
 from sealtrain.recipe.schema import Recipe
 from sealtrain.training.inputs.census import census
-from sealtrain.training.inputs.learnable import Tally, learns
+from sealtrain.training.inputs.learnable import Tally, judge_for, learns
 from sealtrain.training.models.base import build_tokenizer
 
 pytestmark = pytest.mark.claim("C570")
@@ -217,3 +217,17 @@ def test_a_resumed_run_leaves_out_the_same_records(
     second = run(recipe, sources, store, resume=first.checkpoints[-1])
     assert second.weights == whole.weights
     assert [*first.history, *second.history] == whole.history
+
+
+def test_empty_texts_of_pretraining_are_counted_as_the_judge_does(tmp_path: Path) -> None:
+    from training_world import write_records
+
+    written = ["a b", "", " \u00a0\n", "x" * 9]
+    paths = write_records(tmp_path, made=lambda _count, _label: [{"text": one} for one in written])
+    sealed = dict(seal_records(paths, tmp_path))
+    recipe = cpt()
+    expected = Tally(whole=2, empty=2)
+    assert counted(recipe, sealed, tmp_path) == [expected, expected]
+    tally = Tally()
+    tally.add(judge_for(recipe, None)([{"text": one} for one in written]))
+    assert tally == expected

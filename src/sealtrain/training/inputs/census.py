@@ -7,6 +7,7 @@ which part it falls into).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
     from sealtrain.training.data.sources import Source
     from sealtrain.training.inputs.learnable import Judge
 
-__all__ = ["census", "require_lessons", "tally_of"]
+__all__ = ["census", "require_lessons", "require_texts"]
 
 _AT_ONCE: Final = 256
+_NOT_TEXT: Final = ("label", "tools")
+"""Fields that no tokenizer reads, or that may be null."""
 
 
 def census(
@@ -46,32 +49,43 @@ def census(
     trained = [source for source in sources if source.role == "train"]
     if not needs_texts(recipe):
         return [(source, Tally(whole=sum(source.dataset.batch_rows))) for source in trained]
-    judge = judge_for(recipe, tokenizer())
     names = field_names(recipe.columns)
+    count: Callable[[Iterable[pa.RecordBatch]], Tally] = _count_tokens
+    if recipe.phase != "cpt":
+        count = partial(_tally_of, judge_for(recipe, tokenizer()))
     found = []
     for source in trained:
-        tally = tally_of(judge, read_all([source], list(names), names=names))
+        tally = count(read_all([source], list(names), names=names))
         require_lessons(tally, owner=source.owner, dataset=source.name)
         found.append((source, tally))
     return found
 
 
-def tally_of(judge: Judge, batches: Iterable[pa.RecordBatch], *, most: int | None = None) -> Tally:
-    """Count records, which have the names of the recipe's fields.
-
-    Args:
-        judge: Of the recipe.
-        batches: The records.
-        most: So many records are counted, and then as many as it takes to find one that leaves
-            something to learn; all when ``None``.
-    """
+def _tally_of(judge: Judge, batches: Iterable[pa.RecordBatch]) -> Tally:
+    """Count records, which have the names of the recipe's fields."""
     tally = Tally()
     rows = _rows(batches)
     while chunk := list(islice(rows, _AT_ONCE)):
-        _require_texts(chunk)
+        require_texts(chunk)
         tally.add(judge(chunk))
-        if most is not None and tally.records >= most and tally.trained:
-            break
+    return tally
+
+
+def _count_tokens(batches: Iterable[pa.RecordBatch]) -> Tally:
+    """As the judge of phase ``cpt``, by columns: token shards are large."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    tally = Tally()
+    for batch in batches:
+        values = batch.column(0)
+        if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+            lengths = pc.utf8_length(pc.utf8_trim_whitespace(values))
+        else:
+            lengths = pc.list_value_length(values)
+        empty = pc.sum(pc.equal(lengths, 0)).as_py() or 0
+        tally.empty += empty
+        tally.whole += batch.num_rows - empty
     return tally
 
 
@@ -100,9 +114,11 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
             yield from rows_as_recorded(batch.slice(at, _AT_ONCE))
 
 
-def _require_texts(records: Sequence[dict[str, Any]]) -> None:
+def require_texts(records: Sequence[dict[str, Any]]) -> None:
     """Refuse what no tokenizer reads, without its value in the error."""
     for record in records:
         for name, value in record.items():
-            if value is None and name != "tools":
-                raise RecordInvalid(f"a record has no {name}", check="columns", column=name)
+            if name not in _NOT_TEXT and not isinstance(value, str | list):
+                raise RecordInvalid(
+                    f"a record's {name} is neither text nor a list", check="columns", column=name
+                )

@@ -26,7 +26,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sealtrain.errors import ModelInvalid, RecordInvalid, SealtrainError
-from sealtrain.training.data.conversations import marked_template
+from sealtrain.training.data.conversations import check_template, marked_template
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -172,6 +172,7 @@ class _Encoder:
         if isinstance(value, str):
             found: Mapping[str, Any] = self.tokenizer(text=value)
             return found
+        check_template(self.tokenizer)
         try:
             rendered: Mapping[str, Any] = self.tokenizer.apply_chat_template(
                 value, tokenize=True, return_dict=True, **settings
@@ -225,9 +226,8 @@ class _Supervised:
         return [self._conversation(record) for record in records]
 
     def _conversation(self, record: Record) -> Part:
-        tools = record.get("tools")
         settings: dict[str, Any] = {
-            "tools": json.loads(tools) if isinstance(tools, str) else tools,
+            "tools": _tools(record.get("tools")),
             "chat_template": self._template,
         }
         if not self._assistant:
@@ -338,6 +338,16 @@ def _of_tokens(records: Sequence[Record]) -> list[Part]:
     """Phase ``cpt``: a record continues in the next block, so none is cut."""
     values = [record["text"] if "text" in record else record["tokens"] for record in records]
     return ["empty" if blank(value) or not len(value) else "whole" for value in values]
+
+
+def _tools(value: Any) -> Any:
+    """The tools of a record, which may be JSON as text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise RecordInvalid("a record's tools are no JSON", check="columns") from None
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid, UsageError
-from sealtrain.recipe.tokenizerfacts import BYTES_TOKENS, tokens_beyond
+from sealtrain.recipe.tokenizerfacts import BYTES_TOKENS, tokenizer_facts, tokens_beyond
 from sealtrain.training.devices import compute_device
 from sealtrain.training.models.adapters import prepare_base, quantization_config
 from sealtrain.training.models.sealed import sealed_model, sealed_tokenizer
@@ -25,6 +25,7 @@ __all__ = [
     "build_tokenizer",
     "byte_tokenizer",
     "check_vocabulary",
+    "desk_tokenizer",
 ]
 
 _SPECIAL = ("<pad>", "<bos>", "<eos>")
@@ -91,14 +92,36 @@ def build_tokenizer(
     return tokenizer
 
 
+def desk_tokenizer(recipe: Recipe, base_dir: Path) -> PreTrainedTokenizerBase:
+    """As ``build_tokenizer``, without loading torch where the tokenizer's class is plain.
+
+    Raises:
+        ModelInvalid, UsageError: As ``build_tokenizer``.
+    """
+    path = getattr(recipe.model.tokenizer, "path", None)
+    if path is None or not tokenizer_facts(base_dir / path).plain:
+        return build_tokenizer(recipe, base_dir)
+    from transformers import PreTrainedTokenizerFast
+
+    # AutoTokenizer would choose the same class, after seconds.
+    tokenizer = _opened(PreTrainedTokenizerFast, base_dir, path)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
 def _open_tokenizer(base_dir: Path, path: str) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
+    return _opened(AutoTokenizer, base_dir, path)
+
+
+def _opened(kind: Any, base_dir: Path, path: str) -> PreTrainedTokenizerBase:
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        tokenizer: PreTrainedTokenizerBase = kind.from_pretrained(
             base_dir / path, local_files_only=True, trust_remote_code=False
         )
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # the library of tokenizers raises an error without a class
         raise ModelInvalid(
             f"the tokenizer in {path} cannot be loaded",
             check="tokenizer",
