@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from sealtrain.base.files import made_folder
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.ending import Ending
+from sealtrain.cli.lessons import FirstLessons
 from sealtrain.cli.output import require_text, say
 from sealtrain.cli.programs import Part, ran, tied
 from sealtrain.cli.runoptions import ANYWHERE
@@ -28,6 +29,7 @@ from sealtrain.recipe.records import dataset_of
 from sealtrain.recipe.schema import load_recipe
 from sealtrain.recipe.terms import expect_data
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
+from sealtrain.training.inputs.census import require_lessons
 
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
@@ -168,7 +170,11 @@ class Rehearsal:
             owner, _, name = key.partition(".")
             if dataset_of(recipe, owner, name).role != "model":
                 chosen = layout_words(seal_words(seal_as.get(key, "")))
-                read = read_data(recipe, owner, name, Path(data[key]), chosen)
+                first = FirstLessons(recipe, path.parent, owner, name, Path(data[key]))
+                read = read_data(recipe, owner, name, Path(data[key]), chosen, first.look)
+                require_lessons(first.tally, owner=owner, dataset=name)
+                if first.tally.trained < first.tally.records:
+                    self._say(f"{key}: {first.words}")
                 if on_records is not None and read.first:
                     on_records(key, read.first)
         self._found(people)
