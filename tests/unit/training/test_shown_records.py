@@ -86,7 +86,9 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=["bytes", "merging"])
+@pytest.fixture(
+    scope="module", params=["merging", pytest.param("bytes", marks=pytest.mark.nightly)]
+)
 def base_dir(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A base whose tokenizer has a token for each byte, and one that joins prompt and answer."""
     folder = tmp_path_factory.mktemp("models")
@@ -173,6 +175,42 @@ def test_what_is_shown_is_what_the_trainer_learns(
     assert learned
     assert learned - shown == set()
     assert kept - learned == set()
+
+
+def test_a_document_is_shown_as_blocks_are_packed_of_it(
+    base_dir: Path, paths: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = trained("cpt", columns={"text": "prompt"})
+    packed: list[int] = []
+
+    def looked_at(work: Any, trainer: Any, evaluation: Any) -> Any:
+        for block in islice(iter(trainer.train_dataset), 60):
+            packed.extend(int(token) for token in block["input_ids"])
+        raise _Seen
+
+    monkeypatch.setattr("sealtrain.training.phases.cpt.train_and_measure", looked_at)
+    sealed = dict(seal_records(paths, tmp_path))
+    with pytest.raises(_Seen):
+        run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path), base_dir=base_dir)
+    tokenizer = build_tokenizer(recipe, base_dir)
+    text = " " + " ".join(map(str, packed)) + " "
+    for line in paths["hospital-a.records"].read_text().splitlines():
+        (one,) = render_record(recipe, tokenizer, {"text": json.loads(line)["prompt"]})
+        assert one.ids[-1] == tokenizer.eos_token_id
+        assert one.learned == len(one.ids)
+        assert " " + " ".join(map(str, one.ids)) + " " in text
+
+
+def test_conversations_need_no_end_token_and_answers_do(base_dir: Path) -> None:
+    recipe = trained("sft", columns=TALK)
+    tokenizer = build_tokenizer(recipe, base_dir)
+    tokenizer.eos_token = None
+    talk = {"messages": [{"role": "user", "content": "a"}]}
+    (one,) = render_record(recipe, tokenizer, talk)
+    assert one.learned == len(one.ids)
+    asked = trained("sft", columns={"text": "prompt"})
+    with pytest.raises(ModelInvalid):
+        render_record(asked, tokenizer, {"text": "a"})
 
 
 def test_spans_are_the_whole_text(base_dir: Path, paths: dict[str, Path]) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from sealtrain.base.canonical import parse_foreign
 from sealtrain.errors import RecordInvalid, SealtrainError
 from sealtrain.recipe.conversations import TOOLS
-from sealtrain.training.data.conversations import check_tokenizer
+from sealtrain.training.data.conversations import check_template, check_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -36,6 +36,8 @@ Record = Mapping[str, Any]
 _PROMPT: Final[Use] = "prompt"
 _READ: Final[Use] = "read"
 _NO_LOSS: Final = -100
+_ENDED: Final = ("sft", "dpo", "reward", "rlhf")
+"""Phases that put the end token behind a text, or wait for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +101,9 @@ def render_record(
     if end is not None:
         tokenizer.eos_token = end
     spoken = any(name != TOOLS and isinstance(value, list) for name, value in record.items())
-    if spoken or recipe.phase in ("sft", "dpo", "reward", "rlhf"):
+    if recipe.phase == "sft" and spoken:
+        check_template(tokenizer)  # which ends what is said
+    elif recipe.phase in _ENDED or getattr(recipe, "appends_eos", False):
         check_tokenizer(tokenizer, conversations=spoken)
     try:
         return _RENDERERS[recipe.phase](recipe, tokenizer, record)
@@ -157,7 +161,7 @@ def _conversation(trainer: Any, tokenizer: Any, record: Record) -> tuple[list[in
 def _cpt(recipe: Any, tokenizer: Any, record: Record) -> list[Rendered]:
     """As ``training.data.packing.text_encoder``."""
     ids = list(tokenizer(record["text"], add_special_tokens=False)["input_ids"])
-    if recipe.trainer.append_eos:
+    if recipe.appends_eos:
         ids.append(tokenizer.eos_token_id)
     return [_cut("text", ids, _uses(ids, 0), None)]
 
