@@ -19,6 +19,7 @@ from sealtrain.cli.trust import TrustedChainOptions
 from sealtrain.consortium.chainword import ChainWord
 from sealtrain.consortium.receipts import Lease
 from sealtrain.errors import StatementInvalid, TrustInvalid, UsageError
+from sealtrain.manifest.limits import chain_is_open
 from sealtrain.manifest.trust import parse_trust
 
 pytestmark = pytest.mark.claim("C581")
@@ -164,7 +165,9 @@ def test_a_word_that_holds_is_verified_and_never_silently(world: World) -> None:
         report = own_answer(asked(world, name, trust, *words))
         assert report.refusal is None, (name, report.refusal)
         said = [limit for limit in report.limits if block in limit]
-        assert len(said) == (trust is None and words != (None,)), name
+        is_open = trust is None and words != (None,)
+        assert len(said) == is_open, name
+        assert chain_is_open(report.trust, report.facts.receipts or ()) is is_open, name
 
 
 @pytest.mark.needs("node")

@@ -31,6 +31,7 @@ __all__ = [
     "OPEN",
     "TEXTS",
     "border_held",
+    "chain_is_open",
     "chain_open",
     "left_open",
     "limits_for",
@@ -382,6 +383,11 @@ def chain_open(blocks: Sequence[tuple[int, ChainWord, str]]) -> tuple[str, ...]:
         "file names no chain: that these blocks are of it was not compared: "
         f"{named}{f' and {more} more' if more > 0 else ''}.",
     )
+
+
+def chain_is_open(trust: Trust, receipts: Sequence[ReleaseReceipt]) -> bool:
+    """Whether receipts that count rely on a public chain, and the trust file names none."""
+    return trust.chain is None and any(receipt.chain is not None for receipt in receipts)
 
 
 def left_open(trust: Trust, *, artefacts_checked: bool) -> tuple[str, ...]:

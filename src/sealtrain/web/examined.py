@@ -18,7 +18,7 @@ from typing import Final, Literal
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import SealtrainError
 from sealtrain.manifest.form import Manifest
-from sealtrain.manifest.limits import left_open
+from sealtrain.manifest.limits import chain_is_open, left_open
 from sealtrain.manifest.outputs import model_of
 from sealtrain.manifest.trust import Trust, load_trust
 from sealtrain.manifest.verify import Report, examine
@@ -157,7 +157,8 @@ def _outputs(manifest: Manifest, folder: Path | None) -> tuple[Path | None, tupl
 def _judged(report: Report, trust: Path, outputs: bool) -> Judged:
     word: Word = "refused"
     if report.refusal is None:
-        weak = report.simulated or left_open(report.trust, artefacts_checked=True)
+        chain = chain_is_open(report.trust, report.facts.receipts or ())
+        weak = report.simulated or left_open(report.trust, artefacts_checked=True) or chain
         word = "open" if weak else "verified"
     return Judged(
         word=word,
