@@ -215,7 +215,7 @@ def converted(
     settings: dict[str, Any] = read.config.to_dict()
     if settings["model_type"] != "llama":
         raise Unavailable(f"{file} holds a {settings['model_type']}, expected a llama")
-    for name in ("quantization_config", "_name_or_path", "dtype"):
+    for name in ("quantization_config", "_name_or_path", "_model_name_or_path", "dtype"):
         settings.pop(name, None)
     model = LlamaForCausalLM(LlamaConfig(**settings))
     model.load_state_dict(read.state_dict())

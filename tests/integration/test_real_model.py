@@ -146,6 +146,7 @@ def write_gguf(path: Path) -> None:
     import gguf
 
     writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name("Small 8k Mix1")
     writer.add_context_length(64)
     writer.add_embedding_length(32)
     writer.add_block_count(1)
@@ -198,7 +199,7 @@ def test_a_model_in_gguf_becomes_a_folder_that_stock_transformers_loads(
     config = json.loads((folder / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLM"]
     assert (config["eos_token_id"], config["pad_token_id"]) == (2, 2)
-    assert not {"quantization_config", "_name_or_path"} & config.keys()
+    assert not {"quantization_config", "_name_or_path", "_model_name_or_path"} & config.keys()
     assert str(tmp_path) not in "".join(path.read_text() for path in folder.glob("*.json"))
     read = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf")
     model = AutoModelForCausalLM.from_pretrained(folder)
