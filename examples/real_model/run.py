@@ -113,15 +113,19 @@ class Story:
         shutil.copytree(base, folder / parse(recipe)["model"]["path"])
         words = [word for key, path in paths.items() for word in ("--records", f"{key}={path}")]
         before = _spent()
-        with started(HERE / "twin.py", recipe, folder / "records") as beside:  # on another core
-            rehearsal = started(
-                "-m", "sealtrain", "rehearse", recipe, *words,
-                "--out", folder / "rehearsal", "--json",
+        beside = started(HERE / "twin.py", recipe, folder / "records")  # on another core
+        try:
+            sealed = answer_of(
+                started(
+                    "-m", "sealtrain", "rehearse", recipe, *words,
+                    "--out", folder / "rehearsal", "--json",
+                )
             )  # fmt: skip
-            with rehearsal:
-                sealed = answer_of(rehearsal)
             sealed_s = _spent() - before
             plain = answer_of(beside)
+        finally:
+            beside.kill()  # where the sealed side failed
+            beside.wait()
         opened = Path(sealed["model"])
         compare(sealed["trained"], plain, opened)
         checks = len(sealed["verified"]["checks"])
@@ -167,7 +171,8 @@ def answer_of(program: subprocess.Popen[str]) -> dict[str, Any]:
     Raises:
         SystemExit: It did not end well.
     """
-    said, _ = program.communicate()
+    with program:
+        said, _ = program.communicate()
     if program.returncode:
         raise SystemExit(f"exit code {program.returncode}\n{said}")
     answer: dict[str, Any] = json.loads(said)
@@ -344,6 +349,8 @@ def main() -> None:
     except Unavailable as error:
         print(f"skipped: {error}", flush=True)
         sys.exit(LACKING)
+    except OSError as error:
+        raise SystemExit(f"the system refused {error.filename}: {error.strerror}") from None
     of = {"machine": platform.machine(), "processors": os.cpu_count()}
     (out / "results.json").write_text(json.dumps(of | results, indent=2) + "\n", "utf-8")
     print("\nSIMULATED — NOT ATTESTED: no hardware protected these runs.")
