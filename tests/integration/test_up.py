@@ -174,7 +174,7 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(
         taken.listen()
         port = str(taken.getsockname()[1])
         done = subprocess.run(
-            [interpreter(), "-m", "sealtrain", "up", "--port", port, "--json"],
+            [interpreter(trains=False), "-m", "sealtrain", "up", "--port", port, "--json"],
             capture_output=True,
             text=True,
             cwd=tmp_path,
@@ -190,7 +190,7 @@ def test_another_consortium_needs_another_folder(tmp_path: Path, consortium: Pat
     out.mkdir()
     (out / "policy.yaml").write_text("not read before the document is written\n")
     done = subprocess.run(
-        [interpreter(), "-m", "sealtrain", "up", "--out", str(out), "--json"],
+        [interpreter(trains=False), "-m", "sealtrain", "up", "--out", str(out), "--json"],
         capture_output=True,
         text=True,
         cwd=tmp_path,
@@ -202,7 +202,7 @@ def test_another_consortium_needs_another_folder(tmp_path: Path, consortium: Pat
 
 def test_hardware_that_there_is_not_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     refused = subprocess.run(
-        [interpreter(), "-m", "sealtrain", "up", "--tee", "sgx", "--json"],
+        [interpreter(trains=False), "-m", "sealtrain", "up", "--tee", "sgx", "--json"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
