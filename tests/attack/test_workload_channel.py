@@ -50,7 +50,7 @@ from sealtrain.guest.workload.messages import (
     Step,
     WorkloadQuestion,
 )
-from sealtrain.guest.workload.stubs import KeptRecords, KeptStore, Slotted
+from sealtrain.guest.workload.stubs import KeptLease, KeptMetrics, KeptRecords, KeptStore, Slotted
 from sealtrain.recipe.terms import ReleasePolicy
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.data.sources import Source
@@ -104,6 +104,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.released: list[Any] = []
+        self.steps: list[int] = []
         self.closed: list[Held] = []
         self.ours, self.theirs = connections()
         self.ended = False
@@ -141,7 +142,7 @@ class World:
                 "Any",
                 SimpleNamespace(ends=(self.ours,), status=None, end=self.end, close=self.close),
             ),
-            cast("Any", SimpleNamespace(released=self.noted, measured=dict_of, step=self.noted)),
+            cast("Any", SimpleNamespace(released=self.noted, measured=dict_of, step=self.stepped)),
             held=Held(landlock=7, seccomp=True, unbound=0, memory="private"),
             resume=None,
         )
@@ -149,6 +150,9 @@ class World:
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._keep)
         self._thread.start()
+
+    def stepped(self, step: int, _values: object) -> None:
+        self.steps.append(step)
 
     def noted(self, *_: object) -> None:
         """A monitor that shows nothing."""
@@ -445,6 +449,19 @@ def test_the_end_of_the_lease_ends_the_workload(world: World) -> None:
     world.ready()
     world.lease.seconds = 0.0
     assert isinstance(world.over(), LeaseStale)
+
+
+def test_a_step_is_told_once(world: World) -> None:
+    world.ready()
+    control = AskingEnd(world.theirs.control)
+    lease = KeptLease(control, KeptStore(AskingEnd(world.theirs.store)))
+    metrics = KeptMetrics(world.run.recipe.release_policy, control, lease)
+    assert not lease.must_stop(5, ahead=0, span=1, sealing=None)
+    metrics.step(5, {})
+    assert lease.must_stop(6, ahead=0, span=1, sealing=0.5)
+    metrics.step(6, {})
+    metrics.step(7, {})
+    assert world.steps == [5, 6, 7]
 
 
 def test_a_training_that_stopped_for_its_lease_ends_with_the_reason(world: World) -> None:

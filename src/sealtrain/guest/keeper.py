@@ -249,7 +249,8 @@ class Keeper:
         return Reply()
 
     def stop(self, question: Stop) -> Reply:
-        """Whether training ends after this step."""
+        """Whether training ends after this step, which is done."""
+        self._monitor.step(question.step, {})
         stop = self._run.keeper.must_stop(
             question.step,
             ahead=question.ahead,

@@ -257,6 +257,8 @@ class _Rank:
         workload, leads = self.workload, stated["leads"]
         slots, store = Slotted(AskingEnd(ends.rows)), KeptStore(AskingEnd(ends.store))
         store.anchored = int(stated["anchored"])
+        lease = KeptLease(control, store) if leads else None
+        policy = workload.lock.recipe.release_policy
         resume = stated["resume"]
         return WorkloadRun(
             lock=workload.lock,
@@ -278,8 +280,8 @@ class _Rank:
             ),
             places=tuple(frozenset(one["places"]) for one in stated["datasets"]),
             store=store,
-            lease=KeptLease(control, store) if leads else None,
-            metrics=KeptMetrics(workload.lock.recipe.release_policy, control) if leads else None,
+            lease=lease,
+            metrics=None if lease is None else KeptMetrics(policy, control, lease),
             tally=self.tally,
             control=control,
         )

@@ -263,10 +263,15 @@ class _Opened(io.RawIOBase):
 
 
 class KeptLease:
-    """The lease, as ``LeaseKeeping``: the keeper decides."""
+    """The lease, as ``LeaseKeeping``: the keeper decides.
+
+    Attributes:
+        asked_at: Step after which the keeper was asked last, which told it of the step.
+    """
 
     def __init__(self, asking: AskingEnd, store: KeptStore) -> None:
         self._asking, self._store = asking, store
+        self.asked_at: int | None = None
 
     @property
     def anchored(self) -> int:
@@ -277,6 +282,7 @@ class KeptLease:
         """As ``LeaseKeeping.must_stop``."""
         question = Stop(step=step, ahead=ahead, span=span, sealing=sealing)
         answer, _ = self._asking.ask(question)
+        self.asked_at = step
         return bool(answer["stop"])
 
     def stopped(self) -> NoReturn:
@@ -288,9 +294,9 @@ class KeptLease:
 class KeptMetrics(MetricGate):
     """The release policy is the keeper's: it gets what the recipe names, before rounding."""
 
-    def __init__(self, policy: ReleasePolicy, asking: AskingEnd) -> None:
+    def __init__(self, policy: ReleasePolicy, asking: AskingEnd, lease: KeptLease) -> None:
         super().__init__(policy)
-        self._asking = asking
+        self._asking, self._lease = asking, lease
         self._wanted = {*policy.metrics, _LOSS, *TOKEN_COUNTS}
 
     def offer(self, step: int, values: Mapping[str, float]) -> dict[str, float | None]:
@@ -304,8 +310,9 @@ class KeptMetrics(MetricGate):
         return {name: value for name, value in renamed.items() if name in self._wanted}
 
     def step(self, step: int, _values: Mapping[str, float]) -> None:
-        """Tell the keeper's monitor that a step is done."""
-        self._asking.ask(Step(step=step))
+        """Tell the keeper's monitor that a step is done, unless it knows from another question."""
+        if self._lease.asked_at != step:
+            self._asking.ask(Step(step=step))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
