@@ -86,7 +86,8 @@ def support_of(root: Path, tests: Iterable[str], files: Mapping[str, str]) -> se
     """Files of ``tests`` and ``benchmarks`` that tests name, directly or through each other.
 
     A Python file names the modules that it imports. Any file names another by its name with its
-    ending, and a module of ``tests/support`` by a string that is its name (``-p record_run``).
+    ending, and a module of ``tests/support`` by a string that is its name (``-p record_run``). The
+    page of the support modules names all, and tests name it only where they mean another README.
 
     Args:
         root: The repository.
@@ -97,7 +98,7 @@ def support_of(root: Path, tests: Iterable[str], files: Mapping[str, str]) -> se
     for path in files:
         if is_test(path):
             by_name.setdefault(_last(path), set()).add(path)
-        elif path.startswith(_SUPPORT):
+        elif path.startswith(_SUPPORT) and not path.endswith(".md"):
             inside = path.removeprefix("tests/support/").removeprefix("benchmarks/")
             module = inside.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
             by_name.setdefault(_last(path), set()).add(path)

@@ -127,7 +127,7 @@ LANES: tuple[SuiteLane, ...] = (
             "tools/vectorgen/chain_proofs.py",
             "tools/vectorgen/chain_words.py",
         ),
-        uses=(_SIMULATOR,),
+        uses=(_SIMULATOR, "verify/", "spec/", "docs/reference/"),
     ),
     SuiteLane(
         name="simulator",

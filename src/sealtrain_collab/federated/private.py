@@ -242,7 +242,8 @@ class PatientRounds:
         units = [number for number, records in enumerate(patients) for _ in records]
         model = self._learner.model
         with without_draws(model):
-            self._losses(rows).sum().backward()
+            total = self._losses(rows).sum()
+            total.backward()  # type: ignore[no-untyped-call]  # untyped in the library
         sums.take(len(rows), torch.tensor(units, device=model.device))
 
     def _losses(self, rows: Rows) -> Tensor:
