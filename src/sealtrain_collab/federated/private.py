@@ -246,12 +246,11 @@ class PatientRounds:
             total.backward()  # type: ignore[no-untyped-call]  # untyped in the library
         sums.take(len(rows), torch.tensor(units, device=model.device))
 
-    def _losses(self, rows: Rows) -> Tensor:
+    def _losses(self, rows: Rows) -> Any:
         """Loss of each record, float (records,)."""
         model = self._learner.model
         batch = {name: one.to(model.device) for name, one in self._encode(rows).items()}
-        losses: Tensor = record_losses(model, batch, self._recipe.trainer.label_smoothing_factor)
-        return losses
+        return record_losses(model, batch, self._recipe.trainer.label_smoothing_factor)
 
     def _parts(self, drawn: list[int]) -> Iterator[list[Rows]]:
         """Drawn patients, whole, so many at a time that memory holds their records."""

@@ -119,7 +119,8 @@ def made_private(trainer: type[Any], work: Any) -> type[Any]:
             self._draws = _Draws(noise, _thresholds(plan, self._rows), plan.steps)
             self._gradients = RecordGradients(self.model, plan, noise)
             if self._rows and recipe.columns.kind != "tabular":
-                short, long = (self._row_of(length) for length in (5, 37))
+                most = min(37, recipe.trainer.max_length or 37)
+                short, long = (self._row_of(length) for length in (max(1, most // 4), most))
                 require_apart(self.model, partial(self._losses, self.model), short, long)
 
         def _row_of(self, tokens: int) -> dict[str, Any]:
