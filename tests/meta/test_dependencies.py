@@ -31,6 +31,8 @@ EXTRAS = {
     "sealtrain/sealing": ["seal"],
     "sealtrain/recipe/records.py": ["seal"],  # imported where records are read
     "sealtrain/recipe/conversations.py": ["seal"],  # imported where records are read
+    "sealtrain/guest/keeper.py": ["train"],  # imported where records are handed over
+    "sealtrain/guest/workload/stubs.py": ["train"],  # the same
     "sealtrain/training": ["train"],
     "sealtrain/training/checkpoints/lightning.py": ["lightning"],
     "sealtrain/training/distributed": ["deepspeed"],

@@ -33,7 +33,7 @@ from sealtrain.manifest.limits import BORDER_CLOSED
 if TYPE_CHECKING:
     from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.guest.sandbox.landlock import Held
-    from sealtrain.guest.workload.forked import WorkloadProcess
+    from sealtrain.guest.workload.fork import WorkloadProcess
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.sealing.store import SealedStore
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
@@ -102,7 +102,7 @@ class GuestRun(DataGuest):
         if not self.recipe.scripts:
             return
         from sealtrain.guest.life import Workload
-        from sealtrain.guest.workload.forked import WorkloadProcess
+        from sealtrain.guest.workload.fork import WorkloadProcess
 
         shown = insecure_shown(self.settings.platform)
         workload = Workload(

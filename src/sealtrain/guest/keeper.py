@@ -74,7 +74,7 @@ from sealtrain.training.trained import Trained
 
 if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun
-    from sealtrain.guest.workload.forked import WorkloadProcess
+    from sealtrain.guest.workload.fork import WorkloadProcess
     from sealtrain.training.data.sources import Source
     from sealtrain.training.telemetry.monitor import Monitor
 

@@ -27,7 +27,7 @@ from sealtrain.guest.sandbox.imports import only_pinned
 from sealtrain.guest.sandbox.landlock import leave_no_memory
 from sealtrain.guest.sandbox.output import Tally
 from sealtrain.guest.workload.channel import AskingEnd, Ends
-from sealtrain.guest.workload.forked import give_up_capabilities
+from sealtrain.guest.workload.fork import give_up_capabilities
 from sealtrain.guest.workload.messages import Ended, Failed, RankReady
 from sealtrain.recipe.backends import needs_group
 from sealtrain.recipe.importable import Importable

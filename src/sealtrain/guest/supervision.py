@@ -55,7 +55,7 @@ from sealtrain.guest.closing import Outcome
 from sealtrain.guest.ending import Requests, interrupted_once
 from sealtrain.guest.guestrun import Stored
 from sealtrain.guest.settings import holds_run
-from sealtrain.guest.workload.forked import orphans_ended
+from sealtrain.guest.workload.fork import orphans_ended
 from sealtrain.release.messages import ErrorFields
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST
 
