@@ -26,8 +26,6 @@ EXTRAS = {
     "sealtrain/recipe/duetimes.py": ["schedule"],  # imported where cron is read
     "sealtrain/client/hub.py": ["train"],  # imported where a recipe names a model of the hub
     "sealtrain/cli/lessons.py": ["seal", "train"],  # imported where records are counted
-    "sealtrain/guest/keeper.py": ["seal"],  # imported where a workload asks for rows
-    "sealtrain/guest/workload": ["seal"],  # imported where rows are read
     "sealtrain/sealing": ["seal"],
     "sealtrain/recipe/records.py": ["seal"],  # imported where records are read
     "sealtrain/recipe/conversations.py": ["seal"],  # imported where records are read

@@ -242,8 +242,8 @@ class PatientRounds:
         units = [number for number, records in enumerate(patients) for _ in records]
         model = self._learner.model
         with without_draws(model):
-            total = self._losses(rows).sum()
-            total.backward()  # type: ignore[no-untyped-call]  # untyped in the library
+            total: Any = self._losses(rows).sum()
+            total.backward()
         sums.take(len(rows), torch.tensor(units, device=model.device))
 
     def _losses(self, rows: Rows) -> Any:
