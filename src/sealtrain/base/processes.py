@@ -135,7 +135,7 @@ def usage_of_all() -> tuple[float, int]:
         with contextlib.suppress(OSError, ValueError):
             lines = Path(f"/proc/{pid}/status").read_text("ascii", "replace").splitlines()
             found = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
-            peak = max(peak, *(size * 1024 for size in found))
+            peak = max([peak, *(size * 1024 for size in found)])  # none of one that has ended
     return seconds, peak
 
 
