@@ -48,6 +48,7 @@ EXTRAS = {
     "sealtrain/image/machine": ["measure"],
     "sealtrain/storage": ["remote"],
     "sealtrain/training/data/validation": ["validation"],
+    "sealtrain/base/asgi.py": ["broker", "console"],  # the protocol of both servers
     "sealtrain/base/background.py": [
         "broker",
         "console",

@@ -90,7 +90,7 @@ def test_what_lanes_share_replays_those_that_use_it(replayed: Callable[[str], se
     assert replayed("src/sealtrain_chain/proof.py") >= {"chain"}
     assert replayed("vectors/one-time-pads/field.json") & set(KINDS) == {"pads"}
     assert replayed("tests/support/pads_world.py") & set(KINDS) == {"pads"}
-    assert replayed("verify/checks.js") == {"evidence", "javascript", "simulator"}
+    assert replayed("verify/checks.js") == {"chain", "evidence", "javascript", "simulator"}
 
 
 # --- The table covers what the tests use ----------------------------------------------------------

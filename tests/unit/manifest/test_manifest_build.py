@@ -15,7 +15,7 @@ from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.tiers import TIERS
 from sealtrain.errors import ClaimContradicted, SealtrainError
-from sealtrain.manifest.limits import BORDER_CLOSED, TEXTS, limits_for, required
+from sealtrain.manifest.limits import BORDER_CLOSED, DATA_COUNTED, TEXTS, limits_for, required
 from sealtrain.manifest.predicate import (
     SIMULATED_MARKER,
     Collaboration,
@@ -118,6 +118,9 @@ def test_every_required_limit_has_a_text_and_every_text_is_required_once(world: 
     closed = {"event": BORDER_CLOSED, "fields": {"landlock": 7, "seccomp": True, "unbound": 0}}
     held = honest.run_log.model_copy(update={"entries": [closed]})
     assert "border-in-software" not in needed(run_log=held)
+    half = {"records": 2, "whole": 1, "truncated": 0, "filtered": 0, "empty": 1}
+    counted = {"event": DATA_COUNTED, "fields": {"ab" * 16: half}}
+    left_out = honest.run_log.model_copy(update={"entries": [closed, counted]})
     together = {
         name
         for kind in ("travelling", "federated", "pads", "cut", "nodes")
@@ -143,6 +146,7 @@ def test_every_required_limit_has_a_text_and_every_text_is_required_once(world: 
         | needed(compute=honest.compute.model_copy(update={"accelerators": ("H200",)}))
         | needed(privacy=sgd)
         | needed(consortium=ignoring)
+        | needed(run_log=left_out)
         | needed(recipe=honest.recipe.model_copy(update={"lock": lock}))
     )
     assert found | patients | together | weaker == set(TEXTS)

@@ -235,6 +235,7 @@ def test_an_accelerator_that_fails_says_so_to_its_guest_and_to_its_operator() ->
             raise MemoryError("4 GB of a guest's rows")
 
     said: list[str] = []
+    others = set(threading.enumerate())
     broken = Failing(DEVICE, Limits())
     with listening(("127.0.0.1", 0), broken.serve, what="accelerator", say=said.append) as address:
         client = RemoteAccelerator(*address)
@@ -242,6 +243,8 @@ def test_an_accelerator_that_fails_says_so_to_its_guest_and_to_its_operator() ->
         with pytest.raises(AcceleratorUnreachable) as refused:
             client.product(MATRIX, "forward", random_entries(MATRIX, "forward"))()
         client.close()
+    for thread in set(threading.enumerate()) - others:
+        thread.join(10)  # it dies of its error, which is this test's and not the next one's
     assert refused.value.got == "it failed: MemoryError"
     assert said == ["accelerator: failed [MemoryError]"]
 
