@@ -55,6 +55,9 @@ class PlainRecords:
 class ForgetfulStore:
     """Takes checkpoints and keeps none; it is never asked for one."""
 
+    def memory(self, size: int) -> None:
+        """Any memory will do."""
+
     @contextmanager
     def write(self, name: str, binding: Mapping[str, str | int]) -> Iterator[Any]:
         """A file that forgets what is written to it."""
