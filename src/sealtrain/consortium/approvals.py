@@ -370,7 +370,7 @@ def require(tally: Tally) -> Tally:
         f"; {_list(tally.mistaken)} approved it as needing something else" if tally.mistaken else ""
     )
     raise ApprovalsMissing(
-        f"{tally.progress} of {tally.threshold} needed owners approved this recipe"
+        f"{tally.progress} of {tally.needed} needed owners approved this recipe"
         if tally.progress < tally.threshold
         else f"the recipe reads data of {_list(asked)}, who did not approve it",
         check="approvals",
