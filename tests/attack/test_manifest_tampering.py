@@ -357,22 +357,15 @@ def test_another_root_is_refused(world: World, honest: bytes) -> None:
     assert isinstance(refusal(world, honest, appraisal=policy), QuoteRootUntrusted)
 
 
-def test_a_root_with_one_changed_byte_is_refused_or_unreadable(world: World, honest: bytes) -> None:
+def test_a_root_with_one_changed_byte_does_not_sign_itself(world: World) -> None:
     root = simulated_pki().root_der
-    refused = 0
     for position in range(0, len(root), 7):
         changed = bytearray(root)
         changed[position] ^= 1
         document = world.trust_document()
         document["appraisal"]["root"] = {"insecure_simulator_root": to_base64(bytes(changed))}
-        try:
-            trust = parse_trust(document)
-        except TrustInvalid:
-            continue  # no certificate any more: the trust file itself is refused
-        with pytest.raises(Refused):
-            verify_manifest(honest, trust, artefacts=world.artefacts, now=NOW)
-        refused += 1
-    assert refused > 25
+        with pytest.raises(TrustInvalid):
+            parse_trust(document)
 
 
 @pytest.mark.claim("C29")

@@ -21,7 +21,6 @@ import httpx
 import pytest
 from channel_world import keyed
 from collecting import COLLECTING
-from fastapi import FastAPI
 from polling import wait_until
 
 from sealtrain.base.connections import Caps
@@ -235,6 +234,8 @@ def test_strangers_keep_no_party_that_proves_itself_out(begun: bytes) -> None:
 @pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n"], ids=["silent", "begun"])
 def test_callers_on_this_machine_keep_no_owner_out_of_the_console(begun: bytes) -> None:
     """Loopback is everybody's who has an account here."""
+    from fastapi import FastAPI
+
     app = FastAPI()
     app.get("/")(lambda: "the console")
     with serving(app) as url, ExitStack() as held:

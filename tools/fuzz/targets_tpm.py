@@ -79,6 +79,8 @@ def _hcl_report() -> Made:
         {"keys": [key], "vm-configuration": {"secure-boot": True, "vmUniqueId": "SIMULATED"}}
     ).encode("ascii")
     report = bytearray(1184)
+    struct.pack_into("<IIQ", report, 0, 2, 0, 1 << 17)
+    struct.pack_into("<II", report, 0x30, 0, 1)
     report[0x50:0x70] = hashlib.sha256(runtime).digest()
     size = 20 + len(runtime)
     seed = struct.pack("<4sIIII12x", b"HCLA", 1, 32 + 1184 + size, 2, 0) + bytes(report)

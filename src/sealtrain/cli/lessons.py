@@ -7,11 +7,13 @@ does: what is refused here is refused in the guest.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.errors import ExtraMissing
 from sealtrain.recipe.conversations import rows_as_recorded
+from sealtrain.recipe.fitness import misfits_of_record
 from sealtrain.recipe.records import dataset_of
 from sealtrain.training.data.conversations import field_names
 from sealtrain.training.inputs.census import require_texts
@@ -73,9 +75,9 @@ class FirstLessons:
         """
         if self._over:
             return
-        if self._judge is None and not self._ready():
-            return
         named = batch.select(list(self._fields)).rename_columns(list(self._fields.values()))
+        if self._judge is None and not self._ready(rows_as_recorded(named.slice(0, 1))):
+            return
         at = 0
         while at < named.num_rows and not self._over:
             rows = rows_as_recorded(named.slice(at, _MOST))
@@ -102,7 +104,9 @@ class FirstLessons:
         warning = "; HALF OR MORE DO NOT TRAIN" if tally.few_learn else ""
         return f"of {of}, {said}{warning}"
 
-    def _ready(self) -> bool:
+    def _ready(self, first: Sequence[Mapping[str, Any]]) -> bool:
+        if any(misfits_of_record(self._recipe, self._base, record) for record in first):
+            return self.skip("mend the tokenizer first")
         model = self._recipe.model
         path = getattr(model.tokenizer, "path", None)
         if getattr(model.tokenizer, "kind", None) == "sealed":

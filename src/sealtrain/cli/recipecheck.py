@@ -33,7 +33,7 @@ __all__ = ["check"]
 
 _OF_TOKENIZER: Final = (
     *("base model", "models and tokenizers"),
-    *("columns.messages", "model", "model.tokenizer"),
+    *("columns.messages", "model", "model.tokenizer", "trainer.assistant_only_loss"),
 )
 """What is wrong with a tokenizer, by which no record can be judged."""
 

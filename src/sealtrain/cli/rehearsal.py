@@ -24,7 +24,7 @@ from sealtrain.guest.sandbox.rehearsed import INSECURE_SHOW
 from sealtrain.keys.shares import check_threshold
 from sealtrain.manifest import form
 from sealtrain.recipe.backends import guests_of
-from sealtrain.recipe.fitness import require_fitness
+from sealtrain.recipe.fitness import require_fitness, require_fitness_of_record
 from sealtrain.recipe.records import dataset_of
 from sealtrain.recipe.schema import load_recipe
 from sealtrain.recipe.terms import expect_data
@@ -172,6 +172,8 @@ class Rehearsal:
                 chosen = layout_words(seal_words(seal_as.get(key, "")))
                 first = FirstLessons(recipe, path.parent, owner, name, Path(data[key]))
                 read = read_data(recipe, owner, name, Path(data[key]), chosen, first.look)
+                for record in read.first[:1]:
+                    require_fitness_of_record(recipe, path.parent, record)
                 require_lessons(first.tally, owner=owner, dataset=name)
                 if first.tally.trained < first.tally.records:
                     self._say(f"{key}: {first.words}")

@@ -44,7 +44,13 @@ from sealtrain.recipe.tokenizerfacts import (
     without_template,
 )
 
-__all__ = ["Misfit", "misfits", "misfits_of_record", "require_fitness"]
+__all__ = [
+    "Misfit",
+    "misfits",
+    "misfits_of_record",
+    "require_fitness",
+    "require_fitness_of_record",
+]
 
 _NO_TOKENS: Final = ("image", "tabular")
 """Kinds of columns of which a model reads no tokens."""
@@ -132,7 +138,19 @@ def require_fitness(recipe: Recipe, base_dir: Path, members: Collection[str]) ->
         RecipeInvalid: There are misfits.
         ModelInvalid: As ``misfits``.
     """
-    found = misfits(recipe, base_dir, members)
+    _refuse(misfits(recipe, base_dir, members))
+
+
+def require_fitness_of_record(recipe: Recipe, base_dir: Path, record: Mapping[str, Any]) -> None:
+    """Refuse a recipe that could not work with such records.
+
+    Raises:
+        RecipeInvalid: There are misfits.
+    """
+    _refuse(misfits_of_record(recipe, base_dir, record))
+
+
+def _refuse(found: list[Misfit]) -> None:
     if not found:
         return
     first = found[0]
