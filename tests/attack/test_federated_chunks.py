@@ -21,7 +21,7 @@ from sealtrain_collab.federated.frames import HEAD, TAKEN, AskingStream
 from sealtrain_collab.federated.mailbox import AnsweringStream
 from sealtrain_collab.federated.mathematics import Taken
 
-pytestmark = pytest.mark.claim("C243")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C243")]
 
 TURN = 4096
 NUMBERS = 12_000  # 48 kB: a dozen turns each way

@@ -49,7 +49,7 @@ if not COLLECTING:
     from sealtrain_collab.pads.masks import Masks, MaskStream
     from sealtrain_collab.pads.pads import InGuest, Pads
 
-pytestmark = pytest.mark.claim("C70")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C70")]
 
 RUN_ID = "ab" * 16
 KEY = bytes(range(32))

@@ -6,6 +6,8 @@ import pytest
 from remains import Remains, remains_of
 from training_world import CANARY
 
+pytestmark = pytest.mark.long
+
 OURS = ("owner", "sealed", "checkpoints", "base")
 
 

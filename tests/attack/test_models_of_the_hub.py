@@ -25,7 +25,7 @@ from sealtrain.recipe.installation import CodePin, EnvironmentPin, Installation,
 from sealtrain.recipe.lock import LockedRecipe, lock_recipe, parse_lock
 from sealtrain.recipe.schema import load_recipe
 
-pytestmark = pytest.mark.claim("C154")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C154")]
 
 CARD = b"---\nlicense: apache-2.0\ntags:\n- text\n---\n# tiny\n"
 FILES = {

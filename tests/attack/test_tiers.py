@@ -39,6 +39,8 @@ from sealtrain_simulator.machine import Machine
 from sealtrain_simulator.server import running
 from sealtrain_simulator.state import ensure
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 NITRO = Machine(tee="nitro")
 UNKNOWN = ("any", "hardware", "Processor", "", None, 1, ["processor"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sealtrain.manifest.accounting import TOLERANCE, epsilon_of_rounds
 from sealtrain.recipe.privacy import PrivateSgd
 
-pytestmark = pytest.mark.claim("C78")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C78")]
 
 
 @pytest.mark.slow

@@ -19,6 +19,8 @@ from training_world import (
 from sealtrain.errors import DataInvalid, ModelInvalid
 from sealtrain.training.models.base import build_model, byte_tokenizer
 
+pytestmark = pytest.mark.long
+
 MESSAGES = {"columns": {"messages": "messages"}, "model": {"path": "base"}}
 
 
