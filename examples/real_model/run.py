@@ -33,7 +33,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from medical_records import (  # noqa: E402
-    Held,
+    HeldOut,
     Pair,
     Record,
     conversation,
@@ -278,7 +278,7 @@ def _kind(hospital: str) -> str:
     return "questions" if hospital == "hospital-c" else "dialogues"
 
 
-def _asked(model: Any, held: Held) -> dict[str, Any]:
+def _asked(model: Any, held: HeldOut) -> dict[str, Any]:
     """Losses, and the answers to the first of each collection's held-out pairs."""
     return {
         "dialogues": model.loss([(pair.asked, pair.answer) for pair in held.dialogues]),

@@ -42,7 +42,7 @@ from sealtrain.errors import (
 from sealtrain.guest.closing import Outcome, close_run
 from sealtrain.guest.sandbox.events import Restated, restated
 from sealtrain.guest.sandbox.landlock import Held
-from sealtrain.guest.workload.channel import Ends, Misused, Refusal, Reply, answer_all
+from sealtrain.guest.workload.channel import ChannelEnds, Misused, Refusal, Reply, answer_all
 from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.guest.workload.messages import (
     Ended,
@@ -442,7 +442,7 @@ class Keeper:
 class _Desk:
     """A rank's connections: which questions come when."""
 
-    def __init__(self, keeper: Keeper, rank: int, ends: Ends) -> None:
+    def __init__(self, keeper: Keeper, rank: int, ends: ChannelEnds) -> None:
         self._keeper, self._rank, self._ends = keeper, rank, ends
         self._begun = threading.Event()
         self._slots: tuple[SharedMemory, int] | None = None

@@ -26,7 +26,7 @@ from sealtrain.guest.sandbox.events import described
 from sealtrain.guest.sandbox.imports import only_pinned
 from sealtrain.guest.sandbox.landlock import leave_no_memory
 from sealtrain.guest.sandbox.output import Tally
-from sealtrain.guest.workload.channel import AskingEnd, Ends
+from sealtrain.guest.workload.channel import AskingEnd, ChannelEnds
 from sealtrain.guest.workload.fork import give_up_capabilities
 from sealtrain.guest.workload.messages import Ended, Failed, RankReady
 from sealtrain.recipe.backends import needs_group
@@ -106,7 +106,7 @@ class Workload:
         """How many ranks the recipe has."""
         return self.lock.recipe.backend.ranks
 
-    def live(self, ends: Sequence[Ends]) -> None:
+    def live(self, ends: Sequence[ChannelEnds]) -> None:
         """All of it, in an interpreter that begins anew.
 
         So the memory that a fork copies is gone: also what the keeper's process or its supervisor
@@ -139,7 +139,7 @@ class Workload:
         words = [sys.executable, *flags, "-c", BEGIN, str(document)]
         os.execve(sys.executable, words, dict(os.environ))  # noqa: S606  # our own program
 
-    def work(self, ends: Sequence[Ends]) -> None:
+    def work(self, ends: Sequence[ChannelEnds]) -> None:
         """All of it in this image; reports how it ends over the first rank's channel."""
         recipe, tally = self.lock.recipe, Tally()
         control = AskingEnd(ends[0].control)
@@ -199,7 +199,9 @@ def begin_anew(given: dict[str, Any]) -> NoReturn:
             shown=given["shown"],
         )
         sockets = [[socket.socket(fileno=number) for number in end] for end in given["ends"]]
-        workload.work([Ends(control=one, rows=two, store=three) for one, two, three in sockets])
+        workload.work(
+            [ChannelEnds(control=one, rows=two, store=three) for one, two, three in sockets]
+        )
         status = 0
     finally:
         os._exit(status)
@@ -232,12 +234,12 @@ class _Rank:
         """Import what the recipe's code will use, while the keeper attests."""
         import sealtrain.guest.script  # noqa: F401
 
-    def run(self, ends: Sequence[Ends], control: AskingEnd) -> None:
+    def run(self, ends: Sequence[ChannelEnds], control: AskingEnd) -> None:
         """Work as a rank other than the first."""
         self.load()
         self.work(self.begin(ends[_place()], control))
 
-    def begin(self, ends: Ends, control: AskingEnd) -> WorkloadRun:
+    def begin(self, ends: ChannelEnds, control: AskingEnd) -> WorkloadRun:
         """Say that this rank is ready, and wait until the keeper has what it will ask for."""
         from sealtrain.guest.workload.stubs import (
             KeptLease,

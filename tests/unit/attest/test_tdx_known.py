@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.statement import Collateral
-from sealtrain.attest.tdx.known import KNOWN, Judged, KnownMachines
+from sealtrain.attest.tdx.known import KNOWN, JudgedMachine, KnownMachines
 from sealtrain.attest.tdx.policy import QuotePolicy
 from sealtrain.attest.tdx.verify import VerifiedQuote, verify_quote
 from sealtrain.errors import (
@@ -162,7 +162,7 @@ def test_a_refused_quote_is_not_remembered() -> None:
 
 
 def test_so_many_are_remembered_and_the_rest_is_forgotten() -> None:
-    judged = Judged(
+    judged = JudgedMachine(
         tcb_status="UpToDate",
         advisories=(),
         tcb_evaluation_data_number=1,

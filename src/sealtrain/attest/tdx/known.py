@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from sealtrain.attest.tdx.parse import REGISTERS_AND_DATA, TdxQuote
 from sealtrain.attest.tdx.policy import QuotePolicy
 
-__all__ = ["KNOWN", "Judged", "KnownMachines", "machine_key", "signs_quote"]
+__all__ = ["KNOWN", "JudgedMachine", "KnownMachines", "machine_key", "signs_quote"]
 
 _ECDSA = ec.ECDSA(hashes.SHA256())
 _SIGNATURE_BYTES, _KEY_BYTES, _HALF = 64, 64, 32
@@ -40,7 +40,7 @@ _REMEMBERED: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgedMachine:
     """What the library said of a machine."""
 
     tcb_status: str
@@ -55,10 +55,10 @@ class KnownMachines:
 
     def __init__(self, most: int = _REMEMBERED) -> None:
         self._most = most
-        self._judged: OrderedDict[bytes, Judged] = OrderedDict()
+        self._judged: OrderedDict[bytes, JudgedMachine] = OrderedDict()
         self._lock = threading.Lock()
 
-    def find(self, key: bytes) -> Judged | None:
+    def find(self, key: bytes) -> JudgedMachine | None:
         """What was said of a machine, by ``machine_key``."""
         with self._lock:
             found = self._judged.get(key)
@@ -66,7 +66,7 @@ class KnownMachines:
                 self._judged.move_to_end(key)
             return found
 
-    def keep(self, key: bytes, judged: Judged) -> None:
+    def keep(self, key: bytes, judged: JudgedMachine) -> None:
         """Remember an accepted machine; the one that was not met for longest is forgotten."""
         with self._lock:
             self._judged[key] = judged

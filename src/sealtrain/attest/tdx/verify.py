@@ -34,7 +34,7 @@ from sealtrain.attest.roots import (
     is_simulated_certificate,
 )
 from sealtrain.attest.statement import Collateral
-from sealtrain.attest.tdx.known import KNOWN, Judged, machine_key, signs_quote
+from sealtrain.attest.tdx.known import KNOWN, JudgedMachine, machine_key, signs_quote
 from sealtrain.attest.tdx.levels import Levels, named_shortfalls
 from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
 from sealtrain.attest.tdx.policy import QuotePolicy
@@ -172,7 +172,7 @@ def _judge(
     policy: QuotePolicy,
     simulator_root: bytes | None,
     now: int,
-) -> Judged:
+) -> JudgedMachine:
     """(4, 5) What the library says of a quote; raises as ``verify_quote``."""
     verifier = dcap_qvl.QuoteVerifier(simulator_root)
     document = _document(collateral)
@@ -186,7 +186,7 @@ def _judge(
         _check_revocation(quote, collateral)  # the library calls it a chain that does not hold
         raise _typed(str(error), policy, Levels(quote=quote, collateral=collateral)) from error
     _check_agreement(quote, claims)
-    return Judged(
+    return JudgedMachine(
         tcb_status=str(claims["tcb"]["status"]),
         advisories=tuple(sorted(str(item) for item in claims["tcb"]["advisory_ids"])),
         tcb_evaluation_data_number=int(claims["tcb"]["eval_data_number"]),

@@ -20,7 +20,7 @@ from sealtrain.base.oneprocess import OneProcess
 from sealtrain.errors import DataInvalid, LimitExceeded, SealtrainError, error_by_code
 from sealtrain.guest.workload.messages import MAX_QUESTION_BYTES, WorkloadQuestion, parse_question
 
-__all__ = ["AskingEnd", "Ends", "Misused", "Refusal", "Reply", "answer_all", "connections"]
+__all__ = ["AskingEnd", "ChannelEnds", "Misused", "Refusal", "Reply", "answer_all", "connections"]
 
 _LENGTH: Final = struct.Struct("!I")
 _MAX_ANSWER_BYTES: Final = 256 << 20
@@ -28,7 +28,7 @@ _NAMES: Final = ("control", "rows", "store")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ends:
+class ChannelEnds:
     """One side's ends of a rank's connections."""
 
     control: socket.socket
@@ -41,11 +41,11 @@ class Ends:
         return self.control, self.rows, self.store
 
 
-def connections() -> tuple[Ends, Ends]:
+def connections() -> tuple[ChannelEnds, ChannelEnds]:
     """Connections of a rank: the keeper's ends, and the workload's."""
     pairs = {name: socket.socketpair() for name in _NAMES}
-    ours = Ends(**{name: pair[0] for name, pair in pairs.items()})
-    return ours, Ends(**{name: pair[1] for name, pair in pairs.items()})
+    ours = ChannelEnds(**{name: pair[0] for name, pair in pairs.items()})
+    return ours, ChannelEnds(**{name: pair[1] for name, pair in pairs.items()})
 
 
 @dataclass(frozen=True, slots=True)

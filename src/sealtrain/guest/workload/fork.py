@@ -30,7 +30,7 @@ from typing import Final
 
 from sealtrain.base.processes import forked
 from sealtrain.guest.sandbox.landlock import leave_no_memory
-from sealtrain.guest.workload.channel import Ends, connections
+from sealtrain.guest.workload.channel import ChannelEnds, connections
 
 __all__ = [
     "WorkloadProcess",
@@ -66,7 +66,7 @@ class WorkloadProcess:
 
     def __init__(
         self,
-        live: Callable[[Sequence[Ends]], None],
+        live: Callable[[Sequence[ChannelEnds]], None],
         *,
         ranks: int,
         kept: Collection[int],
@@ -165,9 +165,9 @@ def _bound_children() -> Iterator[int]:
 
 def _live(
     keeper: int,
-    live: Callable[[Sequence[Ends]], None],
-    others: Sequence[Ends],
-    ends: Sequence[Ends],
+    live: Callable[[Sequence[ChannelEnds]], None],
+    others: Sequence[ChannelEnds],
+    ends: Sequence[ChannelEnds],
     kept: Collection[int],
 ) -> None:
     """The workload's whole life."""
