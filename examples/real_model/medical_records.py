@@ -107,7 +107,7 @@ def chosen(pairs: Iterable[Pair], count: int, longest: int, *, seed: int) -> lis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
+class StoryRecords:
     """Everything the story reads.
 
     Attributes:
@@ -121,7 +121,7 @@ class HeldOut:
     questions: list[Pair]
 
 
-def read(folder: Path, *, each: int, tested: int, longest: int) -> HeldOut:
+def read(folder: Path, *, each: int, tested: int, longest: int) -> StoryRecords:
     """The hospitals' pairs, and those held out.
 
     Args:
@@ -132,7 +132,7 @@ def read(folder: Path, *, each: int, tested: int, longest: int) -> HeldOut:
     """
     training = chosen(dialogues(folder, "TrainingSet"), 2 * each, longest, seed=1)
     asked = list(questions(folder))
-    return HeldOut(
+    return StoryRecords(
         train={
             "hospital-a": training[0::2],
             "hospital-b": training[1::2],

@@ -33,9 +33,9 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from medical_records import (  # noqa: E402
-    HeldOut,
     Pair,
     Record,
+    StoryRecords,
     conversation,
     medical_folder,
     preferences,
@@ -278,7 +278,7 @@ def _kind(hospital: str) -> str:
     return "questions" if hospital == "hospital-c" else "dialogues"
 
 
-def _asked(model: Any, held: HeldOut) -> dict[str, Any]:
+def _asked(model: Any, held: StoryRecords) -> dict[str, Any]:
     """Losses, and the answers to the first of each collection's held-out pairs."""
     return {
         "dialogues": model.loss([(pair.asked, pair.answer) for pair in held.dialogues]),

@@ -15,7 +15,6 @@ from sealtrain.errors import ExtraMissing
 from sealtrain.recipe.conversations import rows_as_recorded
 from sealtrain.recipe.fitness import misfits_of_record
 from sealtrain.recipe.records import dataset_of
-from sealtrain.training.data.conversations import field_names
 from sealtrain.training.inputs.census import require_texts
 from sealtrain.training.inputs.learnable import Tally, counts_records, judge_for, needs_texts
 
@@ -57,10 +56,7 @@ class FirstLessons:
         self.missing: str | None = None
         self._recipe, self._base = recipe, base
         dataset = dataset_of(recipe, owner, name)
-        own = {called: column for column, called in dataset.columns.items()}
         counts = dataset.role == "train" and counts_records(recipe) and needs_texts(recipe)
-        columns = field_names(recipe.columns) if counts else {}
-        self._fields = {own.get(called, called): field for called, field in columns.items()}
         self._judge: Judge | None = None
         self._over = not counts
         if counts and _bytes_of(source) > MOST_BYTES:
@@ -69,18 +65,20 @@ class FirstLessons:
     def look(self, batch: pa.RecordBatch) -> None:
         """Count the records of a batch, while few were counted.
 
+        Args:
+            batch: Of ``read_data``: its columns have the names of the recipe's fields.
+
         Raises:
             RecordInvalid: The chat template refuses a record.
             ModelInvalid: The tokenizer cannot be loaded.
         """
         if self._over:
             return
-        named = batch.select(list(self._fields)).rename_columns(list(self._fields.values()))
-        if self._judge is None and not self._ready(rows_as_recorded(named.slice(0, 1))):
+        if self._judge is None and not self._ready(rows_as_recorded(batch.slice(0, 1))):
             return
         at = 0
-        while at < named.num_rows and not self._over:
-            rows = rows_as_recorded(named.slice(at, _MOST))
+        while at < batch.num_rows and not self._over:
+            rows = rows_as_recorded(batch.slice(at, _MOST))
             at += len(rows)
             if self._judge is not None:
                 require_texts(rows)

@@ -180,7 +180,7 @@ def read_data(
         name: Of the dataset.
         source: File or folder with the data.
         options: As ``sealtrain seal`` would be given them.
-        look: Sees the records that fit.
+        look: Sees the records that fit, under the names of the recipe's fields.
 
     Raises:
         SealtrainError: As ``fitting``, and what sealing refuses of records.
@@ -202,11 +202,11 @@ def read_data(
     count = 0
     first: list[dict[str, Any]] = []
     for batch in batches:
-        look(batch)
+        named = batch.select(list(fields)).rename_columns(list(fields.values()))
+        look(named)
         count += batch.num_rows
         if len(first) < _FIRST:
-            begin = batch.slice(0, _FIRST - len(first)).select(list(fields))
-            first += rows_as_recorded(begin.rename_columns(list(fields.values())))
+            first += rows_as_recorded(named.slice(0, _FIRST - len(first)))
     return DataRead(count=count, first=first)
 
 
