@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 from machines_world import ASKED, BARE, LIES, MACHINES, NOW, Lie, MachinePark, judge
+from node_judges import node
 from second_evidence import EvidenceQuestion, compare_codes, own_code
-from second_verifier import node
 from two_drivers import both_judge
 
 from sealtrain.attest.bundle import Beside

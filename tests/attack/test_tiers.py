@@ -14,9 +14,10 @@ import pytest
 from carrying import carries
 from machines_world import BARE, COMPOSE, MACHINES, MachinePark
 from manifest_world import FINISHED, NOW, World, limits_of, make_world, with_receipts
+from node_judges import node
 from policies import intel
 from second_evidence import EvidenceQuestion, own_code, second_codes
-from second_verifier import Question, compare, node, own_answer, second_answers
+from second_verifier import Question, compare, own_answer, second_answers
 from world import RECIPE
 
 from sealtrain.attest.evidence import Evidence

@@ -20,8 +20,8 @@ import pytest
 from carrying import carries
 from collecting import COLLECTING
 from filelock import FileLock
+from node_judges import node
 from programs import need
-from second_verifier import node
 from stage import interpreter
 from typer.testing import CliRunner
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from manifest_world import World, make_world
+from node_judges import node
 from programs import need
-from second_verifier import node
 
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import CHECKS, examine

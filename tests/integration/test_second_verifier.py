@@ -27,6 +27,7 @@ from manifest_world import (
 )
 from meeting_world import nodes_world, receipt_of
 from mutants import DataUses, Mutants
+from node_judges import judge
 from programs import need
 from record_examinations import recorded
 from run_logs import fields_of
@@ -564,15 +565,7 @@ def test_run_logs_of_every_kind_end_alike(
     )
     assert done.returncode == 0, done.stdout[-2000:]
     seen = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    asked = subprocess.run(
-        [node(), "--no-warnings", str(ROOT / "tests/support/second_rules.mjs")],
-        input="\n".join(json.dumps(record) for record in seen),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    answers = [json.loads(line) for line in asked.stdout.splitlines()]
+    answers = judge(ROOT / "tests/support/second_rules.mjs", map(json.dumps, seen))
     with capsys.disabled():
         print(f"\n{len(seen)} run logs of {len({record['kind'] for record in seen})} kinds")
     assert {record["kind"] for record in seen if record["code"] is None} == KINDS

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from gpu_world import NONCE, NOW, captured, claims, hardware_policy_fields, machine
-from second_verifier import node
+from node_judges import judge
 from variants import variants
 
 from sealtrain.attest.nvidia.collateral import GpuCollateral
@@ -86,15 +86,7 @@ def ours(question: Json) -> str | None:
 
 
 def theirs(questions: list[Json]) -> list[str | None]:
-    done = subprocess.run(
-        [node(), "--no-warnings", str(DRIVER)],
-        input="\n".join(map(json.dumps, questions)),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=500,
-    )
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return judge(DRIVER, map(json.dumps, questions), seconds=500)
 
 
 def agreed(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 from pathlib import Path
 
 import pytest
-from second_verifier import node
+from node_judges import judge
 
 from sealtrain.base.visible import MARKS, escape_hidden, is_visible
 
@@ -29,16 +28,7 @@ def texts() -> list[str]:
 
 def test_both_verifiers_admit_and_show_the_same() -> None:
     asked = texts()
-    done = subprocess.run(
-        [node(), "--no-warnings", str(DRIVER)],
-        input="".join(f"{json.dumps(text)}\n" for text in asked),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    said = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(said) == len(asked)
+    said = judge(DRIVER, map(json.dumps, asked), seconds=120)
     for text, answer in zip(asked, said, strict=True):
         assert answer == [is_visible(text), escape_hidden(text)], ascii(text)
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from second_verifier import counted, node
+from node_judges import judge
+from second_verifier import counted
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C239"), pytest.mark.timeout(1500)]
 
@@ -87,15 +88,7 @@ def test_every_case_that_it_can_see_ends_alike(
     seen: list[dict[str, Any]] = [
         json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.json"))
     ]
-    answered = subprocess.run(
-        [node(), "--no-warnings", str(DRIVER)],
-        input="\n".join(map(json.dumps, seen)),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=400,
-    )
-    answers = [json.loads(line) for line in answered.stdout.splitlines()]
+    answers = judge(DRIVER, map(json.dumps, seen), seconds=400)
     differ, played = [], defaultdict[int, Counter[str]](Counter)
     for question, theirs in zip(seen, answers, strict=True):
         ours = question["code"]

@@ -6,7 +6,6 @@ import base64
 import copy
 import json
 import random
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -17,8 +16,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from lock_mutants import PUBLISHED, Mutant, locks, mutants
+from node_judges import judge
 from pydantic import BaseModel, ValidationError
-from second_verifier import counted, node
+from second_verifier import counted
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import LockInvalid, SealtrainError
@@ -130,15 +130,7 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def theirs(documents: Sequence[bytes]) -> list[bool]:
-    done = subprocess.run(
-        [node(), "--no-warnings", str(DRIVER)],
-        input="\n".join(base64.b64encode(one).decode() for one in documents),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=900,
-    )
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return judge(DRIVER, (base64.b64encode(one).decode() for one in documents), seconds=900)
 
 
 sys.path.insert(0, str(ROOT / "tools"))
@@ -258,15 +250,7 @@ def test_every_changed_lock_ends_alike_but_for_named_rules(
 
 def schemas(values: Sequence[tuple[Any, Any]]) -> list[Any]:
     """What the second verifier says of a value under a schema, or the error at compiling it."""
-    done = subprocess.run(
-        [node(), "--no-warnings", str(DRIVER.with_name("second_schemas.mjs"))],
-        input="\n".join(json.dumps(pair) for pair in values),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return judge(DRIVER.with_name("second_schemas.mjs"), map(json.dumps, values), seconds=120)
 
 
 KEYWORDS: tuple[dict[str, Any], ...] = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ import pytest
 import yaml
 from manifest_world import World, make_world
 from mutants import Mutants
-from second_verifier import Question, compare, node
+from node_judges import judge
+from second_verifier import Question, compare
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.yamltext import parse_yaml
@@ -283,16 +283,9 @@ def trust_texts(world: World) -> Iterator[tuple[str, str]]:
 
 def test_a_trust_file_in_another_spelling_is_read_alike(mutants: Mutants) -> None:
     texts = dict(trust_texts(mutants.world))
-    done = subprocess.run(
-        [node(), "--no-warnings", str(DRIVER)],
-        input="\n".join(json.dumps(text) for text in texts.values()),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    answers = judge(DRIVER, map(json.dumps, texts.values()), seconds=60)
     differ, accepted = {}, 0
-    for (label, text), line in zip(texts.items(), done.stdout.splitlines(), strict=True):
+    for (label, text), theirs in zip(texts.items(), answers, strict=True):
         try:
             read = parse_yaml(
                 text.encode("utf-8", "surrogatepass"), error=TrustInvalid, what="trust file"
@@ -300,7 +293,6 @@ def test_a_trust_file_in_another_spelling_is_read_alike(mutants: Mutants) -> Non
             ours = canonical_json(parse_trust(read).to_dict()).decode()
         except SealtrainError as error:
             ours = error.code
-        theirs = json.loads(line)
         accepted += theirs == ours != "trust-invalid"
         # It may refuse a spelling that no trust file needs; it reads none as another value.
         if theirs not in (ours, "trust-invalid"):

@@ -7,7 +7,6 @@ import copy
 import hashlib
 import json
 import struct
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -21,9 +20,9 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID, ObjectIdentifier
+from node_judges import judge
 from public_evidence import published
 from second_evidence import EvidenceQuestion, compare_codes
-from second_verifier import node
 
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.nitro.parse import NITRO_TPM, parse_document
@@ -70,15 +69,7 @@ def compare(asked: list[tuple[str, Shown, bytes | None, int]]) -> Counter[str]:
         json.dumps({"shown": shown, "root": None if root is None else to_base64(root), "now": now})
         for _, shown, root, now in asked
     ]
-    done = subprocess.run(
-        [node(), "--no-warnings", str(DRIVER)],
-        input="\n".join(lines),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=240,
-    )
-    theirs = [json.loads(line) for line in done.stdout.splitlines()]
+    theirs = judge(DRIVER, lines, seconds=240)
     said = [ours(shown, root, now) for _, shown, root, now in asked]
     differ = [
         (asked[i][0], one, other)

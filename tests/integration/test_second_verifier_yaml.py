@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 from manifest_world import make_world
-from second_verifier import node
+from node_judges import judge
 
 from sealtrain.attest.presets import PRESETS, preset_yaml
 from sealtrain.base.canonical import canonical_json
@@ -72,15 +71,7 @@ def mutated(texts: Sequence[str], count: int, seed: int) -> Iterable[str]:
 
 
 def asked_of(driver: str, lines: Iterable[str]) -> list[str | None]:
-    done = subprocess.run(
-        [node(), "--no-warnings", str(SUPPORT / driver)],
-        input="".join(f"{line}\n" for line in lines),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=240,
-    )
-    return [json.loads(line) for line in done.stdout.split("\n")[:-1]]
+    return judge(SUPPORT / driver, lines, seconds=240)
 
 
 def ours(data: bytes) -> str | None:

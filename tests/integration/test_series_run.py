@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from second_verifier import node
+from node_judges import node
 from stage import RECIPE, Stage, records, stage
 
 pytestmark = [

@@ -15,9 +15,9 @@ from typing import Any
 
 from broker_site import BrokerSite, broker_site
 from manifest_world import RUN_ID, START, World, make_world, run_log
+from node_judges import node
 from npm_world import AXE, node_modules
 from programs import need
-from second_verifier import node
 from storage_world import Server
 from storage_world import serving as storing
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from machines_world import ASKED, NOW
-from second_verifier import node
+from node_judges import judge
 
 from sealtrain.attest.appraise import appraise
 from sealtrain.attest.evidence import Evidence
@@ -69,15 +68,7 @@ def own_code(question: EvidenceQuestion) -> str:
 
 def second_codes(questions: list[EvidenceQuestion]) -> list[str]:
     """The same of the JavaScript verifier, which reads all questions in one process."""
-    done = subprocess.run(
-        [node(), "--no-warnings", str(DRIVER)],
-        input="\n".join(question.to_line() for question in questions),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return judge(DRIVER, (question.to_line() for question in questions))
 
 
 def compare_codes(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from programs import need
+from node_judges import judge
 
 from sealtrain.base.encoding import to_base64
 from sealtrain.manifest.trust import Trust
@@ -83,24 +82,9 @@ def counted(what: str, asked: int, disagreements: int) -> None:
             counts.write(json.dumps([what, asked, disagreements]) + "\n")
 
 
-def node() -> str:
-    """The path of Node; skips the test on a machine without one that is new enough."""
-    return str(need("node")["node"])
-
-
 def second_answers(questions: Iterable[Question]) -> list[dict[str, Any]]:
     """What the JavaScript verifier says of each question."""
-    asked = "\n".join(question.to_line() for question in questions)
-    done = subprocess.run(
-        [node(), "--no-warnings", str(DRIVER)],
-        input=asked,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=1200,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return judge(DRIVER, (question.to_line() for question in questions), seconds=1200)
 
 
 def own_answer(question: Question) -> Report:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from second_verifier import node
+from node_judges import node
 
 from sealtrain.attest.dstack.keccak import keccak256
 from sealtrain.base.models import load_model

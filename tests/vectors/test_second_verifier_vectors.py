@@ -6,7 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from second_verifier import node
+from node_judges import node
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = """
