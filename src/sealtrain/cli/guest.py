@@ -258,10 +258,12 @@ def _warm(recipe: Recipe) -> None:
     started again begins at once. Ranks are forked before anything is imported that has threads.
     """
     from sealtrain.recipe.backends import numbers_of
+    from sealtrain.recipe.collaboration import has_workload
 
     several = max(numbers_of(recipe.backend)) > 1
-    # Scripts and such backends import in an order of their own.
-    if not several and not recipe.scripts and not recipe.backend.packages:
+    # A workload imports by itself: no process that holds keys does. Some backends import in an
+    # order of their own.
+    if not several and not has_workload(recipe) and not recipe.backend.packages:
         from sealtrain.training.run import load_phase
 
         load_phase(recipe.phase)

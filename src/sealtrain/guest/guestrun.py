@@ -29,6 +29,7 @@ from sealtrain.guest.series import remember
 from sealtrain.guest.settings import RunSettings, holds_run, load_run, save_run
 from sealtrain.manifest.condense import NeededReleases
 from sealtrain.manifest.limits import BORDER_CLOSED
+from sealtrain.recipe.collaboration import has_workload
 
 if TYPE_CHECKING:
     from sealtrain.client.quorum import OnBrokerFailure
@@ -52,7 +53,8 @@ class GuestRun(DataGuest):
     """See the module. ``guest.closing.close_run`` ends it.
 
     Attributes:
-        workload: The process that runs the recipe's scripts; ``None`` where it has none.
+        workload: The process that runs the recipe's script or phase; ``None`` where there is none
+            (``recipe.collaboration.has_workload``).
     """
 
     workload: WorkloadProcess | None = None
@@ -67,12 +69,17 @@ class GuestRun(DataGuest):
         on_stage: Stage = unsaid,
         alone: bool = False,
         stored: Stored | None = None,
+        ranks: int | None = None,
         clock: Clock = system_clock,
         random: Random = os.urandom,
     ) -> None:
-        """Steps 1 to 4, for a recipe of one guest. Arguments and errors as ``DataGuest``."""
+        """Steps 1 to 4, for a recipe of one guest. Arguments and errors as ``DataGuest``.
+
+        With ``ranks`` on another number of ranks than the recipe's, which the recipe names.
+        """
         from sealtrain.sealing.store import SealedStore
 
+        self._ranks = ranks
         self.run_id = run_id
         self._began = time.monotonic()
         super().__init__(
@@ -99,7 +106,7 @@ class GuestRun(DataGuest):
 
     def _before_keys(self, undoing: ExitStack) -> None:
         """Fork the workload: what it inherits has seen no broker yet."""
-        if not self.recipe.scripts:
+        if not has_workload(self.recipe):
             return
         from sealtrain.guest.life import Workload
         from sealtrain.guest.workload.fork import WorkloadProcess
@@ -113,6 +120,7 @@ class GuestRun(DataGuest):
             copies=self.admitted.taken.path,
             out=self.settings.out,
             shown=shown,
+            on=self._ranks,
         )
         self.workload = WorkloadProcess(
             workload.live,
@@ -191,6 +199,7 @@ class GuestRun(DataGuest):
         on_stage: Stage = unsaid,
         alone: bool = False,
         stored: Stored | None = None,
+        ranks: int | None = None,
         clock: Clock = system_clock,
     ) -> GuestRun:
         """Continue the run in ``out`` under its own id.
@@ -208,6 +217,7 @@ class GuestRun(DataGuest):
             on_stage=on_stage,
             alone=alone,
             stored=stored,
+            ranks=ranks,
             clock=clock,
         )
 

@@ -38,10 +38,13 @@ from sealtrain.errors import (
     SealRefused,
     SealtrainError,
     StorageFailed,
+    TrainingFailed,
 )
 from sealtrain.guest.closing import Outcome, close_run
-from sealtrain.guest.sandbox.events import Restated, restated
+from sealtrain.guest.phasewords import draws, in_memory, privacy_spent, tallied
+from sealtrain.guest.sandbox.events import Named, Restated, restated
 from sealtrain.guest.sandbox.landlock import Held
+from sealtrain.guest.validating import record_counts
 from sealtrain.guest.workload.channel import ChannelEnds, Misused, Refusal, Reply, answer_all
 from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.guest.workload.messages import (
@@ -53,6 +56,7 @@ from sealtrain.guest.workload.messages import (
     Names,
     OfferMetrics,
     Open,
+    OpenModel,
     RankReady,
     Retire,
     Seal,
@@ -62,12 +66,15 @@ from sealtrain.guest.workload.messages import (
     Stop,
     Stopped,
     Sweep,
+    TallyRecords,
     WorkloadQuestion,
 )
 from sealtrain.sealing.trainedmodel import MAX_FILES
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.data.columns import Projection
+from sealtrain.training.inputs.learnable import counts_records
+from sealtrain.training.telemetry.bar import Bar
 from sealtrain.training.telemetry.monitor import TOKEN_COUNTS
 from sealtrain.training.telemetry.released import MetricGate
 from sealtrain.training.trained import Trained
@@ -88,6 +95,10 @@ _TICK_SECONDS: Final = 0.25
 _LEAVING_SECONDS: Final = 60.0
 
 
+def _show_nothing(_line: str) -> None:
+    """Where there is no terminal."""
+
+
 class Keeper:
     """Keeps one workload. ``outcome`` is all of it."""
 
@@ -99,6 +110,8 @@ class Keeper:
         *,
         held: Held,
         resume: CheckpointRef | None,
+        bar: Bar | None = None,
+        say: Callable[[str], None] = _show_nothing,
         leaving_seconds: float = _LEAVING_SECONDS,
     ) -> None:
         """Answer nothing yet.
@@ -109,10 +122,13 @@ class Keeper:
             monitor: Watches.
             held: How far the kernel enforces the keeper's own border.
             resume: Checkpoint to continue from.
+            bar: Shows steps and released measurements.
+            say: Takes a line for the operator's terminal.
             leaving_seconds: For the recipe's code to end once the manifest is signed.
         """
         self._run, self._workload, self._monitor = run, workload, monitor
         self._held, self._leaving_seconds = held, leaving_seconds
+        self._bar, self._say = Bar() if bar is None else bar, say
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._error: BaseException | None = None
@@ -125,9 +141,13 @@ class Keeper:
         self._resume = self._newest = resume
         self._files: dict[str, bytes] = {}
         self._releases = 0
-        self._gate = MetricGate(run.recipe.release_policy, self._release, monitor.released)
+        recipe = run.recipe
+        self._untallied = resume is None and not recipe.scripts and counts_records(recipe)
+        released = self._release, self._bar.released, monitor.released
+        self._gate = MetricGate(run.recipe.release_policy, *released)
         self._gate.besides = monitor.measured
         self._sources = run.sources
+        self._model = None if recipe.scripts else run.model
         self._known = {*run.recipe.release_policy.metrics, "loss", *TOKEN_COUNTS}
         self._projections = [self._projection(source) for source in self._sources]
 
@@ -195,7 +215,7 @@ class Keeper:
             answer()
         except Misused as broken:
             if not self._over.is_set() and self._workload.status is None:
-                self.fail(_misused(broken))
+                self.fail(_misused(broken, scripts=bool(self._run.recipe.scripts)))
         except BaseException as error:  # raised where the run ends
             self.fail(error)
 
@@ -211,6 +231,7 @@ class Keeper:
     def begin(self, rank: int, ready: RankReady) -> Reply:
         """Answer a rank that is ready with what it may ask for."""
         run, resume = self._run, self._resume
+        model = self._model
         if rank == 0:
             self._ready = ready
             run.closed(_weaker(self._held, ready))
@@ -236,6 +257,8 @@ class Keeper:
                         strict=True,
                     )
                 ],
+                "model": None if model is None else list(model.file_names),
+                "secret": to_base64(run.secret.reveal()) if draws(run.recipe) else None,
             }
         )
 
@@ -245,12 +268,27 @@ class Keeper:
 
     def step(self, question: Step) -> Reply:
         """Note a step."""
-        self._monitor.step(question.step, {})
+        self._stepped(question.step)
+        return Reply()
+
+    def _stepped(self, step: int) -> None:
+        if self._untallied:
+            raise Misused("the records are counted before the first step")
+        self._bar.step(step, {})
+        self._monitor.step(step, {})
+
+    def tally(self, question: TallyRecords) -> Reply:
+        """Record what each training dataset leaves to learn, once, before the first step."""
+        if not self._untallied:
+            raise Misused("no records are counted now")
+        found = tallied(question, self._sources)
+        self._untallied = False
+        record_counts(self._run, found, self._say)
         return Reply()
 
     def stop(self, question: Stop) -> Reply:
         """Whether training ends after this step, which is done."""
-        self._monitor.step(question.step, {})
+        self._stepped(question.step)
         stop = self._run.keeper.must_stop(
             question.step,
             ahead=question.ahead,
@@ -278,8 +316,9 @@ class Keeper:
     def sign(self, question: Sign) -> Reply:
         """Sign the manifest over the files that came."""
         run, ready = self._run, self._ready
-        if ready is None or self._signing or not self._files:
+        if ready is None or self._signing or not self._files or self._untallied:
             raise Misused("nothing to sign")
+        privacy = privacy_spent(question, run.recipe, self._sources)
         self._signing = True
         run.tally.add(question.counts)
         trained = Trained(
@@ -291,6 +330,8 @@ class Keeper:
             environment=dict(ready.environment),
             accelerators=ready.accelerators,
             withheld=dict(self._gate.withheld),
+            tokens_sha256=question.tokens_sha256,
+            privacy=privacy,
         )
         self._outcome = close_run(run, trained)
         self._files = {}
@@ -304,13 +345,18 @@ class Keeper:
             run.tally.add(question.counts)
         refusal = self._refusals.get(question.code)
         scripts = {path: run.lock.scripts[path] for path in run.recipe.scripts}
-        said = question.to_dict()
-        logs = run.recipe.release_policy.logs
-        self.fail(
-            Restated(restated(said, logs, run.tally.counts, scripts))
-            if refusal is None
-            else refusal
+        if refusal is not None:
+            return self.fail(refusal)
+        policy = run.recipe.release_policy
+        judged = restated(
+            question.to_dict(),
+            policy.logs,
+            run.tally.counts,
+            scripts,
+            named=Named() if scripts else Named.in_recipe(run.recipe),
+            metrics=policy.metrics,
         )
+        return self.fail(Restated(judged))
 
     def end(self) -> None:
         """The recipe's code came to its end."""
@@ -401,6 +447,15 @@ class Keeper:
                 file.pread_into(0, whole)
         return memory, Reply({"size": size}, descriptor)
 
+    def open_model(self, question: OpenModel) -> Reply:
+        """Decrypt a file of the sealed base model into new memory."""
+        model = self._model
+        if model is None or question.name not in model.file_names:
+            raise Misused("no file of the base model")
+        with self._refusing():
+            size, descriptor = in_memory(model, question.name)
+        return Reply({"size": size}, descriptor)
+
     def names(self) -> Reply:
         """Names of the checkpoints."""
         return Reply({"names": list(self._run.store.names())})
@@ -473,6 +528,8 @@ class _Desk:
                 return keeper.stop(question)
             case OfferMetrics():
                 return keeper.metrics(question)
+            case TallyRecords():
+                return keeper.tally(question)
             case Sign():
                 return keeper.sign(question)
             case Stopped():
@@ -498,6 +555,8 @@ class _Desk:
             self._memory = None
             self._memory, reply = keeper.open(question)
             return reply
+        if isinstance(question, OpenModel):
+            return keeper.open_model(question)
         if self._rank:
             raise Misused("the first rank keeps checkpoints")
         match question:
@@ -589,13 +648,14 @@ def _problem(name: str, content: bytes, others: Mapping[str, bytes]) -> str | No
     return None
 
 
-def _misused(broken: BaseException) -> Restated:
+def _misused(broken: BaseException, *, scripts: bool) -> Restated:
+    kind = ScriptFailed if scripts else TrainingFailed
     return Restated(
-        ScriptFailed(
+        kind(
             "the recipe's code broke the rules of its channel",
             check="channel",
             got=type(broken).__name__.strip("_"),
-            hint="a script speaks by sealtrain's functions only",
+            hint="a script speaks by sealtrain's functions only" if scripts else None,
         )
     )
 

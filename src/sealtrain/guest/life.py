@@ -29,9 +29,10 @@ from sealtrain.guest.sandbox.output import Tally
 from sealtrain.guest.workload.channel import AskingEnd, ChannelEnds
 from sealtrain.guest.workload.fork import give_up_capabilities
 from sealtrain.guest.workload.messages import Ended, Failed, RankReady
-from sealtrain.recipe.backends import needs_group
+from sealtrain.recipe.backends import divided_among, needs_group
 from sealtrain.recipe.importable import Importable
 from sealtrain.recipe.lock import Lock, parse_lock
+from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.data.sources import Source
@@ -42,6 +43,7 @@ from sealtrain.training.silence import silence
 if TYPE_CHECKING:
     from sealtrain.guest.sandbox.landlock import Held
     from sealtrain.guest.workload.stubs import WorkloadRun
+    from sealtrain.recipe.recipe import Recipe
 
 __all__ = ["Workload", "begin_anew"]
 
@@ -91,6 +93,7 @@ class Workload:
         copies: Folder of the copies of what the lock pins.
         out: The run's folder, which this process names and cannot open.
         shown: A rehearsal shows everything.
+        on: Number of ranks that continue the run; ``None`` for the recipe's own.
     """
 
     lock: Lock
@@ -100,11 +103,18 @@ class Workload:
     copies: Path
     out: Path
     shown: bool
+    on: int | None = None
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of the lock, as the ranks of this run train it."""
+        recipe: Recipe = divided_among(self.lock.recipe, self.on)
+        return recipe
 
     @property
     def ranks(self) -> int:
-        """How many ranks the recipe has."""
-        return self.lock.recipe.backend.ranks
+        """How many ranks there are."""
+        return self.recipe.backend.ranks
 
     def live(self, ends: Sequence[ChannelEnds]) -> None:
         """All of it, in an interpreter that begins anew.
@@ -124,6 +134,7 @@ class Workload:
             "copies": str(self.copies),
             "out": str(self.out),
             "shown": self.shown,
+            "on": self.on,
             "ends": [[each.fileno() for each in end.all] for end in ends],
         }
         document = os.memfd_create("sealtrain-workload")
@@ -141,7 +152,7 @@ class Workload:
 
     def work(self, ends: Sequence[ChannelEnds]) -> None:
         """All of it in this image; reports how it ends over the first rank's channel."""
-        recipe, tally = self.lock.recipe, Tally()
+        recipe, tally = self.recipe, Tally()
         control = AskingEnd(ends[0].control)
         with ExitStack() as stack:
             room = stack.enter_context(enclosed(tally, alone=True, insecure_shown=self.shown))
@@ -197,6 +208,7 @@ def begin_anew(given: dict[str, Any]) -> NoReturn:
             copies=Path(given["copies"]),
             out=Path(given["out"]),
             shown=given["shown"],
+            on=given["on"],
         )
         sockets = [[socket.socket(fileno=number) for number in end] for end in given["ends"]]
         workload.work(
@@ -232,7 +244,12 @@ class _Rank:
 
     def load(self) -> None:
         """Import what the recipe's code will use, while the keeper attests."""
-        import sealtrain.guest.script  # noqa: F401
+        if self.workload.lock.recipe.scripts:
+            import sealtrain.guest.script  # noqa: F401
+        else:
+            from sealtrain.guest.phase import load_libraries
+
+            load_libraries(self.workload.recipe)
 
     def run(self, ends: Sequence[ChannelEnds], control: AskingEnd) -> None:
         """Work as a rank other than the first."""
@@ -244,6 +261,7 @@ class _Rank:
         from sealtrain.guest.workload.stubs import (
             KeptLease,
             KeptMetrics,
+            KeptModel,
             KeptRecords,
             KeptStore,
             Slotted,
@@ -257,13 +275,15 @@ class _Rank:
             RankReady(**self.held.to_dict(), environment=environment(), accelerators=accelerators())  # type: ignore[arg-type]
         )
         workload, leads = self.workload, stated["leads"]
-        slots, store = Slotted(AskingEnd(ends.rows)), KeptStore(AskingEnd(ends.store))
+        asking = AskingEnd(ends.store)
+        slots, store = Slotted(AskingEnd(ends.rows)), KeptStore(asking)
         store.anchored = int(stated["anchored"])
         lease = KeptLease(control, store) if leads else None
         policy = workload.lock.recipe.release_policy
-        resume = stated["resume"]
+        resume, model, secret = stated["resume"], stated["model"], stated["secret"]
         return WorkloadRun(
             lock=workload.lock,
+            recipe=workload.recipe,
             base=workload.base,
             memory=self.room.scratch.folder,
             manifest=workload.out / RUN_MANIFEST,
@@ -281,6 +301,8 @@ class _Rank:
                 for number, one in enumerate(stated["datasets"])
             ),
             places=tuple(frozenset(one["places"]) for one in stated["datasets"]),
+            model=None if model is None else KeptModel(tuple(model), asking),
+            secret=None if secret is None else DataKey(from_base64(secret)),
             store=store,
             lease=lease,
             metrics=None if lease is None else KeptMetrics(policy, control, lease),
@@ -289,11 +311,16 @@ class _Rank:
         )
 
     def work(self, run: WorkloadRun) -> None:
-        """Run the recipe's script. Relative names that it writes to lie in memory."""
-        from sealtrain.guest.script import run_script
-
+        """Run the recipe's script or phase. Relative names that it writes to lie in memory."""
         with chdir(self.room.scratch.folder):
-            run_script(run)
+            if run.recipe.scripts:
+                from sealtrain.guest.script import run_script
+
+                run_script(run)
+            else:
+                from sealtrain.guest.phase import run_phase
+
+                run_phase(run)
 
     def _readable(self) -> list[Path]:
         found = [

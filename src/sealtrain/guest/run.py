@@ -112,7 +112,13 @@ def resume(  # noqa: PLR0913  # as start
     expect_helpers(settings)
     expect_listening(settings)
     run = GuestRun.again(
-        out, on_failure=on_failure, on_stage=on_stage, alone=alone, stored=stored, clock=clock
+        out,
+        on_failure=on_failure,
+        on_stage=on_stage,
+        alone=alone,
+        stored=stored,
+        ranks=ranks,
+        clock=clock,
     )
     return _Work(run, resuming=True, progress=progress, ranks=ranks).done(metrics_port, alone=alone)
 
@@ -124,7 +130,8 @@ class _Work:
         self, run: GuestRun, *, resuming: bool, progress: bool, ranks: int | None = None
     ) -> None:
         self._run = run
-        self._recipe = divided_among(run.recipe, ranks)  # as its ranks train it
+        # As its ranks train it; of a workload the workload knows.
+        self._recipe = divided_among(run.recipe, ranks)
         self._resuming = resuming
         self._progress = progress
         self._rest_of_life = ExitStack()
@@ -182,17 +189,31 @@ class _Work:
     ) -> Outcome:
         """Keep the workload, which was forked before there were keys."""
         from sealtrain.guest.keeper import Keeper
+        from sealtrain.training.telemetry.bar import progress_bar
 
         run = self._run
         if run.workload is None:
-            raise AssertionError("a recipe with scripts has a workload")
+            raise AssertionError("there is no workload to keep")
         held = room.lock(ways)
         monitor.watch()
         checkpoint = run.newest_checkpoint() if self._resuming else None
         with run.keeper:
             if checkpoint is None:
                 validate_data(run)
-            return Keeper(run, run.workload, monitor, held=held, resume=checkpoint).outcome()
+            shown = self._progress and not run.recipe.scripts
+            with progress_bar(
+                room.terminal if shown else None, run.recipe.trainer.max_steps
+            ) as bar:
+                keeper = Keeper(
+                    run,
+                    run.workload,
+                    monitor,
+                    held=held,
+                    resume=checkpoint,
+                    bar=bar,
+                    say=saying(room.terminal),
+                )
+                return keeper.outcome()
 
     def _in_ranks(self, fellows: Fellows, monitor: Monitor, room: Room, ways: Ways) -> Outcome:
         """Train as rank 0; the sandbox closes around each rank once it is connected."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,11 @@ from sealtrain.manifest.limits import DATA_COUNTED
 if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun
     from sealtrain.recipe.schema import Recipe
-    from sealtrain.training.data.sources import SealedFolder
+    from sealtrain.training.data.sources import SealedFolder, Source
     from sealtrain.training.data.validation.columns import CountTokens
+    from sealtrain.training.inputs.learnable import Tally
 
-__all__ = ["REPORT_NAME", "count_records", "token_counter", "validate_data"]
+__all__ = ["REPORT_NAME", "count_records", "record_counts", "token_counter", "validate_data"]
 
 REPORT_NAME = "validation.json"
 _MOST_COUNTED = 256
@@ -71,7 +72,6 @@ def count_records(run: GuestRun, say: Callable[[str], None]) -> None:
     recipe = run.recipe
     if not counts_records(recipe):
         return
-    stated = {one.manifest.dataset_id: one.manifest.records for one in run.found}
 
     def tokenizer() -> Any:
         from sealtrain.training.models.base import build_tokenizer
@@ -80,8 +80,23 @@ def count_records(run: GuestRun, say: Callable[[str], None]) -> None:
             None if recipe.model.tokenizer is None else build_tokenizer(recipe, run.base, run.model)
         )
 
+    record_counts(run, census(recipe, run.sources, tokenizer), say)
+
+
+def record_counts(
+    run: GuestRun, found: Iterable[tuple[Source, Tally]], say: Callable[[str], None]
+) -> None:
+    """Record what each training dataset leaves to learn, as ``count_records``.
+
+    Args:
+        run: That begins.
+        found: The counts of each training dataset.
+        say: Takes a line for the operator's terminal.
+    """
+    recipe = run.recipe
+    stated = {one.manifest.dataset_id: one.manifest.records for one in run.found}
     counted: dict[str, dict[str, int] | None] = {}
-    for source, tally in census(recipe, run.sources, tokenizer):
+    for source, tally in found:
         dataset_id = source.dataset.dataset_id
         public = counts_public(recipe, stated.get(dataset_id))
         counted[dataset_id] = tally.to_dict() if public else None

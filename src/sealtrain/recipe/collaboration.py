@@ -24,6 +24,7 @@ __all__ = [
     "Norm",
     "PartiesSettings",
     "PrivacyPromise",
+    "has_workload",
     "holders_of",
     "is_none",
     "is_shared_out",
@@ -168,6 +169,11 @@ def of_kind(recipe: Any, kind: type[_Kind]) -> _Kind:
 def is_shared_out(recipe: Any) -> bool:
     """Whether a ``Recipe`` is for several parties, each with its own data."""
     return recipe.collaboration is not None and recipe.collaboration.shares_out
+
+
+def has_workload(recipe: Any) -> bool:
+    """Whether a ``Recipe`` runs in a process without keys (spec/workload-channel.md)."""
+    return recipe.collaboration is None
 
 
 def holders_of(recipe: Any) -> tuple[str, ...]:

@@ -83,11 +83,15 @@ class Reporting:
         on_metrics: Called with the metrics that the release policy lets out, by step.
         progress: Terminal to show a bar on.
         monitor: Watches, opened by the caller.
+        gate: Takes the measurements in place of a gate over ``on_metrics``, bar and monitor.
+        on_step: Called after every step with its latest logged values.
     """
 
     on_metrics: Callable[[int, dict[str, float | None]], None] = _ignore
     progress: TextIO | None = None
     monitor: Monitor | None = None
+    gate: MetricGate | None = None
+    on_step: Callable[[int, dict[str, float]], None] = _ignore
 
 
 def load_phase(phase: str) -> Any:
@@ -148,8 +152,11 @@ def train(
         tempfile.TemporaryDirectory(prefix="sealtrain-") as scratch,
         progress_bar(reporting.progress, arguments.max_steps) as bar,
     ):
-        gate = MetricGate(recipe.release_policy, reporting.on_metrics, bar.released, watch.released)
-        gate.besides = watch.measured
+        gate = reporting.gate
+        if gate is None:
+            released = reporting.on_metrics, bar.released, watch.released
+            gate = MetricGate(recipe.release_policy, *released)
+            gate.besides = watch.measured
         context = RunContext(
             run_id=run_id,
             store=checkpoints.store,
@@ -157,7 +164,7 @@ def train(
             on_checkpoint=checkpoints.on_checkpoint,
             resume=checkpoints.resume,
             arguments=arguments,
-            on_step=(bar.step, watch.step),
+            on_step=(bar.step, watch.step, reporting.on_step),
             machinery=machinery_of(recipe),
             keeper=checkpoints.keeper,
             approved_ranks=checkpoints.approved_ranks,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,13 +11,16 @@ import pytest
 from sealtrain.errors import (
     DataInvalid,
     LeaseStale,
+    PrivacyBroken,
     RecordInvalid,
     SealtrainError,
     TrainingDiverged,
     UsageError,
 )
-from sealtrain.guest.sandbox.events import described, restated, told
+from sealtrain.guest.sandbox.events import Named, described, restated, told
 from sealtrain.guest.sandbox.files import PlaceRefused
+from sealtrain.training.finite import refuse_not_finite
+from sealtrain.training.privacy.record import privacy_record
 
 TEXT = "import sealtrain\n\ndef fail(error):\n    raise error\n"
 SCRIPTS = {"/copies/train.py": "train.py"}
@@ -51,6 +55,61 @@ ERRORS: dict[str, Any] = {
     "a class of a script's": type("Record", (Exception,), {}),
     "a subclass of ours": lambda: type("Record", (DataInvalid,), {"code": "a record"})("a record"),
 }
+
+
+NAMED = Named(
+    datasets=frozenset({("clinic-a", "notes")}), columns=frozenset({"prompt"}), public_model=True
+)
+
+
+def diverged() -> SealtrainError:
+    with pytest.raises(TrainingDiverged) as raised:
+        refuse_not_finite(3, {"eval_loss": float("inf")})
+    return raised.value
+
+
+def without_floor() -> SealtrainError:
+    """A refusal of a phase, in its own words."""
+    work = SimpleNamespace(recipe=SimpleNamespace(privacy=SimpleNamespace(dp="sgd")), plan=None)
+    with pytest.raises(PrivacyBroken) as raised:
+        privacy_record(work, 1)
+    return raised.value
+
+
+OF_PHASES: dict[str, Any] = {name: made for name, made in ERRORS.items() if name != "a loss"} | {
+    "of named data": lambda: RecordInvalid(
+        "a record", owner="clinic-a", dataset="notes", column="prompt", hint="a record"
+    ),
+    "of data that nobody named": lambda: RecordInvalid(
+        "a record", owner="a record", dataset="a record", column="a record"
+    ),
+    "a loss that is named": diverged,
+    "words of a phase": without_floor,
+    "a full disk": lambda: OSError(errno.ENOSPC, "a record", "a record"),
+    "a file that is not there": lambda: FileNotFoundError("a record"),
+}
+
+
+@pytest.mark.claim("C108")
+@pytest.mark.parametrize("logs", ["none", "error-summary", "structured"])
+@pytest.mark.parametrize("name", OF_PHASES)
+def test_a_phase_apart_says_what_one_process_says(name: str, logs: Any) -> None:
+    error = OF_PHASES[name]()
+    with pytest.raises(SealtrainError) as one:
+        told(lambda: raise_(error), logs, lambda: COUNTS, named=NAMED)
+    two = restated(described(error, {}), logs, COUNTS, {}, named=NAMED, metrics=["eval_loss"])
+    assert type(two) is type(one.value)
+    assert two.to_dict() == one.value.to_dict()
+    assert "a record" not in str(two.to_dict())
+
+
+def test_a_training_that_diverged_says_no_word_of_its_own() -> None:
+    said = described(TrainingDiverged("a record", check="a record", got="a record"), {})
+    assert "a record" not in str(restated(said, "structured", {}, {}, named=NAMED).to_dict())
+
+
+def raise_(error: BaseException) -> None:
+    raise error
 
 
 @pytest.mark.claim("C108")

@@ -34,6 +34,7 @@ import ast
 import builtins
 import errno
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -45,6 +46,7 @@ from types import CodeType, FunctionType, MappingProxyType, ModuleType, NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar
 
 from sealtrain import errors
+from sealtrain.base.version import own_folders
 from sealtrain.errors import (
     DataInvalid,
     EgressRefused,
@@ -76,7 +78,7 @@ _FOR_SCRIPTS: Final = (
     "sealtrain.training.saved",
 )
 """What scripts call: how it refuses."""
-_Saying: TypeAlias = tuple[int, str, str | None]
+_Saying: TypeAlias = tuple[int, str | None, str | None]
 """Identity of a class of error, its message and its hint."""
 _OF_THE_MACHINE: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM}
@@ -84,6 +86,18 @@ _OF_THE_MACHINE: Final = frozenset(
 """Faults of the system that say nothing about data: a full disk, too many open files."""
 _LONGEST: Final = 500
 _LONGEST_NAME: Final = 128
+_SAID: Final = {
+    "message": _LONGEST,
+    "hint": _LONGEST,
+    "owner": _LONGEST_NAME,
+    "dataset": _LONGEST_NAME,
+    "column": _LONGEST_NAME,
+    "check": _LONGEST_NAME,
+    "got": _LONGEST,
+}
+"""What a workload says of an error of ours, with the longest text of each."""
+_BEGINNING: Final = 12
+_NOT_FINITE: Final = re.compile(r"(nan|-?inf) at step [0-9]{1,16}")
 _UNNAMED: Final = "exception"
 _WITHOUT_PROGRAM: Final = "switch off what starts it: nothing inside a run starts a program"
 
@@ -126,9 +140,8 @@ class Named:
             and (recipe.schedule is None or recipe.schedule.continues == "base"),
         )
 
-    def place(self, error: SealtrainError) -> dict[str, str]:
+    def place(self, owner: object, dataset: object, column: object) -> dict[str, str]:
         """Owner, dataset and column that an error names, as far as the recipe has them."""
-        owner, dataset, column = error.owner, error.dataset, error.column
         found = {}
         if any(_is(owner, named) for named, _name in self.datasets):
             found["owner"] = str(owner)
@@ -221,10 +234,14 @@ def described(error: BaseException, scripts: Mapping[str, str]) -> dict[str, Any
     kind = _kind(error, scripts)
     ours = error if type(error) is kind and isinstance(error, SealtrainError) else None
     script, line = _place_in(scripts, error)
+    of_system = error.errno if type(error) is OSError else None
     return {
         "code": _KNOWN[id(kind)][1].code,
-        "message": None if ours is None else _plain(ours.message),
-        "hint": None if ours is None else _plain(ours.hint),
+        **{
+            name: None if ours is None else _plain(getattr(ours, name), most)
+            for name, most in _SAID.items()
+        },
+        "errno": of_system if of_system in _OF_THE_MACHINE else None,
         "kind": _name_of(error, kind)[:_LONGEST_NAME],
         "script": script,
         "line": line,
@@ -233,7 +250,13 @@ def described(error: BaseException, scripts: Mapping[str, str]) -> dict[str, Any
 
 
 def restated(
-    said: Mapping[str, Any], logs: Logs, counts: Mapping[str, int], scripts: Mapping[str, str]
+    said: Mapping[str, Any],
+    logs: Logs,
+    counts: Mapping[str, int],
+    scripts: Mapping[str, str],
+    *,
+    named: Named = _NOTHING,
+    metrics: Collection[str] = (),
 ) -> SealtrainError:
     """The typed event of a workload's end: of its words none leaves that is not known here.
 
@@ -244,23 +267,60 @@ def restated(
         logs: The recipe's ``release_policy.logs``.
         counts: Of dropped output and refused calls, by event.
         scripts: Text of each script by its name in the recipe.
+        named: What may be named at every level of a recipe without scripts.
+        metrics: Measurements that the release policy names.
     """
     kind = errors.error_by_code(said["code"])
     if id(kind) not in _KNOWN or kind.retry != "never":
-        kind = ScriptFailed
-    if logs == "none" and issubclass(kind, DataInvalid):
+        kind = ScriptFailed if scripts else TrainingFailed
+    of_model = kind is ModelInvalid and named.public_model and not scripts
+    about_data = issubclass(kind, DataInvalid) and not of_model
+    place = named.place(said["owner"], said["dataset"], said["column"])
+    about = (said["message"], said["hint"])
+    sayings: frozenset[_Saying] = frozenset()
+    if scripts:
+        sayings = frozenset(_sayings_for_scripts())
+    elif not about_data:
+        sayings = frozenset(_sayings_of(kind, about))
+    if logs == "none" and about_data:
         kind = DataInvalid
     known = _KNOWN[id(kind)][1]
     message, hint = known.meaning, _hint_for(known.code)
-    if (id(kind), said["message"], said["hint"]) in frozenset(_sayings_for_scripts()):
+    if about_data and "owner" in place:
+        hint = _hint_for_owner(place["owner"])
+    elif (id(kind), *about) in sayings:
         message, hint = said["message"], said["hint"] or hint
+    elif (id(kind), None, said["hint"]) in sayings:
+        hint = said["hint"] or hint
+    elif kind is StorageFailed and said["errno"] in _OF_THE_MACHINE and not scripts:
+        message, hint = _of_the_system(said["errno"])
     check = got = None
     if logs == "structured":
         check, got = _known_place(said, kind, scripts), _summed(counts)
+    if kind is TrainingDiverged and not scripts and logs != "none":
+        check, got = _diverged(said, metrics)
     program = said["program"]
     if program is not None and is_told(program, ()):
         check, got, hint = "program", program, _WITHOUT_PROGRAM
-    return kind(message, check=check, got=got, hint=hint)
+    return kind(message, check=check, got=got, hint=hint, **place)
+
+
+def _diverged(said: Mapping[str, Any], metrics: Collection[str]) -> tuple[str | None, str | None]:
+    """The measurement that is not finite, and when; of a weight only that it is one."""
+    check, got = said["check"], said["got"]
+    losses = {name for name in metrics if name.endswith("_loss")}
+    if check not in {*losses, "grad_norm", "loss", "weights"}:
+        return None, None
+    return check, got if got is not None and _NOT_FINITE.fullmatch(got) else None
+
+
+def _hint_for_owner(owner: str) -> str:
+    return f"{owner} looks at that dataset: sealtrain validate; then seals it anew"
+
+
+def _of_the_system(number: int) -> tuple[str, str]:
+    hint = "mend that; sealtrain resume goes on from the last checkpoint"
+    return f"the system refused a file: {os.strerror(number)}", hint
 
 
 def _known_place(
@@ -295,7 +355,7 @@ def _event(
     check = got = None
     message = known.meaning
     hint = _hint_for(known.code)
-    place = {} if ours is None else named.place(ours)
+    place = {} if ours is None else named.place(ours.owner, ours.dataset, ours.column)
     if ours is not None and not about_data:
         if sayings is None:
             own = set(_words(_loaded()))
@@ -304,10 +364,9 @@ def _event(
         elif _is_saying(ours, kind, sayings):
             message, hint = ours.message, ours.hint or hint
     elif about_data and "owner" in place:
-        hint = f"{place['owner']} looks at that dataset: sealtrain validate; then seals it anew"
+        hint = _hint_for_owner(place["owner"])
     elif kind is StorageFailed and isinstance(error, OSError):
-        message = f"the system refused a file: {os.strerror(error.errno or 0)}"
-        hint = "mend that; sealtrain resume goes on from the last checkpoint"
+        message, hint = _of_the_system(error.errno or 0)
     if logs == "structured":
         check, got = _where(error, kind, scripts), _summed(counts)
     if ours is not None and kind is TrainingDiverged and not scripts and logs != "none":
@@ -359,15 +418,46 @@ def _sayings_for_scripts() -> Iterator[_Saying]:
     """How what scripts call refuses, from its source: loading it would start libraries here."""
     for name in _FOR_SCRIPTS:
         spec = find_spec(name)
-        if spec is None or spec.origin is None:
-            continue
-        for node in ast.walk(ast.parse(Path(spec.origin).read_bytes())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                kind = getattr(errors, node.func.id, None)
-                hints = [one.value for one in node.keywords if one.arg == "hint"]
-                if id(kind) in _KNOWN:
-                    for message, hint in product(_texts(node.args[:1]), _texts(hints) or (None,)):
-                        yield id(kind), message, hint
+        if spec is not None and spec.origin is not None:
+            yield from _sayings_in(Path(spec.origin).read_bytes())
+
+
+def _sayings_of(
+    kind: type[SealtrainError], about: tuple[str | None, str | None]
+) -> Iterator[_Saying]:
+    """How sealtrain refuses with one class of error, from its source.
+
+    Where a message is put together, ``None`` stands for it: the hint beside it stands in the
+    source.
+
+    Args:
+        kind: The class.
+        about: Message and hint that are looked for; a file without the beginning of either has
+            neither.
+    """
+    begun = [text[:_BEGINNING].encode() for text in about if text is not None]
+    for folder in own_folders().values() if begun else ():
+        for path in folder.rglob("*.py"):
+            source = path.read_bytes()
+            if kind.__name__.encode() in source and any(one in source for one in begun):
+                yield from _sayings_in(source, put_together=True)
+
+
+def _sayings_in(source: bytes, *, put_together: bool = False) -> Iterator[_Saying]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            kind = getattr(errors, node.func.id, None)
+            hints = [one.value for one in node.keywords if one.arg == "hint"]
+            if id(kind) in _KNOWN:
+                messages: list[str | None] = [*_texts(node.args[:1])]
+                if put_together and any(_is_put_together(one) for one in node.args[:1]):
+                    messages.append(None)
+                for message, hint in product(messages, _texts(hints) or (None,)):
+                    yield id(kind), message, hint
+
+
+def _is_put_together(message: ast.expr) -> bool:
+    return any(isinstance(part, ast.JoinedStr | ast.Name) for part in ast.walk(message))
 
 
 def _texts(values: list[ast.expr]) -> list[str]:
@@ -446,5 +536,5 @@ def _summed(counts: Mapping[str, int]) -> str | None:
     return ", ".join(f"{name} {count}" for name, count in counts.items()) or None
 
 
-def _plain(text: object) -> str | None:
-    return text[:_LONGEST] if type(text) is str else None
+def _plain(text: object, most: int) -> str | None:
+    return text[:most] if type(text) is str else None

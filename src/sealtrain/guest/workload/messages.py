@@ -30,15 +30,19 @@ __all__ = [
     "Names",
     "OfferMetrics",
     "Open",
+    "OpenModel",
+    "Parts",
     "RankReady",
     "Retire",
     "Seal",
     "Sign",
     "Slots",
+    "Spent",
     "Step",
     "Stop",
     "Stopped",
     "Sweep",
+    "TallyRecords",
     "WorkloadQuestion",
     "parse_question",
 ]
@@ -128,6 +132,32 @@ class OfferMetrics(WorkloadQuestion):
     values: Numbers
 
 
+class Parts(StrictModel):
+    """How many records of a dataset fall into each part (``training.inputs.learnable``)."""
+
+    whole: Count
+    truncated: Count
+    filtered: Count
+    empty: Count
+
+
+class TallyRecords(WorkloadQuestion):
+    """What each training dataset leaves to learn, in the keeper's order, before the first step."""
+
+    ask: Literal["tally"] = "tally"
+    datasets: Annotated[tuple[Parts, ...], Field(max_length=1 << 12)]
+
+
+class Spent(StrictModel):
+    """What private training spent: its noise, and of each training dataset rate and epsilon."""
+
+    noise_multiplier: Annotated[float, Field(gt=0)]
+    datasets: Annotated[
+        tuple[tuple[Annotated[float, Field(ge=0, le=1)], Annotated[float, Field(ge=0)]], ...],
+        Field(max_length=1 << 12),
+    ]
+
+
 class Sign(WorkloadQuestion):
     """Sign the manifest over the files that were delivered."""
 
@@ -137,6 +167,8 @@ class Sign(WorkloadQuestion):
     tokens: Count | None
     metrics: Numbers
     counts: Counts
+    tokens_sha256: Hex64 | None = None
+    spent: Spent | None = None
 
 
 class Failed(WorkloadQuestion):
@@ -147,6 +179,12 @@ class Failed(WorkloadQuestion):
     message: Text | None
     hint: Text | None
     kind: Word
+    owner: Word | None = None
+    dataset: Word | None = None
+    column: Word | None = None
+    check: Word | None = None
+    got: Text | None = None
+    errno: Few | None = None
     script: Annotated[str, StringConstraints(max_length=1024)] | None
     line: Count | None
     program: Annotated[str, StringConstraints(max_length=4096)] | None
@@ -204,6 +242,13 @@ class Open(CheckpointName):
     previous: Hex64 | Literal[""]
 
 
+class OpenModel(WorkloadQuestion):
+    """Decrypt a file of the sealed base model into new memory; the answer carries it."""
+
+    ask: Literal["model"] = "model"
+    name: Annotated[str, StringConstraints(max_length=1024)]
+
+
 class Names(WorkloadQuestion):
     """Names of all complete checkpoints."""
 
@@ -238,6 +283,7 @@ CONNECTIONS: Final[Mapping[str, Mapping[str, type[WorkloadQuestion]]]] = Mapping
             "stop": Stop,
             "stopped": Stopped,
             "metrics": OfferMetrics,
+            "tally": TallyRecords,
             "sign": Sign,
             "failed": Failed,
             "ended": Ended,
@@ -247,6 +293,7 @@ CONNECTIONS: Final[Mapping[str, Mapping[str, type[WorkloadQuestion]]]] = Mapping
             "room": MakeRoom,
             "seal": Seal,
             "open": Open,
+            "model": OpenModel,
             "names": Names,
             "retire": Retire,
             "sweep": Sweep,

@@ -27,6 +27,7 @@ from sealtrain.guest.workload.messages import (
     Names,
     OfferMetrics,
     Open,
+    OpenModel,
     Retire,
     Seal,
     Slots,
@@ -46,11 +47,14 @@ if TYPE_CHECKING:
     from sealtrain.guest.sandbox.output import Tally
     from sealtrain.guest.workload.messages import WorkloadQuestion
     from sealtrain.recipe.lock import Lock
+    from sealtrain.recipe.recipe import Recipe
     from sealtrain.recipe.terms import ReleasePolicy
+    from sealtrain.sealing.datakey import DataKey
 
 __all__ = [
     "KeptLease",
     "KeptMetrics",
+    "KeptModel",
     "KeptRecords",
     "KeptStore",
     "Slotted",
@@ -209,6 +213,24 @@ class KeptStore:
         raise _not_here()
 
 
+class KeptModel:
+    """The sealed base model, as ``SealedFolder``: each file in memory of its own while it is open.
+
+    Attributes:
+        file_names: As the keeper states them.
+    """
+
+    def __init__(self, file_names: tuple[str, ...], asking: AskingEnd) -> None:
+        """Ask over this end."""
+        self.file_names = file_names
+        self._asking = asking
+
+    def open_file(self, name: str) -> io.RawIOBase:
+        """Open one of them; the caller closes it."""
+        answer, descriptor = self._asking.ask(OpenModel(name=name))
+        return _Opened(_passed(descriptor).view[: int(answer["size"])])
+
+
 @dataclass(frozen=True, slots=True)
 class _Sealed:
     root: str
@@ -238,7 +260,7 @@ class _Written:
 
 
 class _Opened(io.RawIOBase):
-    """An opened checkpoint, in the memory that the keeper decrypted it into."""
+    """An opened file, in the memory that the keeper decrypted it into."""
 
     def __init__(self, content: memoryview) -> None:
         self._content, self._position = content, 0
@@ -260,6 +282,11 @@ class _Opened(io.RawIOBase):
             view[: len(part)] = part
             self._position += len(part)
             return len(part)
+
+    def readall(self) -> bytes:
+        rest = bytes(self._content[self._position :])
+        self._position = len(self._content)
+        return rest
 
 
 class KeptLease:
@@ -321,6 +348,7 @@ class WorkloadRun:
 
     Attributes:
         lock: The lock that the guest measured.
+        recipe: Its recipe, as the ranks of this run train it.
         base: Folder that the recipe's paths start from: the copies of what the lock pins.
         memory: Folder that lies in memory and ends with the run.
         manifest: Where the keeper writes the manifest; this process cannot open it.
@@ -328,6 +356,8 @@ class WorkloadRun:
         resume: Checkpoint to continue from.
         sources: The opened records.
         places: Names that a script may know each of these datasets by, besides owner and name.
+        model: The sealed base model; ``None`` where the recipe has another kind.
+        secret: What this run alone has, derived for what the recipe draws; ``None`` without need.
         store: Checkpoints, and the model's files.
         lease: Says when to stop; ``None`` in a rank other than the first.
         metrics: Offers measurements; ``None`` in a rank other than the first.
@@ -336,6 +366,7 @@ class WorkloadRun:
     """
 
     lock: Lock
+    recipe: Recipe
     base: Path
     memory: Path
     manifest: Path
@@ -343,6 +374,8 @@ class WorkloadRun:
     resume: CheckpointRef | None
     sources: tuple[Source, ...]
     places: tuple[frozenset[str], ...]
+    model: KeptModel | None
+    secret: DataKey | None
     store: KeptStore
     lease: KeptLease | None
     metrics: KeptMetrics | None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import PrivacyBroken
 
-__all__ = ["CANARIES", "privacy_record"]
+if TYPE_CHECKING:
+    from sealtrain.training.data.sources import Source
+
+__all__ = ["CANARIES", "privacy_of_recipe", "privacy_record", "spent_record"]
 
 CANARIES = "(guest)"
 """Owner of records that the guest made itself; no owner has such a name."""
@@ -22,33 +26,66 @@ def privacy_record(work: Any, steps: int) -> dict[str, Any]:
     Raises:
         PrivacyBroken: The phase trained without the recipe's privacy.
     """
-    privacy = work.recipe.privacy
-    if privacy.dp == "none":
-        return {"dp": "none"}
-    if privacy.dp == "counts":
-        return {"dp": "counts", "epsilon": privacy.target_epsilon, "unit": privacy.unit}
+    if work.recipe.privacy.dp != "sgd":
+        return privacy_of_recipe(work.recipe)
     if work.plan is None:
         raise PrivacyBroken("this training was not private, though its recipe says so")
-    costs = [cost for cost in work.plan.costs(work.train_sources, steps) if cost.owner != CANARIES]
+    costs = work.plan.costs(work.train_sources, steps)
+    return spent_record(
+        work.recipe,
+        noise_multiplier=work.plan.noise_multiplier,
+        steps=steps,
+        costs=[
+            (source, cost.sample_rate, cost.epsilon)
+            for source, cost in zip(work.train_sources, costs, strict=True)
+            if cost.owner != CANARIES
+        ],
+    )
+
+
+def privacy_of_recipe(recipe: Any) -> dict[str, Any]:
+    """The section of a run without DP-SGD, which follows from its recipe."""
+    privacy = recipe.privacy
+    if privacy.dp == "counts":
+        return {"dp": "counts", "epsilon": privacy.target_epsilon, "unit": privacy.unit}
+    return {"dp": "none"}
+
+
+def spent_record(
+    recipe: Any,
+    *,
+    noise_multiplier: float,
+    steps: int,
+    costs: Sequence[tuple[Source, float, float]],
+) -> dict[str, Any]:
+    """The section of a run with DP-SGD.
+
+    Args:
+        recipe: With ``privacy.dp: sgd``.
+        noise_multiplier: Deviation of the noise over ``max_grad_norm``.
+        steps: Optimizer steps done.
+        costs: The owners' training data, each with its sampling rate and the epsilon it spent.
+    """
+    privacy, trainer = recipe.privacy, recipe.trainer
     return {
         "dp": "sgd",
-        "epsilon": max(cost.epsilon for cost in costs),
+        "epsilon": max(epsilon for _, _, epsilon in costs),
         "delta": privacy.delta,
         "accountant": privacy.accountant,
-        "noise_multiplier": work.plan.noise_multiplier,
+        "noise_multiplier": noise_multiplier,
         "max_grad_norm": privacy.max_grad_norm,
         "sampling": privacy.sampling,
         "unit": privacy.unit,
-        "batch": work.plan.batch,
+        "batch": trainer.per_device_train_batch_size * trainer.gradient_accumulation_steps,
         "steps": steps,
         "datasets": [
             {
-                "owner": cost.owner,
-                "name": cost.name,
-                "records": cost.records,
-                "sample_rate": cost.sample_rate,
-                "epsilon": cost.epsilon,
+                "owner": source.owner,
+                "name": source.name,
+                "records": sum(source.dataset.batch_rows),
+                "sample_rate": sample_rate,
+                "epsilon": epsilon,
             }
-            for cost in costs
+            for source, sample_rate, epsilon in costs
         ],
     }

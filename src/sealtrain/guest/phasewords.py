@@ -1,0 +1,106 @@
+"""What a keeper makes of the words of a phase: counts of records, and the privacy that it spent.
+
+A workload's word is a stranger's. Rows, settings and promises are the keeper's own; it takes from
+the workload the numbers alone that only training knows, where they can be true.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.errors import DataInvalid
+from sealtrain.guest.workload.channel import Misused
+from sealtrain.guest.workload.memory import SharedMemory
+from sealtrain.recipe.privacy import PrivateSgd
+from sealtrain.training.inputs.learnable import Tally
+from sealtrain.training.privacy.record import privacy_of_recipe, spent_record
+
+if TYPE_CHECKING:
+    from io import RawIOBase
+
+    from sealtrain.guest.workload.messages import Sign, TallyRecords
+    from sealtrain.training.data.sources import SealedFolder, Source
+
+__all__ = ["draws", "in_memory", "privacy_spent", "tallied"]
+
+
+def draws(recipe: Any) -> bool:
+    """Whether a phase draws what only its run may know: noise, or canaries."""
+    audit = getattr(recipe, "audit", None)
+    return not recipe.scripts and (recipe.privacy.dp != "none" or audit is not None)
+
+
+def tallied(question: TallyRecords, sources: Sequence[Source]) -> list[tuple[Source, Tally]]:
+    """What each training dataset leaves to learn.
+
+    Raises:
+        Misused: The counts are not of these datasets, or one leaves nothing.
+    """
+    trained = [source for source in sources if source.role == "train"]
+    tallies = [Tally(**parts.to_dict()) for parts in question.datasets]
+    if [tally.records for tally in tallies] != [_rows(source) for source in trained]:
+        raise Misused("counts of other records")
+    if any(tally.records and not tally.trained for tally in tallies):
+        raise Misused("a dataset leaves nothing to learn")
+    return list(zip(trained, tallies, strict=True))
+
+
+def privacy_spent(question: Sign, recipe: Any, sources: Sequence[Source]) -> dict[str, Any]:
+    """The manifest's section on privacy.
+
+    Raises:
+        Misused: It does not fit the recipe's promise.
+    """
+    spent, privacy = question.spent, recipe.privacy
+    if not isinstance(privacy, PrivateSgd):
+        if spent is not None:
+            raise Misused("a recipe without noise spends nothing")
+        return privacy_of_recipe(recipe)
+    trained = [source for source in sources if source.role == "train"]
+    if (
+        spent is None
+        or question.steps > recipe.trainer.max_steps
+        or len(spent.datasets) != len(trained)
+        or privacy.noise_multiplier not in (None, spent.noise_multiplier)
+        or any(epsilon > privacy.target_epsilon for _, epsilon in spent.datasets)
+    ):
+        raise Misused("private training spends what the recipe promises")
+    return spent_record(
+        recipe,
+        noise_multiplier=spent.noise_multiplier,
+        steps=question.steps,
+        costs=[(source, *cost) for source, cost in zip(trained, spent.datasets, strict=True)],
+    )
+
+
+def in_memory(model: SealedFolder, name: str) -> tuple[int, int]:
+    """Decrypt a file of the sealed base model into new memory: its size, and its descriptor.
+
+    Raises:
+        SealRefused, DataInvalid: It does not open.
+    """
+    with model.open_file(name) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        memory, descriptor = SharedMemory.made(max(1, size))
+        try:
+            with memory.view as view:
+                _fill(view[:size], file)
+        except BaseException:
+            os.close(descriptor)
+            raise
+    return size, descriptor
+
+
+def _fill(view: memoryview, file: RawIOBase) -> None:
+    while len(view):
+        count = file.readinto(view)
+        if not count:
+            raise DataInvalid("a file of the sealed model was cut off")
+        view = view[count:]
+
+
+def _rows(source: Source) -> int:
+    return sum(source.dataset.batch_rows)

@@ -1,0 +1,244 @@
+"""What a phase's workload says of records and privacy counts as far as its keeper can judge it."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from training_world import RUN_ID, SECRET, PlainDataset, checkpoint_store, private_sft, sft
+
+from sealtrain.base.encoding import from_base64
+from sealtrain.errors import DataInvalid
+from sealtrain.guest.keeper import Keeper
+from sealtrain.guest.phasewords import draws, in_memory, privacy_spent
+from sealtrain.guest.sandbox.landlock import Held
+from sealtrain.guest.sandbox.output import Tally as Noted
+from sealtrain.guest.workload.channel import Misused, Reply
+from sealtrain.guest.workload.memory import SharedMemory
+from sealtrain.guest.workload.messages import (
+    FileDelivered,
+    OpenModel,
+    Parts,
+    RankReady,
+    Sign,
+    Spent,
+    Step,
+    Stop,
+    TallyRecords,
+)
+from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+from sealtrain.training.data.sources import Source
+
+pytestmark = pytest.mark.claim("C543")
+READY = RankReady(
+    landlock=6, seccomp=True, unbound=0, memory="private", environment={}, accelerators=()
+)
+ROWS = 8
+SIGN: dict[str, Any] = {"steps": 3, "samples": 12, "tokens": None, "metrics": {}, "counts": {}}
+
+
+class Folder:
+    """A sealed model that opens."""
+
+    def __init__(self, **files: bytes) -> None:
+        self.files = files
+        self.file_names = tuple(files)
+
+    def open_file(self, name: str) -> Any:
+        return io.BytesIO(self.files[name])
+
+
+def sources(*owners: str) -> list[Source]:
+    row = {"prompt": "p", "completion": " a"}
+    return [
+        Source(
+            role="train",
+            owner=owner,
+            name="notes",
+            weight=1.0,
+            dataset=PlainDataset([pa.RecordBatch.from_pylist([row] * ROWS)]),
+        )
+        for owner in owners
+    ]
+
+
+class Run:
+    """A run of a phase whose workload is played here."""
+
+    def __init__(
+        self, folder: Path, recipe: Any, *, resume: CheckpointRef | None = None, **given: Any
+    ) -> None:
+        self.recorded: list[Any] = []
+        self.said: list[str] = []
+        self.stepped: list[int] = []
+        opened = sources("clinic-a", "clinic-b")
+        run = SimpleNamespace(
+            run_id=RUN_ID,
+            sources=opened,
+            found=[
+                SimpleNamespace(
+                    role="train",
+                    folder=folder / source.owner,
+                    manifest=SimpleNamespace(dataset_id=source.dataset.dataset_id, records=ROWS),
+                )
+                for source in opened
+            ],
+            recipe=recipe,
+            lock=SimpleNamespace(scripts={}),
+            store=checkpoint_store(folder / "checkpoints"),
+            keeper=SimpleNamespace(anchored=0, must_stop=lambda *_, **__: False),
+            tally=Noted(),
+            closed=lambda _held: None,
+            record=lambda event, fields: self.recorded.append((event, fields)),
+            **{"model": None, "secret": SECRET, **given},
+        )
+        self.keeper = Keeper(
+            cast("Any", run),
+            cast("Any", SimpleNamespace(ends=())),
+            cast(
+                "Any",
+                SimpleNamespace(
+                    released=lambda *_: None,
+                    measured=lambda *_: {},
+                    step=lambda step, _values: self.stepped.append(step),
+                ),
+            ),
+            held=Held(landlock=7, seccomp=True, unbound=0, memory="private"),
+            resume=resume,
+            say=self.said.append,
+        )
+
+    def ready(self) -> dict[str, Any]:
+        return self.keeper.begin(0, READY).fields
+
+
+def tally(*counts: tuple[int, int, int, int]) -> TallyRecords:
+    names = ("whole", "truncated", "filtered", "empty")
+    return TallyRecords(
+        datasets=tuple(Parts(**dict(zip(names, one, strict=True))) for one in counts)
+    )
+
+
+GOOD = tally((ROWS, 0, 0, 0), (1, 2, 3, 2))
+FALSE_COUNTS = {
+    "of one dataset": tally((ROWS, 0, 0, 0)),
+    "of a dataset too many": tally(*[(ROWS, 0, 0, 0)] * 3),
+    "of fewer records": tally((ROWS, 0, 0, 0), (ROWS - 1, 0, 0, 0)),
+    "of more records": tally((ROWS, 0, 0, 0), (ROWS, 0, 0, 1)),
+    "of nothing to learn": tally((ROWS, 0, 0, 0), (0, 0, ROWS - 1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", FALSE_COUNTS)
+def test_counts_that_cannot_be_true_are_not_recorded(name: str, tmp_path: Path) -> None:
+    made = Run(tmp_path, sft())
+    made.ready()
+    with pytest.raises(Misused):
+        made.keeper.tally(FALSE_COUNTS[name])
+    assert made.recorded == []
+
+
+def test_records_are_counted_once_and_before_the_first_step(tmp_path: Path) -> None:
+    made = Run(tmp_path, sft())
+    made.ready()
+    early: list[Callable[[], Reply]] = [
+        lambda: made.keeper.step(Step(step=1)),
+        lambda: made.keeper.stop(Stop(step=1, ahead=0, span=1, sealing=None)),
+        lambda: made.keeper.sign(Sign(**SIGN)),
+    ]
+    memory, descriptor = SharedMemory.made(8)
+    os.close(descriptor)
+    made.keeper.take(FileDelivered(name="model.safetensors", size=8), memory)
+    for ask in early:
+        with pytest.raises(Misused):
+            ask()
+    made.keeper.tally(GOOD)
+    assert [event for event, _ in made.recorded] == ["data.counted"]
+    with pytest.raises(Misused):
+        made.keeper.tally(GOOD)
+    made.keeper.step(Step(step=1))
+    made.keeper.stop(Stop(step=2, ahead=0, span=1, sealing=None))
+    assert made.stepped == [1, 2]
+
+
+def test_a_resumed_run_counts_nothing(tmp_path: Path) -> None:
+    resume = CheckpointRef(counter=1, step=2, digest="00" * 32)
+    made = Run(tmp_path, sft(), resume=resume)
+    made.ready()
+    with pytest.raises(Misused):
+        made.keeper.tally(GOOD)
+    made.keeper.step(Step(step=3))
+
+
+def test_the_secret_is_given_where_the_recipe_draws(tmp_path: Path) -> None:
+    assert Run(tmp_path / "plain", sft()).ready()["secret"] is None
+    private = Run(tmp_path / "private", private_sft())
+    assert from_base64(private.ready()["secret"]) == SECRET.reveal()
+    assert draws(sft(audit={"canaries": 2, "repetitions": 1, "membership": False}))
+
+
+def test_files_of_the_base_model_open_by_the_names_that_are_listed(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 1024
+    made = Run(tmp_path, sft(), model=Folder(**{"config.json": b"", "model.safetensors": content}))
+    assert made.ready()["model"] == ["config.json", "model.safetensors"]
+    for name, expected in {"config.json": b"", "model.safetensors": content}.items():
+        reply = made.keeper.open_model(OpenModel(name=name))
+        assert reply.descriptor is not None
+        memory = SharedMemory.received(reply.descriptor)
+        assert bytes(memory.view[: reply.fields["size"]]) == expected
+    for name in ("config", "../config.json", "", "/etc/passwd"):
+        with pytest.raises(Misused):
+            made.keeper.open_model(OpenModel(name=name))
+    with pytest.raises(Misused):
+        Run(tmp_path / "none", sft()).keeper.open_model(OpenModel(name="config.json"))
+
+
+def spent(*epsilons: float, noise: float = 1.5) -> Spent:
+    return Spent(noise_multiplier=noise, datasets=tuple((0.25, epsilon) for epsilon in epsilons))
+
+
+def test_what_private_training_spent_stays_within_the_recipe() -> None:
+    recipe: Any = private_sft()
+    opened = sources("clinic-a", "clinic-b")
+    most = recipe.privacy.target_epsilon
+
+    def section(stated: Spent | None, **changed: Any) -> dict[str, Any]:
+        return privacy_spent(Sign(**SIGN | changed, spent=stated), recipe, opened)
+
+    noise = recipe.privacy.noise_multiplier or 1.5
+    found = section(spent(most / 2, most, noise=noise))
+    assert (found["epsilon"], found["steps"]) == (most, SIGN["steps"])
+    assert [one["records"] for one in found["datasets"]] == [ROWS, ROWS]
+    wrong: list[tuple[Spent | None, dict[str, Any]]] = [
+        (None, {}),
+        (spent(most, noise=noise), {}),
+        (spent(most, most * 1.01, noise=noise), {}),
+        (spent(most, most, noise=noise), {"steps": recipe.trainer.max_steps + 1}),
+    ]
+    for stated, changed in wrong:
+        with pytest.raises(Misused):
+            section(stated, **changed)
+    named = recipe.model_copy(
+        update={"privacy": recipe.privacy.model_copy(update={"noise_multiplier": 2.0})}
+    )
+    with pytest.raises(Misused):
+        privacy_spent(Sign(**SIGN, spent=spent(most, most)), named, opened)
+    with pytest.raises(Misused):
+        privacy_spent(Sign(**SIGN, spent=spent(most, most)), sft(), opened)
+    assert privacy_spent(Sign(**SIGN), sft(), opened) == {"dp": "none"}
+
+
+def test_a_file_of_the_base_model_that_ends_early_is_refused() -> None:
+    class Short(io.BytesIO):
+        def readinto(self, _buffer: Any, /) -> int:
+            return 0
+
+    model = SimpleNamespace(open_file=lambda _name: Short(b"weights"))
+    with pytest.raises(DataInvalid):
+        in_memory(cast("Any", model), "model.safetensors")
