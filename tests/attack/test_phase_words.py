@@ -26,6 +26,7 @@ from sealtrain.guest.workload.messages import (
     OpenModel,
     Parts,
     RankReady,
+    Seal,
     Sign,
     Spent,
     Step,
@@ -74,6 +75,7 @@ class Run:
     def __init__(
         self, folder: Path, recipe: Any, *, resume: CheckpointRef | None = None, **given: Any
     ) -> None:
+        self.recipe = recipe
         self.recorded: list[Any] = []
         self.said: list[str] = []
         self.stepped: list[int] = []
@@ -147,13 +149,14 @@ def test_counts_that_cannot_be_true_are_not_recorded(name: str, tmp_path: Path) 
 def test_records_are_counted_once_and_before_the_first_step(tmp_path: Path) -> None:
     made = Run(tmp_path, sft())
     made.ready()
+    memory, descriptor = SharedMemory.made(8)
+    os.close(descriptor)
     early: list[Callable[[], Reply]] = [
         lambda: made.keeper.step(Step(step=1)),
         lambda: made.keeper.stop(Stop(step=1, ahead=0, span=1, sealing=None)),
+        lambda: made.keeper.seal(Seal(counter=1, step=1, previous="", size=8), memory),
         lambda: made.keeper.sign(Sign(**SIGN)),
     ]
-    memory, descriptor = SharedMemory.made(8)
-    os.close(descriptor)
     made.keeper.take(FileDelivered(name="model.safetensors", size=8), memory)
     for ask in early:
         with pytest.raises(Misused):
@@ -165,6 +168,8 @@ def test_records_are_counted_once_and_before_the_first_step(tmp_path: Path) -> N
     made.keeper.step(Step(step=1))
     made.keeper.stop(Stop(step=2, ahead=0, span=1, sealing=None))
     assert made.stepped == [1, 2]
+    with pytest.raises(Misused):
+        made.keeper.step(Step(step=made.recipe.trainer.max_steps + 1))
 
 
 def test_a_resumed_run_counts_nothing(tmp_path: Path) -> None:
@@ -200,7 +205,7 @@ def test_files_of_the_base_model_open_by_the_names_that_are_listed(tmp_path: Pat
 
 
 def spent(*epsilons: float, noise: float = 1.5) -> Spent:
-    return Spent(noise_multiplier=noise, datasets=tuple((0.25, epsilon) for epsilon in epsilons))
+    return Spent(noise_multiplier=noise, epsilons=epsilons)
 
 
 def test_what_private_training_spent_stays_within_the_recipe() -> None:
@@ -215,6 +220,7 @@ def test_what_private_training_spent_stays_within_the_recipe() -> None:
     found = section(spent(most / 2, most, noise=noise))
     assert (found["epsilon"], found["steps"]) == (most, SIGN["steps"])
     assert [one["records"] for one in found["datasets"]] == [ROWS, ROWS]
+    assert [one["sample_rate"] for one in found["datasets"]] == [found["batch"] / (2 * ROWS)] * 2
     wrong: list[tuple[Spent | None, dict[str, Any]]] = [
         (None, {}),
         (spent(most, noise=noise), {}),

@@ -272,10 +272,16 @@ class Keeper:
         return Reply()
 
     def _stepped(self, step: int) -> None:
-        if self._untallied:
-            raise Misused("the records are counted before the first step")
+        self._require_tallied()
+        recipe = self._run.recipe
+        if not recipe.scripts and step > recipe.trainer.max_steps:
+            raise Misused("a step beyond the last one")
         self._bar.step(step, {})
         self._monitor.step(step, {})
+
+    def _require_tallied(self) -> None:
+        if self._untallied:
+            raise Misused("the records are counted before the first step")
 
     def tally(self, question: TallyRecords) -> Reply:
         """Record what each training dataset leaves to learn, once, before the first step."""
@@ -316,8 +322,9 @@ class Keeper:
     def sign(self, question: Sign) -> Reply:
         """Sign the manifest over the files that came."""
         run, ready = self._run, self._ready
-        if ready is None or self._signing or not self._files or self._untallied:
+        if ready is None or self._signing or not self._files:
             raise Misused("nothing to sign")
+        self._require_tallied()
         privacy = privacy_spent(question, run.recipe, self._sources)
         self._signing = True
         run.tally.add(question.counts)
@@ -405,6 +412,7 @@ class Keeper:
 
     def seal(self, question: Seal, memory: SharedMemory | None) -> Reply:
         """Seal the next checkpoint out of the workload's memory, record and anchor it."""
+        self._require_tallied()
         newest = self._newest
         wanted = CheckpointRef(
             counter=1 if newest is None else newest.counter + 1,

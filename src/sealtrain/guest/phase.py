@@ -110,5 +110,5 @@ def _spent(privacy: dict[str, Any]) -> Spent | None:
         return None
     return Spent(
         noise_multiplier=privacy["noise_multiplier"],
-        datasets=tuple((one["sample_rate"], one["epsilon"]) for one in privacy["datasets"]),
+        epsilons=tuple(dataset["epsilon"] for dataset in privacy["datasets"]),
     )

@@ -15,7 +15,8 @@ from sealtrain.guest.workload.channel import Misused
 from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.recipe.privacy import PrivateSgd
 from sealtrain.training.inputs.learnable import Tally
-from sealtrain.training.privacy.record import privacy_of_recipe, spent_record
+from sealtrain.training.privacy.accounting import sampling_rates
+from sealtrain.training.privacy.record import lot, privacy_of_recipe, spent_record
 
 if TYPE_CHECKING:
     from io import RawIOBase
@@ -62,16 +63,20 @@ def privacy_spent(question: Sign, recipe: Any, sources: Sequence[Source]) -> dic
     if (
         spent is None
         or question.steps > recipe.trainer.max_steps
-        or len(spent.datasets) != len(trained)
+        or len(spent.epsilons) != len(trained)
         or privacy.noise_multiplier not in (None, spent.noise_multiplier)
-        or any(epsilon > privacy.target_epsilon for _, epsilon in spent.datasets)
+        or any(epsilon > privacy.target_epsilon for epsilon in spent.epsilons)
     ):
         raise Misused("private training spends what the recipe promises")
+    sizes = [(source.weight, _rows(source)) for source in trained]
+    if recipe.audit is not None and recipe.audit.canaries:
+        sizes.append((1.0, recipe.audit.canaries * recipe.audit.repetitions))
+    rates = sampling_rates(sizes, lot(recipe.trainer))[: len(trained)]
     return spent_record(
         recipe,
         noise_multiplier=spent.noise_multiplier,
         steps=question.steps,
-        costs=[(source, *cost) for source, cost in zip(trained, spent.datasets, strict=True)],
+        costs=list(zip(trained, rates, spent.epsilons, strict=True)),
     )
 
 

@@ -149,13 +149,10 @@ class TallyRecords(WorkloadQuestion):
 
 
 class Spent(StrictModel):
-    """What private training spent: its noise, and of each training dataset rate and epsilon."""
+    """What private training spent: its noise, and the epsilon of each training dataset."""
 
     noise_multiplier: Annotated[float, Field(gt=0)]
-    datasets: Annotated[
-        tuple[tuple[Annotated[float, Field(ge=0, le=1)], Annotated[float, Field(ge=0)]], ...],
-        Field(max_length=1 << 12),
-    ]
+    epsilons: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(max_length=1 << 12)]
 
 
 class Sign(WorkloadQuestion):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sealtrain.recipe.privacy import PrivateSgd
     from sealtrain.training.data.sources import Source
 
-__all__ = ["Cost", "Plan", "epsilon_of", "make_plan", "smallest_noise"]
+__all__ = ["Cost", "Plan", "epsilon_of", "make_plan", "sampling_rates", "smallest_noise"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +85,9 @@ def make_plan(privacy: PrivateSgd, sources: Sequence[Source], *, batch: int, ste
         PrivacyBroken: The recipe's noise, or any noise, spends more than ``target_epsilon``; or a
             batch is as large as the data.
     """
-    records = [sum(source.dataset.batch_rows) for source in sources]
-    whole = sum(source.weight * count for source, count in zip(sources, records, strict=True))
-    rates = tuple(batch * source.weight / whole for source in sources)
+    rates = sampling_rates(
+        [(source.weight, sum(source.dataset.batch_rows)) for source in sources], batch
+    )
     if max(rates) > 1:
         raise PrivacyBroken(
             "a step would take more records than a dataset has",
@@ -109,6 +109,17 @@ def make_plan(privacy: PrivateSgd, sources: Sequence[Source], *, batch: int, ste
             hint="raise noise_multiplier or leave it out; or do fewer steps",
         )
     return Plan(privacy=privacy, noise_multiplier=noise, batch=batch, steps=steps, rates=rates)
+
+
+def sampling_rates(sources: Sequence[tuple[float, int]], batch: int) -> tuple[float, ...]:
+    """Probability of a record of each source to take part in a step.
+
+    Args:
+        sources: Weight and records of each.
+        batch: Expected records in a step.
+    """
+    whole = sum(weight * count for weight, count in sources)
+    return tuple(batch * weight / whole for weight, _ in sources)
 
 
 def epsilon_of(privacy: PrivateSgd, noise: float, rate: float, steps: int) -> float:

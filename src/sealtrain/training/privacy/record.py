@@ -10,7 +10,7 @@ from sealtrain.errors import PrivacyBroken
 if TYPE_CHECKING:
     from sealtrain.training.data.sources import Source
 
-__all__ = ["CANARIES", "privacy_of_recipe", "privacy_record", "spent_record"]
+__all__ = ["CANARIES", "lot", "privacy_of_recipe", "privacy_record", "spent_record"]
 
 CANARIES = "(guest)"
 """Owner of records that the guest made itself; no owner has such a name."""
@@ -43,6 +43,11 @@ def privacy_record(work: Any, steps: int) -> dict[str, Any]:
     )
 
 
+def lot(trainer: Any) -> int:
+    """Expected records in a step of private training."""
+    return int(trainer.per_device_train_batch_size * trainer.gradient_accumulation_steps)
+
+
 def privacy_of_recipe(recipe: Any) -> dict[str, Any]:
     """The section of a run without DP-SGD, which follows from its recipe."""
     privacy = recipe.privacy
@@ -66,7 +71,7 @@ def spent_record(
         steps: Optimizer steps done.
         costs: The owners' training data, each with its sampling rate and the epsilon it spent.
     """
-    privacy, trainer = recipe.privacy, recipe.trainer
+    privacy = recipe.privacy
     return {
         "dp": "sgd",
         "epsilon": max(epsilon for _, _, epsilon in costs),
@@ -76,7 +81,7 @@ def spent_record(
         "max_grad_norm": privacy.max_grad_norm,
         "sampling": privacy.sampling,
         "unit": privacy.unit,
-        "batch": trainer.per_device_train_batch_size * trainer.gradient_accumulation_steps,
+        "batch": lot(recipe.trainer),
         "steps": steps,
         "datasets": [
             {

@@ -33,6 +33,7 @@ from sealtrain.training.privacy.accounting import make_plan
 from sealtrain.training.privacy.clipping import ClippedSums, trained_parameters
 from sealtrain.training.privacy.determinism import require_apart, without_draws
 from sealtrain.training.privacy.noise import rounded
+from sealtrain.training.privacy.record import lot
 
 if TYPE_CHECKING:
     from sealtrain.training.data.sources import Source
@@ -68,7 +69,7 @@ def private_arguments(recipe: Any) -> dict[str, Any]:
     if recipe.privacy.dp != "sgd":
         return {}
     return {
-        "per_device_train_batch_size": _lot(recipe.trainer),
+        "per_device_train_batch_size": lot(recipe.trainer),
         "gradient_accumulation_steps": 1,
         "max_grad_norm": 0.0,
         "include_num_input_tokens_seen": "no",
@@ -96,7 +97,7 @@ def made_private(trainer: type[Any], work: Any) -> type[Any]:
     plan = make_plan(
         recipe.privacy,
         work.train_sources,
-        batch=_lot(recipe.trainer),
+        batch=lot(recipe.trainer),
         steps=recipe.trainer.max_steps,
     )
     work.plan = plan
@@ -313,10 +314,6 @@ def _digests(model: Any) -> dict[str, bytes]:
         name: hashlib.sha256(bytes_of(one.detach().cpu().contiguous())).digest()
         for name, one in trained_parameters(model)
     }
-
-
-def _lot(trainer: Any) -> int:
-    return int(trainer.per_device_train_batch_size * trainer.gradient_accumulation_steps)
 
 
 def _only(items: list[Any]) -> Any:
