@@ -37,9 +37,7 @@ from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.data.sources import Source
 
 pytestmark = pytest.mark.claim("C543")
-READY = RankReady(
-    landlock=6, seccomp=True, unbound=0, memory="private", environment={}, accelerators=()
-)
+READY = RankReady.model_construct(landlock=6, seccomp=True, unbound=0, memory="private")
 ROWS = 8
 SIGN: dict[str, Any] = {"steps": 3, "samples": 12, "tokens": None, "metrics": {}, "counts": {}}
 

@@ -20,6 +20,7 @@ from stage import DEADLINE_SECONDS, OWNERS, RECIPE, stage
 from sealtrain.cli.programs import Part, Process
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C139")]
+MOST_OF_A_KEEPER = 200 << 20
 
 
 def test_it_is_told_to_end_and_goes_on(tmp_path: Path) -> None:
@@ -61,6 +62,7 @@ def test_it_is_told_to_end_and_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.claim("C544")
 def test_a_signal_to_the_whole_group_reaches_a_run_with_ranks_and_supervisor_once(
     tmp_path: Path,
 ) -> None:
@@ -82,7 +84,12 @@ def test_a_signal_to_the_whole_group_reaches_a_run_with_ranks_and_supervisor_onc
         words = [*world.train_words(folder, "run"), "--wait-for-lease", "60s"]
         with Part("group", world.folder, words, start=start) as training:
             wait_until(lambda: any((out / "checkpoints").glob("checkpoint-*")) or training.gone)
-            assert len(group(training.pid)) >= 3  # supervisor, rank 0, rank 1
+            processes = group(training.pid)
+            assert len(processes) >= 4  # supervisor, keeper, rank 0, rank 1
+            [keeper] = {parent(one) for one in processes if begun_anew(one)} - {
+                one for one in processes if begun_anew(one)
+            }
+            assert peak_bytes(keeper) <= MOST_OF_A_KEEPER
             before = newest(out)
             os.killpg(training.pid, signal.SIGTERM)
             status = training.wait(within=DEADLINE_SECONDS)
@@ -90,6 +97,21 @@ def test_a_signal_to_the_whole_group_reaches_a_run_with_ranks_and_supervisor_onc
             assert group(training.pid) == []
         assert newest(out) > before
         assert not (out / "manifest.json").exists()
+
+
+def parent(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def begun_anew(process: int) -> bool:
+    """Whether it is a workload, or a rank of one: what is forked keeps its words."""
+    return b"sealtrain.guest.life" in Path(f"/proc/{process}/cmdline").read_bytes()
+
+
+def peak_bytes(process: int) -> int:
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    [peak] = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
+    return int(peak) * 1024
 
 
 def newest(out: Path) -> str:
