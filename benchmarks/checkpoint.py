@@ -46,8 +46,8 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 
 from sealtrain.base.files import sync
+from sealtrain.sealing.checkpointstore import CheckpointStore
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.store import SealedStore
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.saver import CheckpointSaver
 
@@ -160,7 +160,7 @@ def writers(
     tensors = flat(state)
     key = DataKey.generate()
     fresh, kept, behind = (
-        SealedStore(folder / name, key, label=name) for name in ("fresh", "kept", "behind")
+        CheckpointStore(folder / name, key, label=name) for name in ("fresh", "kept", "behind")
     )
     saver = CheckpointSaver(behind, RUN_ID, on_sealed=lambda ref: None, keep=1)
 
@@ -256,7 +256,7 @@ def behind_training(folder: Path, depth: int) -> dict[str, float]:
 
     steps(2, None)
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-    store = SealedStore(folder, DataKey.generate(), label="training")
+    store = CheckpointStore(folder, DataKey.generate(), label="training")
     complete: list[float] = []
     saver = CheckpointSaver(
         store, RUN_ID, on_sealed=lambda ref: complete.append(time.perf_counter()), keep=1

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, cast
 
 import pyarrow as pa
 import pytest
-from training_world import RUN_ID, PlainDataset, checkpoint_store
+from training_world import KEY, RUN_ID, PlainDataset, checkpoint_store
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.models import load_model
@@ -52,7 +52,10 @@ from sealtrain.guest.workload.messages import (
 )
 from sealtrain.guest.workload.stubs import KeptLease, KeptMetrics, KeptRecords, KeptStore, Slotted
 from sealtrain.recipe.terms import ReleasePolicy
+from sealtrain.sealing.checkpointstore import CheckpointStore
+from sealtrain.sealing.file import read_header
 from sealtrain.training.checkpoints import checkpoint
+from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.data.sources import Source
 
 pytestmark = pytest.mark.claim("C541")
@@ -103,6 +106,7 @@ class World:
     """A keeper without brokers, and the ends of its workload."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder / "run"
         self.released: list[Any] = []
         self.steps: list[int] = []
         self.closed: list[Held] = []
@@ -358,6 +362,32 @@ def test_a_checkpoint_goes_through_the_memory_and_back(world: World) -> None:
     # Sealed under the run's key, as the keeper reads it too.
     own = checkpoint.load(world.run.store, RUN_ID, first)
     assert own["step"] == 3
+
+
+def length_behind_header(path: Path) -> int:
+    """A header names counter, step and predecessor, as the file's name and the log do."""
+    return path.stat().st_size - read_header(path).size
+
+
+@pytest.mark.claim("C556")
+def test_no_checkpoint_tells_by_its_length_what_a_script_put_in_it(world: World) -> None:
+    world.run.store = sealed = CheckpointStore(world.folder, KEY, label=RUN_ID)
+    world.ready()
+    store = KeptStore(AskingEnd(world.theirs.store))
+    previous, lengths = "", set()
+    for counter, size in enumerate((300_000, 2, 1, 299_999, 310_000), start=1):
+        memory = store.memory(size)
+        memory[:size] = bytes(size)
+        ref = CheckpointRef(counter=counter, step=counter, previous=previous)
+        previous = store.seal(ref, size)
+        lengths.add(length_behind_header(sealed.path(ref.name)))
+    assert len(lengths) == 1
+    # What does not fit is refused, and leaves nothing; asking for more room helps nothing.
+    store.memory(10_000_000)
+    with pytest.raises(CheckpointRefused):
+        store.seal(CheckpointRef(counter=6, step=6, previous=previous), 10_000_000)
+    assert len(sealed.names()) == 5
+    assert {length_behind_header(path) for path in world.folder.iterdir()} == lengths
 
 
 def test_a_checkpoint_that_is_needed_stays(world: World) -> None:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.guest.sandbox.landlock import Held
     from sealtrain.guest.workload.fork import WorkloadProcess
+    from sealtrain.sealing.checkpointstore import CheckpointStore
     from sealtrain.sealing.datakey import DataKey
-    from sealtrain.sealing.store import SealedStore
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
 __all__ = ["GuestRun", "Stored"]
@@ -77,7 +77,8 @@ class GuestRun(DataGuest):
 
         With ``ranks`` on another number of ranks than the recipe's, which the recipe names.
         """
-        from sealtrain.sealing.store import SealedStore
+        from sealtrain.sealing.checkpointstore import CheckpointStore
+
 
         self._ranks = ranks
         self.run_id = run_id
@@ -93,7 +94,7 @@ class GuestRun(DataGuest):
         settings.out.mkdir(exist_ok=True)
         for inner in _INNER:
             (settings.out / inner).mkdir(exist_ok=True)
-        self.store: SealedStore = SealedStore(
+        self.store: CheckpointStore = CheckpointStore(
             settings.out / "checkpoints", self.checkpoint_key, label=run_id
         )
         self._journals = JournalStore(settings.out / "journal", self.grant.run_key, run_id)
@@ -237,6 +238,8 @@ class GuestRun(DataGuest):
         else:
             self._recorder.journal = self._journals.load(ref.counter)
             self._counter = ref.counter
+            # Later checkpoints have this one's length, whatever training asks for.
+            self.store.read(ref.name, ref.binding(self.run_id), root=ref.digest).close()
             kept = self._recorder.resumed(ref.counter, ref.step, ref.digest)
             self.record("run.resumed", kept)
         self.note_release()

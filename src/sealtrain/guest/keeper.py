@@ -92,6 +92,7 @@ _SLOTS_BYTES: Final = 512 << 20
 _SLOT_MARGIN: Final = 64 << 10  # schema and padding around a batch
 _MAX_RELEASES: Final = 1 << 20
 _TICK_SECONDS: Final = 0.25
+_REFUSED: Final = (CheckpointRefused, DataInvalid, SealRefused, LimitExceeded, StorageFailed)
 _LEAVING_SECONDS: Final = 60.0
 
 
@@ -431,6 +432,8 @@ class Keeper:
         ):
             raise Misused("not the next checkpoint")
         run = self._run
+        # The room that the workload asked for sets the length of all checkpoints, once.
+        run.store.memory(memory.size)
         with self._refusing(), memory.view[: question.size] as part:
             ref = self._newest = checkpoint.write(run.store, run.run_id, wanted, (part,))
         run.checkpointed(ref)
@@ -598,7 +601,7 @@ class _Refusing:
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Refuse instead of failing."""
-        if isinstance(error, (DataInvalid, SealRefused, LimitExceeded, StorageFailed)):
+        if isinstance(error, _REFUSED):
             self._refusals[error.code] = error
             raise Refusal(error) from None
 

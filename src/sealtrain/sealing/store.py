@@ -66,7 +66,12 @@ class SealedStore:
 
     @contextmanager
     def write(
-        self, name: str, binding: Mapping[str, str | int], *, overwrite: bool = True
+        self,
+        name: str,
+        binding: Mapping[str, str | int],
+        *,
+        overwrite: bool = True,
+        padding: str = "none",
     ) -> Iterator[SealedWriter]:
         """Stream a blob: a writable file object while the block runs, a sealed file after it.
 
@@ -74,6 +79,7 @@ class SealedStore:
             name: Relative path of letters, digits, ``.``, ``_`` and ``-``.
             binding: What the blob belongs to; needed again to read it.
             overwrite: Replace a blob of this name, as a resumed run must be able to.
+            padding: Padding policy.
 
         Raises:
             AlreadyExists: There is one and ``overwrite`` is false.
@@ -91,7 +97,7 @@ class SealedStore:
             writer = SealedWriter(
                 file,
                 data_key=self._key,
-                context=self._context(name, binding),
+                context=self._context(name, binding, padding),
                 random=self._random,
                 threads=THREADS,
             )
@@ -99,7 +105,12 @@ class SealedStore:
                 yield writer
 
     def read(
-        self, name: str, binding: Mapping[str, str | int], *, root: str | None = None
+        self,
+        name: str,
+        binding: Mapping[str, str | int],
+        *,
+        root: str | None = None,
+        padding: str | None = "none",
     ) -> SealedFile:
         """Open a blob as a seekable, read-only file.
 
@@ -107,15 +118,17 @@ class SealedStore:
             name: As written.
             binding: As written.
             root: Its file root where one is known, checked on every read.
+            padding: As written; ``None`` for what the blob says, which is authenticated too.
 
         Raises:
             WrongContext: The blob belongs to something else.
             SealRefused, NotSealed, LimitExceeded: It does not open.
             DataInvalid: There is no such blob.
         """
-        return open_file(
-            self.path(name), self._key, context=self._context(name, binding), root=root
-        )
+        path = self.path(name)
+        if padding is None:
+            padding = read_header(path).context.padding
+        return open_file(path, self._key, context=self._context(name, binding, padding), root=root)
 
     def root(self, name: str) -> str:
         """File root of a blob as its end says, 64 hex digits; ``verify`` and ``read`` prove it.
@@ -187,11 +200,12 @@ class SealedStore:
                 expected="letters, digits, '.', '_', '-' in parts divided by '/'",
             ) from error
 
-    def _context(self, name: str, binding: Mapping[str, str | int]) -> FileContext:
+    def _context(self, name: str, binding: Mapping[str, str | int], padding: str) -> FileContext:
         return FileContext(
             dataset_id="",
             owner_id="",
             name=f"{self._label}/{name}",
+            padding=padding,
             kind="blob",
             suite=self._suite,
             binding=dict(binding),

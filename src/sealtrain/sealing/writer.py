@@ -11,7 +11,7 @@ import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
@@ -224,9 +224,7 @@ class SealedWriter(io.RawIOBase):
             return
         missing = padded_size(self._context.padding, self._written) - self._written - LENGTH_BYTES
         zeros = memoryview(bytes(GROUP_PLAIN_BYTES))
+        length = memoryview(self._written.to_bytes(LENGTH_BYTES, "big"))
+        whole, rest = divmod(missing, len(zeros))
         # Not through ``write``, which would count padding as content.
-        while missing:
-            step = min(missing, len(zeros))
-            self._absorb((zeros[:step],))
-            missing -= step
-        self._absorb((memoryview(self._written.to_bytes(LENGTH_BYTES, "big")),))
+        self._absorb(chain(repeat(zeros, whole), (zeros[:rest], length)))

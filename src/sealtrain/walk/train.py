@@ -15,7 +15,7 @@ from sealtrain.errors import SealtrainError, Unreachable, error_by_code
 from sealtrain.guest.inventory import FoundCheckpoint, checkpoints_in
 from sealtrain.keys.derive import run_key
 from sealtrain.manifest import form
-from sealtrain.sealing.store import SealedStore
+from sealtrain.sealing.checkpointstore import CheckpointStore
 from sealtrain.training.checkpoints.checkpoint import newest
 from sealtrain.walk.prepared import OWNERS, READ_FROM
 from sealtrain.walk.stage import LEASE_S, Desk, Stage
@@ -91,7 +91,7 @@ def _checkpoint(stage: Stage, off: bool) -> Attempt:
         compose_hash=stage.run.locked.compose_hash,
         run_id=run_id,
     )
-    store = SealedStore(folder, key.derive("checkpoints"), label=run_id)
+    store = CheckpointStore(folder, key.derive("checkpoints"), label=run_id)
     _, anchored = _anchors(stage)
 
     def act() -> str:

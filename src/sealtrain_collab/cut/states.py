@@ -21,6 +21,7 @@ from sealtrain.base.models import Hex32, Hex64, OwnerName, StrictModel, load_mod
 from sealtrain.errors import CheckpointRefused, DataInvalid, SealRefused
 from sealtrain.guest.journal import Journal, JournalStore
 from sealtrain.keys.derive import run_key
+from sealtrain.sealing.checkpointstore import CheckpointStore
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.store import SealedStore
 from sealtrain.signing.parties import party_run_id
@@ -229,7 +230,7 @@ class ServerStates:
         self.newest = None if self._found is None else SealedState.of(self._found)
 
     def _set(self, key: DataKey) -> None:
-        self.store = SealedStore(
+        self.store = CheckpointStore(
             self._out / "checkpoints", key.derive("checkpoints"), label=self._run_id
         )
         self._journals = JournalStore(self._out / "journal", key, self._run_id)

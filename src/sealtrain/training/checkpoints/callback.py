@@ -44,6 +44,11 @@ from sealtrain.training.checkpoints.randomness import (
     seed_again,
     undisturbed,
 )
+from sealtrain.training.checkpoints.room import (
+    growth_of_log,
+    growth_of_optimizers,
+    growth_of_ranks,
+)
 from sealtrain.training.checkpoints.saver import CheckpointSaver
 from sealtrain.training.data.hugging import positioned_under
 from sealtrain.training.distributed.agreement import gathered_states, own_states, same_for_all
@@ -398,7 +403,23 @@ class SealedRun(TrainerCallback):
             "best": None if self._best is None else self._best.state(),
             "best_kept": None if saver.best is None else asdict(saver.best),
         }
-        saver.save(self.steps, kept, best=self._is_best(self.steps))
+        saver.save(
+            self.steps,
+            kept,
+            best=self._is_best(self.steps),
+            growth=self._growth(state, objects["optimizer"]),
+        )
+
+    def _growth(self, state: TrainerState, optimizer: Any) -> int:
+        """Bytes by which a later checkpoint may be longer than one of this step."""
+        arguments = self._context.arguments
+        evaluations = 0 if arguments is None else arguments.eval_steps or 0
+        periods = (state.logging_steps, self._save_steps, state.eval_steps or 0, evaluations)
+        return (
+            growth_of_log(state.log_history, steps=state.max_steps - self.steps, periods=periods)
+            + growth_of_optimizers(optimizer)
+            + growth_of_ranks(self._context.approved_ranks, place().world)
+        )
 
     def _is_best(self, step: int) -> bool:
         arguments, best = self._context.arguments, self._best

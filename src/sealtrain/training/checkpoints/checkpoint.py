@@ -90,6 +90,7 @@ def save(
         StorageFailed: The disk refuses it.
     """
     layout = lay_out(state)
+    store.memory(len(layout.header) + layout.size)
     parts = (bytes_of(tensor.detach().to("cpu").contiguous()) for _, tensor in layout.tensors)
     wanted = CheckpointRef(counter=counter, step=step, previous=previous)
     return write(store, run_id, wanted, (layout.header_view, *parts))

@@ -24,6 +24,7 @@ from sealtrain.errors import CheckpointRefused, UsageError
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.lease import stops_here
 from sealtrain.training.checkpoints.randomness import random_states, restore_random_states
+from sealtrain.training.checkpoints.room import growth_of_optimizers
 from sealtrain.training.finite import refuse_not_finite
 from sealtrain.training.models.weights import finite_state, load_weights
 from sealtrain.training.telemetry.averages import Averages
@@ -144,7 +145,8 @@ class SealedLightning(Callback):
         for told in self._context.on_step:
             told(self.steps, self.last)
         if due or stops:
-            saver.save(self.steps, self._state(trainer, pl_module))
+            growth = growth_of_optimizers(*trainer.optimizers)
+            saver.save(self.steps, self._state(trainer, pl_module), growth=growth)
         if stops and keeper is not None:
             saver.flush()
             keeper.stopped()

@@ -23,6 +23,7 @@ from sealtrain.errors import CheckpointRefused, UsageError
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.lease import stops_here
 from sealtrain.training.checkpoints.randomness import random_states, restore_random_states
+from sealtrain.training.checkpoints.room import growth_of_optimizers
 from sealtrain.training.data.hugging import positioned_under
 from sealtrain.training.data.part import Part
 from sealtrain.training.data.stream import RecordStream
@@ -157,7 +158,11 @@ class SealedLoop:
         if due or stops:
             random, accounts = gathered_states(random_states()), to_first(self._averages.state())
             if saver is not None:
-                saver.save(self.steps, self._state(random, accounts))
+                saver.save(
+                    self.steps,
+                    self._state(random, accounts),
+                    growth=growth_of_optimizers(self._optimizer),
+                )
         if stops and keeper is not None:
             if saver is not None:
                 saver.flush()

@@ -76,13 +76,16 @@ class CheckpointSaver:
         self.best: CheckpointRef | None = None
         self.seconds: float | None = None
 
-    def save(self, step: int, state: dict[str, Any], *, best: bool = False) -> None:
+    def save(
+        self, step: int, state: dict[str, Any], *, best: bool = False, growth: int = 0
+    ) -> None:
         """Copy ``state`` and have it sealed as the next checkpoint.
 
         Args:
             step: Optimizer steps done.
             state: Nested dicts, lists, numbers, strings and tensors; free to change afterwards.
             best: Keep this one until a better one comes.
+            growth: Bytes by which a later state may be longer (``checkpoints.room``).
 
         Raises:
             CheckpointRefused: The state holds something else.
@@ -92,7 +95,7 @@ class CheckpointSaver:
         self._process.require()
         self.flush()
         begun = time.monotonic()
-        body = self._staging.copy(lay_out(state))
+        body = self._staging.copy(lay_out(state), growth)
         before = self.last
         wanted = CheckpointRef(
             counter=1 if before is None else before.counter + 1,
@@ -155,15 +158,18 @@ class _Staging:
         self._store = store
         self._memory: torch.Tensor | None = None
 
-    def copy(self, layout: Layout) -> memoryview:
-        """Copy the header and every tensor to its place; returns the bytes of all."""
+    def copy(self, layout: Layout, growth: int) -> memoryview:
+        """Copy the header and every tensor to its place; returns the bytes of all.
+
+        New memory has room for as many bytes more as the state may still grow by.
+        """
         import torch
 
         head = len(layout.header)
         size = head + layout.size
         if self._memory is None or self._memory.numel() < size:
             self._memory = None
-            self._memory = _memory_of(self._store, size)
+            self._memory = _memory_of(self._store, size + growth)
         bytes_there = bytes_of(self._memory[:size])
         bytes_there[:head] = layout.header
         for offset, tensor in layout.tensors:

@@ -56,7 +56,10 @@ class BlobStore(Protocol):
     """Named blobs that are sealed as they are written."""
 
     def memory(self, size: int) -> memoryview | None:
-        """Memory of at least that size which ``write`` seals without a copy; ``None`` for any."""
+        """Memory of at least that size which ``write`` seals without a copy; ``None`` for any.
+
+        Asked for before the first blob is written: blobs may all have one length, which it sets.
+        """
 
     def write(
         self, name: str, binding: Mapping[str, str | int]

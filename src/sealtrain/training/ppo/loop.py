@@ -27,6 +27,7 @@ from sealtrain.training.checkpoints.randomness import (
     restore_random_states,
     undisturbed,
 )
+from sealtrain.training.checkpoints.room import growth_of_optimizers
 from sealtrain.training.distributed.agreement import (
     add_up,
     gathered_states,
@@ -219,7 +220,8 @@ class PpoLoop:
             "best": self._best.state(),
             "best_kept": None if saver.best is None else asdict(saver.best),
         }
-        saver.save(self.steps, kept, best=self._is_best(self.steps))
+        growth = growth_of_optimizers(self._trainer.optimizer)
+        saver.save(self.steps, kept, best=self._is_best(self.steps), growth=growth)
 
     def _restore(self, ref: CheckpointRef) -> None:
         kept = checkpoint.load(self._context.blobs, self._context.run_id, ref)

@@ -30,8 +30,8 @@ from sealtrain.guest.sandbox.events import Named, told
 from sealtrain.guest.sandbox.rehearsed import insecure_shown
 from sealtrain.recipe.backends import processes_of
 from sealtrain.recipe.collaboration import of_kind
+from sealtrain.sealing.checkpointstore import CheckpointStore
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.store import SealedStore
 from sealtrain.signing.parties import node_run_id
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.distributed.chosen import connected
@@ -168,10 +168,10 @@ class _JoiningGuest(DataGuest):
         return DataKey(self._secret, self.lease.require)
 
     @property
-    def store(self) -> SealedStore:
+    def store(self) -> CheckpointStore:
         """The checkpoint that the run begins from, sealed as the lead has it."""
         key = DataKey(self._checkpoint_key, self.lease.require)
-        return SealedStore(self.settings.out / "checkpoints", key, label=self.run_id)
+        return CheckpointStore(self.settings.out / "checkpoints", key, label=self.run_id)
 
     @contextmanager
     def met(self) -> Iterator[NodeCompany]:

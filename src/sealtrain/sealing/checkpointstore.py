@@ -1,0 +1,141 @@
+"""A run's checkpoints, all of one length: what was trained does not show in a size.
+
+The length is fixed by the first checkpoint that is written, from the room that training asked for
+(``memory``), or by the first one that is read: a run that continues keeps it. A content that does
+not fit is refused before any of it is written. See spec/checkpoint.md §2.1.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from sealtrain.base.secret import Random
+from sealtrain.errors import CheckpointRefused
+from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.padding import LENGTH_BYTES
+from sealtrain.sealing.store import SealedStore
+
+if TYPE_CHECKING:
+    from sealtrain.sealing.reader import SealedFile
+    from sealtrain.sealing.writer import SealedFileInfo, SealedWriter
+
+__all__ = ["CheckpointStore", "checkpoint_length"]
+
+_LEAST: Final = 1 << 18
+_SLACK: Final = 64 << 10
+_SLACK_PART: Final = 64
+_SIGNIFICANT_BITS: Final = 5
+_POLICY: Final = "fixed:"
+
+
+def checkpoint_length(room: int) -> int:
+    """Bytes of every checkpoint's plaintext in a run.
+
+    Args:
+        room: Bytes that its contents will take at most, as far as training knows.
+    """
+    needed = max(room + room // _SLACK_PART + _SLACK + LENGTH_BYTES, _LEAST)
+    step: int = 1 << max(needed.bit_length() - _SIGNIFICANT_BITS, 0)
+    return -(-needed // step) * step
+
+
+class CheckpointStore(SealedStore):
+    """As ``SealedStore``, for the checkpoints of one run."""
+
+    __slots__ = ("_length", "_room")
+
+    def __init__(
+        self, folder: Path, key: DataKey, *, label: str, random: Random = os.urandom
+    ) -> None:
+        """Name the store. Arguments as ``SealedStore``."""
+        super().__init__(folder, key, label=label, random=random)
+        self._length: int | None = None
+        self._room = 0
+
+    def memory(self, size: int) -> None:
+        """None, as in any store; before the first checkpoint, note the room that is asked for."""
+        self._room = max(self._room, size)
+
+    def require_room(self, size: int) -> None:
+        """Refuse a content that is longer than the run's checkpoints.
+
+        Raises:
+            CheckpointRefused: It is.
+        """
+        most = self._fixed() - LENGTH_BYTES
+        if size > most:
+            raise CheckpointRefused(
+                "the training state is longer than all checkpoints of the run are",
+                check="checkpoint length",
+                got=f"{size} bytes",
+                expected=f"at most {most}",
+                hint="raise trainer.save_steps, so that the state has all its parts in the first"
+                " checkpoint",
+            )
+
+    @contextmanager
+    def write(  # type: ignore[override]  # a checkpoint is no file to write to
+        self, name: str, binding: Mapping[str, str | int]
+    ) -> Iterator[_Fitting]:
+        """Seal a checkpoint, which takes the place of one with its name.
+
+        Raises:
+            CheckpointRefused: It does not fit.
+            UsageError, StorageFailed: As ``SealedStore.write``.
+        """
+        policy = f"{_POLICY}{self._fixed()}"
+        with super().write(name, binding, padding=policy) as writer:
+            yield _Fitting(self, writer)
+
+    def read(  # type: ignore[override]  # the padding is the store's
+        self, name: str, binding: Mapping[str, str | int], *, root: str | None = None
+    ) -> SealedFile:
+        """Open a checkpoint; the run's others have its length, unless theirs is fixed already.
+
+        Raises:
+            CheckpointRefused: It has another length than the run's checkpoints.
+            SealtrainError: As ``SealedStore.read``.
+        """
+        file = super().read(name, binding, root=root, padding=None)
+        policy = file.context.padding
+        length = int(policy.removeprefix(_POLICY)) if policy.startswith(_POLICY) else None
+        if length is None or self._length not in (None, length):
+            file.close()
+            raise CheckpointRefused(
+                "a checkpoint has another length than those of the run",
+                check="checkpoint length",
+                got=policy,
+                expected=f"{_POLICY}{self._length or '<bytes>'}",
+            )
+        if root is not None:
+            self._length = length
+        return file
+
+    def _fixed(self) -> int:
+        if self._length is None:
+            self._length = checkpoint_length(self._room)
+        return self._length
+
+
+class _Fitting:
+    """A checkpoint while it is written."""
+
+    def __init__(self, store: CheckpointStore, writer: SealedWriter) -> None:
+        self._store, self._writer = store, writer
+
+    def writelines(self, lines: Iterable[memoryview]) -> None:
+        """Take bytes, as long as they fit."""
+        self._writer.writelines(self._fitting(lines))
+
+    def finish(self) -> SealedFileInfo:
+        """Complete the blob, at its full length."""
+        return self._writer.finish()
+
+    def _fitting(self, lines: Iterable[memoryview]) -> Iterator[memoryview]:
+        for line in lines:
+            self._store.require_room(self._writer.tell() + line.nbytes)
+            yield line
