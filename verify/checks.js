@@ -5,6 +5,7 @@ import { Refusal, demand, digest, equal, fromHex, hex, seconds, sha256, utf8 } f
 import { artefactsMatch } from "./artefacts.js";
 import { isFor, readDataset, readDecision, tally } from "./consortium.js";
 import { countsTrue } from "./counts.js";
+import { rowsTrue } from "./served.js";
 import { requirePurpose } from "./datause.js";
 import { embeddedLock } from "./deployment.js";
 import { verifyEnvelope } from "./dsse.js";
@@ -240,6 +241,7 @@ async function policy(state) {
   await handedOn(state, lock, manifest);
   privacyKept(predicate, lock.recipe);
   countsTrue(state, lock.recipe);
+  rowsTrue(state, lock.recipe);
   return `metrics, recipients and privacy are the recipe's`;
 }
 

@@ -7,7 +7,7 @@ const claim = (condition, message) => demand(condition, "claim-contradicted", me
 const PARTS = ["whole", "truncated", "filtered", "empty"];
 
 /** Whether counts of a dataset with so many records, null where unstated, may stand in the log. */
-function isPublic(recipe, records) {
+export function isPublic(recipe, records) {
   const hides = (recipe.collaboration?.patient_privacy ?? null) !== null;
   return records !== null && recipe.release_policy.logs === "structured" && recipe.privacy.dp === "none" && !hides;
 }

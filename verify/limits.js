@@ -62,6 +62,9 @@ export function requiredLimits(predicate) {
   if (!consortium.own_data_consent) ids.push("owners-not-asked");
   const { scripts } = recipe.lock;
   if (scripts && Object.keys(scripts).length) ids.push("own-script");
+  if ((scripts && Object.keys(scripts).length) || log.entries.some(({ event }) => event === "rows.served")) {
+    ids.push("workload-word");
+  }
   if ((recipe.lock.recipe?.hardware?.launch_script ?? null) !== null) ids.push("platform-script");
   if (halfLeftOut(log.entries)) ids.push("records-left-out");
   if (compute.accelerators.length) ids.push("accelerator-binding");

@@ -6,6 +6,7 @@ export const LIMIT_TEXTS = {
   "simulated": "The evidence comes from a software simulator. It shows that the protocol was followed, and nothing about hardware: its operator could read the data and the keys.",
   "owners-not-asked": "This consortium lets an owner's data be used without that owner's approval, if enough others approve.",
   "own-script": "A script of the engineer's trained, in place of sealtrain's own training. The trainer settings of the recipe need not be those that it used. Its text shows how it used the records: read the script with the digest shown here.",
+  "workload-word": "The recipe's code ran in a process of its own. Steps, tokens, samples, metrics, history and what follows from them are that process's word; the process that kept the keys could not recompute them. It counted by itself the rows that it served, and read environment and accelerators by itself.",
   "platform-script": "The recipe lets a script of the platform run in the guest before the run, as root. It could read and change everything there: read the script with the digest in hardware.launch_script.",
   "records-left-out": "Half of the records or more left nothing to learn, at the recipe's length or by their form, and did not train. The model has learned from the others alone.",
   "hardware": "The evidence is as good as the processor that made it. Attackers with physical access to a machine's memory have extracted attestation keys from such processors before, and a stolen key makes evidence that verifies.",

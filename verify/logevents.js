@@ -33,6 +33,10 @@ export const EVENTS = {
     of: null,
     fields: shape.map(shape.hex32, shape.nullable(shape.record({records: shape.integer(0, 9007199254740991), whole: shape.integer(0, 9007199254740991), truncated: shape.integer(0, 9007199254740991), filtered: shape.integer(0, 9007199254740991), empty: shape.integer(0, 9007199254740991)})), { min: 1, max: 256 }),
   },
+  "rows.served": {
+    of: null,
+    fields: shape.map(shape.hex32, shape.nullable(shape.integer(0, 9007199254740991)), { min: 1, max: 256 }),
+  },
   "checkpoint.sealed": {
     of: null,
     fields: shape.record({counter: shape.integer(0, 9007199254740991), step: shape.integer(0, 9007199254740991), digest: shape.hex64}),

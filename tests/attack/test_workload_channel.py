@@ -59,9 +59,7 @@ from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.data.sources import Source
 
 pytestmark = pytest.mark.claim("C541")
-READY = RankReady(
-    landlock=6, seccomp=True, unbound=0, memory="private", environment={}, accelerators=()
-)
+READY = RankReady(landlock=6, seccomp=True, unbound=0, memory="private")
 FAILED: dict[str, Any] = {
     "code": "usage",
     "message": "a record: secret-4be1a7",
@@ -136,6 +134,7 @@ class World:
             keeper=FakeLeaseKeeper(),
             lease=self.lease,
             tally=Tally(),
+            journal=SimpleNamespace(served={}),
             released_metrics=lambda step, values: self.released.append((step, values)),
             checkpointed=lambda ref: self.released.append(ref.counter),
             closed=self.closed.append,
@@ -367,6 +366,17 @@ def test_a_checkpoint_goes_through_the_memory_and_back(world: World) -> None:
 def length_behind_header(path: Path) -> int:
     """A header names counter, step and predecessor, as the file's name and the log do."""
     return path.stat().st_size - read_header(path).size
+
+
+@pytest.mark.claim("C557")
+def test_the_keeper_counts_the_rows_that_it_gave(world: World) -> None:
+    world.ready()
+    asking = AskingEnd(world.theirs.rows)
+    asking.ask(Slots())
+    for _ in range(3):
+        asking.ask(LayBatch(dataset=0, batch=0, slot=0))
+    (dataset,) = world.run.sources
+    assert world.run.journal.served == {dataset.dataset.dataset_id: 3 * len(ROWS)}
 
 
 @pytest.mark.claim("C556")

@@ -24,6 +24,7 @@ FIELDS: Mapping[str, dict[str, Any]] = {
         _A[:32]: {"records": 9, "whole": 4, "truncated": 3, "filtered": 0, "empty": 2},
         _B[:32]: None,
     },
+    "rows.served": {_A[:32]: 96, _B[:32]: None},
     "checkpoint.sealed": {"counter": 1, "step": 100, "digest": _A},
     "training.finished": {"steps": 300, "samples": 4800},
     "output.withheld": {"printed": 3, "holder.channel-cut": 1},

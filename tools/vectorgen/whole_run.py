@@ -197,11 +197,12 @@ STARTED_FIELDS = {"platform": "simulator", "phase": "sft"}
 FINISHED_FIELDS = {"steps": 3, "samples": 24}
 
 
-def run_log(counted: Json = None) -> Json:
-    """Two events and their hash chain; between them counts of datasets, where some are given."""
+def run_log(counted: Json = None, served: Json = None) -> Json:
+    """Two events and their hash chain; between them counts and rows, where some are given."""
     head = hashlib.sha256(f"sealtrain/run-log/v1:{RUN}".encode()).digest()
     told: list[tuple[str, int, Json]] = [("run.started", STARTED, STARTED_FIELDS)]
     told += [("data.counted", STARTED, counted)] if counted else []
+    told += [("rows.served", FINISHED, served)] if served else []
     told += [("training.finished", FINISHED, FINISHED_FIELDS)]
     entries = [
         {"seq": seq, "at": at(second), "event": event, "fields": fields}
@@ -449,6 +450,22 @@ def cases() -> list[Json]:
     ):
         log = run_log(counted)
         made.append({"name": name, "manifest": whole(partial(put, log)), "outcome": outcome})
+    word = {"id": "workload-word", "text": "Limit workload-word."}
+    for name, outcome, served, limits in (
+        ("rows served, and no number public", "ok", {dataset: None}, [word]),
+        ("the word of a workload concealed", "limits claim-contradicted", {dataset: None}, []),
+        ("rows that the recipe keeps in", "policy egress-refused", {dataset: 9}, [word]),
+        ("rows of another dataset", "policy claim-contradicted", {"ab" * 16: None}, [word]),
+        ("rows that are no number", "run-log run-log-broken", {dataset: -1}, [word]),
+    ):
+
+        def serve(log: Json, more: list[Json], it: Json) -> None:
+            it.update(run_log=log, limits=[*it["limits"], *more])
+
+        log = run_log(served=served)
+        made.append(
+            {"name": name, "manifest": whole(partial(serve, log, limits)), "outcome": outcome}
+        )
     case("no marker", "simulation claim-contradicted", lambda it: it.update(marker=None))
     case("a limit concealed", "limits claim-contradicted", lambda it: it["limits"].pop())
     trusting("another consortium is trusted", "trust trust-mismatch", consortium_id="00" * 32)

@@ -36,6 +36,7 @@ class Journal:
         releases: Receipts and ledger proofs, as they go into the manifest.
         resumes: One entry per resumption, as it goes into the manifest.
         history: Released metrics: ``{"step": int, "values": {name: number | null}}``.
+        served: Rows that a workload was given, by dataset id.
         wall_s: Seconds of work in earlier processes of this run.
     """
 
@@ -44,6 +45,7 @@ class Journal:
     releases: list[dict[str, JsonValue]] = field(default_factory=list)
     resumes: list[dict[str, JsonValue]] = field(default_factory=list)
     history: list[dict[str, Any]] = field(default_factory=list)
+    served: dict[str, int] = field(default_factory=dict)
     wall_s: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -54,6 +56,7 @@ class Journal:
             "releases": self.releases,
             "resumes": self.resumes,
             "history": self.history,
+            "served": dict(self.served),
             "wall_s": round(self.wall_s, 3),
         }
 
@@ -70,6 +73,7 @@ class Journal:
             releases=list(document["releases"]),
             resumes=list(document["resumes"]),
             history=list(document["history"]),
+            served=dict(document["served"]),
             wall_s=document["wall_s"],
         )
 

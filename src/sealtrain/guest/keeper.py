@@ -44,6 +44,12 @@ from sealtrain.guest.closing import Outcome, close_run
 from sealtrain.guest.phasewords import draws, in_memory, privacy_spent, tallied
 from sealtrain.guest.sandbox.events import Named, Restated, restated
 from sealtrain.guest.sandbox.landlock import Held
+from sealtrain.guest.served import (
+    ServedRows,
+    accelerators_here,
+    environment_here,
+    record_served,
+)
 from sealtrain.guest.validating import record_counts
 from sealtrain.guest.workload.channel import ChannelEnds, Misused, Refusal, Reply, answer_all
 from sealtrain.guest.workload.memory import SharedMemory
@@ -149,6 +155,7 @@ class Keeper:
         self._gate.besides = monitor.measured
         self._sources = run.sources
         self._model = None if recipe.scripts else run.model
+        self._served = ServedRows(run.journal.served)
         self._known = {*run.recipe.release_policy.metrics, "loss", *TOKEN_COUNTS}
         self._projections = [self._projection(source) for source in self._sources]
 
@@ -322,21 +329,22 @@ class Keeper:
 
     def sign(self, question: Sign) -> Reply:
         """Sign the manifest over the files that came."""
-        run, ready = self._run, self._ready
-        if ready is None or self._signing or not self._files:
+        run = self._run
+        if self._ready is None or self._signing or not self._files:
             raise Misused("nothing to sign")
         self._require_tallied()
         privacy = privacy_spent(question, run.recipe, self._sources)
         self._signing = True
         run.tally.add(question.counts)
+        record_served(run, self._served.rows)
         trained = Trained(
             files=self._files,
             steps=question.steps,
             samples_seen=question.samples,
             tokens=question.tokens,
             metrics=self._gate.filtered(self._numbers(question.metrics)),
-            environment=dict(ready.environment),
-            accelerators=ready.accelerators,
+            environment=environment_here(len(self._workload.ends)),
+            accelerators=accelerators_here(),
             withheld=dict(self._gate.withheld),
             tokens_sha256=question.tokens_sha256,
             privacy=privacy,
@@ -407,6 +415,7 @@ class Keeper:
         laid = pa.FixedSizeBufferWriter(pa.py_buffer(memory.view[start : start + slot_bytes]))
         with pa.ipc.new_stream(laid, batch.schema) as stream:
             stream.write_batch(batch)
+        self._served.add(self._sources[question.dataset].dataset.dataset_id, batch.num_rows)
         return Reply({"length": laid.tell()})
 
     # Checkpoints and files of the model.

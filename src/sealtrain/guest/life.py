@@ -267,13 +267,11 @@ class _Rank:
             Slotted,
             WorkloadRun,
         )
-        from sealtrain.training.telemetry.facts import accelerators, environment
 
         if self.held is None:
             raise AssertionError("the border closes first")
-        stated, _ = control.ask(
-            RankReady(**self.held.to_dict(), environment=environment(), accelerators=accelerators())  # type: ignore[arg-type]
-        )
+        ready = RankReady(**self.held.to_dict())  # type: ignore[arg-type]
+        stated, _ = control.ask(ready)
         workload, leads = self.workload, stated["leads"]
         asking = AskingEnd(ends.store)
         slots, store = Slotted(AskingEnd(ends.rows)), KeptStore(asking)

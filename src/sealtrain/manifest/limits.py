@@ -60,6 +60,12 @@ TEXTS: Mapping[str, str] = MappingProxyType(
             "settings of the recipe need not be those that it used. Its text shows how it used the "
             "records: read the script with the digest shown here."
         ),
+        "workload-word": (
+            "The recipe's code ran in a process of its own. Steps, tokens, samples, metrics, "
+            "history and what follows from them are that process's word; the process that kept "
+            "the keys could not recompute them. It counted by itself the rows that it served, "
+            "and read environment and accelerators by itself."
+        ),
         "platform-script": (
             "The recipe lets a script of the platform run in the guest before the run, as root. It "
             "could read and change everything there: read the script with the digest in "
@@ -201,6 +207,8 @@ BORDER_CLOSED: Final = "border.closed"
 """Event of the run log: how far the kernel enforces a process's sandbox (``border_held``)."""
 DATA_COUNTED: Final = "data.counted"
 """Event of the run log: what each dataset's records left to learn."""
+ROWS_SERVED: Final = "rows.served"
+"""Event of the run log: how many rows of each dataset the recipe's code was given."""
 _BEGINNINGS: Final = frozenset({"run.started", "run.restarted", "run.resumed"})
 _NEEDED_LANDLOCK: Final = 6
 """Linux 6.12: with rules of files, TCP, signals and abstract unix sockets (spec/run-log.md)."""
@@ -251,6 +259,8 @@ def required(predicate: Predicate) -> tuple[str, ...]:
         ids.append("owners-not-asked")
     if predicate.recipe.lock.get("scripts"):
         ids.append("own-script")
+    if predicate.recipe.lock.get("scripts") or _serves_rows(predicate.run_log.entries):
+        ids.append("workload-word")
     if _names_launch_script(predicate.recipe.lock):
         ids.append("platform-script")
     if _half_left_out(predicate.run_log.entries):
@@ -340,6 +350,10 @@ def _names_launch_script(lock: Mapping[str, Any]) -> bool:
     recipe = lock.get("recipe")
     hardware = recipe.get("hardware") if isinstance(recipe, Mapping) else None
     return isinstance(hardware, Mapping) and hardware.get("launch_script") is not None
+
+
+def _serves_rows(entries: Sequence[Mapping[str, Any]]) -> bool:
+    return any(entry.get("event") == ROWS_SERVED for entry in entries)
 
 
 def _half_left_out(entries: Sequence[Mapping[str, Any]]) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from sealtrain.base.tiers import WORDS
 from sealtrain.consortium.approvals import Decision
 from sealtrain.manifest.checks.counts import counts_of
+from sealtrain.manifest.checks.served import rows_of
 from sealtrain.manifest.curve import draw_curve
 from sealtrain.manifest.form import Manifest
 from sealtrain.manifest.markup import Html, Part, join, tag
@@ -437,6 +438,7 @@ def datasets(facts: Facts) -> Html:
     roles = {(dataset.owner, dataset.name): dataset.role for dataset in facts.lock.recipe.datasets}
     unasked = facts.unasked
     counted = counts_of(facts.log or ())
+    served = dict(rows_of(facts.log or ()))
     rows = [
         (
             dataset.owner,
@@ -444,7 +446,7 @@ def datasets(facts: Facts) -> Html:
             dataset.name,
             roles.get((dataset.owner, dataset.name), ""),
             "withheld" if dataset.records is None else f"{dataset.records:,}",
-            _trained(counted, dataset.dataset_id),
+            _trained(counted, dataset.dataset_id) + _served(served, dataset.dataset_id),
             "" if dataset.tokens is None else f"{dataset.tokens:,}",
             dataset.sealed_at,
             tag("code", dataset.root),
@@ -463,6 +465,14 @@ def datasets(facts: Facts) -> Html:
         "Root of the ciphertext",
     )
     return tag("section", heading, table(columns, rows, numbers=(4, 6)), *_data_use(facts))
+
+
+def _served(served: Mapping[str, int | None], dataset_id: str) -> str:
+    """How many rows of a dataset the recipe's code was given, as the run log says."""
+    if dataset_id not in served:
+        return ""
+    rows = served[dataset_id]
+    return " rows served not public" if rows is None else f" {rows:,} rows served"
 
 
 def _trained(counted: Mapping[str, Mapping[str, int] | None], dataset_id: str) -> str:

@@ -2289,7 +2289,35 @@ function countsTrue({ log, datasets }, recipe) {
     claim(total === 0 || counts.whole + counts.truncated > 0, "no record of a dataset trained");
   }
 }
-return { countsTrue };
+return { isPublic, countsTrue };
+})();
+const module_served = (() => {
+// What the run log says of the rows that the recipe's code was given (spec/run-manifest.md §2.6).
+
+const { demand } = module_bytes;
+const { isPublic } = module_counts;
+const { datasetsOf } = module_lock;
+
+const claim = (condition, message) => demand(condition, "claim-contradicted", message);
+
+/** Refuses rows that no guest writes; reads nothing where a check before refused log or datasets. */
+function rowsTrue({ log, datasets }, recipe) {
+  if (!log || !datasets) return;
+  const served = log.filter((one) => one.event === "rows.served").flatMap((one) => Object.entries(one.fields));
+  if (!served.length) return;
+  const pair = ({ owner, name }) => `${owner}/${name}`;
+  const roles = new Map(datasetsOf(recipe).map((one) => [pair(one), one.role]));
+  const opens = datasets.filter((one) => ["train", "test"].includes(roles.get(pair(one))));
+  const opened = new Map(opens.map((one) => [one.dataset_id, one]));
+  const listed = served.map(([id]) => id).sort().join();
+  claim(listed === [...opened.keys()].sort().join(), "the log names other datasets than were opened");
+  for (const [id, rows] of served) {
+    const open = isPublic(recipe, opened.get(id).records);
+    claim(rows !== null || !open, "the log withholds rows that the recipe lets out");
+    demand(rows === null || open, "egress-refused", "the log holds a number of rows that may not leave");
+  }
+}
+return { rowsTrue };
 })();
 const module_adopted = (() => {
 // A deployment document that a platform added to (spec/deployment-document.md §8): a closed list of
@@ -5973,6 +6001,10 @@ const EVENTS = {
     of: null,
     fields: shape.map(shape.hex32, shape.nullable(shape.record({records: shape.integer(0, 9007199254740991), whole: shape.integer(0, 9007199254740991), truncated: shape.integer(0, 9007199254740991), filtered: shape.integer(0, 9007199254740991), empty: shape.integer(0, 9007199254740991)})), { min: 1, max: 256 }),
   },
+  "rows.served": {
+    of: null,
+    fields: shape.map(shape.hex32, shape.nullable(shape.integer(0, 9007199254740991)), { min: 1, max: 256 }),
+  },
   "checkpoint.sealed": {
     of: null,
     fields: shape.record({counter: shape.integer(0, 9007199254740991), step: shape.integer(0, 9007199254740991), digest: shape.hex64}),
@@ -7031,6 +7063,9 @@ function requiredLimits(predicate) {
   if (!consortium.own_data_consent) ids.push("owners-not-asked");
   const { scripts } = recipe.lock;
   if (scripts && Object.keys(scripts).length) ids.push("own-script");
+  if ((scripts && Object.keys(scripts).length) || log.entries.some(({ event }) => event === "rows.served")) {
+    ids.push("workload-word");
+  }
   if ((recipe.lock.recipe?.hardware?.launch_script ?? null) !== null) ids.push("platform-script");
   if (halfLeftOut(log.entries)) ids.push("records-left-out");
   if (compute.accelerators.length) ids.push("accelerator-binding");
@@ -7584,6 +7619,7 @@ const { Refusal, demand, digest, equal, fromHex, hex, seconds, sha256, utf8 } = 
 const { artefactsMatch } = module_artefacts;
 const { isFor, readDataset, readDecision, tally } = module_consortium;
 const { countsTrue } = module_counts;
+const { rowsTrue } = module_served;
 const { requirePurpose } = module_datause;
 const { embeddedLock } = module_deployment;
 const { verifyEnvelope } = module_dsse;
@@ -7819,6 +7855,7 @@ async function policy(state) {
   await handedOn(state, lock, manifest);
   privacyKept(predicate, lock.recipe);
   countsTrue(state, lock.recipe);
+  rowsTrue(state, lock.recipe);
   return `metrics, recipients and privacy are the recipe's`;
 }
 
@@ -8004,6 +8041,7 @@ const LIMIT_TEXTS = {
   "simulated": "The evidence comes from a software simulator. It shows that the protocol was followed, and nothing about hardware: its operator could read the data and the keys.",
   "owners-not-asked": "This consortium lets an owner's data be used without that owner's approval, if enough others approve.",
   "own-script": "A script of the engineer's trained, in place of sealtrain's own training. The trainer settings of the recipe need not be those that it used. Its text shows how it used the records: read the script with the digest shown here.",
+  "workload-word": "The recipe's code ran in a process of its own. Steps, tokens, samples, metrics, history and what follows from them are that process's word; the process that kept the keys could not recompute them. It counted by itself the rows that it served, and read environment and accelerators by itself.",
   "platform-script": "The recipe lets a script of the platform run in the guest before the run, as root. It could read and change everything there: read the script with the digest in hardware.launch_script.",
   "records-left-out": "Half of the records or more left nothing to learn, at the recipe's length or by their form, and did not train. The model has learned from the others alone.",
   "hardware": "The evidence is as good as the processor that made it. Attackers with physical access to a machine's memory have extracted attestation keys from such processors before, and a stolen key makes evidence that verifies.",

@@ -256,6 +256,7 @@ EVENTS: Final[Mapping[str, LogEvent]] = {
     "keys.released": _event(None, {"lease_id": _HEX64, "not_after": _TIME}),
     "data.validated": _event(None, {"rules_sha256": _HEX64}, {"report_sha256": _HEX64}),
     "data.counted": _free(_map(_DATASET, _nullable(_COUNTED), 1, 256)),
+    "rows.served": _free(_map(_DATASET, _nullable(_COUNT), 1, 256)),
     "checkpoint.sealed": _event(None, {"counter": _COUNT, "step": _COUNT, "digest": _HEX64}),
     "training.finished": _event(None, {"steps": _COUNT, "samples": _COUNT}),
     "output.withheld": _free(_map(_either(_WITHHELD, _BY_HOLDER), _SOME, 0, 512)),

@@ -97,8 +97,6 @@ class RankReady(WorkloadQuestion):
     seccomp: bool
     unbound: Few
     memory: Literal["private", "folder"]
-    environment: Annotated[dict[Word, Text], Field(max_length=64)]
-    accelerators: Annotated[tuple[Text, ...], Field(max_length=64)]
 
 
 class Step(WorkloadQuestion):

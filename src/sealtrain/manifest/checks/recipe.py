@@ -16,6 +16,7 @@ from sealtrain.errors import (
 from sealtrain.manifest.checks.case import Case
 from sealtrain.manifest.checks.counts import counts_true
 from sealtrain.manifest.checks.privacy import privacy_kept
+from sealtrain.manifest.checks.served import rows_true
 from sealtrain.manifest.outputs import model_of
 from sealtrain.recipe.compose import extract_lock
 from sealtrain.recipe.lockfile import Lock, parse_lock
@@ -146,7 +147,7 @@ def policy_kept(case: Case) -> str:
             got=", ".join(sorted(strangers)),
         )
     handed_on = _handed_on_as_locked(case, lock)
-    private = privacy_kept(case) + counts_true(case, lock)
+    private = privacy_kept(case) + counts_true(case, lock) + rows_true(case, lock)
     names = ", ".join(sorted(run.metrics)) or "no metric"
     return f"released {names}; outputs sealed to {handed_on or ', '.join(recipients)}{private}"
 

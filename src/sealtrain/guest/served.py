@@ -1,0 +1,130 @@
+"""What the keeper says of a training by itself: rows that it served, machine and software.
+
+Steps, tokens and measurements are the workload's word (limit ``workload-word``). These are not:
+the keeper opened each record batch, and it reads versions and devices of the machine without
+asking the workload, and without loading a training library.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from sealtrain.manifest.checks.counts import counts_public
+from sealtrain.manifest.limits import ROWS_SERVED
+
+if TYPE_CHECKING:
+    from sealtrain.guest.guestrun import GuestRun
+
+__all__ = ["ServedRows", "accelerators_here", "environment_here", "record_served"]
+
+_MOST_DATASETS: Final = 256
+"""Of one entry of the run log."""
+_MOST_ACCELERATORS: Final = 1024
+_MODEL_LINE: Final = "Model:"
+_MOST_CHARACTERS: Final = 300
+_PACKAGES: Final = ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "numpy")
+_SETTINGS: Final = ("ATEN_CPU_CAPABILITY", "MKL_CBWR", "OMP_NUM_THREADS")
+_GPUS: Final = Path("/proc/driver/nvidia/gpus")
+_KFD_NODES: Final = Path("/sys/class/kfd/kfd/topology/nodes")
+
+
+class ServedRows:
+    """Counts rows of datasets as they are served. Thread-safe.
+
+    Attributes:
+        rows: By dataset id; the journal's, so that a resumed run goes on counting.
+    """
+
+    def __init__(self, rows: dict[str, int]) -> None:
+        self.rows = rows
+        self._lock = threading.Lock()
+
+    def add(self, dataset_id: str, rows: int) -> None:
+        """Count a record batch."""
+        with self._lock:
+            self.rows[dataset_id] = self.rows.get(dataset_id, 0) + rows
+
+
+def record_served(run: GuestRun, rows: Mapping[str, int]) -> None:
+    """Record the rows of each opened dataset in the run log, where they are public.
+
+    Args:
+        run: That ends.
+        rows: Served, by dataset id.
+    """
+    listed = [
+        (
+            found.manifest.dataset_id,
+            rows.get(found.manifest.dataset_id, 0)
+            if counts_public(run.recipe, found.manifest.records)
+            else None,
+        )
+        for found in run.found
+        if found.role != "model"
+    ]
+    for at in range(0, len(listed), _MOST_DATASETS):
+        run.record(ROWS_SERVED, dict(listed[at : at + _MOST_DATASETS]))
+
+
+def environment_here(processes: int) -> dict[str, str]:
+    """Versions, settings and processor, on which a repetition of the run depends.
+
+    Args:
+        processes: Ranks of the recipe.
+    """
+    facts = {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "world_size": str(processes),
+        **{name.lower(): _plain(os.environ.get(name, "unset")) for name in _SETTINGS},
+    }
+    for package in _PACKAGES:
+        try:
+            facts[package] = version(package)
+        except PackageNotFoundError:
+            facts[package] = "absent"
+    return facts
+
+
+def accelerators_here(gpus: Path = _GPUS, nodes: Path = _KFD_NODES) -> tuple[str, ...]:
+    """Models of the accelerators in this machine, as their drivers list them.
+
+    Args:
+        gpus: NVIDIA's folder, with a folder for each.
+        nodes: AMD's, with a folder for each processor and each accelerator.
+    """
+    found = [_model(folder) for folder in _folders(gpus)]
+    for folder in _folders(nodes):
+        if _text(folder / "gpu_id").strip() not in ("", "0"):
+            found.append(_plain(f"AMD {_text(folder / 'name').strip()}"))
+    return tuple(found[:_MOST_ACCELERATORS])
+
+
+def _model(folder: Path) -> str:
+    lines = _text(folder / "information").splitlines()
+    named = [line.removeprefix(_MODEL_LINE) for line in lines if line.startswith(_MODEL_LINE)]
+    return _plain("".join(named[:1]).strip()) or "unknown"
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:  # no such driver
+        return []
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("ascii", "replace")
+    except OSError:
+        return ""
+
+
+def _plain(text: str) -> str:
+    return "".join(letter for letter in text if " " <= letter <= "~")[:_MOST_CHARACTERS]
