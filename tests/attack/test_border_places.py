@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from sealtrain.base.files import atomic_write
-from sealtrain.guest.sandbox.files import PlaceRefused
+from sealtrain.errors import UsageError
+from sealtrain.guest.sandbox.files import PlaceRefused, keep_out_of_reach, readable_places
 from sealtrain.guest.sandbox.network import confined_to
 
 pytestmark = pytest.mark.claim("C106")
@@ -201,3 +202,48 @@ def test_a_refusal_is_what_libraries_expect_that_only_try(ground: Ground) -> Non
     with confined_to(NOBODY, writable=[ground.inside]), suppress(OSError):
         (ground.outside / "cache").mkdir()
     assert not (ground.outside / "cache").exists()
+
+
+class TestReading:
+    """Landlock's rules of reading are whole folders."""
+
+    pytestmark = pytest.mark.claim("C590")
+
+    @pytest.fixture
+    def installed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """A project whose own folder is the virtual environment, with packages elsewhere too."""
+        project = tmp_path / "project"
+        for name in ("project/lib/packages", "project/bin", "copies", "libraries", "elsewhere"):
+            (tmp_path / name).mkdir(parents=True)
+        (tmp_path / "way").symlink_to(project / "lib")
+        (tmp_path / "libraries" / "out").symlink_to(tmp_path / "elsewhere")
+        monkeypatch.setattr(sys, "prefix", str(project))
+        monkeypatch.setenv("LD_LIBRARY_PATH", f":{tmp_path / 'libraries'}")
+        return project
+
+    def readable(self, installed: Path) -> list[Path]:
+        packages = [str(installed / "lib" / "packages")]
+        return readable_places(packages, installed.parent / "copies")
+
+    @pytest.mark.parametrize(
+        "place",
+        [
+            "project/lib/packages/out", "project/bin/out/run", "copies", "libraries/run",
+            "way/out", "elsewhere/../way/out", "/usr/local/run", "/sys/run", "/lib/run",
+            f"{sys.base_prefix}/run",
+        ],
+    )  # fmt: skip
+    def test_a_place_in_a_folder_that_is_read_is_refused(self, installed: Path, place: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            keep_out_of_reach(self.readable(installed), installed.parent / place)
+        assert (caught.value.check, caught.value.got) == (
+            "run folder",
+            str(installed.parent / place),
+        )
+
+    @pytest.mark.parametrize("place", ["project/out", "elsewhere/run", "libraries/out"])
+    def test_a_project_may_be_its_own_environment(self, installed: Path, place: str) -> None:
+        readable = self.readable(installed)
+        keep_out_of_reach(readable, installed.parent / place, installed / "sealed")
+        # The kernel's rules follow links, as this list does.
+        assert not [one for one in readable if installed.is_relative_to(one)]

@@ -261,6 +261,23 @@ def test_it_reads_nothing_of_run_operator_or_keeper(found: dict[str, Any]) -> No
     assert not any("078-05" in place or ".sealed" in place for place in found["maps"])
 
 
+@pytest.mark.claim("C590")
+@pytest.mark.parametrize("below", ["run", "sealed"])
+def test_a_run_that_it_could_read_begins_not(
+    world: Stage, done: subprocess.CompletedProcess[str], below: str
+) -> None:
+    folder, out = world.folder / "hostile", world.folder / "readable-run"
+    world.variables["LD_LIBRARY_PATH"] = str(out if below == "run" else folder / "sealed")
+    try:
+        answer = world.try_run(*world.train_words(folder, out.name))
+    finally:
+        del world.variables["LD_LIBRARY_PATH"]
+    assert (answer.code, answer.data["error"]["check"]) == (2, "run folder")
+    place = folder / "sealed" if below == "sealed" else out
+    assert answer.data["error"]["got"] == str(place)
+    assert not out.exists()
+
+
 def test_the_kernel_binds_it(found: dict[str, Any]) -> None:
     status = found["status"]
     assert (status["Seccomp"], status["NoNewPrivs"]) == ("2", "1")

@@ -24,6 +24,7 @@ from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.guest.inventory import ANCHOR_FILE
 from sealtrain.guest.journal import Journal, JournalStore
 from sealtrain.guest.recorder import Recorder
+from sealtrain.guest.sandbox.files import keep_out_of_reach
 from sealtrain.guest.sandbox.rehearsed import insecure_shown
 from sealtrain.guest.series import remember
 from sealtrain.guest.settings import RunSettings, holds_run, load_run, save_run
@@ -123,6 +124,8 @@ class GuestRun(DataGuest):
             shown=shown,
             on=self._ranks,
         )
+        data = [place for place in self.settings.data if isinstance(place, Path)]
+        keep_out_of_reach(workload.readable, self.settings.out, *data)
         self.workload = WorkloadProcess(
             workload.live,
             ranks=workload.ranks,

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from sealtrain.base.encoding import from_base64, to_base64
-from sealtrain.base.version import own_folders
 from sealtrain.guest.sandbox.border import Room, Ways, enclosed
 from sealtrain.guest.sandbox.events import described
+from sealtrain.guest.sandbox.files import readable_places
 from sealtrain.guest.sandbox.imports import only_pinned
 from sealtrain.guest.sandbox.landlock import leave_no_memory
 from sealtrain.guest.sandbox.output import Tally
@@ -46,29 +46,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
 
 __all__ = ["Workload", "begin_anew"]
-
-_MACHINE: Final = (
-    "/usr",
-    "/lib",
-    "/lib64",
-    "/bin",
-    "/etc/ld.so.cache",
-    "/etc/localtime",
-    "/etc/passwd",
-    "/proc/cpuinfo",
-    "/proc/devices",
-    "/proc/driver",
-    "/proc/filesystems",
-    "/proc/loadavg",
-    "/proc/meminfo",
-    "/proc/modules",
-    "/proc/stat",
-    "/proc/sys",
-    "/proc/version",
-    "/sys",
-)
-"""What libraries read of the machine; nothing there is a run's."""
-
 
 BEGIN: Final = """\
 import json, os, sys
@@ -115,6 +92,11 @@ class Workload:
     def ranks(self) -> int:
         """How many ranks there are."""
         return self.recipe.backend.ranks
+
+    @property
+    def readable(self) -> list[Path]:
+        """Files and folders that it may read, there or not."""
+        return readable_places(self.importable.roots, self.copies)
 
     def live(self, ends: Sequence[ChannelEnds]) -> None:
         """All of it, in an interpreter that begins anew.
@@ -240,7 +222,8 @@ class _Rank:
 
     def close_border(self) -> None:
         """Have the kernel enforce it, before any code of the recipe runs in this process."""
-        self.held = self.room.lock(Ways(readable=self._readable(), network=False))
+        readable = [path for path in self.workload.readable if path.exists()]
+        self.held = self.room.lock(Ways(readable=readable, network=False))
 
     def load(self) -> None:
         """Import what the recipe's code will use, while the keeper attests."""
@@ -319,16 +302,3 @@ class _Rank:
                 from sealtrain.guest.phase import run_phase
 
                 run_phase(run)
-
-    def _readable(self) -> list[Path]:
-        found = [
-            sys.prefix,
-            sys.base_prefix,
-            *(entry for entry in sys.path if entry.startswith("/")),
-            *(str(folder) for folder in own_folders().values()),
-            *os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep),
-            str(self.workload.copies),
-            *_MACHINE,
-        ]
-        paths = [Path(os.path.realpath(name)) for name in dict.fromkeys(found) if name]
-        return [path for path in dict.fromkeys(paths) if path.exists()]

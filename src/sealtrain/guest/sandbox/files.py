@@ -9,7 +9,8 @@
    evidence; in ``/proc`` to nothing, where the names of its threads are seen by others.
 
 This module judges what Python does. ``sandbox.landlock`` has the kernel judge the same for native
-code.
+code, and which files are read: Landlock's rules allow whole folders, so nothing of a run may lie in
+a folder that its workload reads.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from __future__ import annotations
 import errno
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from sealtrain.attest.registry import TEES
+from sealtrain.base.version import own_folders
+from sealtrain.errors import UsageError
 
-__all__ = ["PLACES", "PlaceRefused", "devices"]
+__all__ = ["PLACES", "PlaceRefused", "devices", "keep_out_of_reach", "readable_places"]
 
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _EVIDENCE: Final = "|".join(
@@ -35,6 +39,29 @@ _DEVICES: Final = re.compile(
     rf"|{_EVIDENCE})"
 )
 _HERE: Final = -1
+_MACHINE: Final = (
+    "/usr",
+    "/lib",
+    "/lib64",
+    "/bin",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/passwd",
+    "/proc/cpuinfo",
+    "/proc/devices",
+    "/proc/driver",
+    "/proc/filesystems",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    "/proc/modules",
+    "/proc/stat",
+    "/proc/sys",
+    "/proc/version",
+    "/sys",
+)
+"""What libraries read of the machine; nothing there is a run's."""
+_INSTALLED: Final = ("bin", "etc", "include", "lib", "lib64", "pyvenv.cfg", "share")
+"""What is Python's in the folder of a virtual environment, which may be that of a project."""
 
 _Check = Callable[[tuple[Path, ...], tuple[Any, ...]], None]
 
@@ -53,6 +80,46 @@ def devices() -> list[Path]:
         path for pattern in ("*", "nvidia-caps/*", "dri/*") for path in Path("/dev").glob(pattern)
     )
     return sorted(path for path in found if _DEVICES.fullmatch(str(path)) and not path.is_dir())
+
+
+def readable_places(packages: Iterable[str], copies: Path) -> list[Path]:
+    """Files and folders that a workload reads, there or not, without links.
+
+    Args:
+        packages: Folders in which pinned packages are installed.
+        copies: Folder of the copies of what the lock pins.
+    """
+    found = [sys.base_prefix, *packages]
+    if sys.prefix != sys.base_prefix:
+        found += [f"{sys.prefix}/{name}" for name in _INSTALLED]
+    found += map(str, own_folders().values())
+    found += os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    found += [str(copies), *_MACHINE]
+    return list(dict.fromkeys(Path(os.path.realpath(name)) for name in found if name))
+
+
+def keep_out_of_reach(readable: Iterable[Path], *places: Path) -> None:
+    """Refuse a place of the run in a folder that its workload reads.
+
+    Args:
+        readable: As ``readable_places`` gives them.
+        places: Files and folders, there or not.
+
+    Raises:
+        UsageError: The code of the recipe could read one of them.
+    """
+    folders = list(readable)
+    for place in places:
+        real = Path(os.path.realpath(place))
+        found = next((folder for folder in folders if real.is_relative_to(folder)), None)
+        if found is not None:
+            raise UsageError(
+                f"the recipe's scripts could read {place}: it lies in {found}, which they read",
+                check="run folder",
+                got=str(place),
+                expected=f"outside {found}",
+                hint="choose a folder outside Python's and the system's",
+            )
 
 
 def _check(writable: Iterable[Path], place: str) -> None:
