@@ -194,6 +194,10 @@ def test_a_process_that_has_all_its_connections_makes_none(machine: str) -> None
         assert asked(machine, call, 1, 1, network=False) == errno.EPERM
         assert asked(machine, call, 1, 1) == PASSES
     assert asked(machine, "socketpair", 1, 1, network=False) == PASSES
+    for kind in (1, 2, 5):
+        assert asked(machine, "socket", 1, kind, unix=False) == errno.EPERM
+    assert asked(machine, "socket", 2, 1, unix=False) == PASSES
+    assert asked(machine, "socketpair", 1, 1, unix=False) == PASSES
     assert asked(machine, "listen") == errno.EPERM
     assert asked(machine, "execve", programs=True) == PASSES
     assert asked(machine, "socket", 2, 2, 17, datagrams=True) == PASSES

@@ -57,6 +57,15 @@ def test_only_plain_sockets_are_made(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.claim("C591")
+def test_a_process_that_needs_no_unix_socket_reaches_none(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "other.sock"))
+        server.listen()
+        answer = filtered(tmp_path, "reaches_other_services", "apart")
+    assert answer["other.sock"] == answer["guest.sock"] == errno.EBADF  # no socket was made
+
+
 @pytest.mark.parametrize("modes", [(), ("names",)], ids=["addresses", "names"])
 def test_native_code_reaches_named_services_only(modes: tuple[str, ...], tmp_path: Path) -> None:
     servers = [socket.socket(socket.AF_UNIX) for _ in range(2)]

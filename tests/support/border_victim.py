@@ -512,7 +512,8 @@ def main() -> None:
     tally = Tally()
     held: dict[str, Any] = {}
     host = "localhost" if "names" in sys.argv else "127.0.0.1"
-    ways = Ways(urls=[f"http://{host}:1"], folders=[FOLDER], sockets=[FOLDER.parent / "guest.sock"])
+    sockets = [] if "apart" in sys.argv else [FOLDER.parent / "guest.sock"]
+    ways = Ways(urls=[f"http://{host}:1"], folders=[FOLDER], sockets=sockets)
     with (
         enclosed(tally, alone=True, accelerated="compilers" in sys.argv) as room,
         room.closed(ways),

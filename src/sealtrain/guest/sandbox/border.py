@@ -116,7 +116,7 @@ class Room:
             )
             if self._accelerated:
                 _start_driver()
-            seccomp = refuse_calls(datagrams=names, network=ways.network)
+            seccomp = refuse_calls(datagrams=names, network=ways.network, unix=bool(ways.sockets))
         memory = "private" if self.scratch.private else "folder"
         return Held(
             landlock=landlock, seccomp=seccomp, unbound=unbound(landlock, older), memory=memory

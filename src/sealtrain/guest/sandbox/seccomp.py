@@ -10,7 +10,8 @@ that a library which tries a newer call goes on with an older one. Arguments dec
 2. sockets: TCP, UDP and streams of unix sockets only: a virtual machine's socket leads to its host,
    and SCTP, MPTCP and SMC pass Landlock's rules of TCP, SMC also by an option of a TCP socket. No
    process listens or takes a name that others see, and no first packet opens a connection unseen.
-   Without ``network`` no socket is made or connected at all, for a process that has all its
+   Without ``unix`` no unix socket is made: before its version 9 Landlock does not judge where one
+   leads. Without ``network`` no socket is made or connected at all, for a process that has all its
    connections; a pair of streams is;
 3. other processes: limits, priorities and processors are set for the calling process only. To which
    processes a signal goes is Landlock's;
@@ -149,12 +150,19 @@ class _Filter(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
 
 
-def refuse_calls(*, datagrams: bool = False, network: bool = True, programs: bool = False) -> bool:
+def refuse_calls(
+    *,
+    datagrams: bool = False,
+    network: bool = True,
+    unix: bool = True,
+    programs: bool = False,
+) -> bool:
     """Put the filter before every thread of this process and all it starts, until they end.
 
     Args:
         datagrams: Allow UDP, which looking up names needs.
         network: Allow new sockets and connections; without it those that are there serve on.
+        unix: Allow new unix sockets among them.
         programs: Allow programs: only for the process that compiles.
 
     Returns:
@@ -167,7 +175,9 @@ def refuse_calls(*, datagrams: bool = False, network: bool = True, programs: boo
     machine = MACHINES.get(platform.machine())
     if machine is None or sys.byteorder != "little" or ctypes.sizeof(ctypes.c_void_p) != 8:
         return False
-    made = instructions(platform.machine(), datagrams=datagrams, network=network, programs=programs)
+    made = instructions(
+        platform.machine(), datagrams=datagrams, network=network, unix=unix, programs=programs
+    )
     code = b"".join(struct.pack("=HBBI", *instruction) for instruction in made)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
@@ -186,7 +196,12 @@ def refuse_calls(*, datagrams: bool = False, network: bool = True, programs: boo
 
 
 def instructions(
-    machine: str, *, datagrams: bool = False, network: bool = True, programs: bool = False
+    machine: str,
+    *,
+    datagrams: bool = False,
+    network: bool = True,
+    unix: bool = True,
+    programs: bool = False,
 ) -> list[tuple[int, int, int, int]]:
     """The filter in classic BPF: operation, steps if true, steps if false, value.
 
@@ -194,6 +209,7 @@ def instructions(
         machine: ``x86_64`` or ``aarch64``.
         datagrams: As ``refuse_calls``.
         network: As ``refuse_calls``.
+        unix: As ``refuse_calls``.
         programs: As ``refuse_calls``.
     """
     column, name = MACHINES[machine]
@@ -204,7 +220,7 @@ def instructions(
         (_AT_LEAST, 0, 1, _X32),
         _answer(errno.EPERM),
     ]
-    for call, inside in _inside(datagrams, network):
+    for call, inside in _inside(datagrams, network, unix):
         number = (LOOKED_INTO | SOCKETS)[call][column]
         if number is not None:
             code += [(_EQUAL, 0, len(inside), number), *inside]
@@ -231,7 +247,7 @@ def _ranges(calls: Numbers, column: int) -> Iterator[tuple[int, int]]:
         yield members[0], members[-1]
 
 
-def _inside(datagrams: bool, network: bool) -> Iterable[tuple[str, _Code]]:
+def _inside(datagrams: bool, network: bool, unix: bool) -> Iterable[tuple[str, _Code]]:
     """Calls whose arguments decide, and the instructions that do. Each ends in an answer."""
     yield "clone", [_argument(0), *_if_bits(_ELSEWHERE), _permit()]
     yield "ioctl", _controls()
@@ -268,7 +284,7 @@ def _inside(datagrams: bool, network: bool) -> Iterable[tuple[str, _Code]]:
     )
     yield "socketpair", [_argument(0), *_unless(socket.AF_UNIX, refused=errno.EPERM), *_streams()]
     if network:
-        yield "socket", _sockets(datagrams)
+        yield "socket", _sockets(datagrams, unix)
 
 
 def _controls() -> _Code:
@@ -309,7 +325,7 @@ def _streams() -> _Code:
     ]
 
 
-def _sockets(datagrams: bool) -> _Code:
+def _sockets(datagrams: bool, unix: bool) -> _Code:
     kinds = {socket.SOCK_STREAM: socket.IPPROTO_TCP}
     if datagrams:
         kinds[socket.SOCK_DGRAM] = socket.IPPROTO_UDP
@@ -324,11 +340,11 @@ def _sockets(datagrams: bool) -> _Code:
         ]
         internet += [(_EQUAL, 0, len(which), kind), *which]
     internet.append(_answer(errno.EPERM))
-    unix = _streams()
+    named = _streams() if unix else [_answer(errno.EPERM)]
     return [
         _argument(0),
-        (_EQUAL, 0, len(unix), socket.AF_UNIX),
-        *unix,
+        (_EQUAL, 0, len(named), socket.AF_UNIX),
+        *named,
         (_EQUAL, 2, 0, socket.AF_INET),
         (_EQUAL, 1, 0, socket.AF_INET6),
         _answer(errno.EAFNOSUPPORT),
