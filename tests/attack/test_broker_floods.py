@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from http.client import HTTPConnection, HTTPException
+from itertools import count
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -407,6 +408,28 @@ def test_no_stranger_uses_up_what_counts_for_a_run(tmp_path: Path) -> None:
         told = [post(path, b"{}", seen)[0] for _ in range(8)]
         assert told == [403] * 8
         assert world.ledger.size == size + 8
+
+
+@pytest.mark.claim("C592")
+def test_a_guest_with_many_leases_keeps_no_other_run_from_being_recorded(tmp_path: Path) -> None:
+    with served_world(tmp_path) as (world, url):
+        made = Asking(world, world.attest(), url)
+        leases, victim = [made.obtain() for _ in range(10)], made.obtain()
+        folder = tmp_path / "runs"
+        folder.mkdir()
+        junk = make_world(folder, rules={"own_data_consent": False}, brokers=(BROKER,)).manifest()
+        numbers = count()
+
+        def hand_in(grant: Grant) -> int:
+            body = junk + b" " * next(numbers)
+            return post(f"{url}/v1/manifests", body, show_manifest(closing_of(grant), body))[0]
+
+        served = [hand_in(lease) for lease in leases]
+        assert served == [403] * len(leases)
+        with flood(len(leases), lambda number: hand_in(leases[number])) as told:
+            # Looked at: it is another run's. At the turn of a minute all are equal once.
+            assert any(hand_in(victim) == 403 for _ in range(3))
+        assert told[429] > 0
 
 
 def test_a_guest_hands_in_the_manifest_of_its_own_run_alone(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from sealtrain.errors import TooManyRequests
 pytestmark = pytest.mark.claim("C96")
 
 
-def lane(**changed: int) -> Lane:
-    sizes = {"threads": 1, "each": 1, "waiting": 100, "waiting_each": 100}
+def lane(**changed: Any) -> Lane:
+    sizes: dict[str, Any] = {"threads": 1, "each": 1, "waiting": 100, "waiting_each": 100}
     return Lane("test", **(sizes | changed))
 
 
@@ -116,5 +116,50 @@ def test_one_that_left_while_it_waited_takes_no_turn() -> None:
         await asyncio.gather(held, staying)
         assert done == ["c"]
         assert await one.run("d", lambda: 7) == 7
+
+    run(act())
+
+
+@pytest.mark.claim("C592")
+def test_a_caller_of_many_names_gives_way_to_one_that_was_served_less() -> None:
+    async def act() -> None:
+        one = lane(waiting=4, waiting_each=2, gives_way=True)
+        names, go, done = [f"lease-{number}" for number in range(6)], threading.Event(), list[str]()
+
+        async def asked(name: str) -> str:
+            try:
+                await one.run(name, lambda: done.append(name))
+            except TooManyRequests:
+                return "busy"
+            return "served"
+
+        for name in names:  # once each
+            assert await asked(name) == "served"
+        first = asyncio.create_task(one.run(names[0], lambda: go.wait(20)))
+        await asyncio.sleep(0)
+        flood = [asyncio.create_task(asked(name)) for name in names * 2]
+        await asyncio.sleep(0)
+        late = [asyncio.create_task(asked(name)) for name in ("quiet", "other")]
+        await asyncio.sleep(0)
+        go.set()
+        await first
+        assert [await task for task in late] == ["served", "served"]
+        told = [await task for task in flood]
+        assert told.count("served") == 2
+        assert {"quiet", "other"} <= set(done)
+
+    run(act())
+
+
+@pytest.mark.claim("C592")
+def test_among_equals_the_first_that_came_waits() -> None:
+    async def act() -> None:
+        one, go = lane(waiting=2, gives_way=True), threading.Event()
+        held = [asyncio.create_task(one.run(name, lambda: go.wait(20))) for name in "abc"]
+        await asyncio.sleep(0)
+        with pytest.raises(TooManyRequests):
+            await one.run("d", int)
+        go.set()
+        await asyncio.gather(*held)
 
     run(act())

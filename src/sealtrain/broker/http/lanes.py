@@ -2,6 +2,8 @@
 
 A lane has threads of its own and shares them among callers in turn: a caller with a hundred
 requests waits for itself, not others for it. A request that would wait too long is refused at once.
+In a lane that gives way, it takes the place of one whose caller was served more in this minute: a
+caller with many names waits for itself there too.
 Only the event loop's thread uses lanes.
 """
 
@@ -30,10 +32,19 @@ class Lane:
         each: How many of them for one caller.
         waiting: How many requests wait for a thread at most.
         waiting_each: How many of them of one caller.
+        gives_way: Whether a full lane refuses the caller that was served most, in place of one that
+            comes.
     """
 
     def __init__(
-        self, name: str, *, threads: int, each: int, waiting: int, waiting_each: int
+        self,
+        name: str,
+        *,
+        threads: int,
+        each: int,
+        waiting: int,
+        waiting_each: int,
+        gives_way: bool = False,
     ) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._free = threads
@@ -43,6 +54,9 @@ class Lane:
         self._busy: Counter[str] = Counter()
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}  # in the order of their turns
         self._waiting = 0
+        self._gives_way = gives_way
+        self._minute = -1.0
+        self._served: Counter[str] = Counter()
 
     async def run(self, caller: str, act: Callable[[], Result]) -> Result:
         """Do ``act`` in a thread of the lane, when it is the caller's turn.
@@ -66,15 +80,11 @@ class Lane:
 
     async def _turn(self, caller: str) -> None:
         queue = self._queues.setdefault(caller, deque())
-        if self._waiting >= self._most_waiting or len(queue) >= self._most_waiting_each:
+        full = self._waiting >= self._most_waiting and not self._makes_room(caller)
+        if full or len(queue) >= self._most_waiting_each:
             if not queue:
                 del self._queues[caller]
-            raise TooManyRequests(
-                "the broker is busy",
-                check="rate",
-                expected="fewer requests at a time",
-                hint="ask again in a moment",
-            )
+            raise _busy()
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue.append(turn)
         self._waiting += 1
@@ -87,6 +97,31 @@ class Lane:
                 self._busy[caller] -= 1
                 self._next()
             raise
+
+    def _makes_room(self, caller: str) -> bool:
+        """Refuse the last request of the caller that was served most, if it was served more."""
+        if not self._gives_way:
+            return False
+        served = self._served_now()
+        waiting = (name for name, queue in self._queues.items() if queue)
+        most = max(waiting, key=served.__getitem__)
+        if served[most] <= served[caller]:
+            return False
+        queue = self._queues[most]
+        turn = queue.pop()
+        if not queue:
+            del self._queues[most]
+        self._waiting -= 1
+        if not turn.done():
+            turn.set_exception(_busy())
+        return True
+
+    def _served_now(self) -> Counter[str]:
+        """How often each caller had its turn in this minute."""
+        minute = asyncio.get_running_loop().time() // 60
+        if minute != self._minute:
+            self._minute, self._served = minute, Counter()
+        return self._served
 
     def _next(self) -> None:
         """Give free threads to callers in turn."""
@@ -103,7 +138,18 @@ class Lane:
                 continue
             self._free -= 1
             self._busy[caller] += 1
+            if self._gives_way:
+                self._served_now()[caller] += 1
             turn.set_result(None)
+
+
+def _busy() -> TooManyRequests:
+    return TooManyRequests(
+        "the broker is busy",
+        check="rate",
+        expected="fewer requests at a time",
+        hint="ask again in a moment",
+    )
 
 
 def _lane(name: str, **sizes: int) -> Callable[[], Lane]:
@@ -122,7 +168,7 @@ class Lanes:
         controllers: Requests that submitters and runners signed who are no owners.
         holders: Renewals that the holder of a live lease signed; a caller is a lease.
         guests: Everything else that asks for a decision; a caller is an address.
-        manifests: Run manifests, which cost most to verify.
+        manifests: Run manifests, which cost most to verify; a caller is a run.
         reads: Answers to unauthenticated callers.
     """
 
@@ -139,7 +185,9 @@ class Lanes:
         default_factory=_lane("guests", threads=32, each=24, waiting=96, waiting_each=64)
     )
     manifests: Lane = field(
-        default_factory=_lane("manifests", threads=1, each=1, waiting=4, waiting_each=2)
+        default_factory=_lane(
+            "manifests", threads=1, each=1, waiting=4, waiting_each=2, gives_way=True
+        )
     )
     reads: Lane = field(
         default_factory=_lane("reads", threads=4, each=2, waiting=48, waiting_each=24)

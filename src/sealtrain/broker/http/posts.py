@@ -248,16 +248,19 @@ def _add_manifests(app: FastAPI, broker: Serving, admission: Admission, lanes: L
         known_run = partial(broker().registry.run_of, lease_id)
         run_id = await lanes.holders.run(lease_id, known_run)
         data = await read_body(request, MAX_MANIFEST_BYTES, broker().caps.body_seconds)
-        await lanes.holders.run(lease_id, partial(_check_holder, shown, data, lease_id))
 
-        def act() -> Response:
+        def admit() -> Accepted | None:
+            _check_holder(shown, data, lease_id)
             recorded = broker().registry.recorded_manifest(data)
             if recorded is None:
                 broker().manifest_shares.take(run_id, broker().now())
-                recorded = broker().registry.submit_manifest(data, run_id)
-            return answer(recorded)
+            return recorded
 
-        return await lanes.manifests.run(lease_id, act)
+        recorded = await lanes.holders.run(lease_id, admit)
+        if recorded is None:
+            verify = partial(broker().registry.submit_manifest, data, run_id)
+            recorded = await lanes.manifests.run(run_id, verify)
+        return answer(recorded)
 
 
 def _check_holder(shown: LeaseShown, data: bytes, lease_id: str) -> None:
