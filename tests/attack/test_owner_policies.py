@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, cast
 
 import pytest
+from owner_acts import Asking
 from release_world import ReleaseWorld, audited, document_of, release_world
 from world import identity, simulated_policy
 
@@ -16,8 +17,10 @@ from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.errors import (
     ApprovalUnknown,
+    ChainRefused,
     DatasetMismatch,
     QuoteRootUntrusted,
+    SealtrainError,
     SignatureInvalid,
     StatementInvalid,
 )
@@ -142,3 +145,56 @@ def test_nobody_asks_for_somebody_else(world: ReleaseWorld) -> None:
 def test_a_lease_out_of_range_is_no_policy(world: ReleaseWorld, changed: dict[str, Any]) -> None:
     with pytest.raises(StatementInvalid):
         policy(world, **changed)
+
+
+class Closed:
+    """A contract that allows nothing."""
+
+    def allowed(self, _app_id: str, _compose_hash: str) -> NoReturn:
+        raise ChainRefused("not allowed", check="contract")
+
+
+def another_request(document: dict[str, Any]) -> None:
+    document["run_id"] = "0" * 32
+
+
+STEPS: Mapping[str, tuple[str, Callable[[ReleaseWorld], object]]] = {
+    "6 another request": (
+        "report-data-mismatch",
+        lambda world: setattr(world.wire, "on_request", another_request),
+    ),
+    "the owners' contract": (
+        "chain-refused",
+        lambda world: world.restart(chain=cast("Any", Closed())),
+    ),
+    "the successor": (
+        "consortium-mismatch",
+        lambda world: world.broker.registry.succeed(
+            document_of(Asking(world, world.attest(), "").succession())
+        ),
+    ),
+    "an owner's policy": (
+        "quote-root-untrusted",
+        lambda world: put(world, policy(world, appraisal=UNMET)),
+    ),
+    "8 another recipe": ("recipe-changed", lambda _world: None),
+    "10 revoked": ("approval-revoked", lambda world: [world.revoke(one) for one in (A, B)]),
+}
+"""What refuses a release, in the order of spec/key-release.md §4.2, and its code."""
+PAIRS = [(one, other) for at, one in enumerate(STEPS) for other in [*STEPS][at + 1 :]]
+
+
+@pytest.mark.claim("C593")
+@pytest.mark.parametrize(("first", "later"), PAIRS)
+def test_between_checks_7_and_8_the_first_of_the_specification_is_told(
+    world: ReleaseWorld, first: str, later: str
+) -> None:
+    attested, changed = world.attest(), {}
+    for name in (later, first):  # a decision is recorded before the consortium ends
+        if name == "8 another recipe":
+            changed["recipe_hash"] = "0" * 64
+        STEPS[name][1](world)
+    with pytest.raises(SealtrainError) as caught:
+        world.obtain(attested=attested, **changed)
+    assert caught.value.code == STEPS[first][0]
+    world.assert_no_key_left()

@@ -357,6 +357,7 @@ class Broker:
         follows = guest.measured.follows
         with self._parts.store.transaction(alone=bool(private) or follows) as transaction:
             transaction.successions.require_none()
+            limits = self._limits_for(transaction, guest)
             run = transaction.run(request.run_id)
             registered = self._registered(transaction, request, request.data)
             reserved = transaction.reservations() if private else {}
@@ -399,7 +400,7 @@ class Broker:
                 ),
                 registered=registered,
                 now=now,
-                limits=self._limits_for(transaction, guest),
+                limits=limits,
                 spent=before.spent,
             )
             lease_id = self._parts.random(32).hex()
@@ -439,6 +440,7 @@ class Broker:
     ) -> RenewalAnswer:
         with self._parts.store.transaction(alone=False) as transaction:
             transaction.successions.require_none()
+            limits = self._limits_for(transaction, guest)
             run = transaction.run(request.run_id)
             permit = decide_renewal(
                 request,
@@ -457,7 +459,7 @@ class Broker:
                 lease=transaction.lease(request.lease_id),
                 registered=self._registered(transaction, request, () if run is None else run.data),
                 now=now,
-                limits=self._limits_for(transaction, guest),
+                limits=limits,
             )
             receipt = self._signed(receipt_of(request, permit, guest, request.lease_id, now))
             index = record(
@@ -475,7 +477,7 @@ class Broker:
         )
 
     def _limits_for(self, transaction: Transaction, guest: Appraised) -> Limits:
-        """The broker's bounds, or narrower ones of owners whose data the guest reads (§4.2, 9)."""
+        """The broker's bounds, or narrower ones of owners whose data the guest reads (§4.2)."""
         in_force = transaction.owner_documents.in_force(OwnerPolicy.entry_kind)
         policies = [self._policy(envelope) for _, envelope in in_force.values()]
         return hold_owners_policies(guest, policies, self._limits)
