@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
@@ -41,6 +42,7 @@ from sealtrain.guest.workload.messages import (
     FileDelivered,
     LayBatch,
     MakeRoom,
+    Names,
     OfferMetrics,
     Open,
     RankReady,
@@ -542,3 +544,48 @@ def test_a_forked_process_does_not_ask_in_the_place_of_another() -> None:
         ours.setblocking(False)
         with pytest.raises(BlockingIOError):
             ours.recv(1)
+
+
+@pytest.mark.claim("C594")
+@pytest.mark.parametrize("late", ["a file", "a checkpoint"])
+@pytest.mark.parametrize("when", ["while it is signed", "afterwards"])
+def test_nothing_is_stored_once_the_manifest_is_signed(
+    world: World, monkeypatch: pytest.MonkeyPatch, late: str, when: str
+) -> None:
+    entered, go = threading.Event(), threading.Event()
+    signed: list[dict[str, bytes]] = []
+
+    def close_run(_run: object, trained: Any) -> Any:
+        entered.set()
+        assert go.wait(20)
+        signed.append(dict(trained.files))
+        return SimpleNamespace(manifest="/out/manifest.json")
+
+    monkeypatch.setattr("sealtrain.guest.keeper.close_run", close_run)
+    world.ready()
+    store, control = AskingEnd(world.theirs.store), AskingEnd(world.theirs.control)
+    store.ask(MakeRoom(size=16))
+    store.ask(FileDelivered(name="model.safetensors", size=16))
+    sign = Sign(steps=1, samples=1, tokens=None, metrics={}, counts={})
+
+    def ask_to_sign() -> None:
+        with suppress(OSError, EOFError):  # the run ends meanwhile
+            control.ask(sign)
+
+    signing = threading.Thread(target=ask_to_sign, daemon=True)
+    signing.start()
+    assert entered.wait(20)
+    if when == "afterwards":
+        go.set()
+        signing.join(20)
+    question: WorkloadQuestion = FileDelivered(name="NAME.json", size=2)
+    if late == "a checkpoint":
+        question = Seal(counter=1, step=1, previous="", size=16)
+    world.theirs.store.sendall(framed(question.to_bytes()))
+    with pytest.raises((EOFError, OSError)):
+        store.ask(Names())
+    go.set()
+    signing.join(20)
+    assert ended_by(world) == ("script-failed", "channel")
+    assert [list(files) for files in signed] == [["model.safetensors"]]
+    assert world.run.store.names() == ()

@@ -107,7 +107,11 @@ def _show_nothing(_line: str) -> None:
 
 
 class Keeper:
-    """Keeps one workload. ``outcome`` is all of it."""
+    """Keeps one workload. ``outcome`` is all of it.
+
+    Attributes:
+        storing: Held while something is stored; what is signed is complete before.
+    """
 
     def __init__(
         self,
@@ -137,6 +141,7 @@ class Keeper:
         self._held, self._leaving_seconds = held, leaving_seconds
         self._bar, self._say = Bar() if bar is None else bar, say
         self._lock = threading.Lock()
+        self.storing = threading.Lock()
         self._over = threading.Event()
         self._error: BaseException | None = None
         self._refusals: dict[str, SealtrainError] = {}
@@ -330,11 +335,12 @@ class Keeper:
     def sign(self, question: Sign) -> Reply:
         """Sign the manifest over the files that came."""
         run = self._run
-        if self._ready is None or self._signing or not self._files:
-            raise Misused("nothing to sign")
-        self._require_tallied()
-        privacy = privacy_spent(question, run.recipe, self._sources)
-        self._signing = True
+        with self.storing:  # what is being stored is finished first, and nothing comes after it
+            if self._ready is None or self._signing or not self._files:
+                raise Misused("nothing to sign")
+            self._require_tallied()
+            privacy = privacy_spent(question, run.recipe, self._sources)
+            self._signing = True
         run.tally.add(question.counts)
         record_served(run, self._served.rows)
         trained = Trained(
@@ -432,6 +438,7 @@ class Keeper:
         named = (question.counter, question.previous)
         if (
             memory is None
+            or self._signing
             or question.size > memory.size
             or named
             != (
@@ -579,6 +586,11 @@ class _Desk:
             return keeper.open_model(question)
         if self._rank:
             raise Misused("the first rank keeps checkpoints")
+        with keeper.storing:
+            return self._stored(question)
+
+    def _stored(self, question: WorkloadQuestion) -> Reply:
+        keeper = self._keeper
         match question:
             case MakeRoom():
                 self._memory = None
