@@ -29,7 +29,7 @@ from polling import wait_until
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import TooFewParties
 from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.federated.frames import HEAD, LOST, REPLY, TAKEN
+from sealtrain_collab.federated.frames import HEAD, LOST, NODES, REPLY, TAKEN
 from sealtrain_collab.federated.mathematics import Merging, Taken
 from sealtrain_collab.federated.messages import PURPOSE, Asked
 
@@ -295,6 +295,32 @@ def test_a_party_that_joins_twice_counts_once() -> None:
         # Whichever of the two came first is clinic-a; the other one's numbers are in no merge.
         step = {1.5, 501.0}
         assert values(done[0].state)[0] / 3 in step
+
+
+@pytest.mark.claim("C595")
+def test_nodes_that_are_gone_take_no_partys_seat() -> None:
+    """A SuperNode that begins again has another id; whoever carries may list any."""
+    with federated_world() as world:
+        asked: set[int] = set()
+        gone = list(range(100, 140))
+
+        def noted(node: int, data: bytes) -> bytes | None:
+            asked.add(node)
+            return data if node <= len(PARTIES) else None
+
+        world.relay.there = noted
+        world.relay.say(NODES, 0, struct.pack(f">{len(gone)}Q", *gone))
+        wait_until(lambda: len(world.carrier.nodes) == len(gone))
+        began(world, *PARTIES)
+        done: list[Any] = []
+        federation = world.federation(rounds(rounds=1))
+        runs = threading.Thread(target=lambda: done.append(federation.run(START)), daemon=True)
+        runs.start()
+        wait_until(lambda: len(asked) >= 4 * len(PARTIES))
+        world.relay.tell()
+        runs.join(60)
+        assert {one["party"] for one in world.events("party.joined")} == set(PARTIES)
+        assert len(done) == 1
 
 
 def test_a_stranger_is_no_party() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -343,8 +343,9 @@ class Federation:
 
     def _seat_nodes(self) -> None:
         most = _SEATS_FOR_A_PARTY * len(self._rounds.parties)
-        for node in self._carrier.nodes:
-            if node not in self._seats and len(self._seats) < most:
+        listed = self._carrier.nodes
+        for node in listed:
+            if node not in self._seats and (len(self._seats) < most or self._gives_up(listed)):
                 seat = Seat(
                     lambda data, seconds, node=node: self._carrier.exchange(  # type: ignore[misc]
                         node, data, seconds=seconds
@@ -359,9 +360,28 @@ class Federation:
                 self._seats[node] = seat
                 seat.start()
 
+    def _gives_up(self, listed: Collection[int]) -> bool:
+        """Give up the seats of nodes that are gone: a SuperNode that begins again has another id.
+
+        Args:
+            listed: Nodes that are there now.
+
+        Returns:
+            Whether there is a seat for another node.
+        """
+        gone = [node for node in self._seats if node not in listed]
+        gone = [node for node in gone if self._seats[node].party is None]
+        for node in gone:
+            seat = self._seats.pop(node)
+            self._round.retried.pop(seat, None)
+            seat.end()
+        return bool(gone)
+
     def _came(self, news: Came) -> None:
         joined, seat = news.joined, news.seat
         self._round.retried.pop(seat, None)
+        if seat not in self._seats.values():  # given up meanwhile
+            return
         try:
             besides = self._let_in(joined)
         except UpdateRefused as refused:
