@@ -19,7 +19,7 @@ from sealtrain.broker.service.deployment import read_broker_document
 from sealtrain.cli import app
 from sealtrain.client.reviewing import machines
 from sealtrain.errors import LockInvalid, RecipeChanged, SealtrainError
-from sealtrain.recipe.adopted import EMPTY_SCRIPT, script_digest
+from sealtrain.recipe.adopted import EMPTY_SCRIPT, require_additions, script_digest
 from sealtrain.recipe.compose import compose_hash, extract_lock, lock_within
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain_simulator.server import running
@@ -264,6 +264,94 @@ def test_no_byte_of_an_adopted_document_can_change_but_texts_that_nothing_reads(
             other = json.loads(changed)
             same = {name for name in whole if other.get(name) == whole[name]}
             assert lock != extract_lock(data) or whole.keys() - same <= FREE
+
+
+IN_A_SERVICE = {
+    "environment": {"A": "1"}, "env_file": "a", "privileged": True, "cap_add": ["ALL"],
+    "pid": "host", "network_mode": "host", "ipc": "host", "extra_hosts": ["a:1"],
+    "dns": ["1.1.1.1"], "init": True, "post_start": [{"command": "sh"}], "pre_stop": [],
+    "healthcheck": {"test": ["CMD", "sh"]}, "hostname": "a", "sysctls": {},
+    "ulimits": {}, "configs": ["recipe.lock.json"], "secrets": [],
+    "volumes_from": ["a"], "depends_on": ["a"], "extends": {"service": "a"}, "build": ".",
+    "pull_policy": "always", "runtime": "a", "userns_mode": "host", "security_opt": [],
+    "develop": {}, "profiles": ["a"], "scale": 2, "deploy": {"replicas": 2}, "x-a": 1, "tty": True,
+    "gpus": "all",
+    "logging": {"driver": "syslog"}, "provider": {"type": "a"}, "use_api_socket": True,
+    "read_only": 1, "restart": "always", "command": ["sh"], "entrypoint": [],
+}  # fmt: skip
+"""What Docker Compose reads in a service, and values that ours never has."""
+BESIDE_SERVICES = {
+    "include": ["a"], "networks": {"default": {"external": True}}, "name": "a", "version": "3",
+    "secrets": {"a": {"file": "/etc/passwd"}}, "models": {}, "x-a": {}, "volumes": {"a": {}},
+}  # fmt: skip
+BY_A_PLATFORM = {
+    "init_script": "id", "metadata": {}, "snapshotter": "a", "requirements": {}, "env": {"A": "1"},
+    "kms_url": "a", "kms_urls": ["a"], "gateway_urls": ["a"], "user_config": "a", "vm_config": "{}",
+    "__proto__": {}, "constructor": {}, "post_launch_script": "id", "encrypted_env": "a",
+    "ssh": True, "allowed_envs": ["A"], "gateway_enabled": True, "secure_time": False,
+    "storage_fs": "ext4", "no_instance_id": True, "key_provider": "tpm", "swap_size": 1,
+    "public_sysinfo": True, "event_log_version": 2, "verity_volumes": [{}],
+    "docker_config": {"registry": "a"},
+    "port_policy": {"ports": [80], "restrict_mode": True}, "features": ["kms", "tproxy-net"],
+    "manifest_version": "2", "tproxy_enabled": 0, "salt": 0, "env_pubkey": None,
+}  # fmt: skip
+
+
+def lookalikes(name: str) -> Iterator[str]:
+    """Other names that a person, or a lenient reader, takes for it."""
+    yield from (name.upper(), name.title(), f"{name} ", f" {name}", f"{name}\u200b", f"{name}\0")
+    yield name.replace("_", "-") if "_" in name else f"_{name}"
+    yield name.replace("e", "\u0435") if "e" in name else f"{name}\u0301"
+
+
+def test_nothing_hides_at_another_nesting_or_under_a_name_that_looks_alike() -> None:
+    raw = document("all that a platform may add")
+    whole = json.loads(raw)
+    services = json.loads(whole["docker_compose_file"])
+    ((name, service),) = services["services"].items()
+    text: str = whole["docker_compose_file"]
+    files = [
+        *(
+            {**services, "services": {name: {**service, field: value}}}
+            for field, value in IN_A_SERVICE.items()
+        ),
+        *({**services, field: value} for field, value in BESIDE_SERVICES.items()),
+        *({**services, field: IN_A_SERVICE[field]} for field in ("environment", "command", "gpus")),
+    ]
+    texts = [
+        *(canonical_json(file).decode() for file in files),
+        *(text + tail for tail in ("\n", " ", "\n---\n{}", "\0")),
+        *(head + text for head in ("\ufeff", " ", "# \n")),
+        json.dumps(services, indent=1),
+        json.dumps(dict(reversed(services.items())), separators=(",", ":")),
+        text.replace('"services":', '"services":{},"services":', 1),
+        text.replace('"image":', '"image":"evil","image":', 1),
+        text.replace('"read_only":true', '"read_only":false,"read_only":true', 1),
+    ]
+    changed = [{**whole, "docker_compose_file": other} for other in texts]
+    changed += [{**whole, field: value} for field, value in BY_A_PLATFORM.items()]
+    changed += [
+        {**whole, other: value} for field, value in whole.items() for other in lookalikes(field)
+    ]
+    expected = json.loads(ours())
+    require_additions(raw, whole, expected, ())
+    assert len(changed) > 250
+    for document_ in changed:
+        data = canonical_json(document_)
+        assert data != raw
+        with pytest.raises(LockInvalid):
+            require_additions(data, document_, expected, ())
+    for old, new in (
+        ('"runner":', '"runner":"bash","runner":'),
+        ('"allowed_envs":[]', '"allowed_envs":["A"],"allowed_envs":[]'),
+        ('"pre_launch_script":', '"pre_launch_script":"id","pre_launch_script":'),
+        ('"manifest_version":2', '"manifest_version":2.0'),
+        ('"runner"', '"runne\\u0072"'),
+        ('"swap_size":0', '"swap_size":-0'),
+    ):
+        assert old.encode() in raw
+        with pytest.raises(LockInvalid):
+            extract_lock(raw.replace(old.encode(), new.encode(), 1))
 
 
 def adopted_by(locked: LockedRecipe, script: str, **more: Any) -> LockedRecipe:
