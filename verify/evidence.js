@@ -15,7 +15,7 @@ import { TIER_OF_KIND, reaches } from "./tiers.js";
 
 const { compose, list, literal, nullable, record, string } = shape;
 const hexText = (value) => fromHex(value) !== null;
-const quote = (value) => value !== "" && (fromBase64(value)?.length ?? Infinity) <= 32768;
+const quote = shape.encoded(32768);
 
 const ENTRY = record({
   imr: shape.integer(0, 3),
@@ -42,7 +42,7 @@ const GOOGLE_FORM = record({
 });
 const NITRO_TPM_FORM = record({
   tee: literal("dstack-aws-nitro-tpm"),
-  document: tpm.encoded(16384),
+  document: shape.encoded(16384),
   event_log: list(ENTRY, { min: 1, max: 1024 }),
   app_compose: compose,
   vm_config: nullable(string),

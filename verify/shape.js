@@ -69,6 +69,9 @@ export const base64 = (length) => (value) => {
   const bytes = fromBase64(value);
   return bytes !== null && (length === undefined || bytes.length === length);
 };
+/** Base64 whose length is that of so many bytes at most, and is not empty. */
+export const encoded = (most) => (value) =>
+  string(value) && value.length >= 4 && value.length <= Math.ceil(most / 3) * 4 && fromBase64(value) !== null;
 /** Text of a deployment document. */
 export const compose = (value) => string(value) && value.length >= 2 && value.length <= 4 * 2 ** 20;
 /** Text that the table of visible characters admits (spec/key-release.md §1). */

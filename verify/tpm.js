@@ -19,7 +19,7 @@ import {
 import * as shape from "./shape.js";
 import * as x509 from "./x509.js";
 
-const { either, integer, list, record } = shape;
+const { either, encoded, integer, list, record } = shape;
 const GOOGLE_ROOT = "594759594b9b61524f6c8ef668f7177f7b9066bc0674f2f49fe9e052be78beb2";
 const MACHINE = "1.3.6.1.4.1.11129.2.1.21";
 const [RSA_SHA256, ECDSA_SHA256] = ["1.2.840.113549.1.1.11", "1.2.840.10045.4.3.2"];
@@ -27,10 +27,6 @@ const REGISTERS = 24;
 const NAMES = { 11: 32, 12: 48, 13: 64 };
 const BANKS = { 11: { name: "sha256", size: 32 }, 12: { name: "sha384", size: 48 } };
 const HASHES = { sha256, sha384 };
-
-/** Base64 that may stand for so many bytes, and is not empty. */
-export const encoded = (most) => (value) =>
-  shape.string(value) && value.length >= 4 && value.length <= Math.ceil(most / 3) * 4 && fromBase64(value) !== null;
 
 const digest = either(shape.hex64, shape.hex96);
 const index = integer(0, REGISTERS - 1);

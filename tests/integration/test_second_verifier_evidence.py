@@ -23,6 +23,7 @@ from variants import variants
 from sealtrain.attest.dstacksnp.launch import launch_commitment
 from sealtrain.attest.presets import PRESETS, insecure_simulator_policy, preset
 from sealtrain.attest.tdx.parse import parse_quote
+from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
 from sealtrain_simulator.guest import SimulatedGuest
 from sealtrain_simulator.hosted import launch_config
@@ -513,3 +514,38 @@ def test_real_evidence_with_a_changed_bit_ends_alike(
             asked.append(replace(honest, label=f"{honest.label} {label}", document=document))
     counted = compare_codes(asked, capsys)
     assert counted["certificate-chain-invalid"] + counted["quote-invalid"] > 5 * bits
+
+
+LIMITS = {"report": 1184, "quote": 32 << 10, "document": 16 << 10, "crl": 64 << 10}
+"""Fields of evidence, and how many bytes each may have."""
+
+
+def of_length(text: str, length: int) -> str:
+    """The same bytes, cut or followed by zeros."""
+    return to_base64((base64.b64decode(text) + bytes(length))[:length])
+
+
+@pytest.mark.claim("C565")
+@pytest.mark.parametrize("name", ["tdx", "snp", "nitro", "gcp-snp"])
+def test_lengths_at_the_limits_end_alike(
+    park: MachinePark, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What base64 rounds up to, what a parser takes, and what is one byte more."""
+    document, policy = shown(park, name)
+    asked = []
+
+    def ask(cpu: dict[str, Any], label: str) -> None:
+        changed = {**document, "cpu": cpu}
+        asked.append(EvidenceQuestion(label=label, document=changed, policy=policy))
+
+    cpu = document["cpu"]
+    for field, most in LIMITS.items():
+        for length in range(most - 1, most + 4) if cpu.get(field) else ():
+            ask({**cpu, field: of_length(cpu[field], length)}, f"{field} of {length}")
+    for place, text in enumerate(cpu.get("certificates", ())):
+        for length in (1, *range(4094, 4098), *range(8191, 8195)):
+            others = list(cpu["certificates"])
+            others[place] = of_length(text, length)
+            ask({**cpu, "certificates": others}, f"certificate {place} of {length}")
+    counted = compare_codes(asked, capsys)
+    assert counted["evidence-malformed"] > 0

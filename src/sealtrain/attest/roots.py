@@ -13,7 +13,7 @@ from functools import lru_cache
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.utils import CryptographyDeprecationWarning
-from cryptography.x509.oid import ExtensionOID, NameOID
+from cryptography.x509.oid import ExtensionOID, NameOID, PublicKeyAlgorithmOID
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64
@@ -123,14 +123,19 @@ def load_certificate(der: bytes) -> x509.Certificate:
     """Parse a certificate of which nothing has a second encoding.
 
     The library lets a signature end within a byte where the bits left over are zero: such a
-    certificate is another file with the same signature.
+    certificate is another file with the same signature. It also reads extensions of a certificate
+    that says no version, and takes a key for RSASSA-PSS alone (RFC 4055 §1.2) for any RSA key.
 
     Raises:
-        ValueError: As the library, and for such a signature; further ``X509_ERRORS`` besides.
+        ValueError: As the library, and for each of these; further ``X509_ERRORS`` besides.
     """
     certificate = x509.load_der_x509_certificate(der)
     if der[-len(certificate.signature) - 1] != 0:
         raise ValueError("the signature is not of whole bytes")
+    if certificate.version is not x509.Version.v3:
+        raise ValueError("the certificate is not of version 3")
+    if certificate.public_key_algorithm_oid == PublicKeyAlgorithmOID.RSASSA_PSS:
+        raise ValueError("the key is for one kind of signature")
     return certificate
 
 

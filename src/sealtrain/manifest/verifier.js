@@ -608,6 +608,9 @@ const base64 = (length) => (value) => {
   const bytes = fromBase64(value);
   return bytes !== null && (length === undefined || bytes.length === length);
 };
+/** Base64 whose length is that of so many bytes at most, and is not empty. */
+const encoded = (most) => (value) =>
+  string(value) && value.length >= 4 && value.length <= Math.ceil(most / 3) * 4 && fromBase64(value) !== null;
 /** Text of a deployment document. */
 const compose = (value) => string(value) && value.length >= 2 && value.length <= 4 * 2 ** 20;
 /** Text that the table of visible characters admits (spec/key-release.md §1). */
@@ -621,7 +624,7 @@ const line =
     const length = [...value].length;
     return length >= least && length <= most && visible(value);
   };
-return { record, list, map, match, literal, nullable, either, integer, number, string, boolean, anyObject, errorCode, hex32, hex40, hex64, hex96, ownerName, timestamp, realTime, count, base64, compose, visible, line };
+return { record, list, map, match, literal, nullable, either, integer, number, string, boolean, anyObject, errorCode, hex32, hex40, hex64, hex96, ownerName, timestamp, realTime, count, base64, encoded, compose, visible, line };
 })();
 const module_chainword = (() => {
 // The chain's word in receipts (spec/chain.md §8): part of check 11.
@@ -2845,6 +2848,30 @@ function items(element, tag = 0x30) {
   return result;
 }
 
+/** A list of exactly so many elements. */
+function exactly(count, elements) {
+  return elements.length === count ? elements : fail("more or fewer elements than expected");
+}
+
+/** The bits of a BIT STRING's content; those that are not used are zeros. */
+function bitString(content) {
+  const [unused, ...bytes] = content;
+  const spare = bytes.length === 0 ? unused === 0 : unused < 8 && (bytes.at(-1) & ((1 << unused) - 1)) === 0;
+  return spare ? bytes : fail("no bit string");
+}
+
+/** A BOOLEAN that is true: one that is false is left out, being the default. */
+function isTrue({ tag, content }) {
+  return (tag === 1 && content.length === 1 && content[0] === 0xff) || fail("no truth value of DER");
+}
+
+/** An INTEGER in its shortest form, perhaps negative. */
+function integer(element) {
+  const { content } = element ?? {};
+  const long = content?.length > 1 && [0, 0x1ff].includes((content[0] << 1) | (content[1] >> 7));
+  return element?.tag === 2 && content.length > 0 && !long ? content : fail("no integer");
+}
+
 /** Bytes of a BIT STRING of whole bytes. */
 function bits(element) {
   if (element?.tag !== 3 || element.content[0] !== 0) fail("no bit string of whole bytes");
@@ -2854,6 +2881,9 @@ function bits(element) {
 function oid(element) {
   if (element?.tag !== 6) fail("no object identifier");
   const { content } = element;
+  const begins = (at) => at === 0 || !(content[at - 1] & 0x80);
+  const padded = content.some((byte, at) => byte === 0x80 && begins(at));
+  if (!content.length || content.length > 63 || content.at(-1) & 0x80 || padded) fail("no object identifier");
   const numbers = [Math.min(2, Math.floor(content[0] / 40))];
   numbers.push(content[0] - 40 * numbers[0]);
   let value = 0;
@@ -2894,8 +2924,29 @@ const CURVES = {
 };
 const SIGNATURES = { "1.2.840.10045.4.3.2": "SHA-256", "1.2.840.10045.4.3.3": "SHA-384" };
 
+const VERSION_3 = "020102";
+const EC = "1.2.840.10045.2.1";
+const OF_RSA = /^1\.2\.840\.113549\.1\.1\.(?:[45]|1[1-4])$/;
+/** Extensions whose value is DER, besides those that are read here. */
+const PARSED = new Set(
+  [14, 16, 17, 18, 30, 31, 32, 35, 36, 37, 46, 54]
+    .map((arc) => `2.5.29.${arc}`)
+    .concat(["1", "11", "24"].map((arc) => `1.3.6.1.5.5.7.1.${arc}`))
+    .concat(["2", "3", "5"].map((arc) => `1.3.6.1.4.1.11129.2.4.${arc}`))
+    .concat(["1.3.6.1.5.5.7.48.1.5", "1.3.6.1.4.1.311.21.7", "1.3.36.8.3.3"]),
+);
 const COMMON_NAME = "2.5.4.3";
-const TEXTS = [0x0c, 0x13, 0x14, 0x16, 0x1c, 0x1e];
+const BMP = 0x1e;
+/** Tags of the texts that names are made of → which bytes they may have. */
+const TEXTS = {
+  0x0c: isUtf8,
+  0x12: isUtf8,
+  0x13: (bytes) => /^[A-Za-z0-9 '()+,\-./:=?]*$/.test(latin1(bytes)),
+  0x14: isUtf8,
+  0x16: (bytes) => bytes.every((byte) => byte < 0x80),
+  0x1c: isUtf8,
+  [BMP]: (bytes) => bytes.length % 2 === 0,
+};
 const SERIAL_NUMBER = "2.5.4.5";
 const RSA = "1.2.840.113549.1.1.1";
 const PSS = "1.2.840.113549.1.1.10";
@@ -2905,9 +2956,12 @@ const SHA384 = "2.16.840.1.101.3.4.2.2";
 function names(element, wanted) {
   const result = [];
   for (const set of items(element)) {
-    for (const pair of items(set, 0x31)) {
-      const [type, value] = items(pair);
-      if (!TEXTS.includes(value?.tag)) fail("a name that is no text");
+    const pairs = items(set, 0x31);
+    const ordered = pairs.every(({ whole }, at) => at === 0 || isBefore(pairs[at - 1].whole, whole));
+    if (pairs.length === 0 || !ordered) fail("a name that is empty, or not in order");
+    for (const pair of pairs) {
+      const [type, value] = exactly(2, items(pair));
+      if (!TEXTS[value.tag]?.(value.content)) fail("a name that is no text");
       if (oid(type) === wanted) result.push(safeText(value.content));
     }
   }
@@ -2931,9 +2985,25 @@ function hashOf(algorithm) {
 /** Bits of an RSA key's modulus, 0 of another key, and its exponent in hex. */
 function rsaKey(kind, key) {
   if (oid(kind[0]) !== RSA) return { rsaBits: 0, rsaExponent: "" };
-  const [modulus, exponent] = items(der(bits(key)));
+  const [modulus, exponent] = exactly(2, items(der(bits(key))));
+  const odd = integer(exponent).at(-1) & 1 && hex(exponent.content) !== "01";
+  if (!odd || (integer(modulus)[0] | exponent.content[0]) & 0x80) fail("no RSA key");
   const bytes = modulus.content[0] === 0 ? modulus.content.subarray(1) : modulus.content;
   return { rsaBits: bytes.length * 8 - Math.clz32(bytes[0]) + 24, rsaExponent: hex(exponent.content) };
+}
+
+function isUtf8(bytes) {
+  try {
+    text(bytes);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+function isBefore(first, second) {
+  const [a, b] = [hex(first), hex(second)];
+  return a <= b;
 }
 
 function safeText(bytes) {
@@ -2946,49 +3016,88 @@ function safeText(bytes) {
 
 function extensions(element) {
   const result = new Map();
-  for (const item of items(items(element, element.tag)[0])) {
-    const parts = items(item);
-    const critical = parts.length === 3 && parts[1].content[0] === 0xff;
-    const value = parts[parts.length - 1];
-    if (value.tag !== 4) fail("extension without octets");
-    const name = oid(parts[0]);
+  for (const [name, extension] of listed(element)) {
     if (result.has(name)) fail("an extension twice");
-    result.set(name, { critical, value: value.content });
+    if (PARSED.has(name)) der(extension.value);
+    result.set(name, extension);
   }
   return result;
 }
 
+function listed(element) {
+  const result = [];
+  for (const item of items(exactly(1, items(element, element.tag))[0])) {
+    const parts = items(item);
+    const critical = parts.length === 3 && isTrue(parts[1]);
+    if (parts.length !== 2 && parts.length !== 3) fail("an extension of another form");
+    const value = parts[parts.length - 1];
+    if (value.tag !== 4) fail("extension without octets");
+    result.push([oid(parts[0]), { critical, value: value.content }]);
+  }
+  return result;
+}
+
+/** What may follow a key: unique ids of issuer and subject, and extensions, in this order. */
+function further(rest) {
+  const tags = rest.map(({ tag }) => tag);
+  if ([0x81, 0x82, 0xa3].filter((tag) => tags.includes(tag)).join() !== tags.join()) fail("unknown fields");
+  for (const { tag, content } of rest) if (tag !== 0xa3) bitString(content);
+}
+
+function algorithmOf(element) {
+  const [name, ...parameters] = items(element);
+  const nothing = parameters.length === 0 || (parameters.length === 1 && hex(parameters[0].whole) === "0500");
+  if (OF_RSA.test(oid(name)) && !nothing) fail("parameters of an algorithm that has none");
+  return oid(name);
+}
+
+/** The fields of a certificate, each an element. */
+function fieldsOf(bytes) {
+  const [body, algorithm, signature] = exactly(3, items(der(bytes)));
+  const fields = items(body);
+  const [version] = exactly(1, items(fields[0], 0xa0));
+  if (hex(version.whole) !== VERSION_3) fail("another version than 3");
+  const [, serial, inner, issuer, validity, subject, info, ...rest] = fields;
+  integer(serial);
+  further(rest);
+  const [first, last] = exactly(2, items(validity));
+  const [keyAlgorithm, key] = exactly(2, items(info));
+  const kind = items(keyAlgorithm);
+  if (oid(kind[0]) === EC && kind[1]?.tag !== 6) fail("a curve without a name");
+  if (oid(kind[0]) === PSS) fail("a key for one kind of signature");
+  [key, signature].forEach(bits);
+  [first, last].forEach(time);
+  algorithmOf(inner);
+  const extra = rest.find((one) => one.tag === 0xa3);
+  if (extra) listed(extra);
+  return { body, algorithm, signature, serial, inner, issuer, first, last, subject, info, kind, key, extra };
+}
+
 /** The parts of a certificate that checks read. Nothing of it is verified. */
 function certificate(bytes) {
-  const [body, algorithm, signature] = items(der(bytes));
-  const fields = items(body);
-  if (fields[0].tag !== 0xa0) fail("no version");
-  const [, serial, inner, issuer, validity, subject, info, ...rest] = fields;
-  const [first, last] = items(validity);
-  const [keyAlgorithm, key] = items(info);
-  const kind = items(keyAlgorithm);
+  const fields = fieldsOf(bytes);
+  const { algorithm, inner, kind, key, subject } = fields;
   const curve = kind[1]?.tag === 6 ? CURVES[oid(kind[1])] : undefined;
-  const extra = rest.find((one) => one.tag === 0xa3);
   const named = equal(inner.whole, algorithm.whole); // else nothing verifies it
   return {
     bytes,
-    signed: body.whole,
-    signature: bits(signature),
+    signed: fields.body.whole,
+    signature: bits(fields.signature),
     hash: named ? hashOf(algorithm) : undefined,
-    algorithm: named ? oid(items(algorithm)[0]) : undefined,
-    serial: hex(serial.content),
-    issuer: issuer.whole,
+    algorithm: named ? algorithmOf(algorithm) : undefined,
+    serial: hex(fields.serial.content),
+    issuer: fields.issuer.whole,
     subject: subject.whole,
     names: names(subject, COMMON_NAME),
     serialNumbers: names(subject, SERIAL_NUMBER),
-    info: info.whole,
+    info: fields.info.whole,
     key: bits(key),
     ...rsaKey(kind, key),
-    start: time(first),
-    end: time(last),
+    start: time(fields.first),
+    end: time(fields.last),
     curve: curve?.[0],
     point: bits(key),
-    extensions: extra ? extensions(extra) : new Map(),
+    extensions: fields.extra ? extensions(fields.extra) : new Map(),
   };
 }
 
@@ -3037,7 +3146,7 @@ function isAuthority(one) {
 /** Whether bytes are a certificate whose common name begins with SIMULATED. */
 function callsItselfSimulated(bytes) {
   try {
-    return certificate(bytes).names.some((name) => name.startsWith("SIMULATED"));
+    return names(fieldsOf(bytes).subject, COMMON_NAME).some((name) => name.startsWith("SIMULATED"));
   } catch (error) {
     if (error instanceof BadDer || error instanceof TypeError) return false;
     throw error;
@@ -3048,11 +3157,15 @@ function callsItselfSimulated(bytes) {
 function powers(one) {
   const basic = flags(one.extensions.get("2.5.29.19"));
   const fields = basic ? items(basic) : [];
-  const authority = fields[0]?.tag === 1 && fields[0].content[0] === 0xff;
-  const depth = fields.find((field) => field.tag === 2);
+  const authority = fields.length > 0 && isTrue(fields[0]);
+  const [depth, ...more] = fields.slice(1);
+  if (more.length > 0) fail("basic constraints of another form");
   const usage = flags(one.extensions.get("2.5.29.15"));
   if (usage && usage.tag !== 3) fail("key usage is malformed");
-  const has = (bit) => (usage === null ? null : Boolean(usage.content[1] & bit));
+  const [said = 0, beyond = 0] = usage ? bitString(usage.content) : [];
+  const alone = said & 0x01 || beyond & 0x80; // to encipher or decipher only, in an agreement of keys
+  if (alone && !(said & 0x08)) fail("key usage contradicts itself");
+  const has = (bit) => (usage === null ? null : Boolean(said & bit));
   return { authority, depth: depth ? small(depth) : Infinity, certifies: has(0x04), signs: has(0x80) };
 }
 
@@ -3352,7 +3465,7 @@ const {
 const shape = module_shape;
 const x509 = module_x509;
 
-const { either, integer, list, record } = shape;
+const { either, encoded, integer, list, record } = shape;
 const GOOGLE_ROOT = "594759594b9b61524f6c8ef668f7177f7b9066bc0674f2f49fe9e052be78beb2";
 const MACHINE = "1.3.6.1.4.1.11129.2.1.21";
 const [RSA_SHA256, ECDSA_SHA256] = ["1.2.840.113549.1.1.11", "1.2.840.10045.4.3.2"];
@@ -3360,10 +3473,6 @@ const REGISTERS = 24;
 const NAMES = { 11: 32, 12: 48, 13: 64 };
 const BANKS = { 11: { name: "sha256", size: 32 }, 12: { name: "sha384", size: 48 } };
 const HASHES = { sha256, sha384 };
-
-/** Base64 that may stand for so many bytes, and is not empty. */
-const encoded = (most) => (value) =>
-  shape.string(value) && value.length >= 4 && value.length <= Math.ceil(most / 3) * 4 && fromBase64(value) !== null;
 
 const digest = either(shape.hex64, shape.hex96);
 const index = integer(0, REGISTERS - 1);
@@ -3652,7 +3761,7 @@ async function verifyTpm(shown, root, now) {
   const { key, machine } = await verifyKey(shown.certificates.map(fromBase64), root, now);
   return { ...(await checkBoot(quote, shown, key)), machine };
 }
-return { encoded, FORM, WHOLE_SHOWN_FORM, WHOLE_FORM, parseQuote, replayed, rsaKey, verifyBoot, verifyTpm };
+return { FORM, WHOLE_SHOWN_FORM, WHOLE_FORM, parseQuote, replayed, rsaKey, verifyBoot, verifyTpm };
 })();
 const module_rented = (() => {
 // dstack guests on rented machines: Google Cloud with TDX, EC2 with a NitroTPM (spec/evidence-tpm.md).
@@ -3809,13 +3918,12 @@ const ROOTS = {
 };
 const any = literal("any");
 
-const bounded = (most) => (value) => value !== "" && (fromBase64(value)?.length ?? Infinity) <= most;
 
 /** Fields of evidence that holds a report. */
 const REPORT = {
-  report: shape.base64(1184),
-  certificates: list(bounded(8192), { min: 3, max: 3 }),
-  crl: nullable(bounded(65536)),
+  report: shape.encoded(1184),
+  certificates: list(shape.encoded(8192), { min: 3, max: 3 }),
+  crl: nullable(shape.encoded(65536)),
   app_compose: shape.compose,
 };
 
@@ -3898,8 +4006,9 @@ const zeros = (bytes) => bytes.every((byte) => byte === 0);
 
 /** The fields of a report in its one layout; nothing of it is verified. */
 function parseReport(raw) {
+  form(raw.length === 1184, "another length than a report");
   const version = u32le(raw, 0);
-  form(raw.length === 1184 && version >= 2 && version <= 6, "unknown version");
+  form(version >= 2 && version <= 6, "unknown version");
   form(u32le(raw, 0x34) === 1, "unknown algorithm");
   const keyInfo = u32le(raw, 0x48);
   const signer = (keyInfo >> 2) & 7;
@@ -4062,6 +4171,7 @@ async function notRevoked(crl, certificates, now) {
 async function signedReport(cpu, root, now) {
   const report = parseReport(fromBase64(cpu.report));
   const raw = cpu.certificates.map(fromBase64);
+  chain(raw.every((one) => one.length <= 4096), "a certificate is too large");
   await trustedRoot(raw[2], root);
   let certificates;
   let key;
@@ -5753,7 +5863,7 @@ const { TIER_OF_KIND, reaches } = module_tiers;
 
 const { compose, list, literal, nullable, record, string } = shape;
 const hexText = (value) => fromHex(value) !== null;
-const quote = (value) => value !== "" && (fromBase64(value)?.length ?? Infinity) <= 32768;
+const quote = shape.encoded(32768);
 
 const ENTRY = record({
   imr: shape.integer(0, 3),
@@ -5780,7 +5890,7 @@ const GOOGLE_FORM = record({
 });
 const NITRO_TPM_FORM = record({
   tee: literal("dstack-aws-nitro-tpm"),
-  document: tpm.encoded(16384),
+  document: shape.encoded(16384),
   event_log: list(ENTRY, { min: 1, max: 1024 }),
   app_compose: compose,
   vm_config: nullable(string),
