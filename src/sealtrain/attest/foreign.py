@@ -20,6 +20,10 @@ __all__ = ["NITRO_TPM", "Foreign", "foreign_form", "foreign_json"]
 
 _JWT: Final = re.compile(rb"\s*([\w-]{4,})\.([\w-]{4,})\.[\w-]*\s*\Z", re.ASCII)
 _MAX_TOKEN_BYTES: Final = 256 << 10
+# go-tpm-tools' Attestation (proto/attest.proto) begins with its key, a TPMT_PUBLIC of RSA or ECC.
+_TPM_TOOLS: Final = re.compile(rb"\n[\x80-\xff]?[\0-\x7f]\0[\x01\x23]\0\x0b", re.DOTALL)
+_TPM_TOOLS_TEXT: Final = re.compile(rb'\s*ak_pub:\s*"')
+_MAX_FIELDS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,11 @@ _TPM: Final = (
     "a TPM says what booted, and not that memory is encrypted: bring the processor's quote or "
     "report of the same machine"
 )
+_APART: Final = (
+    "its TPM signed for a nonce and not for the processor's statement, so nothing says that both "
+    "are of one machine, and that statement is not held as it was signed: bring the report or "
+    "quote itself, or evidence of kind gcp-snp or dstack-gcp-tdx"
+)
 _CPU: Final = "bring a quote of Intel TDX, a report of AMD SEV-SNP or a document of AWS Nitro"
 
 NITRO_TPM: Final = Foreign("NitroTPM attestation document of an EC2 instance", _TPM)
@@ -63,7 +72,14 @@ _JSON_TOKEN: Final = Foreign("a signed token (JWT) of another service", _SERVICE
 _CCA: Final = Foreign("token of an Arm CCA realm", _CPU)
 _HCL: Final = Foreign("HCL report of an Azure guest", _TPM)
 _TPM_QUOTE: Final = Foreign("quote of a TPM", _TPM)
+_CVM_QUOTE: Final = Foreign("quote of an Azure guest's TPM, of az-cvm-vtpm", _TPM)
+_TRUSTEE_TPM: Final = Foreign("TPM evidence of Confidential Containers", _TPM)
 _VAPOR: Final = Foreign("vTPM attestation of vaportpm", _TPM)
+_VAPOR_GOOGLE: Final = Foreign("vTPM attestation of a Google machine, of vaportpm", _TPM)
+_VAPOR_NITRO: Final = Foreign("NitroTPM attestation of an EC2 instance, of vaportpm", _TPM)
+_TOOLS: Final = Foreign("vTPM attestation of go-tpm-tools", _TPM)
+_TOOLS_SNP: Final = Foreign("attestation of go-tpm-tools with a SEV-SNP report", _APART)
+_TOOLS_TDX: Final = Foreign("attestation of go-tpm-tools with a TDX quote", _APART)
 
 _ISSUERS: Final[Mapping[str, Foreign]] = {
     "attest.azure.net": _AZURE,
@@ -79,11 +95,24 @@ _BEGINS: Final[tuple[tuple[bytes, Foreign], ...]] = (
 )
 
 
+_CVM_SIGNATURE: Final = (256).to_bytes(8, "little")
+"""az-cvm-vtpm's quotes begin with the length of an RSA signature; the message follows it."""
+
+
 def foreign_form(data: bytes) -> Foreign | None:
     """The form of a file that is no JSON, where it is one of those above."""
     for begin, found in _BEGINS:
         if data.startswith(begin):
             return found
+    if data[:8] == _CVM_SIGNATURE and data[272:278] == b"\xffTCG\x80\x18":
+        return _CVM_QUOTE
+    if _TPM_TOOLS.match(data) is not None:
+        fields = _fields(data)
+        return _TOOLS_SNP if 8 in fields else _TOOLS_TDX if 9 in fields else _TOOLS
+    if _TPM_TOOLS_TEXT.match(data) is not None:
+        if b"\nsev_snp_attestation" in data:
+            return _TOOLS_SNP
+        return _TOOLS_TDX if b"\ntdx_attestation" in data else _TOOLS
     if len(data) > _MAX_TOKEN_BYTES or (token := _JWT.match(data)) is None:
         return None
     header, payload = _part(token[1]), _part(token[2])
@@ -102,7 +131,11 @@ def foreign_form(data: bytes) -> Foreign | None:
 def foreign_json(value: Mapping[str, Any]) -> Foreign | None:
     """The form of a JSON object, where it is one of those above."""
     if {"ak_pubkeys", "attestation"} <= value.keys():
-        return _VAPOR
+        shown = value["attestation"]
+        clouds = shown.keys() & {"gcp", "nitro"} if isinstance(shown, dict) else set()
+        return _VAPOR_GOOGLE if "gcp" in clouds else _VAPOR_NITRO if clouds else _VAPOR
+    if {"ak_public", "tpm_quote"} <= value.keys():
+        return _TRUSTEE_TPM
     if "ear.verifier-id" in value:
         return _EAR
     return None
@@ -116,3 +149,27 @@ def _part(encoded: bytes) -> Mapping[str, Any] | None:
     except (ValueError, DataInvalid):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _fields(message: bytes) -> set[int]:
+    """Numbers of the fields that a protobuf message begins with, as far as all have a length."""
+    found: set[int] = set()
+    at = 0
+    for _ in range(_MAX_FIELDS):
+        key, at = _varint(message, at)
+        if key & 7 != 2:
+            break
+        found.add(key >> 3)
+        length, at = _varint(message, at)
+        at += length
+    return found
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """A number of at most five bytes and where it ends; 0 behind the message."""
+    value = 0
+    for place, byte in enumerate(message[at : at + 5]):
+        value |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return value, at + place + 1
+    return 0, len(message)
