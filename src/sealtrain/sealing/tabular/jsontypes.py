@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.canonical import parse_foreign
@@ -17,7 +17,15 @@ from sealtrain.errors import RecordInvalid, SchemaMismatch
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["as_found", "is_exact", "merge", "refuse_inexact", "settled", "why_refused"]
+__all__ = [
+    "as_found",
+    "holds_beyond",
+    "is_exact",
+    "merge",
+    "refuse_inexact",
+    "settled",
+    "why_refused",
+]
 
 _LONG_INTEGER: Final = re.compile(rb"[:\[,][ \t]*-?[0-9]{16,}[ \t]*[,\]}]")
 """Also within a text, which a parser then tells apart."""
@@ -69,6 +77,37 @@ def is_exact(number: int) -> bool:
         return False
 
 
+def holds_beyond(table: pa.Table, bound: float, *, integers: bool = False) -> bool:
+    """Whether a number in a column of floats, at any depth, is as large as a bound or larger.
+
+    An integer that a float rounds is read as such a number: what is smaller needs no other look.
+
+    Args:
+        table: Records that were parsed.
+        bound: Of the number without its sign.
+        integers: Look at columns of integers, too.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def wanted(kind: pa.DataType) -> bool:
+        return _holds(kind, lambda leaf: _is_number(leaf, integers=integers))
+
+    pending = [chunk for column in table.columns if wanted(column.type) for chunk in column.chunks]
+    while pending:
+        values = pending.pop()
+        if pa.types.is_list(values.type):
+            pending.append(values.flatten())
+        elif pa.types.is_struct(values.type):
+            pending.extend(child for child in values.flatten() if wanted(child.type))
+        else:
+            ends = pc.min_max(values)
+            least, most = ends["min"].as_py(), ends["max"].as_py()
+            if most is not None and max(most, -least) >= bound:
+                return True
+    return False
+
+
 def refuse_inexact(name: str, first: int, block: bytes, schema: pa.Schema) -> None:
     """Refuse an integer that a column of floats would round.
 
@@ -81,7 +120,7 @@ def refuse_inexact(name: str, first: int, block: bytes, schema: pa.Schema) -> No
     Raises:
         RecordInvalid: With record number and column.
     """
-    if not any(_holds_float(field.type) for field in schema) or not _LONG_INTEGER.search(block):
+    if not _LONG_INTEGER.search(block):
         return
     kinds = {field.name: field.type for field in schema}
     number = first
@@ -244,12 +283,19 @@ def _kind_of(value: Any) -> pa.DataType:
     return plain.get(type(value), pa.string())
 
 
-def _holds_float(kind: pa.DataType) -> bool:
+def _holds(kind: pa.DataType, wanted: Callable[[pa.DataType], bool]) -> bool:
+    """Whether a leaf of a type is wanted."""
     import pyarrow as pa
 
     if pa.types.is_list(kind) or pa.types.is_struct(kind):
-        return any(_holds_float(kind.field(i).type) for i in range(kind.num_fields))
-    return bool(pa.types.is_floating(kind))
+        return any(_holds(kind.field(i).type, wanted) for i in range(kind.num_fields))
+    return wanted(kind)
+
+
+def _is_number(kind: pa.DataType, *, integers: bool) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_floating(kind) or (integers and pa.types.is_integer(kind)))
 
 
 def _all_exact(value: Any, kind: pa.DataType) -> bool:
