@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.errors import FormatUnknown, UsageError
+from sealtrain.errors import FormatUnknown, SealtrainError, UsageError
 from sealtrain.recipe.conversations import rows_as_recorded
 from sealtrain.recipe.records import RecordCheck, dataset_of
 from sealtrain.sealing.sealer import SealOptions
 from sealtrain.sealing.sourcefiles import layout_of, source_files
 from sealtrain.sealing.tabular.batches import open_records
+from sealtrain.sealing.tabular.jsonscan import LinesScan, Undecided, is_scanned
 from sealtrain.sealing.tabular.tokens import TokenShards
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
     from sealtrain.recipe.terms import Dataset
     from sealtrain.sealing.sourcefiles import SourceFile
+
+    Opened = tuple[pa.Schema, Iterator[pa.RecordBatch]]
 
 __all__ = ["DataRead", "fitting", "layout_words", "read_data", "seal_words"]
 
@@ -172,7 +176,9 @@ def read_data(
     options: SealOptions,
     look: Callable[[pa.RecordBatch], None] = _pass,
 ) -> DataRead:
-    """Read an owner's data to its end, as sealing would, and seal nothing.
+    """Read an owner's data to its end and judge it as sealing would, and seal nothing.
+
+    JSON lines are read once where that tells that they are good, else twice, as for sealing.
 
     Args:
         recipe: That the data is for.
@@ -189,6 +195,11 @@ def read_data(
     if chosen.check is None:
         return DataRead(count=0, first=[])
     paths = [path for _, path in source_files(source) if isinstance(path, Path)]
+    fields = _fields(recipe, dataset_of(recipe, owner, name))
+    reading = _Reading(fields, look)
+    if chosen.form == "auto" and is_scanned(paths):
+        with suppress(Undecided):
+            return reading.of_scan(LinesScan(paths), chosen.check)
     opened = open_records(
         paths,
         lambda _: None,
@@ -197,17 +208,56 @@ def read_data(
         shards=chosen.token_shards,
         text_columns=chosen.text_columns,
     )
-    _, batches = chosen.check(opened)
-    fields = _fields(recipe, dataset_of(recipe, owner, name))
-    count = 0
-    first: list[dict[str, Any]] = []
-    for batch in batches:
-        named = batch.select(list(fields)).rename_columns(list(fields.values()))
-        look(named)
-        count += batch.num_rows
-        if len(first) < _FIRST:
-            first += rows_as_recorded(named.slice(0, _FIRST - len(first)))
-    return DataRead(count=count, first=first)
+    return reading.of(chosen.check(opened)[1])
+
+
+class _Reading:
+    """Takes records in, and begins anew without looking at one twice."""
+
+    def __init__(self, fields: Mapping[str, str], look: Callable[[pa.RecordBatch], None]) -> None:
+        self._fields, self._look = fields, look
+        self._first: list[dict[str, Any]] = []
+        self._seen = 0
+
+    def of_scan(self, scan: LinesScan, check: Callable[[Opened], Opened]) -> DataRead:
+        """Judge records by one reading.
+
+        Raises:
+            Undecided: There is something wrong with them, or may be: read them as sealing does.
+            SealtrainError: What ``look`` refuses.
+        """
+        try:
+            batches = check((scan.schema, scan.batches()))[1]
+        except SealtrainError:
+            raise Undecided from None
+        done = self.of(_decided(batches))
+        try:
+            check((scan.schema, iter(())))
+        except SealtrainError:
+            raise Undecided from None
+        return done
+
+    def of(self, batches: Iterable[pa.RecordBatch]) -> DataRead:
+        """Take records, the first ones of which may have been taken before."""
+        count, seen = 0, self._seen
+        for batch in batches:
+            fresh = batch.slice(max(0, seen - count))
+            count += batch.num_rows
+            if not fresh.num_rows:
+                continue
+            named = fresh.select(list(self._fields)).rename_columns(list(self._fields.values()))
+            self._seen = count
+            self._look(named)
+            if len(self._first) < _FIRST:
+                self._first += rows_as_recorded(named.slice(0, _FIRST - len(self._first)))
+        return DataRead(count=count, first=self._first)
+
+
+def _decided(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from batches
+    except SealtrainError:
+        raise Undecided from None
 
 
 def _fields(recipe: Recipe, dataset: Dataset) -> dict[str, str]:

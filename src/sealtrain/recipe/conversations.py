@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TOOLS",
+    "all_speak",
     "conversation_fault",
     "has_parts",
     "has_template",
@@ -93,6 +94,34 @@ def conversation_fault(turns: Any) -> str | None:
         if content is not None and not isinstance(content, str):
             return "has a message whose content is not text"
     return None
+
+
+def all_speak(values: pa.Array) -> bool:
+    """Whether no conversation of a column has a fault, judged by the column as a whole.
+
+    Args:
+        values: Of a type whose ``kind_of`` is ``messages``; none is null.
+
+    Returns:
+        ``False`` also where only a look at each conversation can tell.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    turns = values.flatten()
+    if turns.null_count or not pc.all(pc.greater(pc.list_value_length(values), 0)).as_py():
+        return False
+    if turns.field("role").null_count:
+        return False
+    silent = turns.field("content").is_null()
+    if not pc.any(silent).as_py():
+        return True
+    if turns.type.get_field_index("tool_calls") < 0:
+        return False
+    calls = turns.field("tool_calls").filter(silent)
+    if not pa.types.is_list(calls.type) or calls.null_count:
+        return False
+    return bool(pc.all(pc.greater(pc.list_value_length(calls), 0)).as_py())
 
 
 def tools_fault(tools: Any) -> str | None:

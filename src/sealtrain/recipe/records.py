@@ -21,6 +21,7 @@ from sealtrain.base.spelling import nearest
 from sealtrain.errors import DatasetUnknown, RecordInvalid, SchemaMismatch, ValidationFailed
 from sealtrain.recipe.conversations import (
     TOOLS,
+    all_speak,
     conversation_fault,
     has_parts,
     is_list_of_structs,
@@ -158,7 +159,7 @@ class RecordCheck:
         if not self._recipe.scripts:  # a script says for itself what it reads
             self._has_types(schema)
             self._reads_tools(schema)
-        return schema, self._checked(schema, batches)
+        return schema, self._checked(batches)
 
     def _has_columns(self, schema: pa.Schema) -> None:  # (3)
         missing = [column for column in self._columns if column.name not in schema.names]
@@ -262,15 +263,12 @@ class RecordCheck:
             else f"{_method(self._recipe)} renders no tools: leave the column out",
         )
 
-    def _checked(
-        self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
-    ) -> Iterator[pa.RecordBatch]:  # (5)
-        positions = [(column, schema.get_field_index(column.name)) for column in self._columns]
+    def _checked(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:  # (5)
         first, contrast = 0, self._needs_contrast()
         seen: set[bool] = set()
         for batch in batches:
-            for column, position in positions:
-                values = batch.column(position)
+            for column in self._columns:
+                values = batch.column(column.name)
                 if values.null_count:
                     raise self._refusal(
                         column, values.is_null(), first,
@@ -282,7 +280,7 @@ class RecordCheck:
                 if contrast and column.kind == "boolean" and seen != _BOTH:
                     seen |= set(values.unique().to_pylist())
                 if not self._recipe.scripts and column.kind in ("messages", "either"):
-                    self._rendered(column, batch.select([position]), first)
+                    self._rendered(column, batch.select([column.name]), first)
                 if not self._recipe.scripts and column.kind == "tools":
                     self._known_tools(column, values, first)
             first += batch.num_rows
@@ -304,7 +302,7 @@ class RecordCheck:
     def _rendered(self, column: _Column, batch: pa.RecordBatch, first: int) -> None:
         import pyarrow as pa
 
-        if kind_of(batch.schema.field(0).type) != "messages":
+        if kind_of(batch.schema.field(0).type) != "messages" or all_speak(batch.column(0)):
             return
         faults = [conversation_fault(row[column.name]) for row in rows_as_recorded(batch)]
         fault = next((fault for fault in faults if fault is not None), None)

@@ -6,7 +6,6 @@ strings (nothing is guessed to be a time), so a record comes back as it went in.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -26,7 +25,14 @@ from sealtrain.sealing.tabular.plainfile import opened
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["infer_blocks", "infer_schema", "line_blocks", "parse_block", "read_batches"]
+__all__ = [
+    "infer_blocks",
+    "infer_schema",
+    "line_blocks",
+    "parse_block",
+    "parse_lines",
+    "read_batches",
+]
 
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 256 << 20
@@ -146,15 +152,9 @@ def parse_block(path: Path, first: int, block: bytes, schema: pa.Schema | None) 
             integer of it.
     """
     import pyarrow as pa
-    from pyarrow import json as pa_json
 
-    options = pa_json.ParseOptions(
-        explicit_schema=schema,
-        unexpected_field_behavior="infer" if schema is None else "error",
-    )
-    reading = pa_json.ReadOptions(use_threads=False, block_size=len(block) + 1)
     try:
-        table = pa_json.read_json(io.BytesIO(block), read_options=reading, parse_options=options)
+        table = parse_lines(block, schema, unexpected="infer" if schema is None else "error")
         if schema is None:
             return table
         if holds_beyond(table, 2.0**53):
@@ -163,6 +163,30 @@ def parse_block(path: Path, first: int, block: bytes, schema: pa.Schema | None) 
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, UnicodeError):
         lines = [line for line in block.split(b"\n") if line.strip()]
         raise why_refused(path.name, first, lines) from None
+
+
+def parse_lines(block: bytes, schema: pa.Schema | None, *, unexpected: str) -> pa.Table:
+    """Records of one block as Arrow parses them.
+
+    Args:
+        block: UTF-8, one object a line.
+        schema: Columns and types; inferred when ``None``.
+        unexpected: What becomes of fields that the schema has not: ``infer`` or ``error``.
+
+    Raises:
+        ArrowInvalid, ArrowNotImplementedError, ArrowTypeError, UnicodeError: Of Arrow, which may
+            quote a record.
+    """
+    import pyarrow as pa
+    from pyarrow import json as pa_json
+
+    return pa_json.read_json(
+        pa.BufferReader(block),
+        read_options=pa_json.ReadOptions(use_threads=False, block_size=len(block) + 1),
+        parse_options=pa_json.ParseOptions(
+            explicit_schema=schema, unexpected_field_behavior=unexpected
+        ),
+    )
 
 
 def _refuse_long_integers(path: Path, first: int, block: bytes) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.canonical import parse_foreign
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = [
     "as_found",
     "holds_beyond",
+    "holds_floats",
+    "holds_null",
     "is_exact",
     "merge",
     "refuse_inexact",
@@ -91,7 +94,7 @@ def holds_beyond(table: pa.Table, bound: float, *, integers: bool = False) -> bo
     import pyarrow.compute as pc
 
     def wanted(kind: pa.DataType) -> bool:
-        return _holds(kind, lambda leaf: _is_number(leaf, integers=integers))
+        return _holds(kind, partial(_is_number, integers=integers))
 
     pending = [chunk for column in table.columns if wanted(column.type) for chunk in column.chunks]
     while pending:
@@ -106,6 +109,18 @@ def holds_beyond(table: pa.Table, bound: float, *, integers: bool = False) -> bo
             if most is not None and max(most, -least) >= bound:
                 return True
     return False
+
+
+def holds_floats(schema: pa.Schema) -> bool:
+    """Whether a column has floats, at any depth."""
+    return any(_holds(field.type, partial(_is_number, integers=False)) for field in schema)
+
+
+def holds_null(kind: pa.DataType) -> bool:
+    """Whether nothing is known of a type, or of a part of it."""
+    import pyarrow as pa
+
+    return _holds(kind, pa.types.is_null)
 
 
 def refuse_inexact(name: str, first: int, block: bytes, schema: pa.Schema) -> None:
