@@ -1,8 +1,8 @@
 """What the first records of an owner's data leave to learn, by the functions of the guest.
 
-Tokenizers take seconds to load and milliseconds a record, so of large data the first records are
-counted, and of very large data none. Where none of them leaves anything, all are counted until one
-does: what is refused here is refused in the guest.
+Tokenizers take a second to load and milliseconds a record, so the first records are counted. Where
+none of them leaves anything, more are counted until one does: what is refused here is refused in
+the guest. Of very large data that are such, the count gives up, and refuses nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sealtrain.errors import ExtraMissing
 from sealtrain.recipe.conversations import rows_as_recorded
 from sealtrain.recipe.fitness import misfits_of_record
 from sealtrain.recipe.records import dataset_of
-from sealtrain.training.inputs.census import require_texts
+from sealtrain.training.inputs.census import require_lessons, require_texts
 from sealtrain.training.inputs.learnable import Tally, counts_records, judge_for, needs_texts
 
 if TYPE_CHECKING:
@@ -24,11 +24,14 @@ if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
     from sealtrain.training.inputs.learnable import Judge
 
-__all__ = ["MOST_BYTES", "FirstLessons"]
+__all__ = ["FirstLessons"]
 
 _MOST: Final = 1000
-MOST_BYTES: Final = 256 << 20
-"""Data of more bytes is not counted at the desk."""
+_MOST_BYTES: Final = 1 << 20
+"""Of records that are counted where the first of them leave something to learn."""
+_AT_ONCE: Final = 100
+_PATIENCE_BYTES: Final = 256 << 20
+"""Of records that are counted in search of one that leaves something."""
 
 
 class FirstLessons:
@@ -36,10 +39,19 @@ class FirstLessons:
 
     Attributes:
         tally: Of the records looked at.
+        gave_up: None of very many records leaves anything; a later one may.
         missing: Why none was looked at; ``None`` where some were, or there is nothing to count.
     """
 
-    def __init__(self, recipe: Recipe, base: Path, owner: str, name: str, source: Path) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        base: Path,
+        owner: str,
+        name: str,
+        *,
+        patience: int = _PATIENCE_BYTES,
+    ) -> None:
         """Look at nothing yet.
 
         Args:
@@ -47,7 +59,7 @@ class FirstLessons:
             base: Folder that its paths start from.
             owner: Of the dataset.
             name: Of the dataset.
-            source: The data.
+            patience: Bytes of records, none of which leaves anything, after which it gives up.
 
         Raises:
             DatasetUnknown: The recipe names no such dataset.
@@ -59,8 +71,8 @@ class FirstLessons:
         counts = dataset.role == "train" and counts_records(recipe) and needs_texts(recipe)
         self._judge: Judge | None = None
         self._over = not counts
-        if counts and _bytes_of(source) > MOST_BYTES:
-            self.skip("the data is large; rehearse with a part of it")
+        self._bytes, self._patience = 0, patience
+        self.gave_up = False
 
     def look(self, batch: pa.RecordBatch) -> None:
         """Count the records of a batch, while few were counted.
@@ -78,12 +90,26 @@ class FirstLessons:
             return
         at = 0
         while at < batch.num_rows and not self._over:
-            rows = rows_as_recorded(batch.slice(at, _MOST))
+            part = batch.slice(at, _AT_ONCE)
+            rows = rows_as_recorded(part)
             at += len(rows)
+            self._bytes += part.nbytes
             if self._judge is not None:
                 require_texts(rows)
                 self.tally.add(self._judge(rows))
-            self._over = self.tally.records >= _MOST and self.tally.trained > 0
+            if self.tally.trained:
+                self._over = self.tally.records >= _MOST or self._bytes >= _MOST_BYTES
+            else:
+                self._over = self.gave_up = self._bytes >= self._patience
+
+    def require(self, owner: str, dataset: str) -> None:
+        """Refuse data of which nothing trains, as the guest does.
+
+        Raises:
+            DataInvalid: Every record was counted, and none leaves anything to learn.
+        """
+        if not self.gave_up:
+            require_lessons(self.tally, owner=owner, dataset=dataset)
 
     @property
     def words(self) -> str | None:
@@ -129,9 +155,3 @@ def _tokenizer(recipe: Recipe, base: Path) -> Any:
     from sealtrain.training.models.base import desk_tokenizer
 
     return desk_tokenizer(recipe, base)
-
-
-def _bytes_of(source: Path) -> int:
-    if source.is_dir():
-        return sum(path.stat().st_size for path in source.rglob("*") if path.is_file())
-    return source.stat().st_size if source.is_file() else 0

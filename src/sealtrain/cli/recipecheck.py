@@ -22,7 +22,6 @@ from sealtrain.recipe.installation import measure_installation
 from sealtrain.recipe.lock import load_lock, require_scripts
 from sealtrain.recipe.models import measure_models
 from sealtrain.recipe.schema import load_recipe
-from sealtrain.training.inputs.census import require_lessons
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,12 +122,12 @@ def check(
 
     def read(key: str, source: Path) -> None:
         owner, _, name = key.partition(".")
-        first = FirstLessons(wanted, base, owner, name, source)
+        first = FirstLessons(wanted, base, owner, name)
         if not readable:
             first.skip("mend the tokenizer first")
         begun[key] = read_data(wanted, owner, name, source, chosen[key], first.look).first
         learned[key] = first
-        require_lessons(first.tally, owner=owner, dataset=name)
+        first.require(owner, name)
 
     for key, path in given.items():
         judged(f"data {key}", partial(read, key, Path(path)))

@@ -29,7 +29,6 @@ from sealtrain.recipe.records import dataset_of
 from sealtrain.recipe.schema import load_recipe
 from sealtrain.recipe.terms import expect_data
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
-from sealtrain.training.inputs.census import require_lessons
 
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
@@ -170,11 +169,11 @@ class Rehearsal:
             owner, _, name = key.partition(".")
             if dataset_of(recipe, owner, name).role != "model":
                 chosen = layout_words(seal_words(seal_as.get(key, "")))
-                first = FirstLessons(recipe, path.parent, owner, name, Path(data[key]))
+                first = FirstLessons(recipe, path.parent, owner, name)
                 read = read_data(recipe, owner, name, Path(data[key]), chosen, first.look)
                 for record in read.first[:1]:
                     require_fitness_of_record(recipe, path.parent, record)
-                require_lessons(first.tally, owner=owner, dataset=name)
+                first.require(owner, name)
                 if first.tally.trained < first.tally.records:
                     self._say(f"{key}: {first.words}")
                 if on_records is not None and read.first:

@@ -46,14 +46,14 @@ def shown_record(
     """
     require_extras("showing a record as tokens", "train")
     from sealtrain.training.data.rendered import render_record, unrendered
-    from sealtrain.training.models.base import build_tokenizer
+    from sealtrain.training.models.base import desk_tokenizer
 
     why = unrendered(recipe)
     if why is None and getattr(recipe.model.tokenizer, "kind", None) == "sealed":
         why = "the tokenizer is sealed"
     if why is not None:
         return {"data": key, "not_shown": why}
-    tokenizer = build_tokenizer(recipe, base)
+    tokenizer = desk_tokenizer(recipe, base)
     rendered = []
     for number, record in enumerate(records, start=1):
         try:
