@@ -14,7 +14,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ __all__ = ["Choice", "choose", "main", "play"]
 
 ROOT = Path(__file__).resolve().parents[2]
 _WORKERS = 3  # for two cores: some tests wait, for a peer or for a time to pass
+_REPORT = "dist/tests.xml"  # every test's seconds stay there, to shorten the run by
 _SLOWEST = 10
 _LONG_SECONDS = 20
 _LONG = "pytest.mark.long"
@@ -111,14 +111,15 @@ def play(
     ]
     # The long ones first, so that none of them is left for one worker at the end.
     tests.sort(key=lambda path: (not _is_long(root / path), path))
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder, "junit.xml")
-        words = [sys.executable, "-m", "pytest", f"--junitxml={report}"]
-        words += ["-o", "junit_family=xunit1", *options, *tests]
-        begun = time.monotonic()
-        code = subprocess.run(words, cwd=root).returncode  # noqa: S603  # our own tests
-        wall = time.monotonic() - begun
-        results = read_results(report) if report.exists() else {}
+    report = root / _REPORT
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.unlink(missing_ok=True)  # what an earlier play left is not this one's
+    words = [sys.executable, "-m", "pytest", f"--junitxml={report}"]
+    words += ["-o", "junit_family=xunit1", *options, *tests]
+    begun = time.monotonic()
+    code = subprocess.run(words, cwd=root).returncode  # noqa: S603  # our own tests
+    wall = time.monotonic() - begun
+    results = read_results(report) if report.exists() else {}
     print(f"\n{len(tests)} files in {wall:.0f} s")
     unmarked = _say_results(root, results, choices, lanes)
     failed = failed_lanes(results, lanes)
