@@ -3,16 +3,17 @@
     python examples/every_phase/imported.py [RECIPE ...] [--out DIR] [--json] [--unguarded]
 
 Each recipe is rehearsed on the simulator with the stories of ``run.py``. When its run ends, the
-modules that the process has loaded are looked up in the records of all installed packages, whatever
-the lock says. Each module must be Python's, sealtrain's, or of a package that the lock pins;
-otherwise this exits with 1. ``--unguarded`` leaves out what keeps other packages from being found
-(``sealtrain.guest.sandbox.imports``), and shows what would be loaded without it.
+modules that its keeper and its workload have loaded are looked up in the records of all installed
+packages, whatever the lock says. Each module must be Python's, sealtrain's, or of a package that
+the lock pins; otherwise this exits with 1. ``--unguarded`` leaves out what keeps other packages
+from being found (``sealtrain.guest.sandbox.imports``), and shows what would be loaded without it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import sysconfig
@@ -26,14 +27,34 @@ from run import playable, prepare
 import sealtrain
 from sealtrain.cli.programs import answered
 from sealtrain.cli.rehearsal import Rehearsal
+from sealtrain.guest.sandbox.rehearsed import INSECURE_SHOW
 from sealtrain.recipe.installation import normalised
 from sealtrain.recipe.lock import load_lock
 from sealtrain.recipe.schema import load_recipe
 
+LOADED = "LOADED "
+"""Before what a workload has loaded, on a line of standard error."""
+WORKLOAD = f"""\
+from sealtrain.guest import life
+ended = life.Ended
+def tell():
+    files = {{name: getattr(one, "__file__", None) for name, one in sys.modules.items()}}
+    found = {{name: one for name, one in files.items() if one and one[0] == "/"}}
+    with open(2, "w", closefd=False) as errors:
+        errors.write("\\n{LOADED}" + json.dumps(found) + "\\n")
+    return ended()
+life.Ended = tell
+"""
+"""What a workload does besides: at its end it says what it has loaded."""
+UNGUARDED = "life.only_pinned = lambda importable: None\n"
 WATCHED = """\
 import json, os, sys
-path, out, guarded = json.loads(sys.argv.pop(1))
+path, out, guarded, besides = json.loads(sys.argv.pop(1))
 sys.path += path
+from sealtrain.guest import life
+begin = "from sealtrain.guest.life import begin_anew\\n"
+assert begin in life.BEGIN
+life.BEGIN = life.BEGIN.replace(begin, besides + begin)
 if not guarded:
     import sealtrain.guest.admission
     sealtrain.guest.admission.only_pinned = lambda importable: None
@@ -66,7 +87,8 @@ class Watched(Rehearsal):
 
     def _train(self, path: Path) -> dict[str, Any]:
         loaded = self.out / "run" / "loaded.json"
-        given = json.dumps([sys.path[1:], str(loaded), self._guarded])
+        besides = WORKLOAD + ("" if self._guarded else UNGUARDED)
+        given = json.dumps([sys.path[1:], str(loaded), self._guarded, besides])
         # Not from the document: the program that watches is another one than was measured.
         guest = self._sockets / "guest.sock"
         self.serve(
@@ -86,11 +108,17 @@ class Watched(Rehearsal):
         ]  # fmt: skip
         done = subprocess.run(  # noqa: S603 - our own program with our own words
             [sys.executable, "-I", "-S", "-c", WATCHED, given, *words],
-            stdout=subprocess.PIPE,
+            capture_output=True,
             text=True,
+            env=os.environ | INSECURE_SHOW,
         )
+        lines = done.stderr.splitlines()
+        told = [line.removeprefix(LOADED) for line in lines if line.startswith(LOADED)]
+        print(*(line for line in lines if not line.startswith(LOADED)), sep="\n", file=sys.stderr)
         answer = answered("train", done.returncode, done.stdout)
-        self.modules = json.loads(loaded.read_text())
+        [of_workload] = map(json.loads, told)
+        self.modules = json.loads(loaded.read_text()) | of_workload
+        loaded.write_text(json.dumps(self.modules))
         return {"trained": answer}
 
 
