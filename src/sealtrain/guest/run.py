@@ -4,10 +4,10 @@ Steps in this order and no other:
 
 1. to 4. as ``guest.guestrun``: admit, find, attest and obtain, open; where the recipe has several
    nodes, meet the others (``guest.fellows``);
-5. fork the other ranks, if the recipe has several (``training.distributed.ranks``), and train; the
-   guest seals checkpoints, the brokers anchor their counters, and ``leasekeeper`` renews the lease.
-   Scripts of the recipe run in a workload, which was forked before the brokers were asked
-   (``guest.workload``), with all their ranks;
+5. train in a workload with all its ranks, which was forked before the brokers were asked
+   (``guest.workload``), or, with pads or several nodes, in this process and the ranks that it forks
+   now (``training.distributed.ranks``). The guest seals checkpoints, the brokers anchor their
+   counters, and ``leasekeeper`` renews the lease;
 6. seal the model to its recipients;
 7. build and sign the manifest over a final quote, and hand it to the broker's ledger.
 """
