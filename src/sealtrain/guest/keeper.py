@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun
     from sealtrain.guest.workload.fork import WorkloadProcess
     from sealtrain.training.data.sources import Source
+    from sealtrain.training.inputs.learnable import Tally
     from sealtrain.training.telemetry.monitor import Monitor
 
 __all__ = ["Keeper"]
@@ -154,6 +155,7 @@ class Keeper:
         self._files: dict[str, bytes] = {}
         self._releases = 0
         recipe = run.recipe
+        self._tallied: list[tuple[Source, Tally]] = []
         self._untallied = resume is None and not recipe.scripts and counts_records(recipe)
         released = self._release, self._bar.released, monitor.released
         self._gate = MetricGate(run.recipe.release_policy, *released)
@@ -298,11 +300,13 @@ class Keeper:
 
     def tally(self, question: TallyRecords) -> Reply:
         """Record what each training dataset leaves to learn, once, before the first step."""
+        trained = [source for source in self._sources if source.role == "train"]
         if not self._untallied:
             raise Misused("no records are counted now")
-        found = tallied(question, self._sources)
-        self._untallied = False
-        record_counts(self._run, found, self._say)
+        self._tallied += tallied(question, trained[len(self._tallied) :])
+        if len(self._tallied) == len(trained):
+            self._untallied = False
+            record_counts(self._run, self._tallied, self._say)
         return Reply()
 
     def stop(self, question: Stop) -> Reply:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.guest.leasekeeper import Follower
-from sealtrain.guest.workload.messages import Parts, Sign, Spent, TallyRecords
+from sealtrain.guest.workload.messages import MOST_TALLIED, Parts, Sign, Spent, TallyRecords
 from sealtrain.recipe.backends import numbers_of
 from sealtrain.training.backends.ready import make_ready
 from sealtrain.training.run import Checkpoints, Inputs, Reporting, load_phase, train
@@ -84,7 +84,8 @@ def _tally(run: WorkloadRun) -> None:
         )
         for _, tally in census(recipe, run.sources, tokenizer)
     ]
-    run.ask(TallyRecords(datasets=tuple(parts)))
+    for at in range(0, len(parts), MOST_TALLIED):
+        run.ask(TallyRecords(datasets=tuple(parts[at : at + MOST_TALLIED])))
 
 
 def _hand_over(run: WorkloadRun, trained: Trained) -> None:

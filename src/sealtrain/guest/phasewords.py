@@ -34,18 +34,22 @@ def draws(recipe: Any) -> bool:
 
 
 def tallied(question: TallyRecords, sources: Sequence[Source]) -> list[tuple[Source, Tally]]:
-    """What each training dataset leaves to learn.
+    """What the next training datasets leave to learn.
+
+    Args:
+        question: Their counts.
+        sources: The training datasets that were not counted yet.
 
     Raises:
         Misused: The counts are not of these datasets, or one leaves nothing.
     """
-    trained = [source for source in sources if source.role == "train"]
     tallies = [Tally(**parts.to_dict()) for parts in question.datasets]
-    if [tally.records for tally in tallies] != [_rows(source) for source in trained]:
+    counted = sources[: len(tallies)]
+    if [tally.records for tally in tallies] != [_rows(source) for source in counted]:
         raise Misused("counts of other records")
     if any(tally.records and not tally.trained for tally in tallies):
         raise Misused("a dataset leaves nothing to learn")
-    return list(zip(trained, tallies, strict=True))
+    return list(zip(counted, tallies, strict=True))
 
 
 def privacy_spent(question: Sign, recipe: Any, sources: Sequence[Source]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ __all__ = [
     "COUNTED",
     "MAX_QUESTION_BYTES",
     "MAX_ROOM_BYTES",
+    "MOST_TALLIED",
     "CheckpointName",
     "Ended",
     "Failed",
@@ -49,6 +50,8 @@ __all__ = [
 
 MAX_QUESTION_BYTES: Final = 1 << 20
 MAX_ROOM_BYTES: Final = 1 << 42
+MOST_TALLIED: Final = 1024
+"""Datasets of one question."""
 _MAX_COUNT: Final = 2**53 - 1
 
 Count = Annotated[int, Field(ge=0, le=_MAX_COUNT)]
@@ -140,17 +143,17 @@ class Parts(StrictModel):
 
 
 class TallyRecords(WorkloadQuestion):
-    """What each training dataset leaves to learn, in the keeper's order, before the first step."""
+    """What the next training datasets leave to learn, in the keeper's order."""
 
     ask: Literal["tally"] = "tally"
-    datasets: Annotated[tuple[Parts, ...], Field(max_length=1 << 12)]
+    datasets: Annotated[tuple[Parts, ...], Field(min_length=1, max_length=MOST_TALLIED)]
 
 
 class Spent(StrictModel):
     """What private training spent: its noise, and the epsilon of each training dataset."""
 
     noise_multiplier: Annotated[float, Field(gt=0)]
-    epsilons: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(max_length=1 << 12)]
+    epsilons: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(max_length=1 << 13)]
 
 
 class Sign(WorkloadQuestion):
