@@ -22,6 +22,7 @@ from sealtrain.base.models import load_model
 from sealtrain.errors import (
     CheckpointRefused,
     DataInvalid,
+    DecryptionLost,
     LeaseStale,
     RankLost,
     SealtrainError,
@@ -52,6 +53,7 @@ from sealtrain.guest.workload.messages import (
     Step,
     WorkloadQuestion,
 )
+from sealtrain.guest.workload.opening import SlotFiller
 from sealtrain.guest.workload.stubs import KeptLease, KeptMetrics, KeptRecords, KeptStore, Slotted
 from sealtrain.recipe.terms import ReleasePolicy
 from sealtrain.sealing.checkpointstore import CheckpointStore
@@ -87,6 +89,35 @@ class FakeLease:
 
     def left(self) -> float:
         return self.seconds
+
+    def require(self) -> None:
+        if self.seconds <= 0:
+            raise LeaseStale("over", check="lease")
+
+
+class OpenerHere:
+    """Lays batches as the opener does, in this process."""
+
+    status: int | None = None
+
+    def __init__(self, sources: list[Source], columns: list[str]) -> None:
+        self._filler = SlotFiller(sources, columns)
+        self._memory: dict[int, SharedMemory] = {}
+
+    def weaker(self, held: Held) -> Held:
+        return held
+
+    def take_slots(self, rank: int, descriptor: int, slot_bytes: int) -> None:
+        self._memory[rank] = SharedMemory.received(os.dup(descriptor))
+
+    def lost(self) -> DecryptionLost:
+        return DecryptionLost("gone", check="opener")
+
+    def lay(self, rank: int, *, slot_bytes: int, **wanted: int) -> int:
+        return self._filler.lay(self._memory[rank], slot_bytes, **wanted)
+
+    def end(self) -> None:
+        self._memory.clear()
 
 
 class FakeLeaseKeeper:
@@ -132,6 +163,7 @@ class World:
                 scripts=["train.py"],
             ),
             lock=SimpleNamespace(scripts={"train.py": "import sealtrain\n"}),
+            opener=OpenerHere([source], ["prompt", "answer"]),
             store=checkpoint_store(folder / "checkpoints"),
             keeper=FakeLeaseKeeper(),
             lease=self.lease,
@@ -368,6 +400,13 @@ def test_a_checkpoint_goes_through_the_memory_and_back(world: World) -> None:
 def length_behind_header(path: Path) -> int:
     """A header names counter, step and predecessor, as the file's name and the log do."""
     return path.stat().st_size - read_header(path).size
+
+
+@pytest.mark.claim("C558")
+def test_the_death_of_the_opener_ends_the_run(world: World) -> None:
+    world.ready()
+    world.run.opener.status = -9
+    assert isinstance(world.over(), DecryptionLost)
 
 
 @pytest.mark.claim("C557")

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.guest.sandbox.landlock import Held
     from sealtrain.guest.workload.fork import WorkloadProcess
+    from sealtrain.guest.workload.opener import Opener
     from sealtrain.sealing.checkpointstore import CheckpointStore
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
@@ -56,9 +57,11 @@ class GuestRun(DataGuest):
     Attributes:
         workload: The process that runs the recipe's script or phase; ``None`` where there is none
             (``recipe.collaboration.has_workload``).
+        opener: The process that opens records for it.
     """
 
     workload: WorkloadProcess | None = None
+    opener: Opener | None = None
 
     def __init__(  # noqa: PLR0913  # what is told to whom, besides what begins it
         self,
@@ -107,11 +110,12 @@ class GuestRun(DataGuest):
         self._renewals: list[dict[str, Any]] = []  # of the time before
 
     def _before_keys(self, undoing: ExitStack) -> None:
-        """Fork the workload: what it inherits has seen no broker yet."""
+        """Fork workload and opener: what they inherit has seen no broker yet."""
         if not has_workload(self.recipe):
             return
         from sealtrain.guest.life import Workload
         from sealtrain.guest.workload.fork import WorkloadProcess
+        from sealtrain.guest.workload.opener import Opener
 
         shown = insecure_shown(self.settings.platform)
         workload = Workload(
@@ -134,6 +138,8 @@ class GuestRun(DataGuest):
         )
         undoing.callback(self.workload.close)
         undoing.callback(self.workload.end)
+        self.opener = Opener(ranks=workload.ranks, importable=self.admitted.importable)
+        undoing.callback(self.opener.end)
 
     @classmethod
     def begin(

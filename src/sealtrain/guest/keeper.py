@@ -30,6 +30,7 @@ from sealtrain.base.filenames import clash, is_vocabulary, may_carry_code, porta
 from sealtrain.errors import (
     CheckpointRefused,
     DataInvalid,
+    DecryptionLost,
     LimitExceeded,
     ModelNotReloaded,
     RankLost,
@@ -75,6 +76,7 @@ from sealtrain.guest.workload.messages import (
     TallyRecords,
     WorkloadQuestion,
 )
+from sealtrain.guest.workload.opening import SLOT_MARGIN
 from sealtrain.sealing.trainedmodel import MAX_FILES
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
@@ -96,7 +98,6 @@ __all__ = ["Keeper"]
 
 _SLOTS: Final = 16
 _SLOTS_BYTES: Final = 512 << 20
-_SLOT_MARGIN: Final = 64 << 10  # schema and padding around a batch
 _MAX_RELEASES: Final = 1 << 20
 _TICK_SECONDS: Final = 0.25
 _REFUSED: Final = (CheckpointRefused, DataInvalid, SealRefused, LimitExceeded, StorageFailed)
@@ -139,7 +140,10 @@ class Keeper:
             leaving_seconds: For the recipe's code to end once the manifest is signed.
         """
         self._run, self._workload, self._monitor = run, workload, monitor
-        self._held, self._leaving_seconds = held, leaving_seconds
+        if run.opener is None:
+            raise AssertionError("a run with a workload has an opener")
+        self._opener = run.opener
+        self._held, self._leaving_seconds = self._opener.weaker(held), leaving_seconds
         self._bar, self._say = Bar() if bar is None else bar, say
         self._lock = threading.Lock()
         self.storing = threading.Lock()
@@ -199,6 +203,7 @@ class Keeper:
         for thread in threads:
             thread.join()
         self._workload.close()
+        self._opener.end()
         if self._error is not None:
             raise self._error
         if self._outcome is None:
@@ -218,6 +223,9 @@ class Keeper:
         while not self._over.wait(_TICK_SECONDS):
             if self._workload.status is not None:
                 return
+            if self._opener.status is not None:
+                self.fail(self._opener.lost())
+                return
             if self._signing:
                 left = self._sign_seconds is None or time.monotonic() < self._sign_seconds
                 if not left:
@@ -231,6 +239,9 @@ class Keeper:
         except Misused as broken:
             if not self._over.is_set() and self._workload.status is None:
                 self.fail(_misused(broken, scripts=bool(self._run.recipe.scripts)))
+        except DecryptionLost as lost:  # which ends with the workload too
+            if not self._over.is_set() and self._workload.status is None:
+                self.fail(lost)
         except BaseException as error:  # raised where the run ends
             self.fail(error)
 
@@ -392,41 +403,41 @@ class Keeper:
 
     # Records.
 
-    def slots(self) -> tuple[SharedMemory, int, Reply]:
+    def slots(self, rank: int) -> tuple[SharedMemory, int, Reply]:
         """New slots for a rank: the memory, the bytes of a slot and the answer that passes it."""
         largest = max(
             (getattr(one.dataset, "largest_batch", 0) for one in self._sources), default=0
         )
         # In other types, a batch may take some more than it did when it was sealed.
-        slot_bytes = largest + largest // 8 + 2 * _SLOT_MARGIN
+        slot_bytes = largest + largest // 8 + 2 * SLOT_MARGIN
         count = max(2, min(_SLOTS, _SLOTS_BYTES // slot_bytes))
         memory, descriptor = SharedMemory.made(count * slot_bytes)
+        self._opener.take_slots(rank, descriptor, slot_bytes)
         return memory, slot_bytes, Reply({"slot_bytes": slot_bytes}, descriptor)
 
-    def lay(self, question: LayBatch, memory: SharedMemory, slot_bytes: int) -> Reply:
-        """Lay a record batch into a slot."""
-        import pyarrow as pa
-
+    def lay(self, rank: int, question: LayBatch, memory: SharedMemory, slot_bytes: int) -> Reply:
+        """Have the opener lay a record batch into a slot."""
+        run, number = self._run, question.dataset
         if (
-            question.dataset >= len(self._sources)
-            or question.batch >= len(self._sources[question.dataset].dataset.batch_rows)
+            number >= len(self._sources)
+            or question.batch >= len(self._sources[number].dataset.batch_rows)
             or question.slot >= memory.size // slot_bytes
         ):
             raise Misused("no such record batch or slot")
-        projection = self._projections[question.dataset]
-        if projection is None:
+        if self._projections[number] is None:
             raise Refusal(self._refusals[SchemaMismatch.code])
+        run.lease.require()
+        source = self._sources[number]
         with self._refusing():
-            batch = projection.read(0, question.batch)
-            length = pa.ipc.get_record_batch_size(batch) + _SLOT_MARGIN
-            if length > slot_bytes:
-                raise LimitExceeded("a record batch is longer than its dataset says", got=length)
-        start = question.slot * slot_bytes
-        laid = pa.FixedSizeBufferWriter(pa.py_buffer(memory.view[start : start + slot_bytes]))
-        with pa.ipc.new_stream(laid, batch.schema) as stream:
-            stream.write_batch(batch)
-        self._served.add(self._sources[question.dataset].dataset.dataset_id, batch.num_rows)
-        return Reply({"length": laid.tell()})
+            length = self._opener.lay(
+                rank,
+                dataset=number,
+                batch=question.batch,
+                slot=question.slot,
+                slot_bytes=slot_bytes,
+            )
+        self._served.add(source.dataset.dataset_id, source.dataset.batch_rows[question.batch])
+        return Reply({"length": length})
 
     # Checkpoints and files of the model.
 
@@ -572,12 +583,12 @@ class _Desk:
         if isinstance(question, Slots):
             if self._slots is not None:
                 raise Misused("a rank gets its slots once")
-            memory, slot_bytes, reply = self._keeper.slots()
+            memory, slot_bytes, reply = self._keeper.slots(self._rank)
             self._slots = memory, slot_bytes
             return reply
         if self._slots is None:
             raise Misused("slots come first")
-        return self._keeper.lay(cast("LayBatch", question), *self._slots)
+        return self._keeper.lay(self._rank, cast("LayBatch", question), *self._slots)
 
     def store(self, question: WorkloadQuestion) -> Reply:
         self._require_begun()

@@ -148,6 +148,8 @@ class _Work:
         finally:
             if run.workload is not None:
                 run.workload.end()
+            if run.opener is not None:
+                run.opener.end()
 
     def _with(self, fellows: Fellows, metrics_port: int | None, *, alone: bool) -> Outcome:
         run = self._run
@@ -192,9 +194,10 @@ class _Work:
         from sealtrain.training.telemetry.bar import progress_bar
 
         run = self._run
-        if run.workload is None:
+        if run.workload is None or run.opener is None:
             raise AssertionError("there is no workload to keep")
         held = room.lock(ways)
+        run.opener.open(run.found, run.grant.data_keys, run.recipe.columns.names)
         monitor.watch()
         checkpoint = run.newest_checkpoint() if self._resuming else None
         with run.keeper:

@@ -205,10 +205,18 @@ def strip(kept: Collection[int]) -> None:
     os.close(nowhere)
 
 
-def give_up_capabilities() -> None:
-    """Keep none of the kernel's capabilities: root without them is a user as any other."""
+def give_up_capabilities(kept: int = 0) -> None:
+    """Keep none of the kernel's capabilities: root without them is a user as any other.
+
+    Args:
+        kept: Bits of those that stay nevertheless, where this process has them.
+    """
+    kernel = ctypes.CDLL(None, use_errno=True)
     header = struct.pack("=Ii", _CAPABILITIES_VERSION, 0)
-    ctypes.CDLL(None, use_errno=True).capset(header, bytes(24))
+    had = ctypes.create_string_buffer(24)
+    if kept and not kernel.capget(header, had):
+        kept &= struct.unpack_from("=I", had, 4)[0]
+    kernel.capset(header, struct.pack("=IIIIII", kept, kept, 0, 0, 0, 0))
 
 
 def _forget_environment() -> None:

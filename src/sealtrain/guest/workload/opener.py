@@ -1,0 +1,346 @@
+"""The keeper's side of the opener, which reads owners' record batches (``workload.opening``).
+
+The opener is started before the brokers are asked, and gets the data keys of the datasets that the
+recipe's code reads once its border is closed: not the run's key, nor the key of a sealed model.
+What it answers counts as a stranger's word: a length within the slot, or one of the errors that a
+record batch has. The keeper restates that error. It reads no memory that the opener writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from sealtrain.base.encoding import to_base64
+from sealtrain.base.models import StrictModel
+from sealtrain.base.processes import forked
+from sealtrain.errors import DecryptionLost, SealtrainError, StorageUnreachable, error_by_code
+from sealtrain.guest.workload.fork import strip
+from sealtrain.guest.workload.frames import (
+    BatchLaid,
+    BatchWanted,
+    BorderClosed,
+    DataPlaces,
+    DatasetsGiven,
+    GivenDataset,
+    RangeRead,
+    RangeWanted,
+    SlotsGiven,
+    receive_frame,
+    send_frame,
+)
+from sealtrain.guest.workload.opening import REFUSED, serve
+from sealtrain.sealing.description import INDEX_NAME, shard_name
+from sealtrain.sealing.places import Ranges, RemoteFolder
+
+if TYPE_CHECKING:
+    from sealtrain.guest.datasets import FoundDataset
+    from sealtrain.guest.sandbox.landlock import Held
+    from sealtrain.recipe.importable import Importable
+    from sealtrain.sealing.datakey import DataKey
+
+__all__ = ["Opener"]
+
+_PR_SET_PDEATHSIG: Final = 1
+_Answer = TypeVar("_Answer", bound=StrictModel)
+BEGIN: Final = """\
+import json, os, sys
+with os.fdopen(int(sys.argv.pop(1))) as file:
+    given = json.load(file)
+sys.path[len(sys.path):], sys.prefix, sys.exec_prefix = given.pop("python")
+from sealtrain.guest.workload.opening import begin_anew
+begin_anew(given)
+"""
+
+
+class Opener:
+    """A started opener."""
+
+    def __init__(
+        self,
+        *,
+        ranks: int,
+        importable: Importable,
+        live: Callable[[Importable, Sequence[socket.socket]], None] | None = None,
+    ) -> None:
+        """Start it; it waits.
+
+        Args:
+            ranks: How many ranks will ask for batches.
+            importable: Modules of the packages that the lock pins.
+            live: All that the process does with its ends; ``workload.opening`` when ``None``.
+        """
+        pairs = [socket.socketpair() for _ in range(1 + 2 * ranks)]
+        ours, theirs = [one for one, _ in pairs], [other for _, other in pairs]
+        keeper = os.getpid()
+        self._pid = forked()
+        if self._pid == 0:
+            _live(keeper, lambda ends: (live or _begin)(importable, ends), ours, theirs)
+        for end in theirs:
+            end.close()
+        self._control, *lines = ours
+        self._lines, self._stores = lines[::2], lines[1::2]
+        self._asking = [threading.Lock() for _ in self._lines]
+        self._looking = threading.Lock()
+        self._status: int | None = None
+        self._far: Mapping[int, tuple[RemoteFolder, Collection[str]]] = {}
+        self._store_error: SealtrainError | None = None
+        self._held: BorderClosed | None = None
+        self._names: list[tuple[str, str]] = []
+        self._columns: frozenset[str] = frozenset()
+
+    def open(
+        self,
+        datasets: Sequence[FoundDataset],
+        keys: Mapping[str, DataKey],
+        columns: Sequence[str],
+    ) -> None:
+        """Have it close its border, then give it what it opens.
+
+        Args:
+            datasets: The run's; a sealed model among them is not opened.
+            keys: By dataset id.
+            columns: Names of the recipe.
+
+        Raises:
+            DecryptionLost: It ended, or did not open what the keeper opened.
+        """
+        found = [one for one in datasets if one.role != "model"]
+        here = [str(one.folder.resolve()) for one in found if isinstance(one.folder, Path)]
+        self._tell(DataPlaces(places=tuple(here)))
+        self._held = self._heard(self._control, BorderClosed)
+        self._names = [(one.manifest.owner, one.manifest.name) for one in found]
+        self._columns = frozenset(columns)
+        self._far = {
+            number: (one.folder, {INDEX_NAME, *map(shard_name, range(one.manifest.shards))})
+            for number, one in enumerate(found)
+            if not isinstance(one.folder, Path)
+        }
+        if self._far:
+            for store in self._stores:
+                threading.Thread(
+                    target=self._serve_store, args=(store,), name="keeper-store", daemon=True
+                ).start()
+        given = [
+            GivenDataset(
+                folder=str(one.folder.resolve()) if isinstance(one.folder, Path) else None,
+                key=to_base64(keys[one.manifest.dataset_id].reveal()),
+                root=one.manifest.root,
+                owner=one.manifest.owner,
+                name=one.manifest.name,
+                columns=dict(one.columns),
+            )
+            for one in found
+        ]
+        self._tell(DatasetsGiven(columns=tuple(columns), datasets=tuple(given)))
+        self._heard(self._control, BorderClosed)
+
+    def weaker(self, held: Held) -> Held:
+        """How far the kernel enforces its border and another one.
+
+        Args:
+            held: The other's.
+        """
+        own = self._held
+        if own is None:
+            raise AssertionError("its border is not closed yet")
+        return replace(
+            held,
+            landlock=min(held.landlock, own.landlock),
+            seccomp=held.seccomp and own.seccomp,
+            unbound=held.unbound + own.unbound,
+        )
+
+    def take_slots(self, rank: int, descriptor: int, slot_bytes: int) -> None:
+        """Give it the memory that a rank reads from.
+
+        Args:
+            rank: The rank.
+            descriptor: Of the memory; the caller closes it.
+            slot_bytes: Of one slot.
+        """
+        self._asked(rank, SlotsGiven(slot_bytes=slot_bytes), descriptor)
+
+    def lay(self, rank: int, *, dataset: int, batch: int, slot: int, slot_bytes: int) -> int:
+        """Have it lay a batch into a slot of a rank; returns the length.
+
+        Raises:
+            DataInvalid, SealRefused, LimitExceeded: The batch does not open.
+            StorageUnreachable: Its store does not answer.
+            DecryptionLost: The process ended, or said something else.
+        """
+        answer = self._asked(rank, BatchWanted(dataset=dataset, batch=batch, slot=slot))
+        if answer.refused is None and 0 < answer.length <= slot_bytes:
+            return answer.length
+        raise self._refused(answer, dataset, batch)
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status as ``Popen.returncode``; ``None`` while it lives."""
+        with self._looking:
+            self._look(os.WNOHANG)
+            return self._status
+
+    def end(self) -> None:
+        """Kill it and close the lines. Idempotent."""
+        with self._looking:
+            self._look(os.WNOHANG)  # its number may be another's once it was waited for
+            if self._status is None:
+                os.kill(self._pid, signal.SIGKILL)
+                self._look(0)
+        for end in (self._control, *self._lines, *self._stores):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def _look(self, how: int) -> None:
+        if self._status is not None:
+            return
+        try:
+            pid, status = os.waitpid(self._pid, how)
+        except ChildProcessError:  # it was ended with what the workload left
+            self._status = -signal.SIGKILL
+        else:
+            self._status = os.waitstatus_to_exitcode(status) if pid else None
+
+    def _asked(self, rank: int, question: StrictModel, descriptor: int | None = None) -> BatchLaid:
+        line = self._lines[rank]
+        with self._asking[rank]:
+            try:
+                send_frame(line, question, descriptor)
+            except OSError as error:
+                raise self.lost() from error
+            return self._heard(line, BatchLaid)
+
+    def _tell(self, frame: StrictModel) -> None:
+        try:
+            send_frame(self._control, frame)
+        except OSError as error:
+            raise self.lost() from error
+
+    def _heard(self, line: socket.socket, kind: type[_Answer]) -> _Answer:
+        try:
+            answer, _ = receive_frame(line, kind)
+        except (EOFError, OSError, SealtrainError) as error:
+            raise self.lost() from error
+        if answer is None:
+            raise self.lost()
+        return answer
+
+    def _refused(self, answer: BatchLaid, dataset: int, batch: int) -> SealtrainError:
+        kind = SealtrainError if answer.refused is None else error_by_code(answer.refused)
+        if not issubclass(kind, REFUSED):
+            return self.lost()
+        if self._store_error is not None and kind is type(self._store_error):
+            return self._store_error
+        owner, name = self._names[dataset]
+        return kind(
+            f"record batch {batch} of dataset {name} does not open",
+            check="record batch",
+            owner=owner,
+            dataset=name,
+            column=answer.column if answer.column in self._columns else None,
+            hint="have its owner look at the sealed data, and seal it anew",
+        )
+
+    def lost(self) -> DecryptionLost:
+        """It ended, or broke the rules of its lines."""
+        return DecryptionLost(
+            "the process that opens the records is gone",
+            check="opener",
+            got=f"status {self.status}",
+            hint="see whether the machine ran out of memory, then resume the run",
+        )
+
+    def _serve_store(self, line: socket.socket) -> None:
+        """Read ranges of stores elsewhere for it; any other question ends its line."""
+        files: dict[tuple[int, str], Ranges] = {}
+        try:
+            while (wanted := receive_frame(line, RangeWanted)[0]) is not None:
+                try:
+                    size, content = self._range(wanted, files)
+                except StorageUnreachable as error:
+                    self._store_error = error
+                    send_frame(line, RangeRead(size=None))
+                    continue
+                send_frame(line, RangeRead(size=size))
+                line.sendall(content)
+        except (EOFError, OSError, LookupError, ValueError, SealtrainError):
+            return
+        finally:
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+
+    def _range(
+        self, wanted: RangeWanted, files: dict[tuple[int, str], Ranges]
+    ) -> tuple[int, memoryview]:
+        """A size and nothing, or a length and bytes. Only of files of its datasets."""
+        place = wanted.dataset, wanted.file
+        folder, names = self._far[wanted.dataset]
+        if wanted.file not in names or wanted.offset > (wanted.size or 0):
+            raise ValueError("no file of its datasets")
+        if place not in files:
+            files[place] = folder.open(wanted.file, size=wanted.size)
+        if wanted.size is None:
+            return files[place].size, memoryview(b"")
+        data = memoryview(bytearray(wanted.length))
+        got = files[place].read_into(wanted.offset, data)
+        return got, data[:got]
+
+
+def _live(
+    keeper: int,
+    live: Callable[[Sequence[socket.socket]], None],
+    others: Sequence[socket.socket],
+    ends: Sequence[socket.socket],
+) -> None:
+    """The opener's whole life."""
+    status = 1
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # the keeper ends it
+        signal.set_wakeup_fd(-1)
+        for end in others:
+            end.detach()
+        strip({end.fileno() for end in ends})
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == keeper:  # or it ended before the kernel was asked
+            live(ends)
+            status = 0
+    finally:
+        os._exit(status)
+
+
+def _begin(importable: Importable, ends: Sequence[socket.socket]) -> None:
+    """In an interpreter that begins anew; where training libraries are loaded, as it is.
+
+    No keeper of a real run loads them (``guest.life``).
+    """
+    if "torch" in sys.modules:
+        control, *lines = ends
+        serve(control, list(zip(lines[::2], lines[1::2], strict=True)))
+        return
+    given = {
+        "python": [[*filter(os.path.isdir, sys.path)], sys.prefix, sys.exec_prefix],
+        "packages": importable.listed,
+        "ends": [end.fileno() for end in ends],
+    }
+    document = os.memfd_create("sealtrain-opener")
+    with os.fdopen(os.dup(document), "w") as file:
+        json.dump(given, file)
+    os.lseek(document, 0, os.SEEK_SET)
+    for number in (0, 1, 2, document, *(end.fileno() for end in ends)):
+        os.set_inheritable(number, True)
+    flags = ["-I", "-S", "-X", f"utf8={sys.flags.utf8_mode}"]
+    words = [sys.executable, *flags, "-c", BEGIN, str(document)]
+    os.execve(sys.executable, words, dict(os.environ))  # noqa: S606  # our own program
