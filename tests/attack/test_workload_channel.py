@@ -63,6 +63,9 @@ from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.data.sources import Source
 
 pytestmark = pytest.mark.claim("C541")
+SCRIPT = """import sealtrain
+NAMES = "a.safetensors", "name.safetensors", "NAME.safetensors", "con", "model.bin", "code.py"
+"""
 READY = RankReady(landlock=6, seccomp=True, unbound=0, memory="private")
 FAILED: dict[str, Any] = {
     "code": "usage",
@@ -161,8 +164,11 @@ class World:
                 columns=SimpleNamespace(names=["prompt", "answer"]),
                 release_policy=policy,
                 scripts=["train.py"],
+                model=SimpleNamespace(kind="config"),
             ),
-            lock=SimpleNamespace(scripts={"train.py": "import sealtrain\n"}),
+            lock=SimpleNamespace(scripts={"train.py": SCRIPT}),
+            base=folder,
+            model=None,
             opener=OpenerHere([source], ["prompt", "answer"]),
             store=checkpoint_store(folder / "checkpoints"),
             keeper=FakeLeaseKeeper(),
@@ -487,6 +493,44 @@ def test_a_file_that_recipients_would_not_open_is_not_taken(
     with pytest.raises(SealtrainError) as refused:
         store.deliver(name, content)
     assert refused.value.code == "model-not-reloaded"
+
+
+@pytest.mark.claim("C596")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "patient-4711.json", "model-patient-4711.safetensors", "patient-4711/config.json",
+        "6a616e65.txt", "Config.json", "model.patient.safetensors", "NAMES.json",
+        "name.safetensors/config.json", "LICENSE-jane", "events.out.tfevents.jane",
+    ],
+)  # fmt: skip
+def test_a_name_that_a_script_makes_up_is_in_no_manifest(world: World, name: str) -> None:
+    world.ready()
+    store = KeptStore(AskingEnd(world.theirs.store))
+    for known in ("config.json", "1_Pooling/config.json", "name.safetensors"):
+        store.deliver(known, b"{}")
+    with pytest.raises(SealtrainError) as refused:
+        store.deliver(name, b"{}")
+    assert refused.value.code == "model-not-reloaded"
+    failed = Failed(**FAILED | {"code": "model-not-reloaded"})
+    world.theirs.control.sendall(framed(failed.to_bytes()))
+    error = world.over()
+    assert isinstance(error, SealtrainError)
+    assert (error.code, error.check) == ("model-not-reloaded", "file name")
+    assert "4711" not in str(error.to_dict())
+    assert "jane" not in str(error.to_dict())
+
+
+@pytest.mark.claim("C596")
+@pytest.mark.parametrize("parts", [("00001-of-00003", "00002-of-00003"), ("47110-of-47110",)])
+def test_numbers_of_parts_say_how_many_there_are(world: World, parts: tuple[str, ...]) -> None:
+    world.ready()
+    store = KeptStore(AskingEnd(world.theirs.store))
+    for part in parts:
+        store.deliver(f"model-{part}.safetensors", b"x")
+    sign = Sign(steps=1, samples=1, tokens=None, metrics={}, counts={})
+    world.theirs.control.sendall(framed(sign.to_bytes()))
+    assert ended_by(world) == ("script-failed", "channel")
 
 
 def test_measurements_pass_the_policy_where_the_keeper_is(world: World) -> None:

@@ -130,6 +130,8 @@ if child == 0:
         time.sleep(3600)
     time.sleep(3600)
 found["child"] = child
+made_up = record["prompt"].encode().hex() + ".json"
+found["file"] = tried(lambda: run.store.deliver(made_up, b"{}"))
 
 
 class Model(torch.nn.Module):
@@ -304,6 +306,11 @@ def test_nothing_that_it_tried_came_out(
     assert [path for path in leaked if path.name not in SCRIPTED] == []
     manifest = (world.folder / "hostile-run" / "manifest.json").read_bytes()
     assert b"LEAK-METRIC" not in manifest
+
+
+@pytest.mark.claim("C596")
+def test_it_names_no_file_after_a_record(found: dict[str, Any]) -> None:
+    assert found["file"] == "ModelNotReloaded"
 
 
 @pytest.mark.claim("C542")

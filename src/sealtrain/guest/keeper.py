@@ -42,6 +42,7 @@ from sealtrain.errors import (
     TrainingFailed,
 )
 from sealtrain.guest.closing import Outcome, close_run
+from sealtrain.guest.model_names import ModelNames
 from sealtrain.guest.phasewords import draws, in_memory, privacy_spent, tallied
 from sealtrain.guest.sandbox.events import Named, Restated, restated
 from sealtrain.guest.sandbox.landlock import Held
@@ -78,6 +79,7 @@ from sealtrain.guest.workload.messages import (
 )
 from sealtrain.guest.workload.opening import SLOT_MARGIN
 from sealtrain.sealing.trainedmodel import MAX_FILES
+from sealtrain.training.basefiles import base_files_of
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.data.columns import Projection
@@ -168,6 +170,9 @@ class Keeper:
         self._model = None if recipe.scripts else run.model
         self._served = ServedRows(run.journal.served)
         self._known = {*run.recipe.release_policy.metrics, "loss", *TOKEN_COUNTS}
+        base = base_files_of(run.recipe, run.base, run.model)
+        scripts = {path: run.lock.scripts[path] for path in run.recipe.scripts}
+        self._names = ModelNames(scripts, () if base is None else base.names)
         self._projections = [self._projection(source) for source in self._sources]
 
     def outcome(self) -> Outcome:
@@ -353,6 +358,8 @@ class Keeper:
         with self.storing:  # what is being stored is finished first, and nothing comes after it
             if self._ready is None or self._signing or not self._files:
                 raise Misused("nothing to sign")
+            if not self._names.are_whole(self._files):
+                raise Misused("parts of weights are missing")
             self._require_tallied()
             privacy = privacy_spent(question, run.recipe, self._sources)
             self._signing = True
@@ -521,6 +528,11 @@ class Keeper:
         size = question.size
         if self._signing or size > (0 if memory is None else memory.size):
             raise Misused("no room, or too late for a file")
+        try:
+            self._names.require([question.name])
+        except ModelNotReloaded as error:
+            self._refusals[error.code] = error  # told as it is where it ends the recipe's code
+            raise Refusal(error) from None
         content = b"" if memory is None else bytes(memory.view[:size])
         problem = _problem(question.name, content, self._files)
         if problem is not None:

@@ -31,9 +31,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sealtrain.errors import UsageError
 from sealtrain.guest.leasekeeper import Follower
+from sealtrain.guest.model_names import ModelNames
 from sealtrain.guest.workload.messages import Sign
 from sealtrain.guest.workload.stubs import numbers_of
 from sealtrain.recipe.scripts import modules_of
+from sealtrain.training.basefiles import files_in
 from sealtrain.training.checkpoints import callback as sealed_callback
 from sealtrain.training.checkpoints import loop as sealed_loop
 from sealtrain.training.checkpoints.randomness import random_states, restore_random_states
@@ -99,19 +101,23 @@ class ScriptRun:
         model = recipe.model
         path = run.base / model.path if model.kind == "folder" else None
         self.base = BaseFolder(path=path)
+        self.names = ModelNames(run.lock.scripts, () if path is None else files_in(path).names)
         self.streams: list[Positioned] = []
 
     def saved(self, model: Any, processing: Any) -> dict[str, bytes]:
         """Files of a model that load again. Raises ``ModelNotReloaded``."""
-        return saved_files(unwrapped(model), processing, base=self.base, memory=self.run.memory)
+        files = saved_files(unwrapped(model), processing, base=self.base, memory=self.run.memory)
+        self.names.require(files)
+        return files
 
     def try_saving(self, model: Any, processing: Any) -> None:
         """Refuse a model that could not be sealed at the end, before it trains."""
         if self.context.resume is None and place().leads:
             before = random_states()
-            saved_files(
+            names = saved_files(
                 unwrapped(model), processing, base=self.base, memory=self.run.memory, trial=True
             )
+            self.names.require(names)
             restore_random_states(before)
 
 

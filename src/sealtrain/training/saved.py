@@ -62,7 +62,7 @@ def saved_files(
         processing: Saved beside the model with ``save_pretrained``; ``None`` for nothing.
         base: What an adapter may belong to.
         memory: Folder that lies in memory; nothing stays there.
-        trial: Only find out whether the model can be sealed; no file is returned.
+        trial: Only find out whether the model can be sealed; the files are returned empty.
 
     Returns:
         Name → content, with licences of the recipe's base and the list of its files where it is a
@@ -86,7 +86,7 @@ def saved_files(
             kept.compare(folder)
             # Only now, when what was loaded is gone again: models are large.
             if trial:
-                return {}
+                return dict.fromkeys(names, b"")
             files = {name: _content(folder / name) for name in names}
             return files if base.path is None else script_files(files, files_in(base.path))
         except SealtrainError:

@@ -37,14 +37,15 @@ class MetricGate:
             values: Measurements by name.
 
         Returns:
-            The released metrics. A metric leaves once a step, even if it is offered again.
+            The released metrics. A metric leaves once a step, even if it is offered again, also
+            after other steps: what counts steps may be a stranger's code.
         """
         if self.besides is not None:
             values = {**self.besides(step, values), **values}
         allowed = self.filtered(values)
         if step % self._policy.every_n_steps:
             return {}
-        allowed = {name: one for name, one in allowed.items() if self._left_at.get(name) != step}
+        allowed = {name: one for name, one in allowed.items() if self._left_at.get(name, -1) < step}
         if allowed:
             self._left_at |= dict.fromkeys(allowed, step)
             for told in self._release:

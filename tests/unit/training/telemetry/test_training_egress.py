@@ -37,6 +37,20 @@ def test_nothing_leaves_between_the_steps_the_policy_names() -> None:
     assert [step for step, _ in left] == [20, 40]
 
 
+@pytest.mark.claim("C597")
+def test_a_metric_leaves_at_rising_steps_only() -> None:
+    guard, left = gate(every_n_steps=20)
+    for step, loss in ((20, 1.0), (40, 2.0), (20, 3.0), (40, 4.0), (0, 5.0), (60, 6.0)):
+        guard.offer(step, {"loss": loss})
+    guard.offer(20, {"accuracy": 0.5})
+    assert [(step, *values.values()) for step, values in left] == [
+        (20, 1.0),
+        (40, 2.0),
+        (60, 6.0),
+        (20, 0.5),
+    ]
+
+
 def test_a_number_that_is_none_becomes_null() -> None:
     guard, left = gate()
     guard.offer(1, {"loss": math.nan, "accuracy": math.inf})
