@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -225,3 +226,55 @@ def test_a_challenge_for_a_release_does_not_renew(world: ReleaseWorld) -> None:
     plain = world.wire.challenge
     world.wire.challenge = lambda consortium_id, _purpose: plain(consortium_id, "release")
     refused(world, ChallengeUnknown, grant)
+
+
+def at_once(count: int, act: Callable[[int], object]) -> list[str]:
+    """What so many calls at the same moment end with: ``done``, or a refusal's code."""
+    together, told = threading.Barrier(count), list[str]()
+
+    def attempt(number: int) -> None:
+        together.wait()
+        try:
+            act(number)
+        except SealtrainError as error:
+            told.append(error.code)
+        else:
+            told.append("done")
+
+    threads = [threading.Thread(target=attempt, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(told)
+
+
+@pytest.mark.claim("C598")
+def test_of_two_states_of_one_counter_one_is_anchored_however_they_race(
+    world: ReleaseWorld,
+) -> None:
+    grant, broker = world.obtain(), world.attest()
+
+    def renewed_with(number: int) -> None:
+        collect = world.collect(world.guest())
+        renew(world.wire, broker, collect, grant, checkpoint=(5, f"{number:064x}"))
+
+    assert at_once(6, renewed_with) == ["checkpoint-refused"] * 5 + ["done"]
+    entries: list[Any] = world.ledger.entries()
+    anchors = [one["body"]["checkpoint"] for one in entries if one["kind"] == "renewal"]
+    assert [anchor["counter"] for anchor in anchors] == [5]
+
+
+@pytest.mark.claim("C598")
+def test_of_resumes_at_once_one_lease_lives(world: ReleaseWorld) -> None:
+    first, broker, granted = world.obtain(), world.attest(), list[str]()
+
+    def resume(number: int) -> None:
+        guest = world.guest(number=number)
+        grant = world.obtain(run_id=first.run_id, resume=True, guest=guest, attested=broker)
+        granted.append(grant.lease_id)
+
+    assert at_once(5, resume) == ["done"] * 5
+    with world.store.reading() as transaction:
+        leases = [transaction.lease(one) for one in (first.lease_id, *granted)]
+    assert sum(lease is not None and not lease.superseded for lease in leases) == 1
