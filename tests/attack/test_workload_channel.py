@@ -314,6 +314,8 @@ LATE: dict[str, tuple[str, WorkloadQuestion]] = {
     "more than the memory has": ("store", Seal(counter=1, step=1, previous="", size=8193)),
     "another counter": ("store", Seal(counter=2, step=1, previous="", size=10)),
     "another predecessor": ("store", Seal(counter=1, step=1, previous="00" * 32, size=10)),
+    "a step that no training has got to": ("control", Step(step=1000)),
+    "a checkpoint of such a step": ("store", Seal(counter=1, step=1000, previous="", size=10)),
     "a file beyond the memory": ("store", FileDelivered(name="a.safetensors", size=8193)),
 }
 
@@ -329,6 +331,35 @@ def test_what_is_out_of_order_ends_the_run(world: World, name: str) -> None:
     assert ended_by(world) == ("script-failed", "channel")
     assert world.run.store.names() == ()
     assert world.released == []
+
+
+@pytest.mark.claim("C599")
+@pytest.mark.parametrize(
+    ("told", "wrong"),
+    [((1, 2), 1), ((1, 5, 261), 518), ((256, 512, 768), 2000), ((0,), 257)],
+)
+def test_steps_rise_a_little_at_a_time(world: World, told: tuple[int, ...], wrong: int) -> None:
+    world.ready()
+    control = AskingEnd(world.theirs.control)
+    for step in told:
+        control.ask(Step(step=step))
+    world.theirs.control.sendall(framed(Step(step=wrong).to_bytes()))
+    assert ended_by(world) == ("script-failed", "channel")
+    assert world.steps == list(told)
+
+
+@pytest.mark.claim("C599")
+def test_a_checkpoint_behind_training_has_a_step_that_was_told(world: World) -> None:
+    world.ready()
+    control, store = AskingEnd(world.theirs.control), AskingEnd(world.theirs.store)
+    store.ask(MakeRoom(size=16))
+    for step in range(1, 6):
+        control.ask(Step(step=step))
+    first, _ = store.ask(Seal(counter=1, step=3, previous="", size=16))
+    earlier = Seal(counter=2, step=2, previous=first["digest"], size=16)
+    world.theirs.store.sendall(framed(earlier.to_bytes()))
+    assert ended_by(world) == ("script-failed", "channel")
+    assert world.run.store.names() == ("checkpoint-00000001-0000000003",)
 
 
 @pytest.mark.claim("C122")

@@ -101,6 +101,8 @@ __all__ = ["Keeper"]
 _SLOTS: Final = 16
 _SLOTS_BYTES: Final = 512 << 20
 _MAX_RELEASES: Final = 1 << 20
+_STRIDE: Final = 256
+"""Steps between two messages at most. A trainer of several optimizers counts each."""
 _TICK_SECONDS: Final = 0.25
 _REFUSED: Final = (CheckpointRefused, DataInvalid, SealRefused, LimitExceeded, StorageFailed)
 _LEAVING_SECONDS: Final = 60.0
@@ -158,6 +160,7 @@ class Keeper:
         self._ended = False
         self._ready: RankReady | None = None
         self._resume = self._newest = resume
+        self._step = 0 if resume is None else resume.step
         self._files: dict[str, bytes] = {}
         self._releases = 0
         recipe = run.recipe
@@ -307,6 +310,7 @@ class Keeper:
         recipe = self._run.recipe
         if not recipe.scripts and step > recipe.trainer.max_steps:
             raise Misused("a step beyond the last one")
+        self._follow(step)
         self._bar.step(step, {})
         self._monitor.step(step, {})
 
@@ -335,6 +339,12 @@ class Keeper:
             sealing=question.sealing,
         )
         return Reply({"stop": stop})
+
+    def _follow(self, step: int) -> None:
+        """Count a step: checkpoints and pages show it, and any number could hold a record."""
+        if not self._step <= step <= self._step + _STRIDE:
+            raise Misused("not the next step")
+        self._step = step
 
     def metrics(self, question: OfferMetrics) -> Reply:
         """Offer measurements to the release policy."""
@@ -469,6 +479,9 @@ class Keeper:
             )
         ):
             raise Misused("not the next checkpoint")
+        # A checkpoint is sealed behind training: its step is one that was told, or the next.
+        if not (newest.step if newest else 0) <= question.step <= self._step + _STRIDE:
+            raise Misused("no step of this checkpoint")
         run = self._run
         # The room that the workload asked for sets the length of all checkpoints, once.
         run.store.memory(memory.size)
