@@ -430,3 +430,12 @@ def test_the_documents_register_is_what_image_measure_prints(park: MachinePark) 
     for name in NAMES:
         cpu: Any = park.evidence(MACHINES[name]).to_dict()["cpu"]
         assert cpu["tpm"]["registers"][14]["value"] == document_register(COMPOSE, "sha256")
+
+
+@pytest.mark.claim("C566")
+@pytest.mark.parametrize("name", [*NAMES, "dstack-gcp-tdx"])
+def test_a_verdict_says_that_no_list_of_googles_was_read(park: MachinePark, name: str) -> None:
+    machine = MACHINES[name]
+    part = judge(park.evidence(machine), park.pin(machine)).submods["cpu0"]
+    left = {claim.name for claim in part.claims if claim.outcome == "any"}
+    assert ("vTPM revocation" in left) == (name not in AZURE)

@@ -94,7 +94,7 @@ def _extensions(place: int) -> tuple[bytes, ...]:
 
 def _certificate(place: int, odd: Fields) -> bytes:
     above = min(place + 1, 2)
-    fields = {
+    fields: Fields = {
         "version": element(0xA0, integer(2)),
         "serial": integer(place + 1),
         "algorithm": RSA_SHA256,
@@ -106,11 +106,11 @@ def _certificate(place: int, odd: Fields) -> bytes:
         "extensions": element(0xA3, sequence(*_extensions(place))),
         "behind": b"",
     }
-    body = sequence(*(odd.get(name, value) for name, value in fields.items()))
+    fields |= {name: odd[name] for name in fields.keys() & odd.keys()}
+    body = sequence(*fields.values())
     signature = keys()[above].sign(body, padding.PKCS1v15(), hashes.SHA256())
-    algorithm = odd.get("outer", odd.get("algorithm", RSA_SHA256))
-    held = element(3, odd.get("unused", b"\0"), signature)
-    return sequence(body, algorithm, held, odd.get("end", b""))
+    around: Fields = {"outer": fields["algorithm"], "unused": b"\0", "end": b"", **odd}
+    return sequence(body, around["outer"], element(3, around["unused"], signature), around["end"])
 
 
 def odd_chain(place: int, odd: Fields) -> tuple[bytes, ...]:

@@ -112,8 +112,11 @@ class PlaceRules(Protocol):
 
 
 def place_checks(machine: GoogleMachine, policy: PlaceRules) -> tuple[Check, ...]:
-    """Project, zone and machine of a vTPM's key, not compared yet."""
-    return tuple(
+    """Project, zone and machine of a vTPM's key, not compared yet.
+
+    Whether Google revoked an issuer of that key is not looked at, and each verdict says so.
+    """
+    named = (
         partial(
             among,
             name,
@@ -129,6 +132,7 @@ def place_checks(machine: GoogleMachine, policy: PlaceRules) -> tuple[Check, ...
             ("instance", str(machine.instance_id), policy.instances),
         )
     )
+    return (*named, partial(unlooked, "vTPM revocation", "not looked at", source=_MACHINE))
 
 
 def _boot(tpm: VerifiedTpm, policy: GcpPolicy) -> Claim:

@@ -11,8 +11,8 @@ Checked one by one, as for the other vendors:
    and may sign;
 5. the leaf names its machine (``MACHINE_OID``), and that Google made it for production.
 
-Certificates live for decades and name no revocation list but the intermediate's, which is not
-asked for: spec/evidence-tpm.md says what that means.
+Certificates live for decades and name no revocation list but the root's, in the intermediate. It is
+not read: spec/evidence-tpm.md §2 says what that means, and each verdict says so.
 """
 
 from __future__ import annotations
