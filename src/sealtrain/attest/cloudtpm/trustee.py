@@ -7,6 +7,7 @@ chose, so such a file proves a machine, and nothing of a conversation of ours.
 
 from __future__ import annotations
 
+import re
 import struct
 from base64 import urlsafe_b64decode
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from sealtrain.errors import DataInvalid, EvidenceMalformed
 __all__ = ["azure_exhibit"]
 
 _MAX_BYTES = 64 << 10
+_BASE64URL = re.compile(r"[A-Za-z0-9_-]*={0,2}")
 _RSASSA_SHA256 = struct.pack(">HH", 0x0014, 0x000B)
 
 
@@ -89,7 +91,9 @@ def _octets(value: object) -> bytes:
         elif isinstance(value, str) and len(value) <= 2 * _MAX_BYTES and value.isascii():
             if not value.strip("0123456789abcdef"):
                 return bytes.fromhex(value)
-            return urlsafe_b64decode(value.rstrip("=") + "=" * (-len(value.rstrip("=")) % 4))
+            if _BASE64URL.fullmatch(value) is not None:  # the library skips what is none of it
+                bare = value.rstrip("=")
+                return urlsafe_b64decode(bare + "=" * (-len(bare) % 4))
     except ValueError:
         pass
     raise _malformed("a field")
