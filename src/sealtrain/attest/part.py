@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -21,12 +21,13 @@ from sealtrain.errors import (
 
 __all__ = [
     "Part",
+    "Proven",
     "Situation",
     "Vouched",
     "bound_groups",
     "committed",
     "compose_groups",
-    "guest_of",
+    "guest_part",
     "other_tee",
     "raising",
     "report_data_group",
@@ -101,6 +102,70 @@ class Part:
     verify: Callable[[], Vouched]
     before: tuple[Group, ...] = ()
     last: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proven:
+    """A guest's statement whose signature leads to a root; nothing of it is compared yet.
+
+    Attributes:
+        signed: The statement, or several that are of one another.
+        root: The root in words.
+        eat: As in ``Vouched``.
+        groups: What the statement is compared with before the conversation, in order.
+        report_data: What it was made for; ``None`` where it does not say.
+        source: The component that says so.
+        asked: Comparisons with the conversation, where report data are not what tells it.
+        bound: As in ``Vouched``.
+        ids: Of the guest, as ``VerifiedGuest`` calls them, in place of those that its document
+            gives; ``None`` where what it measured is malformed.
+    """
+
+    signed: Signed
+    root: str
+    eat: dict[str, str]
+    groups: Iterable[Group]
+    report_data: bytes | None
+    source: str
+    asked: tuple[Group, ...] | None = None
+    bound: Iterable[Group] = ()
+    ids: Mapping[str, str] | None = field(default_factory=dict)
+
+
+def guest_part(prove: Callable[[], Proven], at: Situation) -> Part:
+    """A guest's processor: proven, compared, and then asked for which conversation it spoke.
+
+    Args:
+        prove: Raises ``EvidenceRefused`` where a signature does not lead to a root.
+        at: Policy, time, conversation.
+    """
+
+    def verify() -> Vouched:
+        found = prove()
+        asked = found.asked
+        if asked is None:
+            asked = (report_data_group(at, found.report_data, found.source),)
+        return Vouched(
+            root=found.root,
+            simulated=found.signed.simulated,
+            identity=found.signed.quote_identity,
+            eat=found.eat,
+            groups=(*found.groups, *asked),
+            bound=tuple(found.bound),
+            guest=_guest_of(at, found),
+        )
+
+    return Part(name="cpu0", verify=verify)
+
+
+def _guest_of(at: Situation, found: Proven) -> VerifiedGuest[Any] | None:
+    """Facts about a guest, of a statement that comes with the deployment document."""
+    digest = at.shown_compose
+    if digest is None or found.ids is None:
+        return None
+    ids = {"app_id": digest[:40], **found.ids}
+    data = found.report_data or b""
+    return VerifiedGuest(signed=found.signed, report_data=data, compose_hash=digest, **ids)
 
 
 def raising(error: EvidenceRefused) -> Group:
@@ -182,24 +247,6 @@ def bound_groups(
     if digest is None:
         return ()
     return (single(partial(same_document, got, measured(digest), source)),)
-
-
-def guest_of(
-    situation: Situation, signed: Signed, report_data: bytes, **named: str
-) -> VerifiedGuest[Any] | None:
-    """Facts about a guest, of a statement that comes with the deployment document.
-
-    Args:
-        situation: Names that document.
-        signed: The statement.
-        report_data: What it holds of the conversation.
-        named: Ids that the guest has besides, as ``VerifiedGuest`` calls them.
-    """
-    digest = situation.shown_compose
-    if digest is None:
-        return None
-    ids = {"app_id": digest[:40], **named}
-    return VerifiedGuest(signed=signed, report_data=report_data, compose_hash=digest, **ids)
 
 
 def same_document(got: str, expected: str, source: str) -> Claim:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     Vendor = str
 else:
     CpuPolicy = Annotated[
-        Union[tuple(tee.policy for tee in TEES)],  # noqa: UP007  # of a table
+        Union[tuple(tee.rules.form for tee in TEES)],  # noqa: UP007  # of a table
         Field(discriminator="tee"),
     ]
     Vendor = Literal[tuple(dict.fromkeys(tee.vendor for tee in TEES))]

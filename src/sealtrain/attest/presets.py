@@ -22,7 +22,7 @@ __all__ = ["DEFAULT", "PRESETS", "insecure_simulator_policy", "preset", "preset_
 
 DEFAULT: Final = "deny-all"
 PRESETS: Final[dict[str, dict[str, Any]]] = {
-    name: policy for tee in TEES for name, policy in tee.presets.items()
+    name: policy for tee in TEES for name, policy in tee.rules.presets.items()
 }
 """Presets for hardware by name, as parsed YAML. ``simulator`` needs a root: see below."""
 
@@ -57,7 +57,7 @@ def insecure_simulator_policy(
         TrustInvalid: Not a certificate that calls itself SIMULATED.
         UsageError: No such TEE.
     """
-    simulated = dict(tee_of(tee).simulated)
+    simulated = dict(tee_of(tee).rules.simulated)
     return policy_from_dict(
         {
             "version": 2,
@@ -114,7 +114,7 @@ def preset_yaml(name: str) -> str:
             hint="sealtrain simulator serve --write-policy writes it" if simulator else None,
         )
     policy = PRESETS[name]
-    told = tee_of(policy["cpu"]["tee"]).comments
+    told = tee_of(policy["cpu"]["tee"]).rules.comments
     comments = _COMMENTS | {f"cpu.{line}": comment for line, comment in told.items()}
     stands = "accepts nobody" if name == "deny-all" else "accepts no guest until lists are filled"
     return _HEAD.format(name=name, stands=stands) + "\n".join(_lines(policy, "", comments)) + "\n"

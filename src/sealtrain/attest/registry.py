@@ -1,4 +1,4 @@
-"""The table of TEEs. Another one is a folder with a ``tee.py``, and a line here.
+"""The table of TEEs. Another one has a ``Tee`` in a module that is named here.
 
 Its name is also one of ``base.platforms.Platform``, or ``Tee.of`` names the one that shows it.
 Its name has a line in ``base.tiers``.
@@ -15,21 +15,12 @@ from sealtrain.errors import UsageError
 
 __all__ = ["TEES", "tee_of"]
 
-_FOLDERS: Final = (
-    "sealtrain.attest.dstack",
-    "sealtrain.attest.tdx",
-    "sealtrain.attest.nitro",
-    "sealtrain.attest.snp",
-    "sealtrain.attest.gcp",
-    "sealtrain.attest.nitrotpm",
-    "sealtrain.attest.dstacksnp",
-)
-_SHARED: Final = ("sealtrain.attest.cloudtpm",)
-"""Folders that several share: their ``tee.py`` ends in ``TEES``."""
+_FOLDERS: Final = ("dstack", "tdx", "nitro", "snp")
+"""Their ``tee.py`` ends in ``TEE``; kinds of rented machines are in ``attest.kinds``."""
 
 TEES: Final[tuple[Tee, ...]] = (
-    *(import_module(f"{folder}.tee").TEE for folder in _FOLDERS),
-    *(tee for folder in _SHARED for tee in import_module(f"{folder}.tee").TEES),
+    *(import_module(f"sealtrain.attest.{folder}.tee").TEE for folder in _FOLDERS),
+    *import_module("sealtrain.attest.kinds").TEES,
 )
 _TIERS: Final = {tee.name: tier_of(tee.name) for tee in TEES}
 """A TEE without a tier is an error here, at import."""

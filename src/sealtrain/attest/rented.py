@@ -1,22 +1,55 @@
-"""Confidential machines of Azure and Google, for the rest of attest."""
+"""What guests on rented machines show: dstack's kinds there, and those of Azure and Google.
+
+``attest.kinds`` has their table. Each has a folder for its rules and its ``Verifier``.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import StringConstraints
+from pydantic import Field, StringConstraints
 
-from sealtrain.attest.cloudtpm import policy
+from sealtrain.attest.dstack.tee import AgentEvidence
+from sealtrain.attest.nitro.tee import DocumentEvidence
 from sealtrain.attest.snp.tee import ReportEvidence
-from sealtrain.attest.statement import GuestEvidence, GuestPolicy
+from sealtrain.attest.statement import MAX_LOG_ENTRIES, GuestEvidence, LogEntry
 from sealtrain.attest.tdx.tee import QuoteEvidence
-from sealtrain.attest.tee import Tee
-from sealtrain.attest.tpm.form import WholeTpm, WholeTpmShown
+from sealtrain.attest.tpm.form import TpmShown, WholeTpm, WholeTpmShown
 
-__all__ = ["TEES", "AzureEvidence", "AzureSnpEvidence", "AzureTdxEvidence", "GcpSnpEvidence"]
+__all__ = [
+    "AzureEvidence",
+    "AzureSnpEvidence",
+    "AzureTdxEvidence",
+    "DstackSnpEvidence",
+    "GcpEvidence",
+    "GcpSnpEvidence",
+    "NitroTpmEvidence",
+]
 
 _ReportData = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{128}$")]
 _Runtime = Annotated[str, StringConstraints(pattern=r"^[\t\n\r -~]{2,16384}$")]
+
+
+class GcpEvidence(AgentEvidence):
+    """A dstack guest on Google's TDX machines, which have a vTPM of Google's besides."""
+
+    tee: Literal["dstack-gcp-tdx"]
+    tpm: TpmShown
+
+
+class NitroTpmEvidence(DocumentEvidence):
+    """A dstack guest on EC2: the NitroTPM's document, and the log of what the guest measured."""
+
+    tee: Literal["dstack-aws-nitro-tpm"]
+    event_log: Annotated[tuple[LogEntry, ...], Field(min_length=1, max_length=MAX_LOG_ENTRIES)]
+    vm_config: Annotated[str, StringConstraints(max_length=64 << 10)] | None
+
+
+class DstackSnpEvidence(ReportEvidence):
+    """A dstack guest on SEV-SNP: the report, and the text that its HOST_DATA commits to."""
+
+    tee: Literal["dstack-amd-sev-snp"]
+    mr_config: Annotated[str, StringConstraints(min_length=2, max_length=64 << 10)]
 
 
 class AzureEvidence(GuestEvidence):
@@ -47,52 +80,3 @@ class GcpSnpEvidence(ReportEvidence):
 
     tee: Literal["gcp-snp"]
     tpm: WholeTpmShown
-
-
-def _tee(
-    name: str,
-    form: type[GuestEvidence],
-    rules: type[GuestPolicy],
-    *,
-    of: str,
-    exhibit: str,
-    kinds: tuple[str, ...] = (),
-) -> Tee:
-    vendor, root = ("amd", "AMD's root") if of == "snp" else ("intel", "Intel's root")
-    return Tee(
-        name=name,
-        of=of,
-        folder="cloudtpm",
-        exhibit=exhibit,
-        vendor=vendor,
-        vendor_root=root,
-        evidence=form,
-        policy=rules,
-        kinds=kinds,
-        dcap=of == "tdx",
-        lines=policy.LINES[name],
-        comments=policy.COMMENTS[name],
-        presets={name: policy.PRESETS[name]},
-        simulated=policy.SIMULATED[name],
-    )
-
-
-TEES = (
-    _tee(
-        "azure-snp",
-        AzureSnpEvidence,
-        policy.AzureSnpPolicy,
-        of="snp",
-        exhibit="AZURE_SNP",
-        kinds=("azure-snp-evidence",),
-    ),
-    _tee(
-        "azure-tdx",
-        AzureTdxEvidence,
-        policy.AzureTdxPolicy,
-        of="tdx",
-        exhibit="AZURE_TDX",
-        kinds=("azure-tdx-evidence",),
-    ),
-    _tee("gcp-snp", GcpSnpEvidence, policy.GcpSnpPolicy, of="snp", exhibit="GCP_SNP"),
-)

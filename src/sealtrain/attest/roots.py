@@ -216,6 +216,10 @@ def load_link(der: bytes, chain: str) -> x509.Certificate:
 def read_link(certificate: x509.Certificate, chain: str) -> ChainLink:
     """Read a certificate that has basicConstraints, keyUsage and no other critical extension.
 
+    AWS's and Google's chains have only such. A key of AMD's chips has neither, and NVIDIA's
+    accelerators describe their firmware in critical ones: ``snp.chain`` and ``nvidia.chain`` read
+    those, all of them from ``load_certificate``.
+
     Args:
         certificate: Of ``load_link``.
         chain: Whose chain it is of, for messages.

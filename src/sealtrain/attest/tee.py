@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from sealtrain.attest.statement import GuestEvidence, GuestPolicy
 from sealtrain.base.canonical import JsonValue
@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from sealtrain.attest.forms import Exhibit, Statement
     from sealtrain.attest.part import Part, Situation
 
-__all__ = ["NONE", "SHOWN", "Device", "Shown", "Signed", "Tee", "VerifiedGuest", "Verifier"]
+__all__ = [
+    "NONE",
+    "SHOWN",
+    "Device",
+    "Rules",
+    "Shown",
+    "Signed",
+    "Tee",
+    "VerifiedGuest",
+    "Verifier",
+]
 
 E = TypeVar("E", bound=GuestEvidence)
 P = TypeVar("P", bound=GuestPolicy)
@@ -34,6 +44,9 @@ NONE = "Empty accepts none."
 """Ends comments on lists that accept nothing until their author fills them."""
 SHOWN = "as sealtrain attest explain shows it"
 """In comments on values that a machine's own evidence shows."""
+
+_ROOTS: Final = {"intel": "Intel's root", "amd": "AMD's root", "aws": "the root of AWS"}
+"""Vendor, as a policy calls it → its root in words."""
 
 Shown = dict[str, JsonValue]
 """The TEE's own form of evidence without the deployment document."""
@@ -134,22 +147,35 @@ class Verifier(Generic[E, P, S]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What a policy may ask of a TEE, in ``policy.py`` of its folder.
+
+    Attributes:
+        form: Of the rules.
+        lines: Comparison → field of the rules.
+        comments: Field of the rules → its comment in a preset.
+        presets: Name → whole policy.
+        simulated: Rules that accept every simulated guest.
+    """
+
+    form: type[GuestPolicy]
+    lines: Mapping[str, str]
+    comments: Mapping[str, str]
+    presets: Mapping[str, dict[str, Any]]
+    simulated: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tee:
     """One TEE.
 
     Attributes:
         name: As ``base.platforms.Platform`` has it, or a kind of evidence of one of those.
         vendor: Whose hardware a policy trusts, in the policy's word.
-        vendor_root: The vendor's root in words.
         evidence: Form of its evidence.
-        policy: Form of its rules.
+        rules: What a policy may ask of it.
         kinds: Kinds of files (``Statement.kind``) that hold its statement by itself.
-        dcap: Whether quotes are verified with DCAP collateral.
         device: Where a guest asks for evidence; ``None`` where only an agent does.
-        lines: Comparison → field of the rules.
-        comments: Field of the rules → its comment in a preset.
-        presets: Name → whole policy.
-        simulated: Rules that accept every simulated guest.
         of: The platform whose agent shows it, where that has another name.
         folder: Its folder, where that has another name.
         exhibit: Its ``Verifier`` in ``exhibit.py`` of the folder, which may have several.
@@ -157,19 +183,23 @@ class Tee:
 
     name: str
     vendor: str
-    vendor_root: str
     evidence: type[GuestEvidence]
-    policy: type[GuestPolicy]
-    kinds: tuple[str, ...]
-    lines: Mapping[str, str]
-    comments: Mapping[str, str]
-    presets: Mapping[str, dict[str, Any]]
-    simulated: Mapping[str, Any]
-    dcap: bool = False
+    rules: Rules
+    kinds: tuple[str, ...] = ()
     device: Device | None = None
     of: str | None = None
     folder: str | None = None
     exhibit: str = "VERIFIER"
+
+    @property
+    def vendor_root(self) -> str:
+        """The vendor's root in words."""
+        return _ROOTS[self.vendor]
+
+    @property
+    def dcap(self) -> bool:
+        """Whether quotes are verified with DCAP collateral."""
+        return self.vendor == "intel"
 
     @property
     def platform(self) -> str:

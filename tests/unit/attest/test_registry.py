@@ -32,15 +32,15 @@ def test_the_table_and_the_vocabulary_name_the_same_tees() -> None:
 def test_a_descriptor_is_of_one_tee(tee: Tee) -> None:
     found = tee_of(tee.name)
     assert found is tee
-    for model in (found.evidence, found.policy):
+    for model in (found.evidence, found.rules.form):
         assert get_args(model.model_fields["tee"].annotation) == (found.name,)
     assert set(found.kinds) <= set(KINDS)
-    fields = set(found.policy.model_fields)
-    assert set(found.comments) <= fields
-    assert set(found.lines.values()) <= fields
-    assert found.policy.model_validate_json(json.dumps(dict(found.simulated)))
+    fields = set(found.rules.form.model_fields)
+    assert set(found.rules.comments) <= fields
+    assert set(found.rules.lines.values()) <= fields
+    assert found.rules.form.model_validate_json(json.dumps(dict(found.rules.simulated)))
     assert (found.device is None) == (found.verifier.collect is None)
-    for name in found.presets:
+    for name in found.rules.presets:
         assert preset(name).platform == found.platform
         assert preset(name).root == found.vendor
     assert all(len(digest) == 64 for digest in found.verifier.pinned_roots)

@@ -21,19 +21,18 @@ from sealtrain.attest.cloudtpm.appraise import (
     gcp_snp_checks,
 )
 from sealtrain.attest.cloudtpm.policy import AzureSnpPolicy, AzureTdxPolicy, GcpSnpPolicy
-from sealtrain.attest.cloudtpm.tee import AzureSnpEvidence, AzureTdxEvidence, GcpSnpEvidence
 from sealtrain.attest.field import Field, on_off, rows_of
 from sealtrain.attest.forms import Statement
 from sealtrain.attest.gcp.appraise import check_quoted
 from sealtrain.attest.part import (
     Part,
+    Proven,
     Situation,
-    Vouched,
     bound_groups,
     compose_groups,
-    guest_of,
-    report_data_group,
+    guest_part,
 )
+from sealtrain.attest.rented import AzureSnpEvidence, AzureTdxEvidence, GcpSnpEvidence
 from sealtrain.attest.roots import GOOGLE_EKAK_ROOT_SHA256
 from sealtrain.attest.snp import appraise as snp
 from sealtrain.attest.snp.exhibit import (
@@ -66,53 +65,38 @@ __all__ = ["AZURE_SNP", "AZURE_TDX", "GCP_SNP", "AzureSnp", "AzureTdx"]
 AnyGuest = CloudGuest[Any, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proven:
-    """Both statements of one machine, verified and of one another.
+def _proven(
+    guest: AnyGuest,
+    at: Situation,
+    *,
+    root: str,
+    report_data: bytes,
+    lines: tuple[Check, ...],
+    eat: dict[str, str],
+    tied: tuple[Claim, ...],
+) -> Proven:
+    """Both statements of one machine, which are of one another, and what they are compared with.
 
-    Attributes:
+    Args:
         guest: What they say.
+        at: Policy, time, conversation.
         root: The processor's root, in words.
         report_data: 64 bytes; other bytes where a stranger chose what the TPM signs.
         lines: The policy's comparisons.
         eat: Claims under their RFC 9711 names.
         tied: What ties the two, as it was compared.
     """
-
-    guest: AnyGuest
-    root: str
-    report_data: bytes
-    lines: tuple[Check, ...]
-    eat: dict[str, str]
-    tied: tuple[Claim, ...]
-
-
-def _part(prove: Callable[[], Proven], at: Situation) -> Part:
-    """Both signatures and what ties them, then their lines.
-
-    Args:
-        prove: Raises ``EvidenceRefused`` where one does not hold.
-        at: Policy, time, conversation.
-    """
-
-    def verify() -> Vouched:
-        found = prove()
-        guest = found.guest
-        measured = guest.boot.registers[DOCUMENT_PCR].hex()
-        groups: list[Group] = [lambda: found.tied, *map(single, found.lines)]
-        groups += compose_groups(at, measured, QUOTE, document_register)
-        groups.append(report_data_group(at, found.report_data, QUOTE))
-        return Vouched(
-            root=found.root,
-            simulated=guest.simulated,
-            identity=guest.quote_identity,
-            eat=found.eat,
-            groups=tuple(groups),
-            bound=bound_groups(at, measured, QUOTE, document_register),
-            guest=guest_of(at, guest, found.report_data),
-        )
-
-    return Part(name="cpu0", verify=verify)
+    measured = guest.boot.registers[DOCUMENT_PCR].hex()
+    groups: list[Group] = [lambda: tied, *map(single, lines)]
+    return Proven(
+        signed=guest,
+        root=root,
+        eat=eat,
+        groups=(*groups, *compose_groups(at, measured, QUOTE, document_register)),
+        report_data=report_data,
+        source=QUOTE,
+        bound=bound_groups(at, measured, QUOTE, document_register),
+    )
 
 
 def _rules(at: Situation) -> GuestPolicy | None:
@@ -163,8 +147,9 @@ def _azure_snp(
         guest, asked, tied = _azure(report, report.report.report_data, tpm, runtime(), report_data)
         rules = _rules(at)
         lines = azure_snp_checks(guest, rules, at.now) if isinstance(rules, AzureSnpPolicy) else ()
-        return Proven(
-            guest=guest,
+        return _proven(
+            guest,
+            at,
             root=report_root(report),
             report_data=asked,
             lines=lines,
@@ -172,7 +157,7 @@ def _azure_snp(
             tied=tied,
         )
 
-    return _part(prove, at)
+    return guest_part(prove, at)
 
 
 def _azure_tdx(
@@ -188,8 +173,9 @@ def _azure_tdx(
         own = rules if isinstance(rules, AzureTdxPolicy) else None
         quote = signed_quote(raw, collateral, own, at)
         guest, asked, tied = _azure(quote, quote.report_data, tpm, runtime(), report_data)
-        return Proven(
-            guest=guest,
+        return _proven(
+            guest,
+            at,
             root=quote_root(quote),
             report_data=asked,
             lines=() if own is None else azure_tdx_checks(guest, own, at.now),
@@ -197,7 +183,7 @@ def _azure_tdx(
             tied=tied,
         )
 
-    return _part(prove, at)
+    return guest_part(prove, at)
 
 
 def _gcp_snp(evidence: GcpSnpEvidence, beside: Beside, at: Situation) -> Part:
@@ -210,8 +196,9 @@ def _gcp_snp(evidence: GcpSnpEvidence, beside: Beside, at: Situation) -> Part:
         guest = CloudGuest(processor=report, boot=tpm, place=tpm.machine)
         rules = _rules(at)
         lines = gcp_snp_checks(guest, rules, at.now) if isinstance(rules, GcpSnpPolicy) else ()
-        return Proven(
-            guest=guest,
+        return _proven(
+            guest,
+            at,
             root=report_root(report),
             report_data=report.report.report_data,
             lines=lines,
@@ -219,7 +206,7 @@ def _gcp_snp(evidence: GcpSnpEvidence, beside: Beside, at: Situation) -> Part:
             tied=(tied,),
         )
 
-    return _part(prove, at)
+    return guest_part(prove, at)
 
 
 def _equal(name: str, value: str, source: str) -> Claim:

@@ -19,13 +19,14 @@ from sealtrain.attest.snp.policy import SnpRules
 from sealtrain.attest.statement import GuestPolicy
 from sealtrain.attest.tdx import policy as tdx
 from sealtrain.attest.tdx.policy import QuotePolicy
-from sealtrain.attest.tee import NONE, SHOWN
+from sealtrain.attest.tee import NONE, SHOWN, Rules
 from sealtrain.base.models import Hex64, StrictModel
 
 __all__ = [
     "COMMENTS",
     "LINES",
     "PRESETS",
+    "RULES",
     "SIMULATED",
     "AzurePolicy",
     "AzureSnpPolicy",
@@ -121,7 +122,7 @@ class GcpSnpPolicy(SnpRules):
 _AZURE: Final[dict[str, Any]] = {"boots": [], "vm_ids": []}
 _GOOGLE: Final[dict[str, Any]] = {"boots": [], "projects": [], "zones": [], "instances": []}
 _SNP: Final[dict[str, Any]] = snp.PRESETS["snp-genoa"]["cpu"]
-_RULES: Final[dict[str, dict[str, Any]]] = {
+_FILLED: Final[dict[str, dict[str, Any]]] = {
     "azure-snp": {**_SNP, "tee": "azure-snp", **_AZURE},
     "azure-tdx": {"tee": "azure-tdx", **tdx.QUOTE_RULES, **_AZURE},
     "gcp-snp": {**_SNP, "tee": "gcp-snp", **_GOOGLE},
@@ -129,7 +130,7 @@ _RULES: Final[dict[str, dict[str, Any]]] = {
 
 
 def _preset(name: str, *, platform: str, tier: str, root: str) -> dict[str, Any]:
-    rules = {"version": 2, "platform": platform, "tier": tier, "root": root, "cpu": _RULES[name]}
+    rules = {"version": 2, "platform": platform, "tier": tier, "root": root, "cpu": _FILLED[name]}
     return {**rules, "gpu": "none"}
 
 
@@ -204,4 +205,18 @@ LINES: Final[dict[str, dict[str, str]]] = {
         "zone": "zones",
         "instance": "instances",
     },
+}
+RULES: Final = {
+    name: Rules(
+        form=form,
+        lines=LINES[name],
+        comments=COMMENTS[name],
+        presets={name: PRESETS[name]},
+        simulated=SIMULATED[name],
+    )
+    for name, form in (
+        ("azure-snp", AzureSnpPolicy),
+        ("azure-tdx", AzureTdxPolicy),
+        ("gcp-snp", GcpSnpPolicy),
+    )
 }

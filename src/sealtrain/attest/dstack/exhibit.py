@@ -24,18 +24,17 @@ from sealtrain.attest.field import CPU, Field
 from sealtrain.attest.forms import Statement
 from sealtrain.attest.part import (
     Part,
+    Proven,
     Situation,
-    Vouched,
     bound_groups,
     compose_groups,
-    guest_of,
+    guest_part,
     raising,
-    report_data_group,
 )
 from sealtrain.attest.registry import tee_of
 from sealtrain.attest.statement import Collateral, LogEntry
 from sealtrain.attest.tdx import appraise as tdx
-from sealtrain.attest.tdx.exhibit import PINNED_ROOTS, quote_fields, signed_quote, vouched_quote
+from sealtrain.attest.tdx.exhibit import PINNED_ROOTS, proven_quote, quote_fields, signed_quote
 from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
 from sealtrain.attest.tdx.verify import QUOTE, VerifiedQuote
 from sealtrain.attest.tee import Shown, Verifier
@@ -105,7 +104,7 @@ def agent_part(
             ``EvidenceRefused`` where it does not hold.
     """
 
-    def verify() -> Vouched:
+    def prove() -> Proven:
         rules = None if at.policy is None else at.policy.cpu
         own = rules if isinstance(rules, policy) else None
         signed = signed_quote(raw, collateral, own, at)
@@ -121,7 +120,8 @@ def agent_part(
         if companion is not None:
             replayed += companion.bound
             lines = companion.lines
-        guest = None
+        found: VerifiedQuote = signed
+        ids = None
         try:
             measured = replay_log(log, signed.quote.rtmr, signed.quote.mr_config_id)
         except EvidenceRefused as error:
@@ -133,20 +133,14 @@ def agent_part(
             groups += _measured(measured, own, lines, at)
             image = measured.os_image_hash
             names |= {} if image is None else {"swversion": image}
-            guest = guest_of(
-                at,
-                MeasuredQuote.of(signed, measured)
-                if companion is None
-                else companion.joined(signed, measured),
-                signed.report_data,
-                app_id=measured.app_id,
-                instance_id=measured.instance_id,
-                key_provider=measured.key_provider,
-            )
-        groups.append(report_data_group(at, signed.report_data, QUOTE))
-        return vouched_quote(signed, names, groups, bound, guest)
+            ids = measured.ids
+            if companion is None:
+                found = MeasuredQuote.of(signed, measured)
+            else:
+                found = companion.joined(signed, measured)
+        return proven_quote(found, names, groups, bound, ids)
 
-    return Part(name="cpu0", verify=verify)
+    return guest_part(prove, at)
 
 
 def _replays() -> tuple[Claim, ...]:

@@ -9,13 +9,14 @@ from pydantic import Field, StringConstraints, model_validator
 from sealtrain.attest.nvidia.policy import board
 from sealtrain.attest.tdx import policy as tdx
 from sealtrain.attest.tdx.policy import QuotePolicy
-from sealtrain.attest.tee import NONE, SHOWN
+from sealtrain.attest.tee import NONE, SHOWN, Rules
 from sealtrain.base.models import Hex64
 
 __all__ = [
     "COMMENTS",
     "LINES",
     "PRESETS",
+    "RULES",
     "SIMULATED",
     "AgentPolicy",
     "DstackPolicy",
@@ -100,3 +101,10 @@ COMMENTS: Final = {
     "measurements": f"Of each image what sealtrain image measure --firmware … prints. {NONE}",
 }
 LINES: Final = {**tdx.LINES, "key provider": "key_provider", "OS image": "os_image_hash"}
+RULES: Final = Rules(
+    form=DstackPolicy,
+    lines=LINES,
+    comments=COMMENTS,
+    presets=PRESETS,
+    simulated=SIMULATED,
+)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from sealtrain.attest.dstack.policy import COMMENTS, LINES, PRESETS, SIMULATED, DstackPolicy
+from sealtrain.attest.dstack.policy import RULES
 from sealtrain.attest.statement import MAX_LOG_ENTRIES, LogEntry
 from sealtrain.attest.tdx.tee import QuoteEvidence
 from sealtrain.attest.tee import Tee
@@ -30,13 +30,7 @@ class DstackEvidence(AgentEvidence):
 TEE = Tee(
     name="dstack",
     vendor="intel",
-    vendor_root="Intel's root",
     evidence=DstackEvidence,
-    policy=DstackPolicy,
+    rules=RULES,
     kinds=("dstack-quote",),
-    dcap=True,
-    lines=LINES,
-    comments=COMMENTS,
-    presets=PRESETS,
-    simulated=SIMULATED,
 )

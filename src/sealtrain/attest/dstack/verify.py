@@ -66,6 +66,15 @@ class MeasuredGuest:
     firmware_logged: bool
     """The log has the firmware's events too, and replays to registers 0 to 2."""
 
+    @property
+    def ids(self) -> dict[str, str]:
+        """Of the guest, as ``VerifiedGuest`` calls them."""
+        return {
+            "app_id": self.app_id,
+            "instance_id": self.instance_id,
+            "key_provider": self.key_provider,
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredQuote(VerifiedQuote):

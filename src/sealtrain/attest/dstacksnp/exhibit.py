@@ -16,7 +16,6 @@ from sealtrain.attest.dstacksnp.launch import (
     provider_check,
 )
 from sealtrain.attest.dstacksnp.policy import DstackSnpPolicy
-from sealtrain.attest.dstacksnp.tee import DstackSnpEvidence
 from sealtrain.attest.field import Field, rows_of
 from sealtrain.attest.forms import Statement
 from sealtrain.attest.part import (
@@ -28,6 +27,7 @@ from sealtrain.attest.part import (
     compose_groups,
     raising,
 )
+from sealtrain.attest.rented import DstackSnpEvidence
 from sealtrain.attest.snp import appraise as snp
 from sealtrain.attest.snp.collect import ordered_chain, parse_table
 from sealtrain.attest.snp.exhibit import (

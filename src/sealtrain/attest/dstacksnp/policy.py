@@ -8,8 +8,16 @@ from sealtrain.attest.dstack import policy as dstack
 from sealtrain.attest.dstack.policy import KeyProvider
 from sealtrain.attest.snp import policy as snp
 from sealtrain.attest.snp.policy import SnpRules
+from sealtrain.attest.tee import Rules
 
-__all__ = ["COMMENTS", "LINES", "PRESETS", "SIMULATED", "DstackSnpPolicy"]
+__all__ = [
+    "COMMENTS",
+    "LINES",
+    "PRESETS",
+    "RULES",
+    "SIMULATED",
+    "DstackSnpPolicy",
+]
 
 _NAME: Final = "dstack-amd-sev-snp"
 
@@ -40,3 +48,10 @@ PRESETS: Final[dict[str, dict[str, Any]]] = {
 SIMULATED: Final[dict[str, Any]] = {**snp.SIMULATED, "tee": _NAME, "key_provider": "any"}
 COMMENTS: Final = {**snp.COMMENTS, "key_provider": dstack.COMMENTS["key_provider"]}
 LINES: Final = {**snp.LINES, "key provider": "key_provider"}
+RULES: Final = Rules(
+    form=DstackSnpPolicy,
+    lines=LINES,
+    comments=COMMENTS,
+    presets=PRESETS,
+    simulated=SIMULATED,
+)

@@ -63,7 +63,7 @@ def line_of(tee: str, part: str, comparison: str) -> str:
     if comparison == "accelerators":
         return "gpu"
     if part == "cpu0":
-        name = tee_of(tee).lines.get(comparison)
+        name = tee_of(tee).rules.lines.get(comparison)
         return "" if name is None else f"cpu.{name}"
     if comparison.endswith(" measurements") or comparison.endswith(" version"):
         comparison = comparison if comparison in _GPU else "reference values"

@@ -19,8 +19,8 @@ from sealtrain.attest.gcp import appraise as gcp
 from sealtrain.attest.gcp.appraise import GcpQuote
 from sealtrain.attest.gcp.collect import gcp_shown, gcp_tpm, with_issuers
 from sealtrain.attest.gcp.policy import GcpPolicy
-from sealtrain.attest.gcp.tee import GcpEvidence
 from sealtrain.attest.part import Part, Situation
+from sealtrain.attest.rented import GcpEvidence
 from sealtrain.attest.roots import GOOGLE_EKAK_ROOT_SHA256
 from sealtrain.attest.statement import Collateral, LogEntry
 from sealtrain.attest.tdx.exhibit import PINNED_ROOTS

@@ -10,13 +10,14 @@ from sealtrain.attest.dstack import policy as dstack
 from sealtrain.attest.dstack.policy import AgentPolicy
 from sealtrain.attest.nvidia.policy import board
 from sealtrain.attest.tdx import policy as tdx
-from sealtrain.attest.tee import NONE, SHOWN
+from sealtrain.attest.tee import NONE, SHOWN, Rules
 from sealtrain.base.models import StrictModel
 
 __all__ = [
     "COMMENTS",
     "LINES",
     "PRESETS",
+    "RULES",
     "SIMULATED",
     "GcpBoot",
     "GcpPolicy",
@@ -117,3 +118,10 @@ LINES: Final = {
     "zone": "zones",
     "instance": "instances",
 }
+RULES: Final = Rules(
+    form=GcpPolicy,
+    lines=LINES,
+    comments=COMMENTS,
+    presets=PRESETS,
+    simulated=SIMULATED,
+)

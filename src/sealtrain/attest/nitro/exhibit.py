@@ -30,13 +30,12 @@ from sealtrain.attest.nitro.verify import (
 )
 from sealtrain.attest.part import (
     Part,
+    Proven,
     Situation,
-    Vouched,
     bound_groups,
     committed,
     compose_groups,
-    guest_of,
-    report_data_group,
+    guest_part,
     root_name,
 )
 from sealtrain.attest.tee import Shown, Verifier
@@ -105,7 +104,7 @@ def document_part(raw: bytes, at: Situation, *, asked: Asked = _nonce) -> Part:
         asked: Comparisons with the conversation, of a document without a deployment document.
     """
 
-    def verify() -> Vouched:
+    def prove() -> Proven:
         verified = verify_document(raw, simulator_root=at.root, now=at.now)
         document = verified.document
         rules = None if at.policy is None else at.policy.cpu
@@ -122,23 +121,19 @@ def document_part(raw: bytes, at: Situation, *, asked: Asked = _nonce) -> Part:
         else:
             lines.append(parent)
         lines += compose_groups(at, measured, SOURCE, _register)
-        if bound:
-            lines.append(report_data_group(at, document.user_data, SOURCE))
-        else:
-            lines += asked(document, at)
-        return Vouched(
+        return Proven(
+            signed=verified,
             root=root_name(verified.simulated, _AWS),
-            simulated=verified.simulated,
-            identity=document.identity,
             eat=nitro.eat(verified),
-            groups=tuple(lines),
+            groups=lines,
+            report_data=document.user_data,
+            source=SOURCE,
+            asked=None if bound else tuple(asked(document, at)),
             bound=bound,
-            guest=guest_of(
-                at, verified, document.user_data or b"", instance_id=document.enclave_id
-            ),
+            ids={"instance_id": document.enclave_id},
         )
 
-    return Part(name="cpu0", verify=verify)
+    return guest_part(prove, at)
 
 
 def _register(digest: str) -> str:

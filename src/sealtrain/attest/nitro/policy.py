@@ -7,10 +7,18 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, StringConstraints
 
 from sealtrain.attest.statement import GuestPolicy
-from sealtrain.attest.tee import NONE, SHOWN
+from sealtrain.attest.tee import NONE, SHOWN, Rules
 from sealtrain.base.models import StrictModel
 
-__all__ = ["COMMENTS", "LINES", "PRESETS", "SIMULATED", "NitroImage", "NitroPolicy"]
+__all__ = [
+    "COMMENTS",
+    "LINES",
+    "PRESETS",
+    "RULES",
+    "SIMULATED",
+    "NitroImage",
+    "NitroPolicy",
+]
 
 
 def _measured(value: str) -> str:
@@ -93,3 +101,10 @@ LINES: Final = {
     "parent instance": "parents",
     "IAM role": "iam_roles",
 }
+RULES: Final = Rules(
+    form=NitroPolicy,
+    lines=LINES,
+    comments=COMMENTS,
+    presets=PRESETS,
+    simulated=SIMULATED,
+)

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from sealtrain.attest.nitro.policy import COMMENTS, LINES, PRESETS, SIMULATED, NitroPolicy
+from sealtrain.attest.nitro.policy import RULES
 from sealtrain.attest.statement import GuestEvidence, encoded
 from sealtrain.attest.tee import Device, Tee
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.models import ONE_SPELLING, Base64
 
-__all__ = ["TEE", "NitroEvidence"]
+__all__ = ["TEE", "DocumentEvidence", "NitroEvidence"]
 
 _MAX_DOCUMENT_BYTES = 16 << 10
 
 
-class NitroEvidence(GuestEvidence):
-    """A Nitro enclave: the security module's document, which brings its certificates along."""
+class DocumentEvidence(GuestEvidence):
+    """Any guest on EC2 that shows a document of AWS, which brings its certificates along."""
 
-    tee: Literal["nitro"]
     document: Annotated[Base64, encoded(_MAX_DOCUMENT_BYTES), ONE_SPELLING]
 
     @property
@@ -27,16 +26,17 @@ class NitroEvidence(GuestEvidence):
         return from_base64(self.document)
 
 
+class NitroEvidence(DocumentEvidence):
+    """A Nitro enclave: the security module's document."""
+
+    tee: Literal["nitro"]
+
+
 TEE = Tee(
     name="nitro",
     vendor="aws",
-    vendor_root="the root of AWS",
     evidence=NitroEvidence,
-    policy=NitroPolicy,
+    rules=RULES,
     kinds=("nitro-document",),
     device=Device(path="dev/nsm", flag="nitro_enclaves", reports=False),
-    lines=LINES,
-    comments=COMMENTS,
-    presets=PRESETS,
-    simulated=SIMULATED,
 )

@@ -21,20 +21,19 @@ from sealtrain.attest.nitro.verify import verify_document
 from sealtrain.attest.nitrotpm import appraise as nitrotpm
 from sealtrain.attest.nitrotpm.appraise import DOCUMENT, NitroTpmGuest
 from sealtrain.attest.nitrotpm.policy import NitroTpmPolicy
-from sealtrain.attest.nitrotpm.tee import NitroTpmEvidence
 from sealtrain.attest.part import (
     Part,
+    Proven,
     Situation,
-    Vouched,
     bound_groups,
     compose_groups,
-    guest_of,
+    guest_part,
     raising,
-    report_data_group,
     root_name,
 )
+from sealtrain.attest.rented import NitroTpmEvidence
 from sealtrain.attest.statement import LogEntry
-from sealtrain.attest.tee import Shown, Verifier
+from sealtrain.attest.tee import Shown, Signed, Verifier
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import EvidenceRefused
 
@@ -68,48 +67,41 @@ class NitroTpmStatement(Statement):
 
 
 def _part(raw: bytes, log: tuple[LogEntry, ...], at: Situation) -> Part:
-    def verify() -> Vouched:
+    def prove() -> Proven:
         verified = verify_document(raw, simulator_root=at.root, now=at.now, form=NITRO_TPM)
-        document = verified.document
         rules = None if at.policy is None else at.policy.cpu
         groups: list[Group] = []
         bound: list[Group] = []
         replayed = groups if at.shown_compose is None else bound
         replayed.append(single(partial(nitrotpm.check_events, verified, log)))
+        signed: Signed = verified
         names: dict[str, str] = {}
-        guest = None
+        ids = None
         try:
             measured = boot_measurements(log)
         except EvidenceRefused as error:
             replayed.append(raising(error))
         else:
-            found = NitroTpmGuest(document=verified, measured=measured)
+            signed = found = NitroTpmGuest(document=verified, measured=measured)
             names = nitrotpm.eat(found)
             bound += bound_groups(at, measured.compose_hash, LOG, lambda digest: digest)
             if isinstance(rules, NitroTpmPolicy):
                 groups += map(single, nitrotpm.checks_of(found, rules, at.now))
             groups += compose_groups(at, measured.compose_hash, LOG, lambda digest: digest)
             groups.append(single(partial(unlooked, "app id", measured.app_id, source=LOG)))
-            guest = guest_of(
-                at,
-                found,
-                document.user_data or b"",
-                app_id=measured.app_id,
-                instance_id=measured.instance_id,
-                key_provider=measured.key_provider,
-            )
-        groups.append(report_data_group(at, document.user_data, DOCUMENT))
-        return Vouched(
+            ids = measured.ids
+        return Proven(
+            signed=signed,
             root=root_name(verified.simulated, _AWS),
-            simulated=verified.simulated,
-            identity=document.identity,
             eat=names,
-            groups=tuple(groups),
-            bound=tuple(bound),
-            guest=guest,
+            groups=groups,
+            report_data=verified.document.user_data,
+            source=DOCUMENT,
+            bound=bound,
+            ids=ids,
         )
 
-    return Part(name="cpu0", verify=verify)
+    return guest_part(prove, at)
 
 
 _PCRS: Mapping[int, str] = {

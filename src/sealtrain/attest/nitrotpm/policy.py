@@ -10,10 +10,18 @@ from pydantic import AfterValidator, Field, StringConstraints
 from sealtrain.attest.dstack import policy as dstack
 from sealtrain.attest.dstack.policy import KeyProvider
 from sealtrain.attest.statement import GuestPolicy
-from sealtrain.attest.tee import NONE, SHOWN
+from sealtrain.attest.tee import NONE, SHOWN, Rules
 from sealtrain.base.models import StrictModel
 
-__all__ = ["COMMENTS", "LINES", "PRESETS", "SIMULATED", "NitroTpmBoot", "NitroTpmPolicy"]
+__all__ = [
+    "COMMENTS",
+    "LINES",
+    "PRESETS",
+    "RULES",
+    "SIMULATED",
+    "NitroTpmBoot",
+    "NitroTpmPolicy",
+]
 
 _NAME: Final = "dstack-aws-nitro-tpm"
 
@@ -110,3 +118,10 @@ LINES: Final = {
     "instance": "instances",
     "document age": "max_age_s",
 }
+RULES: Final = Rules(
+    form=NitroTpmPolicy,
+    lines=LINES,
+    comments=COMMENTS,
+    presets=PRESETS,
+    simulated=SIMULATED,
+)

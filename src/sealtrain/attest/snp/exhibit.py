@@ -12,12 +12,12 @@ from sealtrain.attest.field import CPU, Field, certificate_fields, on_off, rows_
 from sealtrain.attest.forms import Statement
 from sealtrain.attest.part import (
     Part,
+    Proven,
     Situation,
     Vouched,
     bound_groups,
     compose_groups,
-    guest_of,
-    report_data_group,
+    guest_part,
     root_name,
 )
 from sealtrain.attest.snp import appraise as snp
@@ -205,29 +205,25 @@ def report_part(
         launched: Comparisons of HOST_DATA, where it is not the document's hash.
     """
 
-    def verify() -> Vouched:
+    def prove() -> Proven:
         verified = signed_report(raw, certificates, crl, at)
-        report = verified.report
         rules = None if at.policy is None else at.policy.cpu
         groups: list[Group] = []
         if isinstance(rules, SnpRules):
             groups += map(single, snp.checks_of(verified, rules, at.now))
         found = launched(verified, at)
-        groups += found.groups
-        groups.append(report_data_group(at, report.report_data, REPORT))
-        return Vouched(
+        return Proven(
+            signed=found.signed or verified,
             root=report_root(verified),
-            simulated=verified.simulated,
-            identity=report.identity,
             eat=snp.eat(verified),
-            groups=tuple(groups),
+            groups=(*groups, *found.groups),
+            report_data=verified.report.report_data,
+            source=REPORT,
             bound=found.bound,
-            guest=None
-            if found.signed is None
-            else guest_of(at, found.signed, report.report_data, **found.ids),
+            ids=None if found.signed is None else found.ids,
         )
 
-    return Part(name="cpu0", verify=verify)
+    return guest_part(prove, at)
 
 
 def report_fields(report: SnpReport, certificates: tuple[bytes, ...]) -> list[Field]:

@@ -13,13 +13,14 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from sealtrain.attest.snp.parse import PlatformFlag, Product, SigningKey, Tcb
 from sealtrain.attest.statement import GuestPolicy
-from sealtrain.attest.tee import NONE, SHOWN
+from sealtrain.attest.tee import NONE, SHOWN, Rules
 from sealtrain.base.models import Hex64, StrictModel
 
 __all__ = [
     "COMMENTS",
     "LINES",
     "PRESETS",
+    "RULES",
     "SIMULATED",
     "ProductName",
     "SnpPolicy",
@@ -214,3 +215,10 @@ LINES: Final = {
     "launch authority": "id_keys",
     "revocation": "revocation",
 }
+RULES: Final = Rules(
+    form=SnpPolicy,
+    lines=LINES,
+    comments=COMMENTS,
+    presets=PRESETS,
+    simulated=SIMULATED,
+)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sealtrain.attest.snp.policy import COMMENTS, LINES, PRESETS, SIMULATED, SnpPolicy
+from sealtrain.attest.snp.policy import RULES
 from sealtrain.attest.statement import MAX_CRL_BYTES, GuestEvidence, encoded
 from sealtrain.attest.tee import Device, Tee
 from sealtrain.base.encoding import from_base64
@@ -54,9 +54,8 @@ class SnpEvidence(ReportEvidence):
 TEE = Tee(
     name="snp",
     vendor="amd",
-    vendor_root="AMD's root",
     evidence=SnpEvidence,
-    policy=SnpPolicy,
+    rules=RULES,
     kinds=("snp-report",),
     device=Device(
         path="dev/sev-guest",
@@ -65,8 +64,4 @@ TEE = Tee(
         options=("certificates",),
         absent="the processor says SEV-SNP guest, there is no /dev/sev-guest",
     ),
-    lines=LINES,
-    comments=COMMENTS,
-    presets=PRESETS,
-    simulated=SIMULATED,
 )

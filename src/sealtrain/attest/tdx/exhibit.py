@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Final, get_args
 
 from sealtrain.attest.bundle import Beside
 from sealtrain.attest.claims import Group, single
@@ -13,12 +13,11 @@ from sealtrain.attest.field import CPU, Field, certificate_fields, on_off, rows_
 from sealtrain.attest.forms import Exhibit, SgxQuote, Statement
 from sealtrain.attest.part import (
     Part,
+    Proven,
     Situation,
-    Vouched,
     bound_groups,
     compose_groups,
-    guest_of,
-    report_data_group,
+    guest_part,
     root_name,
 )
 from sealtrain.attest.roots import INTEL_ROOT_SHA256
@@ -29,19 +28,20 @@ from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
 from sealtrain.attest.tdx.policy import QuotePolicy, TcbStatus, TdxPolicy
 from sealtrain.attest.tdx.tee import TdxEvidence
 from sealtrain.attest.tdx.verify import QUOTE, VerifiedQuote, config_id, verify_quote
-from sealtrain.attest.tee import Shown, VerifiedGuest, Verifier
+from sealtrain.attest.tee import Shown, Verifier
 from sealtrain.base.encoding import to_base64
 
 __all__ = [
     "PINNED_ROOTS",
     "VERIFIER",
     "Quote",
+    "proven_quote",
     "quote_fields",
     "quote_root",
     "signed_quote",
-    "vouched_quote",
 ]
 
+_NO_IDS: Final[Mapping[str, str]] = {}
 _INTEL = "Intel SGX Root CA"
 _QE_VENDOR = bytes.fromhex("939a7233f79c4ca9940a0db3957f0607")  # Intel's, bytes 12 to 27 of a quote
 _QUOTE_BYTES = 632
@@ -95,7 +95,7 @@ def _recognise(data: bytes) -> Exhibit | None:
 def _part(raw: bytes, collateral: Collateral | None, at: Situation) -> Part:
     """A TDX quote whose MRCONFIGID names the deployment document."""
 
-    def verify() -> Vouched:
+    def prove() -> Proven:
         rules = None if at.policy is None else at.policy.cpu
         signed = signed_quote(raw, collateral, rules if isinstance(rules, TdxPolicy) else None, at)
         groups: list[Group] = []
@@ -103,13 +103,10 @@ def _part(raw: bytes, collateral: Collateral | None, at: Situation) -> Part:
             groups += map(single, tdx.checks_of(signed, rules, at.now))
         measured = signed.quote.mr_config_id.hex()
         groups += compose_groups(at, measured, QUOTE, config_id)
-        groups.append(report_data_group(at, signed.report_data, QUOTE))
         bound = bound_groups(at, measured, QUOTE, config_id)
-        return vouched_quote(
-            signed, tdx.eat(signed), groups, bound, guest_of(at, signed, signed.report_data)
-        )
+        return proven_quote(signed, tdx.eat(signed), groups, bound)
 
-    return Part(name="cpu0", verify=verify)
+    return guest_part(prove, at)
 
 
 def signed_quote(
@@ -126,22 +123,23 @@ def quote_root(signed: VerifiedQuote) -> str:
     return root_name(signed.simulated, _INTEL)
 
 
-def vouched_quote(
+def proven_quote(
     signed: VerifiedQuote,
     names: dict[str, str],
     groups: Iterable[Group],
     bound: Iterable[Group] = (),
-    guest: VerifiedGuest[Any] | None = None,
-) -> Vouched:
-    """A verified quote with its EAT claims and its comparisons."""
-    return Vouched(
+    ids: Mapping[str, str] | None = _NO_IDS,
+) -> Proven:
+    """A verified quote with its EAT claims, its comparisons, and ids as ``Proven`` has them."""
+    return Proven(
+        signed=signed,
         root=quote_root(signed),
-        simulated=signed.simulated,
-        identity=signed.quote_identity,
         eat=names,
-        groups=tuple(groups),
-        bound=tuple(bound),
-        guest=guest,
+        groups=groups,
+        report_data=signed.report_data,
+        source=QUOTE,
+        bound=bound,
+        ids=ids,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.attest.statement import GuestPolicy
-from sealtrain.attest.tee import NONE, SHOWN
+from sealtrain.attest.tee import NONE, SHOWN, Rules
 from sealtrain.base.models import Hex32, StrictModel
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "COMMENTS",
     "LINES",
     "QUOTE_RULES",
+    "RULES",
     "SIMULATED",
     "Measurement",
     "QuotePolicy",
@@ -115,3 +116,10 @@ LINES: Final = {
     "machine": "platform_ids",
     "guest image": "measurements",
 }
+RULES: Final = Rules(
+    form=TdxPolicy,
+    lines=LINES,
+    comments=COMMENTS,
+    presets={},
+    simulated=SIMULATED,
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from sealtrain.attest.statement import MAX_QUOTE_BYTES, GuestEvidence, encoded
-from sealtrain.attest.tdx.policy import COMMENTS, LINES, SIMULATED, TdxPolicy
+from sealtrain.attest.tdx.policy import RULES
 from sealtrain.attest.tee import Device, Tee
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.models import ONE_SPELLING, Base64
@@ -33,11 +33,9 @@ class TdxEvidence(QuoteEvidence):
 TEE = Tee(
     name="tdx",
     vendor="intel",
-    vendor_root="Intel's root",
     evidence=TdxEvidence,
-    policy=TdxPolicy,
+    rules=RULES,
     kinds=("tdx-quote",),
-    dcap=True,
     device=Device(
         path="dev/tdx_guest",
         flag="tdx_guest",
@@ -45,8 +43,4 @@ TEE = Tee(
         alone=False,
         absent="the processor says TDX guest, there is no /dev/tdx_guest",
     ),
-    lines=LINES,
-    comments=COMMENTS,
-    presets={},
-    simulated=SIMULATED,
 )

@@ -1,0 +1,84 @@
+"""The table of kinds of evidence that rented machines show (``attest.rented``).
+
+dstack's kinds are of its platform, since the same agent shows them. Those of Azure and Google are
+of the processor's.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sealtrain.attest.cloudtpm import policy as cloudtpm
+from sealtrain.attest.dstacksnp import policy as dstacksnp
+from sealtrain.attest.gcp import policy as gcp
+from sealtrain.attest.nitrotpm import policy as nitrotpm
+from sealtrain.attest.rented import (
+    AzureSnpEvidence,
+    AzureTdxEvidence,
+    DstackSnpEvidence,
+    GcpEvidence,
+    GcpSnpEvidence,
+    NitroTpmEvidence,
+)
+from sealtrain.attest.tee import Tee
+
+__all__ = ["TEES"]
+
+TEES: Final = (
+    Tee(
+        name="dstack-gcp-tdx",
+        of="dstack",
+        folder="gcp",
+        vendor="intel",
+        evidence=GcpEvidence,
+        rules=gcp.RULES,
+        kinds=("dstack-gcp-quote",),
+    ),
+    Tee(
+        name="dstack-aws-nitro-tpm",
+        of="dstack",
+        folder="nitrotpm",
+        vendor="aws",
+        evidence=NitroTpmEvidence,
+        rules=nitrotpm.RULES,
+        kinds=("nitro-tpm-document",),
+    ),
+    Tee(
+        name="dstack-amd-sev-snp",
+        of="dstack",
+        folder="dstacksnp",
+        vendor="amd",
+        evidence=DstackSnpEvidence,
+        rules=dstacksnp.RULES,
+        kinds=("dstack-snp-report",),
+    ),
+    Tee(
+        name="azure-snp",
+        of="snp",
+        folder="cloudtpm",
+        exhibit="AZURE_SNP",
+        vendor="amd",
+        evidence=AzureSnpEvidence,
+        rules=cloudtpm.RULES["azure-snp"],
+        kinds=("azure-snp-evidence",),
+    ),
+    Tee(
+        name="azure-tdx",
+        of="tdx",
+        folder="cloudtpm",
+        exhibit="AZURE_TDX",
+        vendor="intel",
+        evidence=AzureTdxEvidence,
+        rules=cloudtpm.RULES["azure-tdx"],
+        kinds=("azure-tdx-evidence",),
+    ),
+    Tee(
+        name="gcp-snp",
+        of="snp",
+        folder="cloudtpm",
+        exhibit="GCP_SNP",
+        vendor="amd",
+        evidence=GcpSnpEvidence,
+        rules=cloudtpm.RULES["gcp-snp"],
+    ),
+)
