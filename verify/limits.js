@@ -54,6 +54,13 @@ function halfLeftOut(entries) {
   return total > 0 && 2 * out >= total;
 }
 
+/** Whether the recipe trains on records, and the run log does not say how many of them. */
+function trainsUncounted(lock, entries) {
+  if (entries.some(({ event }) => event === "data.counted")) return false;
+  const datasets = lock.recipe?.datasets;
+  return Array.isArray(datasets) && datasets.some((one) => one?.role === "train");
+}
+
 /** Ids that a manifest with these facts must list. */
 export function requiredLimits(predicate) {
   const { privacy, collaboration, consortium, recipe, compute, run_log: log } = predicate;
@@ -67,6 +74,7 @@ export function requiredLimits(predicate) {
   }
   if ((recipe.lock.recipe?.hardware?.launch_script ?? null) !== null) ids.push("platform-script");
   if (halfLeftOut(log.entries)) ids.push("records-left-out");
+  if (trainsUncounted(recipe.lock, log.entries)) ids.push("records-not-counted");
   if (compute.accelerators.length) ids.push("accelerator-binding");
   ids.push({ none: "memorisation", patients: "patient-scope" }[privacy.dp] ?? "privacy-scope");
   if (privacy.accountant === "gdp") ids.push("accountant-approximate");

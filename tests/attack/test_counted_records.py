@@ -150,6 +150,23 @@ def test_that_half_of_the_records_did_not_train_cannot_be_concealed(world: World
     assert len(report.limits) == len(few.limits) + 1
 
 
+@pytest.mark.negative(100)
+@pytest.mark.claim("C577")
+def test_that_no_record_was_counted_cannot_be_concealed(world: World) -> None:
+    silent = world.manifest()
+    report = verify_manifest(silent, world.trust(), artefacts=world.artefacts, now=NOW)
+    hidden = concealing(world, silent, "records-not-counted")
+    with pytest.raises(Refused) as caught:
+        verify_manifest(hidden, world.trust(), artefacts=world.artefacts, now=NOW)
+    assert caught.value.code == "claim-contradicted"
+    concealed = examine(hidden, world.trust(), artefacts=world.artefacts, now=NOW)
+    assert set(concealed.limits) == set(report.limits)
+    counted = verify_manifest(
+        counting(world, every(HONEST)), world.trust(), artefacts=world.artefacts, now=NOW
+    )
+    assert set(counted.limits) < set(report.limits)
+
+
 @pytest.mark.claim("C572")
 def test_both_verifiers_list_the_same_open_limits(world: World) -> None:
     asked = [

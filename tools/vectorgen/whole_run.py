@@ -41,7 +41,8 @@ BROKER_ID = sha(b"sealtrain/broker/v1:" + manifest.raw(manifest.BROKER))
 MODEL = {"config.json": b'{"model_type":"llama"}', "model.safetensors": bytes(20_000)}
 LIMITS = (
     *("simulated", "side-channels", "memorisation", "revocation", "owners-word"),
-    *("recipe-judgement", "guest-clock", "broker-word", "sealed-outputs", "border-in-software"),
+    *("recipe-judgement", "guest-clock", "broker-word", "sealed-outputs"),
+    *("records-not-counted", "border-in-software"),
 )
 
 
@@ -468,6 +469,11 @@ def cases() -> list[Json]:
         )
     case("no marker", "simulation claim-contradicted", lambda it: it.update(marker=None))
     case("a limit concealed", "limits claim-contradicted", lambda it: it["limits"].pop())
+    case(
+        "records not counted, and the limit concealed",
+        "limits claim-contradicted",
+        lambda it: it["limits"].remove({"id": LIMITS[-2], "text": f"Limit {LIMITS[-2]}."}),
+    )
     trusting("another consortium is trusted", "trust trust-mismatch", consortium_id="00" * 32)
     trusting("a simulator is refused", "quote simulated-evidence", simulated="refuse")
     first = next(iter(MODEL_FILES))

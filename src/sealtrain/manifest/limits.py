@@ -75,6 +75,10 @@ TEXTS: Mapping[str, str] = MappingProxyType(
             "Half of the records or more left nothing to learn, at the recipe's length or by their "
             "form, and did not train. The model has learned from the others alone."
         ),
+        "records-not-counted": (
+            "This kind of run does not count how many of its records trained whole, cut or not at "
+            "all. How many the model learned from does not follow from this file."
+        ),
         "hardware": (
             "The evidence is as good as the processor that made it. Attackers with physical "
             "access to a machine's memory have extracted attestation keys from such processors "
@@ -265,6 +269,8 @@ def required(predicate: Predicate) -> tuple[str, ...]:
         ids.append("platform-script")
     if _half_left_out(predicate.run_log.entries):
         ids.append("records-left-out")
+    if _trains_uncounted(predicate):
+        ids.append("records-not-counted")
     if predicate.compute.accelerators:
         ids.append("accelerator-binding")
     if privacy.dp == "none":
@@ -371,6 +377,17 @@ def _half_left_out(entries: Sequence[Mapping[str, Any]]) -> bool:
                 total += parts[0] or 0
                 out += (parts[1] or 0) + (parts[2] or 0)
     return total > 0 and 2 * out >= total
+
+
+def _trains_uncounted(predicate: Predicate) -> bool:
+    """Whether the recipe trains on records, and the run log does not say how many of them."""
+    if any(entry.get("event") == DATA_COUNTED for entry in predicate.run_log.entries):
+        return False
+    recipe = predicate.recipe.lock.get("recipe")
+    datasets = recipe.get("datasets") if isinstance(recipe, Mapping) else None
+    if not isinstance(datasets, list | tuple):
+        return False
+    return any(isinstance(one, Mapping) and one.get("role") == "train" for one in datasets)
 
 
 def _is_kernels(fields: Mapping[str, Any]) -> bool:

@@ -444,14 +444,15 @@ def datasets(facts: Facts) -> Html:
             dataset.owner,
             "not established" if unasked is None else "no" if dataset.owner in unasked else "yes",
             dataset.name,
-            roles.get((dataset.owner, dataset.name), ""),
+            role,
             "withheld" if dataset.records is None else f"{dataset.records:,}",
-            _trained(counted, dataset.dataset_id) + _served(served, dataset.dataset_id),
+            _trained(counted, dataset.dataset_id, role) + _served(served, dataset.dataset_id),
             "" if dataset.tokens is None else f"{dataset.tokens:,}",
             dataset.sealed_at,
             tag("code", dataset.root),
         )
         for dataset in facts.datasets
+        for role in [roles.get((dataset.owner, dataset.name), "")]
     ]
     columns = (
         "Owner",
@@ -475,10 +476,10 @@ def _served(served: Mapping[str, int | None], dataset_id: str) -> str:
     return " rows served not public" if rows is None else f" {rows:,} rows served"
 
 
-def _trained(counted: Mapping[str, Mapping[str, int] | None], dataset_id: str) -> str:
+def _trained(counted: Mapping[str, Mapping[str, int] | None], dataset_id: str, role: str) -> str:
     """What became of a dataset's records, as the run log counts them."""
     if dataset_id not in counted:
-        return ""
+        return "not counted" if role == "train" else ""
     counts = counted[dataset_id]
     if counts is None:
         return "not public"

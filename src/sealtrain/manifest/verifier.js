@@ -7165,6 +7165,13 @@ function halfLeftOut(entries) {
   return total > 0 && 2 * out >= total;
 }
 
+/** Whether the recipe trains on records, and the run log does not say how many of them. */
+function trainsUncounted(lock, entries) {
+  if (entries.some(({ event }) => event === "data.counted")) return false;
+  const datasets = lock.recipe?.datasets;
+  return Array.isArray(datasets) && datasets.some((one) => one?.role === "train");
+}
+
 /** Ids that a manifest with these facts must list. */
 function requiredLimits(predicate) {
   const { privacy, collaboration, consortium, recipe, compute, run_log: log } = predicate;
@@ -7178,6 +7185,7 @@ function requiredLimits(predicate) {
   }
   if ((recipe.lock.recipe?.hardware?.launch_script ?? null) !== null) ids.push("platform-script");
   if (halfLeftOut(log.entries)) ids.push("records-left-out");
+  if (trainsUncounted(recipe.lock, log.entries)) ids.push("records-not-counted");
   if (compute.accelerators.length) ids.push("accelerator-binding");
   ids.push({ none: "memorisation", patients: "patient-scope" }[privacy.dp] ?? "privacy-scope");
   if (privacy.accountant === "gdp") ids.push("accountant-approximate");
@@ -8154,6 +8162,7 @@ const LIMIT_TEXTS = {
   "workload-word": "The recipe's code ran in a process of its own. Steps, tokens, samples, metrics, history and what follows from them are that process's word; the process that kept the keys could not recompute them. It counted by itself the rows that it served, and read environment and accelerators by itself.",
   "platform-script": "The recipe lets a script of the platform run in the guest before the run, as root. It could read and change everything there: read the script with the digest in hardware.launch_script.",
   "records-left-out": "Half of the records or more left nothing to learn, at the recipe's length or by their form, and did not train. The model has learned from the others alone.",
+  "records-not-counted": "This kind of run does not count how many of its records trained whole, cut or not at all. How many the model learned from does not follow from this file.",
   "hardware": "The evidence is as good as the processor that made it. Attackers with physical access to a machine's memory have extracted attestation keys from such processors before, and a stolen key makes evidence that verifies.",
   "paravisor-word": "The cloud's paravisor measured what started; the processor's vendor vouches for the paravisor and for the encryption of memory. The cloud that wrote the paravisor could read the data and the keys.",
   "cloud-tpm-word": "The cloud's TPM measured what started. The processor's vendor vouches for the encryption of memory and for the firmware, and for nothing that started after it: a cloud whose TPM lies could read the data and the keys.",
