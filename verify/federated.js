@@ -1,11 +1,16 @@
 // Rules of federated rounds (spec/federated-rounds.md §6).
 
 import { demand, seconds } from "./bytes.js";
+import { canonical } from "./json.js";
 import { isWritten } from "./logevents.js";
+import { beganAsAsked } from "./pads.js";
 import { epsilonOf } from "./privacyloss.js";
 
 const claim = (condition, message) => demand(condition, "claim-contradicted", message);
 const names = (values) => [...values].sort().join();
+const text = (value) => new TextDecoder().decode(canonical(value));
+const COUNTS = ["products", "rows", "bytes_out", "bytes_in"];
+const NOTHING = Object.fromEntries(COUNTS.map((name) => [name, 0]));
 const TOLERANCE = 300;
 const SHARE = 0.98;
 
@@ -22,10 +27,41 @@ function isTold(event, fields, hidden) {
   );
 }
 
+/** Sessions of pads, where an accelerator multiplies for the parties: each one party's, and forward only. */
+class Sessions {
+  constructor({ products, local_steps: steps }) {
+    this.asked = products ?? null;
+    this.steps = steps;
+    this.layers = null;
+    this.last = new Map();
+  }
+
+  join(begun) {
+    claim((begun !== undefined) === (this.asked !== null), "other products made elsewhere than the recipe's");
+    if (!begun) return;
+    claim(beganAsAsked(begun, this.asked), "pads are begun otherwise than the recipe says");
+    const layers = text(begun.layers);
+    claim((this.layers ?? layers) === layers, "pads are begun for other layers than the others'");
+    this.layers = layers;
+  }
+
+  give(party, spent) {
+    claim((spent !== undefined) === (this.asked !== null), "other products counted than the recipe's");
+    if (!spent) return;
+    const { owner, counts } = this.last.get(spent.session) ?? { owner: party, counts: NOTHING };
+    claim(owner === party, "pads of another party");
+    claim(COUNTS.every((name) => spent[name] >= counts[name]), "pads that were used before");
+    const [products, rows] = COUNTS.map((name) => spent[name] - counts[name]);
+    claim(this.steps <= products && products <= rows, "an update of fewer products than steps");
+    this.last.set(spent.session, { owner: party, counts: spent });
+  }
+}
+
 class Federation {
   constructor(state) {
     const { collaboration, datasets } = state.need("lock").recipe;
     this.asked = collaboration;
+    this.sessions = new Sessions(collaboration);
     this.hidden = collaboration.patient_privacy ?? null;
     this.stays = new Map(state.predicate.collaboration.parties.map((one) => [one.name, one]));
     this.holders = new Set(datasets.filter((one) => one.role === "train").map((one) => one.owner));
@@ -57,13 +93,14 @@ class Federation {
     this.state = fields.state;
   }
 
-  join({ party, records, patients }) {
+  join({ party, records, patients, products }) {
     claim(this.holders.has(party) && !this.present.has(party), "a party that is no owner, or present already");
     claim(records === this.records.get(party), "another number of records than its manifests say");
     if (this.hidden) {
       claim((this.patients.get(party) ?? patients) === patients, "another number of patients than before");
       this.patients.set(party, patients);
     }
+    this.sessions.join(products);
     this.present.set(party, records);
   }
 
@@ -99,7 +136,7 @@ class Federation {
     this.taken = new Set();
   }
 
-  take({ round: of, party, records }, at) {
+  take({ round: of, party, records, products }, at) {
     claim(this.open && of === this.round, "an update outside of its round");
     claim(this.present.has(party) && !this.taken.has(party), "an update of an absent party, or a second one");
     claim(records === this.present.get(party), "another number of records than at its join");
@@ -107,6 +144,7 @@ class Federation {
     claim(stay, "an update of a party that the manifest does not name");
     const [from, until] = [seconds(stay.from), seconds(stay.until)];
     claim(from - TOLERANCE <= at && at <= until + TOLERANCE, "an update while its party took no part");
+    this.sessions.give(party, products);
     this.taken.add(party);
   }
 

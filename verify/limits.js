@@ -78,6 +78,10 @@ export function requiredLimits(predicate) {
   if (compute.accelerators.length) ids.push("accelerator-binding");
   ids.push({ none: "memorisation", patients: "patient-scope" }[privacy.dp] ?? "privacy-scope");
   if (privacy.accountant === "gdp") ids.push("accountant-approximate");
-  if (collaboration) ids.push(...(kindOf(collaboration.kind)?.limits ?? []));
+  if (collaboration) {
+    ids.push(...(kindOf(collaboration.kind)?.limits ?? []));
+    const { products } = recipe.lock.recipe?.collaboration ?? {};
+    if (collaboration.kind === "federated" && (products ?? null) !== null) ids.push(...kindOf("pads").limits);
+  }
   return [...ids, ...ALWAYS];
 }

@@ -67,7 +67,7 @@ export const EVENTS = {
   },
   "party.joined": {
     of: "federated",
-    fields: shape.record({party: shape.match(/^(?:[a-z0-9][a-z0-9-]{0,62})$/), records: shape.nullable(shape.integer(1, 9007199254740991))}, {patients: shape.integer(1, 9007199254740991)}),
+    fields: shape.record({party: shape.match(/^(?:[a-z0-9][a-z0-9-]{0,62})$/), records: shape.nullable(shape.integer(1, 9007199254740991))}, {patients: shape.integer(1, 9007199254740991), products: shape.record({pads: shape.literal("own", "pool", "dealer"), checks: shape.integer(1, 4), skip: shape.list(shape.match(/^(?:[A-Za-z0-9_][A-Za-z0-9_.]{0,199})$/), { min: 0, max: 256 }), layers: shape.map(shape.match(/^(?:[A-Za-z0-9_][A-Za-z0-9_.]{0,199})$/), shape.integer(1, 1000000), { min: 1, max: 4096 }), products: shape.integer(1, 1000000), dealer: shape.nullable(shape.record({simulated: shape.boolean}))})}),
   },
   "party.left": {
     of: "federated",
@@ -83,7 +83,7 @@ export const EVENTS = {
   },
   "update.taken": {
     of: "federated",
-    fields: shape.record({round: shape.integer(1, 9007199254740991), party: shape.match(/^(?:[a-z0-9][a-z0-9-]{0,62})$/), digest: shape.nullable(shape.hex64), records: shape.nullable(shape.integer(1, 9007199254740991)), norm: shape.nullable(shape.number((value) => value >= 0))}),
+    fields: shape.record({round: shape.integer(1, 9007199254740991), party: shape.match(/^(?:[a-z0-9][a-z0-9-]{0,62})$/), digest: shape.nullable(shape.hex64), records: shape.nullable(shape.integer(1, 9007199254740991)), norm: shape.nullable(shape.number((value) => value >= 0))}, {products: shape.record({session: shape.hex32, products: shape.integer(0, 9007199254740991), rows: shape.integer(0, 9007199254740991), bytes_out: shape.integer(0, 9007199254740991), bytes_in: shape.integer(0, 9007199254740991)})}),
   },
   "update.refused": {
     of: "federated",

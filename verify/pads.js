@@ -8,6 +8,11 @@ import { BEGINNINGS } from "./stays.js";
 const claim = (condition, message) => demand(condition, "claim-contradicted", message);
 const text = (value) => new TextDecoder().decode(canonical(value));
 
+/** Whether a session of pads began as a recipe asks for (spec/one-time-pads.md §8, rule 2). */
+export const beganAsAsked = (begun, asked) =>
+  ["pads", "checks", "skip"].every((name) => text(begun[name]) === text(asked[name])) &&
+  (begun.dealer !== null) === (asked.pads === "dealer");
+
 export async function padsHold(state) {
   const { predicate } = state;
   const asked = state.need("lock").recipe.collaboration;
@@ -23,10 +28,7 @@ export async function padsHold(state) {
     } else if (event === "pads.begun") {
       claim(isWritten(event, fields), "pads.begun has another form");
       claim(!begun, "pads are begun twice in one process");
-      for (const name of ["pads", "checks", "skip"]) {
-        claim(text(fields[name]) === text(asked[name]), `another ${name} than the recipe's`);
-      }
-      claim((fields.dealer !== null) === (asked.pads === "dealer"), "a dealer exactly where the recipe has one");
+      claim(beganAsAsked(fields, asked), "pads are begun otherwise than the recipe says");
       claim(layers === null || layers === text(fields.layers), "other layers than before");
       layers = text(fields.layers);
       begun = true;

@@ -46,6 +46,7 @@ ASKED = (
     "tests/attack/test_manifest_tampering.py",
     "tests/attack/test_auditors_path.py",
     "tests/attack/test_words_of_a_chain.py",
+    "tests/attack/test_products_of_parties.py",
 )
 ELSEWHERE = {42, 51, 53}
 """Cases of accelerators that ``test_second_verifier_accelerators`` plays with captured devices."""

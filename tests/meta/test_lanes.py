@@ -49,13 +49,19 @@ def test_the_kinds_of_collaboration_are_lanes() -> None:
     assert {"brokers", "guests", "training"} <= names
 
 
+BUILT_ON = {"pads": {"federated"}}
+"""Kind → kinds that use it."""
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_change_in_a_kind_replays_it_and_no_other_kind(
+def test_a_change_in_a_kind_replays_it_and_those_built_on_it(
     replayed: Callable[[str], set[str]], repository: Path, kind: str
 ) -> None:
     tests = [path for path in tracked_files(repository) if is_test(path)]
     own = [path for path in tests if lane_of(path.split("/")[-1]).name == kind]
-    for path in (f"src/sealtrain_collab/{kind}/recipe.py", *own[:2]):
+    built = BUILT_ON.get(kind, set())
+    assert replayed(f"src/sealtrain_collab/{kind}/recipe.py") & set(KINDS) == {kind, *built}
+    for path in own[:2]:
         assert replayed(path) & set(KINDS) == {kind}
 
 

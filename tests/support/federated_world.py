@@ -135,6 +135,7 @@ class Adds:
     sealed: SealedState | None = None
     before: Callable[[int], None] = lambda number: None
     answers: Callable[[bytes], bytes] = lambda update: update
+    failed: SealtrainError | None = None
 
     def learn(self, asked: Asked, state: bytes) -> Done:
         number = asked.round
@@ -147,6 +148,9 @@ class Adds:
             "report": {"until": number},
         }  # fmt: skip
         return words, self.answers(update.tobytes())
+
+    def failure(self) -> SealtrainError | None:
+        return self.failed
 
     def finish(self, state: bytes) -> Done:
         return {"hits": int(np.frombuffer(state, "<f4")[0])}, b""

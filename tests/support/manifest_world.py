@@ -36,9 +36,12 @@ from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.encoding import to_base64
+from sealtrain.base.models import load_model
 from sealtrain.base.secret import Secret
 from sealtrain.client.attested import AttestedBroker
 from sealtrain.consortium.approvals import DatasetPin
+from sealtrain.consortium.datasets import verify_dataset
+from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.receipts import (
     Lease,
     ReleasedDataset,
@@ -46,6 +49,7 @@ from sealtrain.consortium.receipts import (
     receipt_digest,
     sign_receipt,
 )
+from sealtrain.errors import DataInvalid
 from sealtrain.guest.outputs import NextRecipe, hand_on_model, seal_model
 from sealtrain.keys.derive import recipe_key
 from sealtrain.ledger.ledger import Ledger
@@ -535,3 +539,11 @@ def handed_on_world(folder: Path) -> World:
 def _consortium_id(folder: Path) -> str:
     (folder / "plain").mkdir()
     return make_world(folder / "plain").consortium.consortium_id
+
+
+def records_of(world: World, party: str) -> int | None:
+    """Of a party's training data, as its owner's manifest says."""
+    consortium = load_model(Consortium, world.facts["consortium"], DataInvalid, "consortium")
+    found = [verify_dataset(Envelope.from_dict(one), consortium) for one in world.facts["datasets"]]
+    (one,) = [one for one in found if (one.owner, one.name) == (party, "biopsies")]
+    return one.records

@@ -54,6 +54,8 @@ def _of_federated(terms: Any) -> dict[str, Any]:
                 "rounds": terms.rounds,
                 "min_parties": terms.min_parties,
                 "patient_privacy": None if promised is None else promised.to_dict(),
+                "local_steps": terms.local_steps,
+                "products": None if terms.products is None else terms.products.to_dict(),
             },
             "datasets": [_training(owner) for owner in sorted(terms.holders)],
         },

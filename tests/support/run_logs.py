@@ -13,6 +13,15 @@ from sealtrain.base.clock import to_rfc3339
 __all__ = ["FIELDS", "chained", "fields_of", "rechained"]
 
 _A, _B, _C, _D = (digit * 64 for digit in "abcd")
+_PADS_BEGUN = {
+    "pads": "dealer",
+    "checks": 2,
+    "skip": ["lm_head"],
+    "layers": {"q_proj": 12},
+    "products": 12,
+    "dealer": {"simulated": True},
+}
+_PADS_SPENT = {"products": 12, "rows": 48, "bytes_out": 4096, "bytes_in": 2048}
 FIELDS: Mapping[str, dict[str, Any]] = {
     "run.started": {"platform": "simulator", "phase": "sft"},
     "run.restarted": {},
@@ -55,7 +64,12 @@ FIELDS: Mapping[str, dict[str, Any]] = {
         "noise_multiplier": 1.5,
         "epsilon": 3.5,
     },
-    "party.joined": {"party": "hospital-a", "records": 40, "patients": 20},
+    "party.joined": {
+        "party": "hospital-a",
+        "records": 40,
+        "patients": 20,
+        "products": _PADS_BEGUN,
+    },
     "party.left": {"party": "hospital-a", "code": "peer-unreachable"},
     "party.refused": {"code": "update-refused"},
     "round.begun": {"round": 1, "state": _A},
@@ -65,6 +79,7 @@ FIELDS: Mapping[str, dict[str, Any]] = {
         "digest": _A,
         "records": 40,
         "norm": 0.25,
+        "products": {"session": _A[:32], **_PADS_SPENT},
     },
     "update.refused": {"round": 1, "party": "hospital-a", "code": "update-refused"},
     "round.merged": {
@@ -93,15 +108,8 @@ FIELDS: Mapping[str, dict[str, Any]] = {
         "digest": _B,
     },
     "cut.finished": {"entries": 12},
-    "pads.begun": {
-        "pads": "dealer",
-        "checks": 2,
-        "skip": ["lm_head"],
-        "layers": {"q_proj": 12},
-        "products": 12,
-        "dealer": {"simulated": True},
-    },
-    "pads.spent": {"products": 12, "rows": 48, "bytes_out": 4096, "bytes_in": 2048},
+    "pads.begun": _PADS_BEGUN,
+    "pads.spent": _PADS_SPENT,
     "travel.setup": {
         "buffer": 4096,
         "program": {"version": 1, "device": "cpu"},

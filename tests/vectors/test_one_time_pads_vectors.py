@@ -132,6 +132,7 @@ def test_every_number_of_a_product_is_the_vectors(exact: str, vector: dict[str, 
     matrix, direction = public(vector["matrix"]), vector["direction"]
     entries = int32(vector["entries"])
     pads = Pads(Begun(BACKENDS[exact], Secret(bytes.fromhex(vector["pad_secret"]))))
+    assert pads.session == vector["session"]
     pad = pads.take(matrix, direction, len(entries))
     assert pad.mask.tolist() == vector["mask"]
     assert pad.product().tolist() == vector["mask_product"]

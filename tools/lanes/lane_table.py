@@ -18,6 +18,7 @@ __all__ = ["CORE", "LANES", "SuiteLane", "lane_of"]
 _KINDS = "src/sealtrain_collab"
 _CHANNEL = f"{_KINDS}/channel/"
 _PARTIES = f"{_KINDS}/parties/"
+_PADS = f"{_KINDS}/pads/"  # of parties, too
 _CHAIN = "src/sealtrain_chain/"
 _SIMULATOR = "src/sealtrain_simulator/"
 _FIGURES = "docs/reference/benchmarks/"
@@ -30,7 +31,8 @@ class SuiteLane:
     Attributes:
         name: How the record, the command line and the table of results call it.
         tests: Patterns of the names of its test files, as ``fnmatch`` reads them.
-        owns: Paths, or folders with a slash at the end, that only this lane and the core use.
+        owns: Paths, or folders with a slash at the end, that are of this lane; others name what
+            they use of it.
         uses: Folders under ``src/`` that it uses besides the core and what it owns.
     """
 
@@ -79,7 +81,7 @@ LANES: tuple[SuiteLane, ...] = (
             "vectors/federated/",
             "tools/vectorgen/federated.py",
         ),
-        uses=(_CHANNEL, _PARTIES, _CHAIN, _SIMULATOR, "docs/guides/federated.md"),
+        uses=(_CHANNEL, _PARTIES, _PADS, _CHAIN, _SIMULATOR, "docs/guides/federated.md"),
     ),
     SuiteLane(
         name="pads",
@@ -91,7 +93,7 @@ LANES: tuple[SuiteLane, ...] = (
             "test_insecure_float_mask.py",
             "test_training_standins.py",
         ),
-        owns=(f"{_KINDS}/pads/", "vectors/one-time-pads/", "tools/vectorgen/one_time_pads.py"),
+        owns=(_PADS, "vectors/one-time-pads/", "tools/vectorgen/one_time_pads.py"),
         uses=(_CHANNEL, _SIMULATOR),
     ),
     SuiteLane(

@@ -211,6 +211,7 @@ def product_vectors() -> list[dict[str, Any]]:
                 "direction": direction,
                 "matrix": matrix,
                 "pad_secret": pad_secret.hex(),
+                "session": derived(pad_secret, "otp-session")[:16].hex(),
                 "check_secret": check_secret.hex(),
                 "entries": entries,
                 "mask": mask,

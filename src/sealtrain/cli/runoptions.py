@@ -28,6 +28,7 @@ __all__ = [
     "InputOptions",
     "Listen",
     "LockFile",
+    "ProductOptions",
     "Threads",
     "broker_missed",
     "pairs",
@@ -78,8 +79,8 @@ class FileOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HelperOptions:
-    """Machines that a run asks, and where others reach it."""
+class ProductOptions:
+    """Machines that a guest has its products made by."""
 
     accelerator: Annotated[
         str | None,
@@ -97,6 +98,12 @@ class HelperOptions:
             help="Dealer of the pads, where the recipe has one (see: sealtrain split dealer).",
         ),
     ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HelperOptions(ProductOptions):
+    """Machines that a run asks, and where others reach it."""
+
     listen: Annotated[
         str | None,
         typer.Option(

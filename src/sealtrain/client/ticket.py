@@ -102,7 +102,7 @@ _FIELDS: Final[Mapping[str, _Fields]] = {
     "lead": _Fields(frozenset({"brokers"}), _UNATTENDED),
     "node": _Fields(frozenset({"brokers", "data", "node", "peers"}), _UNATTENDED | {"listen"}),
     "orchestrator": _Fields(frozenset({"brokers", "holders", "peers"}), _UNATTENDED | {"states"}),
-    "party": _Fields(frozenset({"brokers", "data", "party", "run"}), _UNATTENDED),
+    "party": _Fields(frozenset({"brokers", "data", "party", "run"}), _UNATTENDED | {"peers"}),
     "server": _Fields(frozenset({"brokers"}), _UNATTENDED | {"listen"}),
     "standby": _Fields(frozenset({"brokers", "holders", "peers", "states"}), _UNATTENDED),
     "train": _Fields(

@@ -83,7 +83,6 @@ class GuestRun(DataGuest):
         """
         from sealtrain.sealing.checkpointstore import CheckpointStore
 
-
         self._ranks = ranks
         self.run_id = run_id
         self._began = time.monotonic()

@@ -281,7 +281,7 @@ def required(predicate: Predicate) -> tuple[str, ...]:
         ids.append("accountant-approximate")
     settings = None if collaboration is None else settings_of(collaboration.kind)
     if settings is not None:
-        ids += settings.limits
+        ids += settings.limits_of(_collaboration_in(predicate.recipe.lock))
     return (*ids, *_ALWAYS)
 
 
@@ -360,6 +360,12 @@ def _names_launch_script(lock: Mapping[str, Any]) -> bool:
 
 def _serves_rows(entries: Sequence[Mapping[str, Any]]) -> bool:
     return any(entry.get("event") == ROWS_SERVED for entry in entries)
+
+
+def _collaboration_in(lock: Mapping[str, Any]) -> Mapping[str, Any]:
+    recipe = lock.get("recipe")
+    written = recipe.get("collaboration") if isinstance(recipe, Mapping) else None
+    return written if isinstance(written, Mapping) else {}
 
 
 def _half_left_out(entries: Sequence[Mapping[str, Any]]) -> bool:

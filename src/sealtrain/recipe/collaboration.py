@@ -29,7 +29,7 @@ __all__ = [
     "is_none",
     "is_shared_out",
     "misfit",
-    "misfit_of_text_lora",
+    "misfit_of_text_adapter",
     "of_kind",
 ]
 
@@ -78,6 +78,15 @@ class CollaborationSettings(StrictModel):
     decrypted: ClassVar[str] = DECRYPTED_IN_A_GUEST
     limits: ClassVar[tuple[str, ...]]
     takes_backend: ClassVar[bool] = False
+
+    @classmethod
+    def limits_of(cls, written: Mapping[str, Any]) -> tuple[str, ...]:
+        """Ids of what a manifest of this kind leaves open.
+
+        Args:
+            written: ``collaboration`` as the manifest's lock has it; only its form was checked.
+        """
+        return cls.limits
 
     if TYPE_CHECKING:
 
@@ -208,16 +217,19 @@ def misfit(recipe: Any) -> str | None:
     return how.misfit(recipe)
 
 
-def misfit_of_text_lora(recipe: Any, what: str) -> str | None:
-    """Why a ``Recipe`` does not train an unquantized LoRA adapter on text; ``None`` if it does.
+def misfit_of_text_adapter(
+    recipe: Any, what: str, methods: tuple[str, ...] = ("lora",)
+) -> str | None:
+    """Why a ``Recipe`` does not train one of these adapters on text; ``None`` if it does.
 
     Args:
         recipe: To train.
         what: Asks for that, for the message.
+        methods: ``peft.method``, unquantized.
     """
     if recipe.columns.kind in ("image", "tabular"):
         return f"{what} reads text"
     peft = recipe.peft
-    if peft is None or peft.method != "lora" or peft.quantization is not None:
-        return f"{what} trains peft.method lora, unquantized"
+    if peft is None or peft.method not in methods or peft.quantization is not None:
+        return f"{what} trains peft.method {' or '.join(methods)}, unquantized"
     return None

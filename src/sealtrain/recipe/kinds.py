@@ -74,6 +74,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         roles={
             "lead": "sealtrain_collab.federated.cli:lead_by_ticket",
             "party": "sealtrain_collab.federated.cli:join_by_ticket",
+            "dealer": "sealtrain_collab.pads.cli:deal_by_ticket",
         },
     ),
     "pads": Kind(

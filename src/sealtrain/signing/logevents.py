@@ -208,6 +208,12 @@ _SPENT = _record({"epsilon": _number(0), "delta": _number(0, 1), "sequences": _C
 _NODE = _record({
     "node": _integer(1, 255), "run_id": _HEX32, "evidence": _HEX64, "key": _HEX64, "from": _TIME,
 })  # fmt: skip
+_PADS_BEGUN = {
+    "pads": _choice("own", "pool", "dealer"), "checks": _integer(1, 4),
+    "skip": _list(_LAYER, 0, 256), "layers": _map(_LAYER, _integer(1, 1_000_000), 1, 4096),
+    "products": _integer(1, 1_000_000), "dealer": _nullable(_record({"simulated": _BOOLEAN})),
+}  # fmt: skip
+_PADS_SPENT = {"products": _COUNT, "rows": _COUNT, "bytes_out": _COUNT, "bytes_in": _COUNT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +279,9 @@ EVENTS: Final[Mapping[str, LogEvent]] = {
         "noise_multiplier": _NOISE, "epsilon": _number(0, 1e6),
     }),
     "party.joined": _event(
-        "federated", {"party": _OWNER, "records": _nullable(_SOME)}, {"patients": _SOME}
+        "federated",
+        {"party": _OWNER, "records": _nullable(_SOME)},
+        {"patients": _SOME, "products": _record(_PADS_BEGUN)},
     ),
     "party.left": _event("federated", {"party": _OWNER, "code": _CODE}),
     "party.refused": _event("federated", {"code": _CODE}),
@@ -281,7 +289,7 @@ EVENTS: Final[Mapping[str, LogEvent]] = {
     "update.taken": _event("federated", {
         "round": _SOME, "party": _OWNER, "digest": _nullable(_HEX64),
         "records": _nullable(_SOME), "norm": _nullable(_number(0)),
-    }),
+    }, {"products": _record({"session": _HEX32} | _PADS_SPENT)}),
     "update.refused": _event("federated", {"round": _SOME, "party": _OWNER, "code": _CODE}),
     "round.merged": _event(
         "federated",
@@ -299,14 +307,8 @@ EVENTS: Final[Mapping[str, LogEvent]] = {
         "bytes": _COUNT, "digest": _HEX64,
     }),
     "cut.finished": _event("cut", {"entries": _COUNT}),
-    "pads.begun": _event("pads", {
-        "pads": _choice("own", "pool", "dealer"), "checks": _integer(1, 4),
-        "skip": _list(_LAYER, 0, 256), "layers": _map(_LAYER, _integer(1, 1_000_000), 1, 4096),
-        "products": _integer(1, 1_000_000), "dealer": _nullable(_record({"simulated": _BOOLEAN})),
-    }),
-    "pads.spent": _event("pads", {
-        "products": _COUNT, "rows": _COUNT, "bytes_out": _COUNT, "bytes_in": _COUNT,
-    }),
+    "pads.begun": _event("pads", _PADS_BEGUN),
+    "pads.spent": _event("pads", _PADS_SPENT),
     "travel.setup": _event("travelling", {
         "buffer": _SOME, "program": _OBJECT, "holders": _map(_OWNER, _SOME, 1, 256),
         "nonce": _HEX64, **_STATE,

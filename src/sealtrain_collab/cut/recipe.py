@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from sealtrain.recipe.collaboration import PartiesSettings, misfit_of_text_lora
+from sealtrain.recipe.collaboration import PartiesSettings, misfit_of_text_adapter
 
 __all__ = ["Cut"]
 
@@ -40,4 +40,4 @@ class Cut(PartiesSettings):
 
     def misfit(self, recipe: Any) -> str | None:
         """As ``CollaborationSettings.misfit``."""
-        return misfit_of_text_lora(recipe, "collaboration cut")
+        return misfit_of_text_adapter(recipe, "collaboration cut")

@@ -12,7 +12,8 @@ order, the first breach is ``ClaimContradicted``:
 5. a round is merged of exactly those who gave an update, at least as many as the recipe asks for;
 6. the parties of the manifest are exactly those whose updates were merged.
 
-Where rounds hide patients, ``patients`` has the rules that come besides.
+Where rounds hide patients, ``patients_check`` has the rules that come besides; where an accelerator
+multiplies for the parties, ``sessions`` has.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ from sealtrain.recipe.collaboration import holders_of
 from sealtrain_collab.federated.patients import PatientPrivacy
 from sealtrain_collab.federated.patients_check import Breach, Hiding, Plan, privacy_is
 from sealtrain_collab.federated.recipe import Federated
+from sealtrain_collab.federated.sessions import PadSessions, SessionSpent
+from sealtrain_collab.pads.facts import PadsBegun
+from sealtrain_collab.pads.recipe import ProductSettings
 
 __all__ = ["Rounds", "Terms", "merged_rounds", "rounds_hold"]
 
@@ -52,6 +56,8 @@ class Terms:
             owner keeps the number.
         windows: From when until when each of them took part, seconds since the epoch.
         promised: To patients; ``None`` for nothing.
+        products: That an accelerator makes for each party; ``None`` for none.
+        local_steps: Optimizer steps of a party in a round.
     """
 
     rule: str
@@ -61,6 +67,8 @@ class Terms:
     records: Mapping[str, int | None]
     windows: Mapping[str, tuple[int, int]]
     promised: PatientPrivacy | None = None
+    products: ProductSettings | None = None
+    local_steps: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +81,7 @@ class Rounds:
         left: How often a party dropped out.
         state: Digest of the last merged adapter.
         hiding: Of patients, what it came to.
+        sessions: Of pads, what they came to.
     """
 
     merged: tuple[tuple[str, ...], ...]
@@ -80,6 +89,7 @@ class Rounds:
     left: int
     state: str
     hiding: Hiding
+    sessions: PadSessions
 
 
 class _Begun(StrictModel):
@@ -94,6 +104,7 @@ class _Joined(StrictModel):
     party: OwnerName
     records: _Count | None
     patients: _Count | None = None
+    products: PadsBegun | None = None
 
 
 class _Left(StrictModel):
@@ -116,6 +127,7 @@ class _Taken(StrictModel):
     digest: Hex64 | None
     records: _Count | None
     norm: Annotated[float, AllowInfNan(False), Field(ge=0)] | None
+    products: SessionSpent | None = None
 
 
 class _Refused(StrictModel):
@@ -154,6 +166,8 @@ def rounds_hold(case: Case) -> str:
             for party in collaboration.parties
         },
         promised=how.patient_privacy,
+        products=how.products,
+        local_steps=how.local_steps,
     )
     found = merged_rounds(case.need_log(), terms)
     kept = privacy_is(case.predicate, found.hiding)
@@ -161,7 +175,17 @@ def rounds_hold(case: Case) -> str:
     return (
         f"{len(found.merged)} rounds merged by {how.merged_by}, {updates} updates of "
         f"{len(collaboration.parties)} parties, {found.refused} refused, "
-        f"{found.left} dropped out{kept}"
+        f"{found.left} dropped out{kept}{_told(found.sessions)}"
+    )
+
+
+def _told(sessions: PadSessions) -> str:
+    if sessions.how is None:
+        return ""
+    products = sum(spent.products for spent in sessions.used)
+    return (
+        f", {products} products made elsewhere under {sessions.how.pads} pads in "
+        f"{len(sessions.used)} sessions"
     )
 
 
@@ -188,7 +212,8 @@ def merged_rounds(entries: Iterable[Mapping[str, Any]], terms: Terms) -> Rounds:
     Raises:
         ClaimContradicted: The first of the module's rules that is broken.
     """
-    told = _Told(terms, Hiding(terms.promised, terms.rounds))
+    sessions = PadSessions(terms.products, terms.local_steps)
+    told = _Told(terms, Hiding(terms.promised, terms.rounds), sessions)
     for entry in entries:
         if str(entry["event"]).startswith(_PREFIXES):
             told.take(entry)
@@ -201,6 +226,7 @@ class _Told:
 
     terms: Terms
     hiding: Hiding
+    sessions: PadSessions
     state: str | None = None
     number: int = 0
     open: bool = False
@@ -238,6 +264,7 @@ class _Told:
             left=self.left,
             state=self.state,
             hiding=self.hiding,
+            sessions=self.sessions,
         )
 
     def begin(self, said: _Begun, entry: Mapping[str, Any]) -> None:
@@ -257,6 +284,7 @@ class _Told:
                 f"{said.party} claimed another number of records than it has", entry, "records"
             )
         self._holds(self.hiding.join(said.party, said.patients), entry)
+        self._holds(self.sessions.join(said.party, said.products), entry)
         self.there[said.party] = said.records
 
     def leave(self, said: _Left, entry: Mapping[str, Any]) -> None:
@@ -298,6 +326,7 @@ class _Told:
         if not begins - CLOCK_TOLERANCE_S <= moment <= until + CLOCK_TOLERANCE_S:
             raise _broken(f"{said.party} gave an update without taking part", entry, "at")
         self._holds(self.hiding.give(said.party, told=(said.digest, said.norm)), entry)
+        self._holds(self.sessions.give(said.party, said.products), entry)
         self.gave.add(said.party)
 
     def refuse(self, said: _Refused, entry: Mapping[str, Any]) -> None:

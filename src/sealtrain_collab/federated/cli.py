@@ -14,8 +14,10 @@ from sealtrain.cli.runoptions import (
     BrokerFiles,
     FileOptions,
     GuestOptions,
+    HelperOptions,
     InputOptions,
     LockFile,
+    ProductOptions,
     broker_missed,
     run_settings,
 )
@@ -96,8 +98,8 @@ def _lead(settings: RunSettings, relay: Path, as_json: bool) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartyOptions:
-    """The party, its run and the way to its lead."""
+class PartyOptions(ProductOptions):
+    """The party, its run, the way to its lead, and machines that multiply for it."""
 
     party: Annotated[str, typer.Option(help="Owner whose data this guest holds.")]
     run: Annotated[str, typer.Option(help="Id of the run, as its lead told it.")]
@@ -128,6 +130,7 @@ def join(
         brokers=inputs.brokers,
         data=inputs.data,
         out=out,
+        helpers=HelperOptions(accelerator=joined.accelerator, dealer=joined.dealer),
     )
     _join(
         settings,

@@ -476,9 +476,11 @@ class Federation:
                 got=f"{taken.norm:.3g}",
                 expected=f"at most {_MOST_NORM:.0e}",
             )
-        this.reports[party] = self._merging.read_report(party, learned.report)
+        report = self._merging.read_report(party, learned.report)
+        besides = self._merging.outside(party, learned)
+        this.reports[party] = report
         this.taken[party], this.learned[party] = taken, learned
-        self._record("update.taken", {
+        self._record("update.taken", besides | {
             "round": number, "party": party,
             "digest": None if taken.norm is None else sha256_hex(news.data),
             "records": learned.records if self._countable[party] else None,

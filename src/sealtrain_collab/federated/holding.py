@@ -41,6 +41,9 @@ class Work(Protocol):
     def finish(self, state: bytes) -> Done:
         """Measure the merged adapter: counts by metric, and nothing after them."""
 
+    def failure(self) -> SealtrainError | None:
+        """What the party cannot go on after. Asked once its lead has been told."""
+
 
 @dataclass(eq=False, slots=True)
 class _Talk:
@@ -86,6 +89,7 @@ class Holding:
         self._patience = patience
         self._largest = largest
         self._on_refused = on_refused
+        self._failed: SealtrainError | None = None
         self._talks: dict[bytes, _Talk] = {}
         self._lock = threading.Lock()
         self._working = threading.Lock()
@@ -97,7 +101,7 @@ class Holding:
 
         Raises:
             PeerUnreachable: No lead says anything any more.
-            SealtrainError: ``may_go_on`` said no.
+            SealtrainError: ``may_go_on`` said no, or there was a ``failure``.
         """
         self._heard = time.monotonic()
         try:
@@ -112,6 +116,8 @@ class Holding:
                 talk.stream.end()
             for thread in self._threads:
                 thread.join(_POLL_S)
+        if self._failed is not None:
+            raise self._failed
 
     def _refuse_silence(self) -> None:
         if self._working.locked():  # it is this side that takes its time
@@ -171,7 +177,8 @@ class Holding:
             if len(state) != asked.payload:
                 raise ChannelBroken("the lead sent another adapter than announced", check="payload")
             answer(channel, partial(self._act, asked, state))
-            if asked.do == "finish":
+            self._failed = self._work.failure()
+            if asked.do == "finish" or self._failed is not None:
                 # The event comes after the answer is out: then the process may end.
                 channel.close()
                 self._done.set()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sealtrain.base.canonical import JsonValue
-from sealtrain_collab.federated.messages import Joined
+from sealtrain_collab.federated.messages import Joined, Learned
 
 __all__ = ["Merging", "Taken"]
 
@@ -73,6 +73,10 @@ class Merging(Protocol):
 
     def take(self, party: str, records: int, update: bytes, state: bytes) -> Taken:
         """Read an update to ``state``. Raises ``DataInvalid`` or ``Refused`` for other bytes."""
+
+    def outside(self, party: str, learned: Learned) -> dict[str, JsonValue]:
+        """Further fields of the log about an update that counts. Raises as ``take``."""
+        return {}
 
     def read_report(self, party: str, document: dict[str, Any]) -> Any:
         """What a party says of itself, read. Raises as ``take``."""

@@ -8,6 +8,8 @@ from pydantic import AllowInfNan, Field
 
 from sealtrain.base.models import Hex64, OwnerName, StrictModel
 from sealtrain.recipe.collaboration import is_none
+from sealtrain_collab.federated.sessions import SessionSpent
+from sealtrain_collab.pads.facts import PadsBegun
 
 __all__ = [
     "MAX_HEADER_BYTES",
@@ -53,6 +55,7 @@ class Joined(StrictModel):
         patients: Whose records they are, where rounds hide patients: so many; public.
         share: The party's share of the keys of the lead's sealed states, 64 hex digits; secret.
         sealed: The newest of these states that the party knows.
+        products: How its session of pads began, where an accelerator multiplies for it.
     """
 
     version: Literal[2] = 2
@@ -62,6 +65,7 @@ class Joined(StrictModel):
     patients: Count | None = Field(default=None, exclude_if=is_none)
     share: Hex64 | None = Field(default=None, exclude_if=is_none, repr=False)
     sealed: SealedState | None = Field(default=None, exclude_if=is_none)
+    products: PadsBegun | None = Field(default=None, exclude_if=is_none)
 
 
 class Asked(StrictModel):
@@ -92,6 +96,7 @@ class Learned(StrictModel):
         steps: Optimizer steps.
         loss: Mean training loss; ``None`` where rounds hide patients.
         report: ``parties.party.PartyReport``, up to now.
+        products: What its session of pads came to, where an accelerator multiplies for it.
     """
 
     round: Count
@@ -99,3 +104,4 @@ class Learned(StrictModel):
     steps: Count
     loss: Annotated[float, AllowInfNan(False)] | None
     report: dict[str, Any]
+    products: SessionSpent | None = Field(default=None, exclude_if=is_none)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
@@ -12,9 +13,11 @@ from sealtrain.recipe.collaboration import (
     PrivacyPromise,
     holders_of,
     is_none,
+    misfit_of_text_adapter,
 )
 from sealtrain_collab.federated.patients import PatientPrivacy, cannot_hide_patients
 from sealtrain_collab.federated.strategies import RULE, FedProx, Strategy
+from sealtrain_collab.pads.recipe import PAD_LIMITS, ProductSettings, misfit_of_products
 
 __all__ = ["Federated"]
 
@@ -76,6 +79,12 @@ class Federated(PartiesSettings):
         exclude_if=is_none,
         description="Noise that hides single patients; left out of locks when there is none.",
     )
+    products: ProductSettings | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Products that an untrusted accelerator makes for each party under one-time "
+        "pads; left out of locks when each party's guest makes its own.",
+    )
 
     @model_validator(mode="after")
     def _trim_leaves_something(self) -> Self:
@@ -86,6 +95,16 @@ class Federated(PartiesSettings):
         if (self.strategy is None) != (self.aggregation != RULE):
             raise ValueError("strategy and aggregation flower go together")
         return self
+
+    @classmethod
+    def limits_of(cls, written: Mapping[str, Any]) -> tuple[str, ...]:
+        """As ``CollaborationSettings``; those of pads besides, where parties use them."""
+        return cls.limits if written.get("products") is None else (*cls.limits, *PAD_LIMITS)
+
+    @property
+    def helpers(self) -> tuple[str, ...]:
+        """Of each party: an accelerator, and a dealer where one makes the pads."""
+        return () if self.products is None else self.products.helpers
 
     @property
     def lead_sees(self) -> str | None:
@@ -133,11 +152,10 @@ class Federated(PartiesSettings):
 
     def misfit(self, recipe: Any) -> str | None:
         """As ``CollaborationSettings.misfit``."""
-        method = getattr(recipe.peft, "method", None)
-        if recipe.columns.kind in ("image", "tabular"):
-            return "collaboration federated reads text"
-        if method not in ("lora", "prefix_tuning") or recipe.peft.quantization is not None:
-            return "collaboration federated trains peft.method lora or prefix_tuning, unquantized"
+        methods = ("lora", "prefix_tuning")
+        if unfit := misfit_of_text_adapter(recipe, "collaboration federated", methods):
+            return unfit
+        method = recipe.peft.method
         if self.aggregation in ("exact", "ffa") and method != "lora":
             return f"collaboration.aggregation {self.aggregation} merges peft.method lora"
         if self.min_parties > len(holders_of(recipe)):
@@ -153,4 +171,12 @@ class Federated(PartiesSettings):
             if problem is not None:
                 return f"collaboration.strategy: {problem}"
         promised = self.patient_privacy
+        if self.products is not None:
+            if promised is not None:
+                return (
+                    "collaboration.products shows a machine outside how many rows each round has, "
+                    "which patient_privacy hides"
+                )
+            if unfit := misfit_of_products(recipe, "collaboration.products"):
+                return unfit
         return None if promised is None else cannot_hide_patients(recipe, promised)

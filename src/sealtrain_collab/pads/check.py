@@ -13,42 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final
 
-from pydantic import Field
-
-from sealtrain.base.models import StrictModel, load_model
+from sealtrain.base.models import load_model
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import Case
+from sealtrain_collab.pads.facts import PadsBegun, PadsSpent, another_than
 from sealtrain_collab.pads.recipe import Pads
 
 __all__ = ["PadUse", "pads_hold", "read_pad_use", "sum_up"]
 
-_Count = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
 _STARTS: Final = frozenset({"run.started", "run.restarted", "run.resumed"})
 _NEEDS_COUNTS: Final = frozenset({"checkpoint.sealed", "training.finished"})
-
-
-class _Dealer(StrictModel):
-    simulated: bool
-
-
-class _Begun(StrictModel):
-    pads: Literal["own", "pool", "dealer"]
-    checks: Annotated[int, Field(ge=1, le=4)]
-    skip: Annotated[tuple[str, ...], Field(max_length=256)]
-    layers: Annotated[
-        dict[str, Annotated[int, Field(ge=1, le=1_000_000)]], Field(min_length=1, max_length=4096)
-    ]
-    products: Annotated[int, Field(ge=1, le=1_000_000)]
-    dealer: _Dealer | None
-
-
-class _Spent(StrictModel):
-    products: _Count
-    rows: _Count
-    bytes_out: _Count
-    bytes_in: _Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +94,9 @@ class _Told:
     """The log as far as it was read."""
 
     how: Pads
-    begun: _Begun | None = None
-    counted: _Spent | None = None
-    before: list[_Spent] = field(default_factory=list)
+    begun: PadsBegun | None = None
+    counted: PadsSpent | None = None
+    before: list[PadsSpent] = field(default_factory=list)
     beginnings: int = 0
     layers: dict[str, int] = field(default_factory=dict)
 
@@ -129,9 +105,9 @@ class _Told:
         if event in _STARTS:
             self._leave()
         elif event == "pads.begun":
-            self._begin(_read(_Begun, entry), number)
+            self._begin(_read(PadsBegun, entry), number)
         elif event == "pads.spent":
-            self._spend(_read(_Spent, entry), number)
+            self._spend(_read(PadsSpent, entry), number)
         elif event in _NEEDS_COUNTS and self.counted is None:
             raise _broken(f"{event} comes before any count of products", number, "products")
 
@@ -151,29 +127,20 @@ class _Told:
             self.before.append(self.counted)
         self.begun = self.counted = None
 
-    def _begin(self, begun: _Begun, number: int) -> None:
+    def _begin(self, begun: PadsBegun, number: int) -> None:
         if self.begun is not None:
             raise _broken("pads begin twice in one process", number, "event")
-        for name, said, meant in (
-            ("pads", begun.pads, self.how.pads),
-            ("checks", begun.checks, self.how.checks),
-            ("skip", begun.skip, self.how.skip),
-            ("dealer", begun.dealer is not None, self.how.pads == "dealer"),
-        ):
-            if said != meant:
-                raise _broken(f"pads began otherwise than the recipe says: {name}", number, name)
+        if (name := another_than(self.how, begun)) is not None:
+            raise _broken(f"pads began otherwise than the recipe says: {name}", number, name)
         if self.layers and self.layers != begun.layers:
             raise _broken("pads began for other layers than before", number, "layers")
         self.begun, self.layers = begun, begun.layers
         self.beginnings += 1
 
-    def _spend(self, spent: _Spent, number: int) -> None:
+    def _spend(self, spent: PadsSpent, number: int) -> None:
         if self.begun is None:
             raise _broken("products were made before pads began", number, "event")
-        last = self.counted
-        if last is not None and any(
-            getattr(spent, name) < getattr(last, name) for name in _Spent.model_fields
-        ):
+        if self.counted is not None and spent.falls_below(self.counted):
             raise _broken("counts of products fall", number, "products")
         self.counted = spent
 

@@ -161,6 +161,16 @@ class UnderPads(OnePlace):
         self._lock = threading.Lock()
         self.spent = Spent()
 
+    @property
+    def session(self) -> str:
+        """Name of this beginning (``Pads.session``)."""
+        return self._pads.session
+
+    @property
+    def failure(self) -> SealtrainError | None:
+        """What went wrong: no product is made any more."""
+        return self._failed
+
     def close(self) -> None:
         """Make no pads ahead any more. The connections are the caller's to close, after this."""
         self._pads.close()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
 from sealtrain.base.secret import Secret
+from sealtrain.keys.derive import derive
 from sealtrain_collab.pads.exact import ExactProduct
 from sealtrain_collab.pads.masks import Masks, OnePlace, drawn_secret
 from sealtrain_collab.pads.matrix import Direction, PublicMatrix
@@ -15,6 +17,8 @@ from sealtrain_collab.pads.supplier import Supplier
 from sealtrain_collab.pads.tensors import Later
 
 __all__ = ["InGuest", "Pad", "Pads", "Supplier"]
+
+_SESSION_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,10 +65,16 @@ class Pads(OnePlace):
         supplier: Makes the secret of the beginning, and the products.
         prefetch: Bytes of pads that may be made ahead of their use; 0 to make each when it is
             taken.
+
+    Attributes:
+        session: Name of the beginning, 32 hex digits: two beginnings of one secret have one name,
+            and it says nothing of the secret.
     """
 
     def __init__(self, supplier: Supplier, *, prefetch: int = 0) -> None:
-        self._masks = Masks(supplier.begin())
+        secret = supplier.begin()
+        self.session = derive(secret, "otp-session").reveal()[:_SESSION_BYTES].hex()
+        self._masks = Masks(secret)
         self._supplier = supplier
         self._prefetch = Prefetch(self._masks, supplier, prefetch) if prefetch else None
 

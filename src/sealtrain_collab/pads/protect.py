@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from torch import nn
 
@@ -28,7 +28,15 @@ from sealtrain_collab.pads.matrix import BITS
 from sealtrain_collab.pads.pads import Supplier
 from sealtrain_collab.pads.prefetch import PREFETCH_BYTES
 
-__all__ = ["SHARED_INPUTS", "Protected", "protect", "protected_layers", "quantise", "restore"]
+__all__ = [
+    "SHARED_INPUTS",
+    "IntegerWeights",
+    "Protected",
+    "protect",
+    "protected_layers",
+    "quantise",
+    "restore",
+]
 
 SHARED_INPUTS: Final[tuple[tuple[str, ...], ...]] = (
     ("q_proj", "k_proj", "v_proj"),
@@ -137,6 +145,27 @@ def restore(model: Model) -> Model:
     for name, layer in protected_layers(model):
         model.set_submodule(name, layer.plain())
     return model
+
+
+@dataclass
+class IntegerWeights:
+    """``StandIns``: frozen layers have the int8 weights, and are multiplied as ever, in the guest.
+
+    Attributes:
+        skip: As ``protect``.
+        layers: Names of the layers, stack by stack, once they were put in.
+    """
+
+    skip: Sequence[str] = ()
+    layers: tuple[tuple[str, ...], ...] = ()
+
+    def put_in(self, model: Any) -> None:
+        """As ``StandIns.put_in``. Raises ``ModelInvalid`` as ``protect``."""
+        self.layers = quantise(model, skip=self.skip)
+        restore(model)
+
+    def take_out(self, model: Any) -> None:
+        """They stay: this is the model that was trained."""
 
 
 def protected_layers(model: nn.Module) -> list[tuple[str, PadsLinear]]:

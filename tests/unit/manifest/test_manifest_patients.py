@@ -9,20 +9,16 @@ from typing import Any
 
 import pytest
 from carrying import carries
-from manifest_world import FEDERATED, NOW, RELEASED, World, limits_of, make_joint
+from manifest_world import FEDERATED, NOW, RELEASED, World, limits_of, make_joint, records_of
 from world import OWNERS
 
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.base.models import load_model
-from sealtrain.consortium.datasets import verify_dataset
-from sealtrain.consortium.members import Consortium
-from sealtrain.errors import ClaimContradicted, DataInvalid
+from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.exports.model_card import model_card
 from sealtrain.manifest.exports.model_facts import model_facts_of
 from sealtrain.manifest.exports.training_summary import training_summary
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import examine, verify_manifest
-from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.runlog import RunLog
 from sealtrain_collab.federated.check import Terms, merged_rounds
 from sealtrain_collab.federated.patients import PatientPrivacy
@@ -228,13 +224,6 @@ def hiding(folder: Path) -> World:
     world.facts["privacy"] = section()
     world.facts["limits"] = limits_of(world.facts)
     return world
-
-
-def records_of(world: World, party: str) -> int | None:
-    consortium = load_model(Consortium, world.facts["consortium"], DataInvalid, "consortium")
-    found = [verify_dataset(Envelope.from_dict(one), consortium) for one in world.facts["datasets"]]
-    (one,) = [one for one in found if (one.owner, one.name) == (party, "biopsies")]
-    return one.records
 
 
 @pytest.fixture(scope="module")

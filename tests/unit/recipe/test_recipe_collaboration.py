@@ -34,6 +34,9 @@ FEDERATED: Document = {
 FLOWER: Document = {"aggregation": "flower"}
 TRAVELLING: Document = {"kind": "travelling", "policy": "policy.yaml", "buffer_bytes": 4096}
 PADS: Document = {"kind": "pads", "pads": "own"}
+PRODUCTS: Document = {"products": {"pads": "dealer", "skip": ["lm_head"]}}
+DORA: Document = {"method": "lora", "target_modules": ["q_proj"], "use_dora": True}
+PREFIX: Document = {"method": "prefix_tuning", "num_virtual_tokens": 4}
 CUT: Document = {"kind": "cut", "policy": "policy.yaml", "layers": 1}
 
 
@@ -181,10 +184,12 @@ DP = {"dp": "sgd", "target_epsilon": 8, "delta": 1e-5}
         ("federated", {"validation": {}}, "validation"),
         ("pads", {"backend": {"name": "fsdp"}}, "backend"),
         ("pads", {"peft": None}, "peft.method lora"),
+        ("pads", {"peft": DORA}, "use_dora"),
+        ("pads", {"peft": {"method": "ia3", "target_modules": ["q"]}}, "prefix_tuning"),
         (
-            "pads",
-            {"peft": {"method": "lora", "target_modules": ["q_proj"], "use_dora": True}},
-            "use_dora",
+            "federated",
+            {"peft": DORA, "collaboration": FEDERATED | PRODUCTS},
+            r"collaboration\.products",
         ),
         ("cut", {"peft": None}, "peft.method lora"),
         ("travelling", {"peft": {"method": "lora", "target_modules": ["c_attn"]}}, "peft: null"),
@@ -236,6 +241,10 @@ def test_what_a_kind_cannot_do_is_refused(
             "min_train_nodes",
         ),
         ("federated", FLOWER | {"strategy": {"name": "Krum"}}, "num_malicious_nodes"),
+        ("federated", {"products": {"checks": 2}}, "pads"),
+        ("federated", {"products": {"pads": "own", "checks": 3}}, "checks"),
+        ("federated", {"products": {"pads": "own", "skip": ["a", "a"]}}, "twice"),
+        ("federated", {"products": {"pads": "own", "policy": "policy.yaml"}}, "policy"),
         ("federated", {"masks": {"threshold": 2}}, "masks"),
         ("federated", {"kind": "gossip"}, "collaboration"),
         ("travelling", {"max_tokens": {"stranger": 1}}, "stranger"),
@@ -255,9 +264,36 @@ def test_settings_out_of_range_or_without_each_other_are_refused(
         parse_recipe(recipe)
 
 
+def test_products_of_parties_are_in_the_lock_where_the_recipe_has_them(
+    of_kind: dict[str, Document], lock_of: Locks, policy_file: Path
+) -> None:
+    plain = lock_of(of_kind["federated"])
+    assert "products" not in parse_json(plain.lock_bytes)["recipe"]["collaboration"]
+    assert lock_of(with_products(of_kind, {"products": None})).lock_bytes == plain.lock_bytes
+    locked = lock_of(with_products(of_kind, PRODUCTS))
+    written = parse_json(locked.lock_bytes)["recipe"]["collaboration"]["products"]
+    assert written == {"pads": "dealer", "checks": 2, "skip": ["lm_head"]}
+    assert parse_lock(locked.lock_bytes) == locked.lock
+    how = locked.lock.recipe.collaboration
+    assert how is not None
+    assert how.helpers == ("accelerator", "dealer")
+    changes = diff(plain.lock, locked.lock)
+    assert {(one.area, one.severity) for one in changes} == {("collaboration", "critical")}
+
+
+def with_products(of_kind: dict[str, Document], products: Document) -> Document:
+    federated = of_kind["federated"]
+    return federated | {"collaboration": federated["collaboration"] | products}
+
+
+def test_a_prefix_trains_under_pads(sft: Document) -> None:
+    mean = FEDERATED | {"aggregation": "fedavg"} | PRODUCTS
+    for how in (PADS, mean):
+        assert parse_recipe(sft | {"collaboration": how, "peft": PREFIX}).collaboration is not None
+
+
 def test_ffa_and_exact_merge_lora_alone(sft: Document) -> None:
-    prefix = {"method": "prefix_tuning", "num_virtual_tokens": 4}
     with pytest.raises(RecipeInvalid, match=r"collaboration\.aggregation exact"):
-        parse_recipe(sft | {"collaboration": FEDERATED, "peft": prefix})
+        parse_recipe(sft | {"collaboration": FEDERATED, "peft": PREFIX})
     mean = FEDERATED | {"aggregation": "fedavg"}
-    assert parse_recipe(sft | {"collaboration": mean, "peft": prefix}).collaboration is not None
+    assert parse_recipe(sft | {"collaboration": mean, "peft": PREFIX}).collaboration is not None

@@ -89,6 +89,7 @@ def test_a_recipe_without_it_locks_to_the_bytes_it_always_had(
         ("collaboration", {"aggregation": "median"}, "aggregation ffa"),
         ("collaboration", {"local_steps": 2, "rounds": 15}, "local_steps 1"),
         ("collaboration", {"max_update_norm": 1.0}, "max_update_norm"),
+        ("collaboration", {"products": {"pads": "own"}}, "patient_privacy"),
         ("promised", {"patient": "note"}, r"patient_privacy\.patient\b"),
         ("promised", {"patient": "finding"}, r"patient_privacy\.patient\b"),
         ("promised", {"records_a_patient": 0}, "records_a_patient"),

@@ -1,7 +1,7 @@
 """A party of a federated run: its records stay in this guest, only adapters go to the lead.
 
 1. as ``parties.party``: admit, find, attest and obtain, open, for one owner's datasets;
-2. listen for the relay, and build the model;
+2. listen for the relay, and build the model, its frozen layers under pads where the recipe says so;
 3. learn what a proven lead asks, round for round, as long as the lease lasts.
 
 A party that was interrupted joins again: it needs its keys anew, and nothing of the rounds before.
@@ -10,11 +10,13 @@ A party that was interrupted joins again: it needs its keys anew, and nothing of
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from sealtrain.errors import CheckpointRefused, PrivacyBroken, SealtrainError
 from sealtrain.guest.guest import secluded
+from sealtrain.guest.helper_machines import addresses, expect_helpers
 from sealtrain_collab.federated.guest.terms import conversation_of, terms_of
 from sealtrain_collab.federated.holding import Holding
 from sealtrain_collab.federated.mailbox import Mailbox
@@ -26,7 +28,9 @@ from sealtrain_collab.federated.messages import (
     SealedState,
 )
 from sealtrain_collab.federated.patients import patient_privacy_of
+from sealtrain_collab.federated.sessions import SessionSpent
 from sealtrain_collab.federated.states import SHARE_PURPOSE
+from sealtrain_collab.pads.guest.outside import OutsideProducts
 from sealtrain_collab.parties.party import Part, PartyRun
 
 if TYPE_CHECKING:
@@ -66,10 +70,13 @@ def join(
         What it did: party, run id, rounds.
 
     Raises:
-        UsageError: The recipe is for no federation, or names no data of this owner.
+        UsageError: The recipe is for no federation, names no data of this owner, or needs a machine
+            that is not named.
+        ProductAltered, AcceleratorUnreachable, PadsRefused: Of the machines that multiply.
         LeaseStale: Its keys must not be used any longer.
         SealtrainError: Whatever else fails.
     """
+    expect_helpers(settings)
     with Mailbox(relay) as mailbox:  # a socket that cannot be made leaves no folder
         run = PartyRun.begin(settings, part, on_failure=on_failure, alone=alone)
         try:
@@ -78,6 +85,7 @@ def join(
             return secluded(
                 run,
                 lambda terminal: _Work(run, terminal if progress else None).done(mailbox),
+                peers=addresses(settings),
                 alone=alone,
             )
         finally:
@@ -92,14 +100,19 @@ class _Work:
         self._terminal = terminal
         self._rounds: list[int] = []
         self._sealed: SealedState | None = None
+        self._outside: OutsideProducts | None = None
+        if terms_of(run).products is not None:
+            self._outside = OutsideProducts(run, run.asked_as)
 
     def done(self, mailbox: Mailbox) -> dict[str, Any]:
         from sealtrain_collab.federated.learner import Learner
 
         run = self._run
-        with run.keeper:
+        with run.keeper, self._outside or nullcontext():
             sources = run.sources
-            self._learner: Learner = Learner(run.recipe, run.base, sources, party=run.name)
+            self._learner: Learner = Learner(
+                run.recipe, run.base, sources, party=run.name, standins=self._outside
+            )
             self._patients = self._patients_of(sources)
             anchor = run.grant.latest_checkpoint
             if anchor is not None:
@@ -125,6 +138,7 @@ class _Work:
             patients=None if self._patients is None else self._patients.patients,
             share=None if self._patients is not None else run.share(SHARE_PURPOSE).hex(),
             sealed=self._sealed,
+            products=None if self._outside is None else self._outside.begun(),
         )
 
     def learn(self, asked: Asked, state: bytes) -> Done:
@@ -149,8 +163,15 @@ class _Work:
             steps=steps,
             loss=loss,
             report=report.to_dict(),
+            products=self._spent(),
         )
         return words.to_dict(), update
+
+    def _spent(self) -> SessionSpent | None:
+        outside = self._outside
+        if outside is None:
+            return None
+        return SessionSpent(session=outside.session, **outside.spent().to_dict())
 
     def _know(self, asked: Asked) -> None:
         """Have brokers anchor the lead's newest state, before anything is learned after it.
@@ -202,6 +223,10 @@ class _Work:
     def finish(self, state: bytes) -> Done:
         """As ``federated.holding.Work``."""
         return self._learner.evaluate(state), b""
+
+    def failure(self) -> SealtrainError | None:
+        """As ``federated.holding.Work``: after a wrong product no other one is made."""
+        return None if self._outside is None else self._outside.failure
 
     def _say(self, words: str) -> None:
         if self._terminal is not None:

@@ -174,11 +174,16 @@ class _Work:
 
     def done(self) -> Outcome:
         from sealtrain_collab.federated.learner import Learner
+        from sealtrain_collab.pads.facts import layer_counts
+        from sealtrain_collab.pads.protect import IntegerWeights
 
         run, terms = self._run, self._terms
         self._carrier.serve()
-        learner = Learner(run.recipe, run.base, (), party="lead")
+        rounded = None if terms.products is None else IntegerWeights(terms.products.skip)
+        learner = Learner(run.recipe, run.base, (), party="lead", standins=rounded)
         self._merging = merging_of(run, terms, learner.form)
+        if rounded is not None:
+            self._merging.sessions.layers = layer_counts(rounded.layers)
         federation = Federation(
             Rounds(
                 rule=terms.aggregation,
@@ -205,6 +210,7 @@ class _Work:
         run.take_up(journal)
         steps = standing.round * self._terms.local_steps
         run.resumed(sealed.counter, steps, sealed.digest)
+        self._merging.sessions.recount(run.journal.log.entries)
         for party in present_after(run.journal.log.entries):
             run.record("party.left", {"party": party, "code": PeerUnreachable.code})
         if standing.loss is not None:

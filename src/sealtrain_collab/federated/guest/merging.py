@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import load_model
-from sealtrain.errors import ClaimContradicted, PrivacyBroken, UpdateRefused
+from sealtrain.errors import ClaimContradicted, PadsRefused, PrivacyBroken, UpdateRefused
 from sealtrain.recipe.adapters import Lora
 from sealtrain_collab.federated.mathematics import Merging, Taken
-from sealtrain_collab.federated.messages import Joined
+from sealtrain_collab.federated.messages import Joined, Learned
 from sealtrain_collab.federated.patients import PatientPrivacy
 from sealtrain_collab.federated.recipe import Federated
+from sealtrain_collab.federated.sessions import PadSessions
 from sealtrain_collab.federated.strategies import StrategySettings
 from sealtrain_collab.parties.joint import checked_report
 from sealtrain_collab.parties.lead import LeadRun
@@ -47,10 +48,37 @@ def merging_of(run: LeadRun, terms: Federated, form: Mapping[str, Tensor]) -> Me
 
 
 class Merge(Merging):
-    """Merges by the recipe's rule. Arguments as ``merging_of``."""
+    """Merges by the recipe's rule. Arguments as ``merging_of``.
+
+    Attributes:
+        sessions: Of pads, where an accelerator multiplies for the parties.
+    """
 
     def __init__(self, run: LeadRun, terms: Federated, form: Mapping[str, Tensor]) -> None:
         self._run, self._terms, self._form = run, terms, form
+        self.sessions = PadSessions(terms.products, terms.local_steps)
+
+    def admit(self, joined: Joined) -> dict[str, JsonValue]:
+        """How a party's session of pads began, for the log, where the recipe has products outside.
+
+        Raises:
+            UpdateRefused: It is not as the recipe asks for, or for other layers than the lead's.
+        """
+        breach = self.sessions.join(joined.party, joined.products)
+        if breach is not None:
+            raise UpdateRefused(breach.what, owner=joined.party, check=breach.field)
+        return {} if joined.products is None else {"products": joined.products.to_dict()}
+
+    def outside(self, party: str, learned: Learned) -> dict[str, JsonValue]:
+        """What a party's session of pads came to, for the log.
+
+        Raises:
+            PadsRefused: Pads were used twice or by two parties, or were not used.
+        """
+        breach = self.sessions.give(party, learned.products)
+        if breach is not None:
+            raise PadsRefused(breach.what, owner=party, check=breach.field)
+        return {} if learned.products is None else {"products": learned.products.to_dict()}
 
     def take(self, party: str, records: int, update: bytes, state: bytes) -> Taken:
         """Read an update to ``state``. Raises ``UpdateRefused`` for other bytes."""

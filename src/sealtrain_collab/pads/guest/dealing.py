@@ -16,10 +16,9 @@ from sealtrain.base.secret import Random
 from sealtrain.errors import UsageError
 from sealtrain.guest.guest import AttestedGuest, secluded
 from sealtrain.guest.sandbox.border import saying
-from sealtrain.recipe.collaboration import of_kind
 from sealtrain_collab.channel.ports import bind, listening
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
-from sealtrain_collab.pads.recipe import Pads
+from sealtrain_collab.pads.recipe import product_settings
 
 if TYPE_CHECKING:
     from sealtrain.guest.settings import RunSettings
@@ -62,7 +61,7 @@ def deal(
     from sealtrain_collab.pads.dealer import Dealer, conversation
     from sealtrain_collab.pads.multiplying import Device, Limits
 
-    if (how := of_kind(guest.recipe, Pads)).pads != "dealer":
+    if (how := product_settings(guest.recipe)).pads != "dealer":
         raise UsageError(
             "the recipe has no dealer",
             check="collaboration",

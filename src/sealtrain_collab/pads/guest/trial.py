@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from sealtrain.recipe.recipe import Recipe
     from sealtrain.training.data.sources import Source
+    from sealtrain.training.models.standins import StandIns
 
 __all__ = ["Trial", "tried"]
 
@@ -69,11 +70,12 @@ def tried(
         ModelInvalid: No layer can be replaced, or one to skip is not there.
         DataInvalid: Records cannot be read.
     """
+    from sealtrain_collab.pads.protect import IntegerWeights
+
     how = of_kind(recipe, Pads)
     expect_data(recipe.datasets, data)
     say("training the int8 model in floating point")
-    rounded = _Rounded(how.skip)
-    first = _history(recipe, base, data, rounded)
+    first = _history(recipe, base, data, IntegerWeights(how.skip))
     say("training it with products as they are under pads")
     exact = _Exact(how.skip)
     second = _history(recipe, base, data, exact)
@@ -84,22 +86,6 @@ def tried(
         inside=tuple(exact.inside),
         row_bytes=exact.row_bytes,
     )
-
-
-@dataclass
-class _Rounded:
-    """``StandIns``: frozen layers have the int8 weights, and are multiplied as ever."""
-
-    skip: tuple[str, ...]
-
-    def put_in(self, model: Any) -> None:
-        from sealtrain_collab.pads.protect import quantise, restore
-
-        quantise(model, skip=self.skip)
-        restore(model)
-
-    def take_out(self, model: Any) -> None:
-        """They stay."""
 
 
 @dataclass
@@ -131,7 +117,7 @@ class _Exact:
 
 
 def _history(
-    recipe: Recipe, base: Path, data: Mapping[str, Path], standins: _Rounded | _Exact
+    recipe: Recipe, base: Path, data: Mapping[str, Path], standins: StandIns
 ) -> list[dict[str, Any]]:
     from sealtrain.training.run import Inputs, Reporting, train
 

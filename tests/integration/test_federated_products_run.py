@@ -1,0 +1,156 @@
+"""Parties whose products are made under pads, as real processes: each role dies, or lies, once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federated_stage import WITHIN_S, Stage, stage
+from federated_world import Relay
+from manifest_world import FEDERATED
+from polling import wait_until
+from world import OWNERS
+
+from sealtrain.base.clock import system_clock
+from sealtrain.cli.programs import Part
+from sealtrain.errors import (
+    AcceleratorUnreachable,
+    DealerUnreachable,
+    ProductAltered,
+    SealtrainError,
+    UsageError,
+)
+from sealtrain.manifest import form
+from sealtrain.manifest.verify import verify_manifest
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.slow,
+    pytest.mark.claim("C600", "C603"),
+    pytest.mark.timeout(600),
+]
+
+ROUNDS = 8
+HOW = FEDERATED | {
+    "rounds": ROUNDS,
+    "local_steps": 2,
+    "aggregation": "fedavg",
+    "min_parties": len(OWNERS),  # a round waits for a party that comes again
+}
+TRAINER = {"max_steps": 2 * ROUNDS, "per_device_train_batch_size": 4, "max_length": 32}
+
+
+def served(made: Stage, name: str, *words: str) -> str:
+    """Start a server; where it listens."""
+    part = Part(name, made.at.folder, ["split", *words], answers=False, start=made.starts)
+    made.parts[name] = made.stack.enter_context(part)
+    return part.place(f"{words[0]} ready", within=WITHIN_S)
+
+
+def dealing(made: Stage, name: str) -> str:
+    settings = made.at.settings("dealer")
+    return served(
+        made, name, "dealer", str(settings.lock), "--platform", "simulator",
+        "--guest", settings.guest, "--collateral", str(settings.collateral),
+    )  # fmt: skip
+
+
+def begun(made: Stage) -> str:
+    made.start("lead", "lead")
+    return made.said("lead", "federation ready").rsplit(" ", 1)[-1]
+
+
+def carry(made: Stage, lead: str) -> None:
+    parties = [made.sockets / f"{owner}.sock" for owner in OWNERS]
+    relay = Relay(made.sockets / lead, parties)
+    made.stack.callback(relay.close)
+
+
+def verified(made: Stage, pads: str) -> list[Mapping[str, Any]]:
+    """Entries of the run log of the lead's manifest, which verifies."""
+    manifest = made.at.settings("lead").out / "manifest.json"
+    report = verify_manifest(
+        manifest.read_bytes(), made.at.trust(), artefacts=manifest.parent, now=system_clock()
+    )
+    details = {check.name: check.detail for check in report.checks}
+    assert f"under {pads} pads" in details["collaboration"]
+    return list(form.read(manifest.read_bytes()).predicate.run_log.entries)
+
+
+def merges(entries: list[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
+    fields = [one["fields"] for one in entries if one["event"] == "round.merged"]
+    return [(one["state"], one["parties"]) for one in fields]
+
+
+def ends_with(made: Stage, name: str, error: type[SealtrainError]) -> None:
+    with pytest.raises(error):
+        made.ended(name)
+
+
+@pytest.mark.nightly
+def test_each_role_dies_or_lies_and_rounds_end_in_the_same_bits(tmp_path: Path) -> None:
+    a, b, c = OWNERS
+    states = {}
+    with stage(
+        tmp_path, collaboration=HOW | {"products": {"pads": "own"}}, trainer=TRAINER
+    ) as made:
+        honest, run_id = served(made, "honest", "accelerator"), begun(made)
+        made.join(a, run_id)
+        ends_with(made, a, UsageError)  # before it asks for a key
+        for owner in OWNERS:
+            made.join(owner, run_id, "--accelerator", honest)
+        carry(made, "lead.sock")
+        made.ended("lead")
+        states["whole"] = merges(verified(made, "own"))
+    (tmp_path / "again").mkdir()
+    how = HOW | {"products": {"pads": "dealer", "checks": 1}}
+    with stage(tmp_path / "again", collaboration=how, trainer=TRAINER) as made:
+        honest = served(made, "honest", "accelerator")
+        places = {b: served(made, "liar", "accelerator", "--alter", "40")}
+        places[c] = served(made, "dies", "accelerator")
+        dealer = dealing(made, "dealer")
+        run_id = begun(made)
+
+        def join(owner: str, *words: str) -> None:
+            place = places.get(owner, honest)
+            made.join(owner, run_id, "--accelerator", place, "--dealer", dealer, *words)
+
+        for owner in OWNERS:
+            join(owner)
+        carry(made, "lead.sock")
+        ends_with(made, b, ProductAltered)
+        made.parts["dies"].kill()
+        places.clear()
+        join(b, "--again")
+        ends_with(made, c, AcceleratorUnreachable)
+        join(c, "--again")
+        made.said("lead", "round 4 of")
+        made.parts["dealer"].kill()
+        wait_until(lambda: any(made.parts[owner].gone for owner in OWNERS), WITHIN_S)
+        for owner in OWNERS:  # those that gave their update wait for the others
+            if made.parts[owner].gone:
+                ends_with(made, owner, DealerUnreachable)
+            made.parts[owner].kill()
+        made.parts["lead"].kill()
+        dealer = dealing(made, "other dealer")
+        for owner in OWNERS:
+            join(owner, "--again")
+        made.parts[a].kill()
+        words = ["resume", made.at.settings("lead").out, "--relay", made.sockets / "again.sock"]
+        part = Part("again", made.at.folder, words, start=made.starts)
+        made.parts["again"] = made.stack.enter_context(part)
+        made.said("again", "federation ready")
+        join(a, "--again")
+        carry(made, "again.sock")
+        made.ended("again")
+        entries = verified(made, "dealer")
+        states["killed"] = merges(entries)
+        codes = {one["fields"]["code"] for one in entries if one["event"] == "party.left"}
+        assert {"product-altered", "accelerator-unreachable"} <= codes
+        given = [one["fields"] for one in entries if one["event"] == "update.taken"]
+        sessions = {(one["party"], one["products"]["session"]) for one in given}
+        assert len({session for _party, session in sessions}) == len(sessions) >= 2 * len(OWNERS)
+    assert states["killed"] == states["whole"]
+    assert [parties for _state, parties in states["whole"]] == [list(OWNERS)] * ROUNDS
