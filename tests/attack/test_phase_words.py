@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from opener_here import OpenerHere
 from training_world import RUN_ID, SECRET, PlainDataset, checkpoint_store, private_sft, sft
 
 from sealtrain.base.encoding import from_base64
@@ -91,6 +92,9 @@ class Run:
             ],
             recipe=recipe,
             lock=SimpleNamespace(scripts={}),
+            opener=OpenerHere(opened, ["prompt", "completion"]),
+            journal=SimpleNamespace(served={}),
+            base=folder,
             store=checkpoint_store(folder / "checkpoints"),
             keeper=SimpleNamespace(anchored=0, must_stop=lambda *_, **__: False),
             tally=Noted(),

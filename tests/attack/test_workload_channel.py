@@ -15,6 +15,7 @@ from typing import Any, NoReturn, cast
 
 import pyarrow as pa
 import pytest
+from opener_here import OpenerHere
 from training_world import KEY, RUN_ID, PlainDataset, checkpoint_store
 
 from sealtrain.base.canonical import canonical_json
@@ -53,8 +54,8 @@ from sealtrain.guest.workload.messages import (
     Step,
     WorkloadQuestion,
 )
-from sealtrain.guest.workload.opening import SlotFiller
 from sealtrain.guest.workload.stubs import KeptLease, KeptMetrics, KeptRecords, KeptStore, Slotted
+from sealtrain.recipe.privacy import NoPrivacy
 from sealtrain.recipe.terms import ReleasePolicy
 from sealtrain.sealing.checkpointstore import CheckpointStore
 from sealtrain.sealing.file import read_header
@@ -98,31 +99,6 @@ class FakeLease:
             raise LeaseStale("over", check="lease")
 
 
-class OpenerHere:
-    """Lays batches as the opener does, in this process."""
-
-    status: int | None = None
-
-    def __init__(self, sources: list[Source], columns: list[str]) -> None:
-        self._filler = SlotFiller(sources, columns)
-        self._memory: dict[int, SharedMemory] = {}
-
-    def weaker(self, held: Held) -> Held:
-        return held
-
-    def take_slots(self, rank: int, descriptor: int, slot_bytes: int) -> None:
-        self._memory[rank] = SharedMemory.received(os.dup(descriptor))
-
-    def lost(self) -> DecryptionLost:
-        return DecryptionLost("gone", check="opener")
-
-    def lay(self, rank: int, *, slot_bytes: int, **wanted: int) -> int:
-        return self._filler.lay(self._memory[rank], slot_bytes, **wanted)
-
-    def end(self) -> None:
-        self._memory.clear()
-
-
 class FakeLeaseKeeper:
     anchored = 0
 
@@ -144,6 +120,7 @@ class World:
         self.released: list[Any] = []
         self.steps: list[int] = []
         self.closed: list[Held] = []
+        self.recorded: list[Any] = []
         self.ours, self.theirs = connections()
         self.ended = False
         self.status: int | None = None
@@ -159,10 +136,18 @@ class World:
         self.run = SimpleNamespace(
             run_id=RUN_ID,
             sources=[source],
-            found=[SimpleNamespace(role="train", folder=folder / "notes.sealed")],
+            found=[
+                SimpleNamespace(
+                    role="train",
+                    folder=folder / "notes.sealed",
+                    manifest=SimpleNamespace(dataset_id=dataset.dataset_id, records=len(ROWS)),
+                )
+            ],
             recipe=SimpleNamespace(
                 columns=SimpleNamespace(names=["prompt", "answer"]),
                 release_policy=policy,
+                privacy=NoPrivacy(dp="none"),
+                collaboration=None,
                 scripts=["train.py"],
                 model=SimpleNamespace(kind="config"),
             ),
@@ -175,6 +160,7 @@ class World:
             lease=self.lease,
             tally=Tally(),
             journal=SimpleNamespace(served={}),
+            record=lambda event, fields: self.recorded.append((event, fields)),
             released_metrics=lambda step, values: self.released.append((step, values)),
             checkpointed=lambda ref: self.released.append(ref.counter),
             closed=self.closed.append,
