@@ -102,8 +102,9 @@ def started() -> Iterator[Callable[..., Rank]]:
 
     yield start
     for rank in ranks:
-        rank.opener.end()
-        rank.opener.end()
+        for _ in range(2):
+            rank.opener.end()
+            rank.opener.close()
         assert rank.opener.status is not None
 
 
@@ -303,6 +304,7 @@ def test_behind_its_border_there_is_nothing_but_sealed_data(
             found = json.loads(shown[:].rstrip(b"\0"))
         finally:
             opener.end()
+            opener.close()
     status = found["status"]
     assert int(status["CapEff"], 16) & ~(1 << 2) == int(status["CapPrm"], 16) & ~(1 << 2) == 0
     assert status["Seccomp"] == "2"

@@ -33,4 +33,7 @@ class OpenerHere:
         return self._filler.lay(self._memory[rank], slot_bytes, **wanted)
 
     def end(self) -> None:
+        """Nothing runs."""
+
+    def close(self) -> None:
         self._memory.clear()

@@ -138,6 +138,7 @@ class GuestRun(DataGuest):
         undoing.callback(self.workload.close)
         undoing.callback(self.workload.end)
         self.opener = Opener(ranks=workload.ranks, importable=self.admitted.importable)
+        undoing.callback(self.opener.close)
         undoing.callback(self.opener.end)
 
     @classmethod

@@ -23,6 +23,7 @@ __all__ = ["Journal", "JournalStore"]
 
 _MAX_BYTES = 256 << 20
 _KEPT = 3
+_PADDING = "bucket"
 _FORM = re.compile(r"journal-[0-9]{8,}")
 
 
@@ -95,7 +96,7 @@ class JournalStore:
             "history": [one for one in journal.history if one["step"] <= step],
             "wall_s": round(wall_s, 3),
         }
-        with self._store.write(_name(counter), _binding(counter)) as file:
+        with self._store.write(_name(counter), _binding(counter), padding=_PADDING) as file:
             file.write(canonical_json(document))
         for old in self._names()[:-_KEPT]:
             self._store.remove(old)
@@ -110,7 +111,7 @@ class JournalStore:
         Raises:
             SealRefused: It is missing, damaged or of another run.
         """
-        with self._store.read(_name(counter), _binding(counter)) as file:
+        with self._store.read(_name(counter), _binding(counter), padding=_PADDING) as file:
             document: Mapping[str, Any] = parse_json(file.read(), max_bytes=_MAX_BYTES)
         return Journal.from_dict(self._run_id, document)
 

@@ -208,10 +208,11 @@ class Keeper:
             self._wait()
         finally:
             self._workload.end()
+            self._opener.end()
         for thread in threads:
             thread.join()
         self._workload.close()
-        self._opener.end()
+        self._opener.close()
         if self._error is not None:
             raise self._error
         if self._outcome is None:

@@ -192,7 +192,7 @@ class Opener:
             return self._status
 
     def end(self) -> None:
-        """Kill it and close the lines. Idempotent."""
+        """Kill it; no answer is waited for any more. Idempotent."""
         with self._looking:
             self._look(os.WNOHANG)  # its number may be another's once it was waited for
             if self._status is None:
@@ -201,6 +201,10 @@ class Opener:
         for end in (self._control, *self._lines, *self._stores):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the lines, which no thread uses any more. Idempotent."""
+        for end in (self._control, *self._lines, *self._stores):
             end.close()
 
     def _look(self, how: int) -> None:
