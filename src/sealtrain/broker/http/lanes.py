@@ -152,8 +152,8 @@ def _busy() -> TooManyRequests:
     )
 
 
-def _lane(name: str, **sizes: int) -> Callable[[], Lane]:
-    return lambda: Lane(name, **sizes)
+def _lane(name: str, *, gives_way: bool = False, **sizes: int) -> Callable[[], Lane]:
+    return lambda: Lane(name, gives_way=gives_way, **sizes)
 
 
 @dataclass(frozen=True, slots=True)
