@@ -347,6 +347,23 @@ def test_another_submitter_stops_nothing_of_others(tmp_path: Path) -> None:
         assert control.shown(posted.submission_id).stop is None
 
 
+def test_a_submission_is_of_the_submitter_that_signed_it_first(tmp_path: Path) -> None:
+    """Ids are public, and of a schedule known ahead: whoever is first is named."""
+    with control_world(tmp_path, submitters=(SUBMITTER, "engineer-f")) as control:
+        posted = control.submit(by="engineer-f")
+        second = control.submit()
+        assert (second.submission_id, second.first) == (posted.submission_id, False)
+        shown = control.shown(posted.submission_id)
+        assert shown.submitter == "engineer-f"
+        with pytest.raises(SignerUnknown):
+            control.stop(posted.submission_id)
+        control.stop(posted.submission_id, by="engineer-f")
+        stopped = control.shown(posted.submission_id).stop
+        assert stopped is not None
+        assert stopped.signer == "engineer-f"
+        assert control.submit().first is False
+
+
 @WHO
 def test_a_replayed_event_changes_nothing(control: ControlWorld) -> None:
     posted = control.submit()
