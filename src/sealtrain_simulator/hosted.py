@@ -1,4 +1,4 @@
-"""What dstack's agent attests on a simulated SEV-SNP guest or in a simulated Nitro enclave.
+"""What dstack's agent attests where it is not on TDX: SEV-SNP, Nitro enclaves, EC2 instances.
 
 Blobs of either version (``spec/evidence-tdx.md``), around the statements of ``snp`` and ``nitro``.
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from sealtrain.attest.dstack.msgpack import pack
 from sealtrain.attest.dstacksnp.launch import launch_commitment
 from sealtrain.attest.nitro.collect import attestation
 from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.encoding import from_base64
 from sealtrain.errors import DataInvalid
 from sealtrain_simulator.snp import SimulatedSnp
 
@@ -21,6 +22,7 @@ __all__ = [
     "LAUNCH_FAULT_MEANINGS",
     "enclave_attestation",
     "launch_config",
+    "nitro_tpm_attestation",
     "snp_attestation",
     "snp_evidence",
 ]
@@ -131,6 +133,32 @@ def enclave_attestation(
         raise DataInvalid("report_data is not 64 bytes long")
     own: _Own = {"nsm_quote": attestation(nsm, user_data=report_data)}
     return _blob("nitro-enclave", own, _shown(report_data, fault), version)
+
+
+def nitro_tpm_attestation(
+    attest: Callable[[bytes], dict[str, JsonValue]], report_data: bytes
+) -> bytes:
+    """The blob of an EC2 instance with a NitroTPM over 64 bytes, in version 1.
+
+    Args:
+        attest: Its evidence over 64 bytes, as a broker of ours gets it.
+        report_data: Those bytes.
+    """
+    shown: Any = attest(report_data)
+    data = {"attestation_doc": list(from_base64(shown["document"]))}
+    events = [
+        {"event": entry["event"], "payload": bytes.fromhex(entry["event_payload"])}
+        for entry in shown["event_log"]
+    ]
+    config = shown["vm_config"] or ""
+    stack = {"report_data": list(report_data), "runtime_events": events, "config": config}
+    return pack(
+        {
+            "version": 1,
+            "platform": {"kind": "aws-nitro-tpm", "data": data},
+            "stack": {"kind": "dstack", "data": stack},
+        }
+    )
 
 
 def _shown(report_data: bytes, fault: str | None) -> bytes:

@@ -28,6 +28,7 @@ from sealtrain.errors import AlreadyExists, DataInvalid, LockInvalid, UsageError
 from sealtrain_simulator.cloud_guests import agent_fault, cloud_driver
 from sealtrain_simulator.devices import devices_of
 from sealtrain_simulator.guest import SimulatedGuest
+from sealtrain_simulator.hosted import nitro_tpm_attestation
 from sealtrain_simulator.machine import Machine
 from sealtrain_simulator.state import HONEST, ensure
 
@@ -254,6 +255,9 @@ def _guest(compose: Path, state: Path, clock: Clock, machine: Machine) -> Simula
     attest = cloud_driver(machine, opened, guest, clock=clock)
     if attest is not None:
         guest.devices = replace(guest.devices, attest=attest)
+        if machine.tee == "dstack-aws-nitro-tpm":
+            agent = partial(nitro_tpm_attestation, attest)
+            guest.devices = replace(guest.devices, attestation=agent)
     return guest
 
 

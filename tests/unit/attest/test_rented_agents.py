@@ -40,7 +40,9 @@ from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.explanation import line_of
 from sealtrain.attest.forms import Statement
 from sealtrain.attest.gcp.collect import fetch_issuers, gcp_shown, tpm_shown
+from sealtrain.attest.guest import open_guest
 from sealtrain.attest.part import Situation
+from sealtrain.attest.presets import preset
 from sealtrain.attest.registry import tee_of
 from sealtrain.errors import (
     CertificateChainInvalid,
@@ -49,7 +51,9 @@ from sealtrain.errors import (
     EvidenceRefused,
     FormatUnknown,
     PlatformMismatch,
+    SimulatedEvidence,
 )
+from sealtrain_simulator.server import running
 
 GOOGLE, AMAZON = "dstack-gcp-tdx", "dstack-aws-nitro-tpm"
 STORE = "http://privateca-content-01234567-89ab-cdef-0123-456789abcdef.storage.googleapis.com"
@@ -410,3 +414,17 @@ def test_a_tpm_quote_of_another_form_is_refused(park: MachinePark) -> None:
     ):
         with pytest.raises(EvidenceMalformed):
             tpm_shown(parts | change, ())
+
+
+def test_the_simulated_agent_of_an_instance_answers_as_one_on_ec2(tmp_path: Path) -> None:
+    """So an owner rehearses with the platform's own name, and ``doctor`` sees the instance."""
+    machine, state = MACHINES[AMAZON], tmp_path / "state"
+    compose, socket = tmp_path / "app-compose.json", tmp_path / "guest.sock"
+    compose.write_bytes(COMPOSE)
+    with running(socket, compose, state, clock=lambda: NOW, machine=machine):
+        guest = open_guest("dstack", str(socket), collateral=f"file:{state / 'collateral.json'}")
+        evidence = guest.evidence(ASKED)
+        exhibit, _ = tee_of("dstack").verifier.show(socket, bytes(64))
+    assert evidence.cpu.tee == exhibit.tee == AMAZON
+    with pytest.raises(SimulatedEvidence):
+        judge(evidence, preset(AMAZON))
