@@ -152,6 +152,15 @@ def test_it_loads_and_generates_as_the_model_that_save_pretrained_saved(
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_it_caches_as_its_base_does(way: str, delivered: dict[str, Path], base: Path) -> None:
+    """The Trainer switches the cache off while it recomputes activations."""
+    before, after = (
+        json.loads((folder / "config.json").read_bytes()) for folder in (base, delivered[way])
+    )
+    assert after.get("use_cache", True) is before.get("use_cache", True) is True
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_every_file_of_the_base_is_listed_and_the_list_is_true(
     way: str, delivered: dict[str, Path], base: Path
 ) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "BASE_FILES",
     "BaseFiles",
     "base_files_of",
+    "baseless_files",
     "delivered_files",
     "files_in",
     "merged_files",
@@ -60,6 +61,7 @@ _VOCABULARIES: Final = ("vocab.json", "vocab.txt", "merges.txt", "added_tokens.j
 _VOCABULARY_SUFFIXES: Final = (".model", ".tiktoken")
 _WEIGHTS: Final = (".safetensors", ".safetensors.index.json")
 _LICENCES: Final = ("licen", "notice", "use_policy", "copying")
+_CACHE: Final = "use_cache"
 _IDS: Final = ("bos_token", "eos_token", "pad_token")
 
 _STATES: Final = ("kept", "changed", "left-out")
@@ -129,6 +131,7 @@ def with_base_files(
     if own and tokenizer is not None:
         _keep_ids(whole, base, recipe)
         _add_tokenizer(whole, base, recipe, tokenizer, states)
+    _keep_cache(whole, base.settings(_CONFIG))
     _add_generation(whole, base, states)
     for name in base.names:
         if name not in states:
@@ -194,7 +197,16 @@ def delivered_files(
 ) -> dict[str, bytes]:
     """As ``with_base_files``, of the base that a recipe names by its folder, if it does."""
     base = base_files_of(recipe, base_dir, None)
-    return dict(files) if base is None else with_base_files(files, base, recipe, tokenizer)
+    if base is None:
+        return baseless_files(files, recipe)
+    return with_base_files(files, base, recipe, tokenizer)
+
+
+def baseless_files(files: Mapping[str, bytes], recipe: Any) -> dict[str, bytes]:
+    """A trained model's files, where the recipe's configuration made the model."""
+    whole = dict(files)
+    _keep_cache(whole, getattr(recipe.model, "config", None) or {})
+    return whole
 
 
 def script_files(files: Mapping[str, bytes], base: BaseFiles) -> dict[str, bytes]:
@@ -255,6 +267,28 @@ def _keep_ids(whole: dict[str, bytes], base: BaseFiles, recipe: Any) -> None:
                 kept[key] = said[key]
         if kept != settings:
             whole[name] = (json.dumps(kept, indent=2, sort_keys=True) + "\n").encode()
+
+
+def _keep_cache(whole: dict[str, bytes], before: Mapping[str, Any]) -> None:
+    """Give back ``use_cache``: trainers switch it off in the model's config while they train."""
+    if _CONFIG not in whole:
+        return
+    settings = json.loads(whole[_CONFIG])
+    kept = _with_cache(settings, before)
+    if kept != settings:
+        whole[_CONFIG] = (json.dumps(kept, indent=2, sort_keys=True) + "\n").encode()
+
+
+def _with_cache(settings: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings, also of parts of a model, with ``use_cache`` as it was."""
+    kept = {key: value for key, value in settings.items() if key != _CACHE}
+    if _CACHE in settings and _CACHE in before:
+        kept[_CACHE] = before[_CACHE]
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            part = before.get(key)
+            kept[key] = _with_cache(value, part if isinstance(part, Mapping) else {})
+    return kept
 
 
 def _add_generation(whole: dict[str, bytes], base: BaseFiles, states: dict[str, _State]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from sealtrain.base.collector import uncollected
 from sealtrain.base.stages import Stage, say_stages, unsaid
-from sealtrain.training.basefiles import base_files_of, with_base_files
+from sealtrain.training.basefiles import base_files_of, baseless_files, with_base_files
 from sealtrain.training.telemetry.bar import progress_bar
 from sealtrain.training.telemetry.monitor import Monitor
 from sealtrain.training.telemetry.released import MetricGate
@@ -199,6 +199,8 @@ def train(
     base = base_files_of(recipe, inputs.base_dir, inputs.model)
     if built is not None and base is not None:
         files = with_base_files(files, base, recipe, tokenizer)
+    elif built is not None:
+        files = baseless_files(files, recipe)
     return Trained(
         files=files,
         steps=callback.steps,
