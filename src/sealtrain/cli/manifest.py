@@ -9,12 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from sealtrain.api.chains import verify_chain
+from sealtrain.base.files import read_bounded
+from sealtrain.base.limits import MAX_SETTINGS_BYTES
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runchain import ChainOptions, chain_lines
 from sealtrain.errors import UsageError
 from sealtrain.manifest.files import examine_file
 from sealtrain.manifest.report import write_report
 from sealtrain.manifest.verify import Report
+from sealtrain.training.basefiles import BASE_FILES, read_list
 
 __all__ = [
     "ManifestFile",
@@ -124,14 +127,31 @@ def report(
     trust: TrustFile,
     *,
     out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
+    opened: Annotated[
+        Path | None,
+        typer.Option(help="The opened model: show what became of its base's files."),
+    ] = None,
     outputs: OutputOptions,
     as_json: Json = False,
 ) -> None:
     """Write one self-contained HTML page about a run, its checks and its limits."""
+    files = None if opened is None else _base_files(opened)
     found = outputs.examined(manifest, trust)
-    write_report(found, out)
+    write_report(found, out, files)
     say("open it in a browser; it loads nothing from anywhere")
     if found.refusal is not None:
         say(f"report   {out}")  # the one answer of --json is the refusal
         raise found.refusal
     emit(as_json, {"report": str(out), "verified": True}, [f"report   {out}"])
+
+
+def _base_files(opened: Path) -> dict[str, dict[str, str]]:
+    path = opened / BASE_FILES
+    if not path.is_file():
+        raise UsageError(
+            f"the opened model has no {BASE_FILES}",
+            check="--opened",
+            got=str(opened),
+            expected="a folder that sealtrain open wrote, of a model that has a base",
+        )
+    return read_list(read_bounded(path, MAX_SETTINGS_BYTES))

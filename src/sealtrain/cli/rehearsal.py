@@ -29,6 +29,7 @@ from sealtrain.recipe.records import dataset_of
 from sealtrain.recipe.schema import load_recipe
 from sealtrain.recipe.terms import expect_data
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
+from sealtrain.training.basefiles import BASE_FILES
 
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
@@ -353,11 +354,14 @@ class Rehearsal:
         )  # fmt: skip
         verified = self._run("verify", manifest, "--trust", trust)
         report, model = self.out / "report.html", self.out / recipient / "model"
-        self._run("report", manifest, "--trust", trust, "--out", report)
         self._run(
             "open", run / "model", "--identity", self._identity(recipient),
             "--trust", trust, "--out", model,
         )  # fmt: skip
+        base: list[str | Path] = []
+        if (model / BASE_FILES).is_file():
+            base = ["--opened", model]
+        self._run("report", manifest, "--trust", trust, "--out", report, *base)
         return {"verified": verified, "report": str(report), "model": str(model)}
 
     @property

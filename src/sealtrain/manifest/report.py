@@ -27,7 +27,9 @@ from sealtrain.manifest.markup import Html, Part, join, tag
 from sealtrain.manifest.plain_words import in_plain_words, release_matrix
 from sealtrain.manifest.predicate import SIMULATED_MARKER
 from sealtrain.manifest.sections import (
+    BaseList,
     approvals,
+    base_list,
     datasets,
     evidence,
     outputs,
@@ -44,11 +46,13 @@ __all__ = ["render", "write_report"]
 _MARKS = {"passed": "✓", "failed": "✗", "not-done": "·"}
 
 
-def render(report: Report) -> str:
+def render(report: Report, base_files: BaseList | None = None) -> str:
     """The page as text, UTF-8 when written.
 
     Args:
         report: From ``manifest.verify.examine``, accepted or not.
+        base_files: What became of each file of the base model, from the opened model; ``None``
+            where it was not opened.
     """
     title = "Training run report"
     body: list[Part] = [tag("p", "sealtrain run report", class_="kicker"), _heading(report)]
@@ -71,6 +75,7 @@ def render(report: Report) -> str:
             release_matrix(facts),
             timeline(predicate, facts),
             outputs(report.manifest),
+            None if base_files is None else base_list(base_files),
         ]
     body += [_checks(report), _self_check(report), _limits(report), _footer(report)]
     style, script = Html(_own("look.css") + _own("report.css")), _own("verifier.js")
@@ -91,14 +96,15 @@ def render(report: Report) -> str:
     return f"<!doctype html>\n{page}\n"
 
 
-def write_report(report: Report, out: Path) -> None:
+def write_report(report: Report, out: Path, base_files: BaseList | None = None) -> None:
     """Write the page (0600), whole or not at all; an earlier one is replaced.
 
     Args:
         report: As for ``render``.
         out: HTML file.
+        base_files: As for ``render``.
     """
-    atomic_write(out, render(report).encode(), mode=0o600, overwrite=True)
+    atomic_write(out, render(report, base_files).encode(), mode=0o600, overwrite=True)
 
 
 def _own(name: str) -> Html:

@@ -23,7 +23,9 @@ from sealtrain.recipe.modelspec import ModelFromConfig, SealedModel
 from sealtrain.recipe.recipe import Recipe
 
 __all__ = [
+    "BaseList",
     "approvals",
+    "base_list",
     "datasets",
     "evidence",
     "missing",
@@ -36,6 +38,8 @@ __all__ = [
     "what_ran",
 ]
 
+BaseList = Mapping[str, Mapping[str, str]]
+"""Name of each file of a base model → ``state`` and ``reason``."""
 _MAX_CURVES = 6
 _UNVERIFIED = "Not shown: the check that establishes it did not pass."
 
@@ -260,6 +264,28 @@ def outputs(manifest: Manifest) -> Html:
         tag("h2", "Outputs"),
         tag("p", f"Sealed to {recipients}. Digests are of the sealed files."),
         table(("Sealed file", "Bytes", "SHA-256"), rows, numbers=(1,)),
+    )
+
+
+def base_list(files: BaseList) -> Html:
+    """The files of the base model beside those of the trained one, from the opened model.
+
+    Args:
+        files: Name → its ``state`` and ``reason`` (spec/recipe.md §2.17).
+    """
+    rows = [
+        (tag("code", name), entry["state"], entry["reason"].replace("-", " "))
+        for name, entry in sorted(files.items())
+    ]
+    return tag(
+        "section",
+        tag("h2", "Files of the base model"),
+        tag(
+            "p",
+            "From base_files.json of the model that the recipient opened: inside the sealed "
+            "outputs, so none of the checks of this page covers this list.",
+        ),
+        table(("File", "In the model", "Why"), rows),
     )
 
 

@@ -89,6 +89,21 @@ def test_every_section_is_there_with_its_facts(world: World, page: str) -> None:
     assert parsed.text.count("✓") == 20
 
 
+def test_the_files_of_the_base_are_listed_where_the_model_was_opened(
+    world: World, honest: bytes, page: str
+) -> None:
+    found = examine(honest, world.trust(), artefacts=world.artefacts, now=NOW)
+    files = {
+        "generation_config.json": {"state": "kept", "reason": "unchanged"},
+        "<b>.json": {"state": "left-out", "reason": "not-read"},
+    }
+    listed = Page(render(found, files))
+    assert set(Page(page).elements) == set(listed.elements)  # no name is markup
+    rows = listed.text.count("generation_config.json"), listed.text.count("<b>.json")
+    assert rows == (1, 1)
+    assert "generation_config.json" not in page
+
+
 def test_the_page_asks_for_nothing_and_runs_one_script_named_by_its_hash(page: str) -> None:
     parsed = Page(page)
     assert not {"img", "link", "iframe", "object", "form"} & set(parsed.elements)
