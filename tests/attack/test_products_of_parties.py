@@ -31,7 +31,8 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import Refused
 from sealtrain.manifest import form
-from sealtrain.manifest.verify import verify_manifest
+from sealtrain.manifest.report import render
+from sealtrain.manifest.verify import examine, verify_manifest
 from sealtrain.signing import dsse, statement
 
 pytestmark = pytest.mark.claim("C602")
@@ -191,6 +192,10 @@ OTHERWISE: dict[str, Change] = {
 
 def test_an_honest_manifest_says_what_was_made_elsewhere(world: World, plain: World) -> None:
     data = telling(world)
+    page = render(examine(data, world.trust(), artefacts=world.artefacts, now=NOW))
+    # Three sessions of two or three updates, and a fourth of one.
+    assert f"{(3 + 3 + 2 + 1) * PRODUCTS:,} products" in page
+    assert "of 4 sessions" in page
     verified = verify_manifest(data, world.trust(), artefacts=world.artefacts, now=NOW)
     assert agreed(world, {"honest": data}) == {"verified"}
     simple = verify_manifest(

@@ -210,9 +210,11 @@ def test_a_recipe_beside_its_lock_needs_no_note(desk: Path) -> None:
 
 
 @pytest.mark.claim("C256")
-@pytest.mark.parametrize("masks", [None, {"threshold": 2}])
-def test_a_recipe_says_at_the_desk_and_to_owners_what_the_aggregator_sees(
-    desk: Path, masks: dict[str, Any] | None
+@pytest.mark.parametrize(
+    "changed", [{}, {"masks": {"threshold": 2}}, {"products": {"pads": "own"}}]
+)
+def test_a_recipe_says_at_the_desk_and_to_owners_what_others_see(
+    desk: Path, changed: dict[str, Any]
 ) -> None:
     """A recipe that asks for masks is refused, as with any field that there is not."""
     (desk / "recipe" / "policy.yaml").write_text(yaml.safe_dump(simulated_policy().to_dict()))
@@ -220,9 +222,9 @@ def test_a_recipe_says_at_the_desk_and_to_owners_what_the_aggregator_sees(
         "kind": "federated", "policy": "policy.yaml", "rounds": 1, "min_parties": 2,
         "local_steps": RECIPE["trainer"]["max_steps"], "aggregation": "fedavg",
     }  # fmt: skip
-    write(desk, RECIPE | {"collaboration": how if masks is None else how | {"masks": masks}})
+    write(desk, RECIPE | {"collaboration": how | changed})
     done = check(desk)
-    if masks is not None:
+    if "masks" in changed:
         assert isinstance(done.exception, RecipeInvalid)
         assert isinstance(lock(desk).exception, RecipeInvalid)
         assert not (desk / "locked").exists()
@@ -233,6 +235,8 @@ def test_a_recipe_says_at_the_desk_and_to_owners_what_the_aggregator_sees(
     told = dict(facts(locked, (), ()))
     assert told["aggregator"] == json.loads(done.stdout)["aggregator"]
     assert told["aggregator"] == locked.recipe.collaboration.lead_sees
+    assert ("accelerator" in told) == ("products" in changed)
+    assert told.get("accelerator") == locked.recipe.collaboration.accelerator_sees
 
 
 FITS = RECIPE | {"scripts": []}

@@ -87,6 +87,8 @@ def facts(
         yield "together", _flat(recipe.collaboration.to_dict())
         if recipe.collaboration.lead_sees is not None:
             yield "aggregator", recipe.collaboration.lead_sees
+        if recipe.collaboration.accelerator_sees is not None:
+            yield "accelerator", recipe.collaboration.accelerator_sees
     if recipe.validation is not None:
         yield "rules", "every record is held against the recipe's rules first: sealtrain validate"
     yield "runs on", machines(lock, verified)

@@ -123,6 +123,11 @@ class CollaborationSettings(StrictModel):
         return None
 
     @property
+    def accelerator_sees(self) -> str | None:
+        """What a machine that multiplies and is no guest sees, in a few words for an owner."""
+        return None
+
+    @property
     def extras(self) -> tuple[str, ...]:
         """Extras of sealtrain that its guests need besides those of every recipe."""
         return ()

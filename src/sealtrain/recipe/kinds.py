@@ -70,6 +70,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "federated": Kind(
         settings="sealtrain_collab.federated.recipe:Federated",
         rule="sealtrain_collab.federated.check:rounds_hold",
+        summary="sealtrain_collab.federated.check:sum_up",
         resume="sealtrain_collab.federated.cli:resume_lead",
         roles={
             "lead": "sealtrain_collab.federated.cli:lead_by_ticket",

@@ -36,9 +36,10 @@ from sealtrain_collab.federated.sessions import PadSessions, SessionSpent
 from sealtrain_collab.pads.facts import PadsBegun
 from sealtrain_collab.pads.recipe import ProductSettings
 
-__all__ = ["Rounds", "Terms", "merged_rounds", "rounds_hold"]
+__all__ = ["Rounds", "Terms", "merged_rounds", "rounds_hold", "sum_up"]
 
 _PREFIXES: Final = ("federation.", "party.", "round.", "update.")
+_COUNTED: Final = ("products", "rows")
 _Count = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
 _Names = Annotated[tuple[OwnerName, ...], Field(min_length=1, max_length=256)]
 
@@ -200,6 +201,31 @@ def _records(case: Case, party: str) -> int | None:
         if dataset.owner == party and dataset.name in training
     ]
     return None if None in counts else sum(trained)
+
+
+def sum_up(entries: Iterable[Mapping[str, Any]], how: Federated) -> str:
+    """Sum up the rounds for a report.
+
+    Args:
+        entries: Of a log that keeps the rules, in order.
+        how: The recipe's collaboration.
+    """
+    told = list(entries)
+    rounds = sum(entry["event"] == "round.merged" for entry in told)
+    text = f"{rounds:,} rounds were merged by {how.merged_by}."
+    if how.products is None:
+        return text
+    sessions = PadSessions(how.products, how.local_steps)
+    sessions.recount(told)
+    begun = next(entry["fields"]["products"] for entry in told if entry["event"] == "party.joined")
+    layers = ", ".join(f"{name} {count:,}" for name, count in begun["layers"].items())
+    products, rows = (sum(getattr(one, name) for one in sessions.used) for name in _COUNTED)
+    return (
+        f"{text} Layers of each party under pads: {layers}. Up to their last updates parties had "
+        f"{products:,} products of {rows:,} rows made elsewhere, each checked with "
+        f"{how.products.checks} secret vectors. Pads: {how.products.pads}, of "
+        f"{len(sessions.used):,} sessions."
+    )
 
 
 def merged_rounds(entries: Iterable[Mapping[str, Any]], terms: Terms) -> Rounds:

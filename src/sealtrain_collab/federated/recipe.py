@@ -112,6 +112,11 @@ class Federated(PartiesSettings):
         return "reads each party's update, and releases only the merge"
 
     @property
+    def accelerator_sees(self) -> str | None:
+        """As ``CollaborationSettings``."""
+        return None if self.products is None else self.products.accelerator_sees
+
+    @property
     def extras(self) -> tuple[str, ...]:
         """Flower itself, where one of its strategies merges."""
         return () if self.strategy is None else ("federated",)

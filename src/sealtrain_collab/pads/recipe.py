@@ -42,6 +42,14 @@ class ProductSettings(StrictModel):
         return self
 
     @property
+    def accelerator_sees(self) -> str | None:
+        """As ``CollaborationSettings``."""
+        return (
+            "is trusted with nothing: it learns the base model's frozen weights, which become "
+            "public, and how many rows each product has; pads hide the rows"
+        )
+
+    @property
     def helpers(self) -> tuple[str, ...]:
         """The accelerator, and a dealer where one makes the pads."""
         return ("accelerator", "dealer") if self.pads == "dealer" else ("accelerator",)
