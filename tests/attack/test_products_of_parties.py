@@ -205,6 +205,20 @@ def test_an_honest_manifest_says_what_was_made_elsewhere(world: World, plain: Wo
     assert agreed(plain, {"plain": telling(plain, nothing_of_pads)}) == {"verified"}
 
 
+def test_a_report_of_a_manifest_that_is_refused_is_written(world: World) -> None:
+    changes = {
+        "nothing": nothing_of_pads,
+        "no rounds": lambda told: told.clear(),
+        "no party": lambda told: told.__delitem__(slice(1, 1 + len(OWNERS))),
+        **OTHERWISE,
+        **UNUSED,
+    }
+    for change in changes.values():
+        data = telling(world, change)
+        found = examine(data, world.trust(), artefacts=world.artefacts, now=NOW)
+        assert "claim-contradicted" in render(found)
+
+
 def refused(world: World, changes: dict[str, Change]) -> None:
     manifests = {name: telling(world, change) for name, change in changes.items()}
     for data in manifests.values():

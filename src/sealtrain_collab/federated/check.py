@@ -207,8 +207,11 @@ def sum_up(entries: Iterable[Mapping[str, Any]], how: Federated) -> str:
     """Sum up the rounds for a report.
 
     Args:
-        entries: Of a log that keeps the rules, in order.
+        entries: Of the log, in order.
         how: The recipe's collaboration.
+
+    Raises:
+        ClaimContradicted: It tells of no products where the recipe has them.
     """
     told = list(entries)
     rounds = sum(entry["event"] == "round.merged" for entry in told)
@@ -217,8 +220,13 @@ def sum_up(entries: Iterable[Mapping[str, Any]], how: Federated) -> str:
         return text
     sessions = PadSessions(how.products, how.local_steps)
     sessions.recount(told)
-    begun = next(entry["fields"]["products"] for entry in told if entry["event"] == "party.joined")
-    layers = ", ".join(f"{name} {count:,}" for name, count in begun["layers"].items())
+    joined = [entry["fields"] for entry in told if entry["event"] == "party.joined"]
+    if not joined:
+        raise ClaimContradicted("no party joined", check="rounds")
+    begun = load_model(
+        PadsBegun, joined[0].get("products"), ClaimContradicted, "products of a party"
+    )
+    layers = ", ".join(f"{name} {count:,}" for name, count in begun.layers.items())
     products, rows = (sum(getattr(one, name) for one in sessions.used) for name in _COUNTED)
     return (
         f"{text} Layers of each party under pads: {layers}. Up to their last updates parties had "
