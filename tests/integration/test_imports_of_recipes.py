@@ -10,6 +10,7 @@ import yaml
 
 import sealtrain.errors
 from every_phase import program
+from sealtrain.base.yamltext import yaml_text
 
 pytestmark = [pytest.mark.slow, pytest.mark.claim("C124")]
 
@@ -35,7 +36,7 @@ def test_four_bits_and_personal_data_load_what_the_lock_pins(tmp_path: Path) -> 
     recipe["trainer"] |= {"max_steps": 2}
     column = next(iter(recipe["columns"].values()))
     recipe["validation"] = {"personal": {"columns": [column], "max_share": 1.0}}
-    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
+    path.write_text(yaml_text(recipe))
     found = IMPORTED.play(path, data, seal_as, tmp_path / "rehearsal", guarded=True)
     assert found["unpinned"] == []
     lock = json.loads((tmp_path / "rehearsal" / "engineer" / "recipe.lock.json").read_text())
