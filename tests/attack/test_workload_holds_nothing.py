@@ -20,6 +20,8 @@ import pytest
 from stage import DEADLINE_SECONDS, OWNERS, RECIPE, Stage, stage
 
 from sealtrain.guest.sandbox.scratch import SHARED_MEMORY
+from sealtrain.manifest import form
+from sealtrain.sealing.file import read_header
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C540")]
 PLANTED = "planted-5d1c77"
@@ -308,9 +310,31 @@ def test_nothing_that_it_tried_came_out(
     assert b"LEAK-METRIC" not in manifest
 
 
+<<<<<<< HEAD
 @pytest.mark.claim("C596")
 def test_it_names_no_file_after_a_record(found: dict[str, Any]) -> None:
     assert found["file"] == "ModelNotReloaded"
+=======
+@pytest.mark.claim("C557")
+def test_the_manifest_says_whose_word_it_is(world: Stage, found: dict[str, Any]) -> None:
+    assert found
+    predicate = form.read((world.folder / "hostile-run" / "manifest.json").read_bytes()).predicate
+    assert "workload-word" in {limit.id for limit in predicate.limits}
+    assert predicate.run.environment["torch"] not in ("", "absent")
+    (served,) = [
+        entry["fields"] for entry in predicate.run_log.entries if entry["event"] == "rows.served"
+    ]
+    assert len(served) == 2
+    assert all(rows is None or rows >= 40 for rows in served.values())
+
+
+@pytest.mark.claim("C556")
+def test_its_checkpoints_have_one_length(world: Stage, found: dict[str, Any]) -> None:
+    assert found
+    files = list((world.folder / "hostile-run" / "checkpoints").glob("checkpoint-*"))
+    assert len(files) == 2
+    assert len({path.stat().st_size - read_header(path).size for path in files}) == 1
+>>>>>>> cf6232ae (Look at a hostile run's manifest and checkpoints for one length and whose word it is)
 
 
 @pytest.mark.claim("C542")
