@@ -21,7 +21,7 @@ from collections.abc import Callable
 from importlib.metadata import distributions
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 
@@ -138,7 +138,7 @@ def _sealed(folder: Path, megabytes: int) -> Sealed:
             rows = [source.choice(texts) for _ in range(ROWS_PER_BATCH)]
             numbers = list(range(ROWS_PER_BATCH))
             writer.write_batch(pa.record_batch([rows, numbers, numbers], schema=schema))
-    return cast("Sealed", seal(path, folder / "rows.sealed", owner="owner", name="bench"))
+    return seal(path, folder / "rows.sealed", owner="owner", name="bench")
 
 
 if __name__ == "__main__":
