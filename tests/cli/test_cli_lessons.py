@@ -12,11 +12,18 @@ from typing import Any
 
 import pytest
 import yaml
+from carrying import carries
 from language_world import TEMPLATE, write_base
 from training_world import LLAMA, TRAINER, releasing
 from typer.testing import CliRunner
 
 from sealtrain.cli import app
+from sealtrain.cli.lessons import FirstLessons, judge_data
+from sealtrain.client.fitting import read_data
+from sealtrain.errors import DataInvalid
+from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.schema import load_recipe
+from sealtrain.sealing.sealer import SealOptions
 
 pytestmark = pytest.mark.claim("C575")
 
@@ -140,3 +147,34 @@ def test_of_many_records_the_first_are_counted_until_one_trains(tmp_path: Path) 
     ended, late = check(desk(other, [*[LONG] * 1200, *PAIRED]))
     assert ended == 0
     assert late["records"]["hospital-a.records"]["whole"] == len(PAIRED)
+
+
+def judged(folder: Path, **settings: Any) -> FirstLessons:
+    lessons = FirstLessons(lessons_recipe(folder), folder, "hospital-a", "records", **settings)
+    path = folder / "rows.jsonl"
+    read_data(lessons_recipe(folder), "hospital-a", "records", path, SealOptions(), lessons.look)
+    return lessons
+
+
+def lessons_recipe(folder: Path) -> Recipe:
+    return load_recipe(folder / "recipe.yaml")
+
+
+def test_what_teaches_nothing_is_refused_before_it_is_sealed(tmp_path: Path) -> None:
+    recipe = lessons_recipe(desk(tmp_path, [LONG] * 4))
+    path = tmp_path / "rows.jsonl"
+    with pytest.raises(DataInvalid, check=carries(check="records")):
+        judge_data(recipe, tmp_path, "hospital-a", "records", path, SealOptions())
+    path.write_text(json.dumps(PAIRED[0]) + "\n")
+    found = judge_data(recipe, tmp_path, "hospital-a", "records", path, SealOptions())
+    assert found.lessons.tally.trained == len(found.first) == 1
+
+
+def test_of_very_large_data_the_search_for_a_lesson_ends(tmp_path: Path) -> None:
+    folder = desk(tmp_path, [LONG] * 400)
+    some = judged(folder, patience=1000)
+    assert some.gave_up
+    assert some.tally.records < 400
+    some.require("hospital-a", "records")  # a later record may train
+    with pytest.raises(DataInvalid):
+        judged(folder).require("hospital-a", "records")

@@ -12,6 +12,7 @@ from sealtrain.base.models import load_model
 from sealtrain.cli.approvals import ApprovalOptions, asked, shown
 from sealtrain.cli.brokers import BrokerFiles, Threshold, exit_for, failures
 from sealtrain.cli.ledgermemory import StateFile
+from sealtrain.cli.lessons import judge_data
 from sealtrain.cli.opening import ManifestOptions, say_doubts
 from sealtrain.cli.output import Json, emit, progress_bytes, say, typed
 from sealtrain.client.connection import Reviewed, deployment_of
@@ -27,6 +28,8 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.series_block import Bounds, SeriesBlock
 from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.keys.identity import Identity
+from sealtrain.recipe.measure import check_models
+from sealtrain.recipe.records import dataset_of
 from sealtrain.sealing.sealer import SealOptions
 from sealtrain.sealing.tabular.tokens import TokenShards
 from sealtrain.signing.datause import DataUse, load_data_use
@@ -34,6 +37,7 @@ from sealtrain.signing.datause import DataUse, load_data_use
 if TYPE_CHECKING:
     from sealtrain.client.owner import AtEach
     from sealtrain.consortium.approvals import Tally
+    from sealtrain.recipe.lockfile import Lock
 
 __all__ = ["register", "rewrap", "seal"]
 
@@ -125,6 +129,37 @@ class LayoutOptions:
         bool, typer.Option("--register/--no-register", help="Tell the brokers of the dataset.")
     ] = True
     data_use: DataUseFile = None
+    base: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder that the recipe's paths start from: judge the records with its base "
+            "model, as recipe check does, before they are sealed."
+        ),
+    ] = None
+
+    def options(self) -> SealOptions:
+        """How the records are read, sealed and padded."""
+        return SealOptions(
+            layout=self.layout,
+            form=self.form,
+            token_shards=TokenShards(dtype=self.dtype, row_tokens=self.row_tokens),
+            padding=self.padding,
+            commitments=self.commitments,
+        )
+
+    def judge(self, lock: Lock, owner: str, name: str, source: Path) -> None:
+        """Judge records by the locked recipe and its base model, where that is here.
+
+        Raises:
+            EnvironmentChanged: The base model here is another than the lock pins.
+            SealtrainError: As ``judge_data``.
+        """
+        if self.base is None or dataset_of(lock.recipe, owner, name).role == "model":
+            return
+        check_models(lock, self.base)
+        found = judge_data(lock.recipe, self.base, owner, name, source, self.options())
+        if found.lessons.words is not None:
+            say(f"records  {found.lessons.words}")
 
     @property
     def publication(self) -> Publication:
@@ -244,7 +279,8 @@ def seal(  # noqa: PLR0913  # a group of options each
     its run.
 
     The data is held against the recipe first: name, owner, columns, types and missing values. A
-    file that cannot be read as records is refused, unless --format file seals it as it is.
+    file that cannot be read as records is refused, unless --format file seals it as it is. With
+    --base the recipe's own base model judges lengths and conversations too, as the guest will.
 
     Interrupted, it continues when run again: finished shards are not sealed twice.
 
@@ -261,6 +297,8 @@ def seal(  # noqa: PLR0913  # a group of options each
     deployment = deployment_of(owner.deployment)
     publication = replace(publication, series=place.place(me, deployment))
     model = model_of_run(source, me.keys, manifest.of_run())
+    if model is None:
+        sealing.judge(deployment[0], me.keys.name, name, source)
     with progress_bytes(f"sealing {name}", _size_of(source), shown=not as_json) as advance:
         sealed = seal_for(
             me,
@@ -268,13 +306,7 @@ def seal(  # noqa: PLR0913  # a group of options each
             out or Path(f"{name}.sealed"),
             name=name,
             deployment=deployment,
-            options=SealOptions(
-                layout=sealing.layout,
-                form=sealing.form,
-                token_shards=TokenShards(dtype=sealing.dtype, row_tokens=sealing.row_tokens),
-                padding=sealing.padding,
-                commitments=sealing.commitments,
-            ),
+            options=sealing.options(),
             publication=publication,
             progress=advance,
         )

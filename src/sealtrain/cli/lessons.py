@@ -8,12 +8,14 @@ the guest. Of very large data that are such, the count gives up, and refuses not
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from sealtrain.client.fitting import read_data
 from sealtrain.errors import ExtraMissing
 from sealtrain.recipe.conversations import rows_as_recorded
-from sealtrain.recipe.fitness import misfits_of_record
+from sealtrain.recipe.fitness import misfits_of_record, require_fitness_of_record
 from sealtrain.recipe.records import dataset_of
 from sealtrain.training.inputs.census import require_lessons, require_texts
 from sealtrain.training.inputs.learnable import Tally, counts_records, judge_for, needs_texts
@@ -22,9 +24,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from sealtrain.recipe.recipe import Recipe
+    from sealtrain.sealing.sealer import SealOptions
     from sealtrain.training.inputs.learnable import Judge
 
-__all__ = ["FirstLessons"]
+__all__ = ["FirstLessons", "Judged", "judge_data"]
 
 _MOST: Final = 1000
 _MOST_BYTES: Final = 1 << 20
@@ -147,6 +150,44 @@ class FirstLessons:
         """Look at nothing, for a reason that is told; ``False``."""
         self.missing, self._over = why, True
         return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """Data that fit.
+
+    Attributes:
+        lessons: Counts of the first records.
+        first: The first of them, as ``read_data`` keeps them.
+    """
+
+    lessons: FirstLessons
+    first: list[dict[str, Any]]
+
+
+def judge_data(
+    recipe: Recipe, base: Path, owner: str, name: str, source: Path, options: SealOptions
+) -> Judged:
+    """Judge an owner's data by recipe and base model, to its end, before it is sealed.
+
+    Args:
+        recipe: That the data is for.
+        base: Folder that its paths start from.
+        owner: Name of the owner.
+        name: Of the dataset, which is records.
+        source: File or folder with the data.
+        options: As ``sealtrain seal`` would be given them.
+
+    Raises:
+        RecipeInvalid: The base model cannot write such records.
+        SealtrainError: As ``read_data``, and what the guest would refuse of the first records.
+    """
+    lessons = FirstLessons(recipe, base, owner, name)
+    read = read_data(recipe, owner, name, source, options, lessons.look)
+    for record in read.first[:1]:
+        require_fitness_of_record(recipe, base, record)
+    lessons.require(owner, name)
+    return Judged(lessons=lessons, first=read.first)
 
 
 def _tokenizer(recipe: Recipe, base: Path) -> Any:

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from sealtrain.base.files import made_folder
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.ending import Ending
-from sealtrain.cli.lessons import FirstLessons
+from sealtrain.cli.lessons import judge_data
 from sealtrain.cli.output import require_text, say
 from sealtrain.cli.programs import Part, ran, tied
 from sealtrain.cli.runoptions import ANYWHERE
-from sealtrain.client.fitting import layout_words, read_data, seal_words
+from sealtrain.client.fitting import layout_words, seal_words
 from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.guest.sandbox.rehearsed import INSECURE_SHOW
 from sealtrain.keys.shares import check_threshold
 from sealtrain.manifest import form
 from sealtrain.recipe.backends import guests_of
-from sealtrain.recipe.fitness import require_fitness, require_fitness_of_record
+from sealtrain.recipe.fitness import require_fitness
 from sealtrain.recipe.records import dataset_of
 from sealtrain.recipe.schema import load_recipe
 from sealtrain.recipe.terms import expect_data
@@ -170,15 +170,11 @@ class Rehearsal:
             owner, _, name = key.partition(".")
             if dataset_of(recipe, owner, name).role != "model":
                 chosen = layout_words(seal_words(seal_as.get(key, "")))
-                first = FirstLessons(recipe, path.parent, owner, name)
-                read = read_data(recipe, owner, name, Path(data[key]), chosen, first.look)
-                for record in read.first[:1]:
-                    require_fitness_of_record(recipe, path.parent, record)
-                first.require(owner, name)
-                if first.tally.trained < first.tally.records:
-                    self._say(f"{key}: {first.words}")
-                if on_records is not None and read.first:
-                    on_records(key, read.first)
+                found = judge_data(recipe, path.parent, owner, name, Path(data[key]), chosen)
+                if found.lessons.tally.trained < found.lessons.tally.records:
+                    self._say(f"{key}: {found.lessons.words}")
+                if on_records is not None and found.first:
+                    on_records(key, found.first)
         self._found(people)
         self._trust_machines()
         self._open_brokers()

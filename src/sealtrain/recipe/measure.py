@@ -17,9 +17,9 @@ from sealtrain.recipe.installation import (
     measure_installation,
 )
 from sealtrain.recipe.lockfile import Lock
-from sealtrain.recipe.models import measure_models
+from sealtrain.recipe.models import ModelPins, measure_models
 
-__all__ = ["check_environment", "check_installation"]
+__all__ = ["check_environment", "check_installation", "check_models"]
 
 
 def check_environment(
@@ -62,13 +62,31 @@ def check_environment(
         found = measure_models(lock.recipe, base_dir, into=into)
     except ModelInvalid as error:
         raise EnvironmentChanged(error.message, check="models", hint=error.hint or _HINT) from error
+    _same_models(found, lock)
+    return here
+
+
+def check_models(lock: Lock, base_dir: Path) -> None:
+    """Compare base models and tokenizers on this machine with the lock, as far as it pins them.
+
+    Args:
+        lock: Of the recipe.
+        base_dir: As for ``check_environment``.
+
+    Raises:
+        ModelInvalid: A folder is missing or breaks the rules of modelfolder.py.
+        EnvironmentChanged: Names the first difference, with got and expected.
+    """
+    _same_models(measure_models(lock.recipe, base_dir), lock)
+
+
+def _same_models(found: ModelPins, lock: Lock) -> None:
     _same("the base model", found.model.sha256, lock.model.sha256)
     _same("the tokenizer", found.tokenizer.sha256, lock.tokenizer.sha256)
     for name, pin in lock.models.items():
         here_pin = found.further[name]
         _same(f"the {name} model", here_pin.model.sha256, pin.model.sha256)
         _same(f"the {name} model's tokenizer", here_pin.tokenizer.sha256, pin.tokenizer.sha256)
-    return here
 
 
 def check_installation(here: Installation, lock: Lock) -> None:
