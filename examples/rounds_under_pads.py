@@ -32,7 +32,7 @@ from sealtrain.recipe.schema import load_recipe
 WITHIN_S = 600.0
 CLOSE = 0.02
 """Losses of a round under pads stay so near to those of the int8 model."""
-ALTERED_PRODUCT = 250
+ALTERED_PRODUCT = 400
 """Of the last hospital: after its first round, and before its last one."""
 PREFIX = {"method": "prefix_tuning", "num_virtual_tokens": 8}
 COLLABORATION = RECIPE["collaboration"] | {
