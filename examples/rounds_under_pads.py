@@ -37,7 +37,8 @@ ALTERED_PRODUCT = 400
 PREFIX = {"method": "prefix_tuning", "num_virtual_tokens": 8}
 COLLABORATION = RECIPE["collaboration"] | {
     "aggregation": "fedavg",
-    "min_parties": len(HOSPITALS),
+    "min_parties": len(HOSPITALS),  # a round waits for a hospital that joins again
+    "round_seconds": 900,
     "products": {"pads": "dealer", "checks": 2},
 }
 
