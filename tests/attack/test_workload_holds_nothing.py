@@ -310,11 +310,11 @@ def test_nothing_that_it_tried_came_out(
     assert b"LEAK-METRIC" not in manifest
 
 
-<<<<<<< HEAD
 @pytest.mark.claim("C596")
 def test_it_names_no_file_after_a_record(found: dict[str, Any]) -> None:
     assert found["file"] == "ModelNotReloaded"
-=======
+
+
 @pytest.mark.claim("C557")
 def test_the_manifest_says_whose_word_it_is(world: Stage, found: dict[str, Any]) -> None:
     assert found
@@ -334,7 +334,6 @@ def test_its_checkpoints_have_one_length(world: Stage, found: dict[str, Any]) ->
     files = list((world.folder / "hostile-run" / "checkpoints").glob("checkpoint-*"))
     assert len(files) == 2
     assert len({path.stat().st_size - read_header(path).size for path in files}) == 1
->>>>>>> cf6232ae (Look at a hostile run's manifest and checkpoints for one length and whose word it is)
 
 
 @pytest.mark.claim("C542")
