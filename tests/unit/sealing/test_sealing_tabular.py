@@ -479,3 +479,11 @@ def test_a_damaged_gzip_file_is_refused(tmp_path: Path, spoil: Callable[[bytes],
     data = gzip.compress(json_lines([{"a": number} for number in range(500)]).encode())
     with pytest.raises(RecordInvalid):
         read(write(tmp_path, "a.jsonl.gz", spoil(data)))
+
+
+def test_half_of_a_surrogate_pair_is_refused_with_its_record(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    path.write_text('{"a": "x", "b": ["y"]}\n{"a": "x", "b": ["\\ud83d\\ude00", "\\ud800"]}\n')
+    with pytest.raises(RecordInvalid, match=r"record 2 .* field b") as refused:
+        open_records([path], lambda _: None)
+    assert (refused.value.check, refused.value.column) == ("record", "b")

@@ -203,6 +203,16 @@ def why_refused(name: str, first: int, lines: Sequence[bytes]) -> RecordInvalid:
                 hint="write each field once",
             )
         for key, value in record.items():
+            if _is_half(key) or _is_half(value):
+                column = None if _is_half(key) else key[:_MAX_SHOWN]
+                return RecordInvalid(
+                    f"{name}: record {number} holds half of a character"
+                    + (f" in field {column}" if column else ""),
+                    check="record",
+                    column=column,
+                    hint="a text was cut inside a surrogate pair (\\ud800 to \\udfff): leave the "
+                    "half out",
+                )
             column = key[:_MAX_SHOWN]
             why = f"field {column} has another type from record {number} on"
             try:
@@ -322,6 +332,15 @@ def _all_exact(value: Any, kind: pa.DataType) -> bool:
         kinds = {field.name: field.type for field in kind}
         return all(_all_exact(item, kinds[name]) for name, item in value.items() if name in kinds)
     return not (type(value) is int and pa.types.is_floating(kind)) or is_exact(value)
+
+
+def _is_half(value: Any) -> bool:
+    """Whether a text in a value, at any depth, has one half of a surrogate pair alone."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _repeated(line: bytes) -> set[str]:
