@@ -160,6 +160,7 @@ def lessons_recipe(folder: Path) -> Recipe:
     return load_recipe(folder / "recipe.yaml")
 
 
+@pytest.mark.claim("C579")
 def test_what_teaches_nothing_is_refused_before_it_is_sealed(tmp_path: Path) -> None:
     recipe = lessons_recipe(desk(tmp_path, [LONG] * 4))
     path = tmp_path / "rows.jsonl"

@@ -68,6 +68,7 @@ def form(kind: Any) -> Any:
     return ["list", form(kind.value_type)] if pa.types.is_list(kind) else str(kind)
 
 
+@pytest.mark.claim("C578")
 @settings(deadline=None, max_examples=50)
 @given(texts=lines(), block=st.integers(4, 120), cut=st.integers(0, 10))
 def test_what_is_read_once_is_what_is_read_twice(texts: list[str], block: int, cut: int) -> None:

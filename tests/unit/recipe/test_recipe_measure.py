@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from carrying import carries
 
-from sealtrain.errors import EnvironmentChanged, ExtraMissing
+from sealtrain.errors import EnvironmentChanged, ExtraMissing, ModelInvalid
 from sealtrain.recipe import measure
 from sealtrain.recipe.installation import Installation, PackagePin
 from sealtrain.recipe.lock import LockedRecipe
-from sealtrain.recipe.measure import check_environment
+from sealtrain.recipe.measure import check_environment, check_models
 
 Document = dict[str, Any]
 
@@ -84,6 +84,19 @@ def test_a_changed_base_model_is_refused(
         check_environment(lock, tmp_path, installation=installation)
     with pytest.raises(EnvironmentChanged, match="base"):
         check_environment(lock, tmp_path / "base", installation=installation)
+
+
+@pytest.mark.claim("C579")
+def test_models_alone_are_compared_where_only_they_matter(
+    sft: Document, lock_of: Callable[..., LockedRecipe], tmp_path: Path, model_folder: Path
+) -> None:
+    lock = lock_of(sft | {"model": {"path": "base"}}).lock
+    check_models(lock, tmp_path)
+    (model_folder / "model.safetensors").write_bytes(b"another")
+    with pytest.raises(EnvironmentChanged, check=carries(check="environment")):
+        check_models(lock, tmp_path)
+    with pytest.raises(ModelInvalid):
+        check_models(lock, tmp_path / "elsewhere")
 
 
 def test_a_missing_extra_is_a_changed_environment(
