@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sealtrain.training.data.sources import Source
     from sealtrain.training.models.standins import StandIns
 
-__all__ = ["Trial", "plain_source", "tried"]
+__all__ = ["Trial", "tried"]
 
 _RUN_ID = "00" * 16
 
@@ -128,7 +128,7 @@ def _history(
         inputs=Inputs(
             base_dir=base,
             sources=[
-                plain_source(recipe, dataset, data[f"{dataset.owner}.{dataset.name}"])
+                _source(recipe, dataset, data[f"{dataset.owner}.{dataset.name}"])
                 for dataset in recipe.datasets
             ],
         ),
@@ -140,14 +140,7 @@ def _history(
     return told
 
 
-def plain_source(recipe: Recipe, dataset: Any, path: Path) -> Source:
-    """One of a recipe's datasets from records in the clear, in the batches that a seal makes.
-
-    Args:
-        recipe: Says which columns are text.
-        dataset: Of the recipe.
-        path: File of records.
-    """
+def _source(recipe: Recipe, dataset: Any, path: Path) -> Source:
     from sealtrain.recipe.records import RecordCheck
     from sealtrain.training.data.sources import Source
 
