@@ -176,11 +176,11 @@ def rounds_hold(case: Case) -> str:
     return (
         f"{len(found.merged)} rounds merged by {how.merged_by}, {updates} updates of "
         f"{len(collaboration.parties)} parties, {found.refused} refused, "
-        f"{found.left} dropped out{kept}{_told(found.sessions)}"
+        f"{found.left} dropped out{kept}{_made_elsewhere(found.sessions)}"
     )
 
 
-def _told(sessions: PadSessions) -> str:
+def _made_elsewhere(sessions: PadSessions) -> str:
     if sessions.how is None:
         return ""
     products = sum(spent.products for spent in sessions.used)
