@@ -8,7 +8,6 @@ What a widening could make wrong (an integer that a float rounds) and whatever d
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -82,7 +81,9 @@ class LinesScan:
             Undecided: A block cannot be read, has another type, or numbers that need another look.
         """
         yield from self._taken(self._first)
-        workers = max(1, len(os.sched_getaffinity(0)))
+        import pyarrow as pa
+
+        workers = pa.cpu_count()
         with ThreadPoolExecutor(workers) as pool:
             ahead: deque[Future[pa.Table]] = deque()
             try:
