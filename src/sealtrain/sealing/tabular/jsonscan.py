@@ -80,9 +80,9 @@ class LinesScan:
         Raises:
             Undecided: A block cannot be read, has another type, or numbers that need another look.
         """
-        yield from self._taken(self._first)
         import pyarrow as pa
 
+        yield from self._taken(self._first)
         workers = pa.cpu_count()
         with ThreadPoolExecutor(workers) as pool:
             ahead: deque[Future[pa.Table]] = deque()
