@@ -112,6 +112,17 @@ class Stage(Rehearsal):
     """A rehearsal whose training is a federation."""
 
     def _train(self, path: Path) -> dict[str, Any]:
+        lead, run_id, parties = self._begun(path)
+        told = self._follow(lead, parties, 0, until="round 1 of")
+        lost = HOSPITALS[-1]
+        parties[lost].kill()
+        self._say(f"{lost} is cut off, and starts again while the others go on")
+        parties[lost] = self._joined(path, f"{lost}-again", lost, run_id)
+        self._follow(lead, parties, told, until=None)
+        return {"trained": lead.answer()}
+
+    def _begun(self, path: Path) -> tuple[Part, str, dict[str, Part]]:
+        """Start everything: the lead, the run's id, and the hospitals' guests."""
         from sealtrain_collab.federated.flower import Flower
 
         flower = self._stack.enter_context(Flower(self.out / "flower"))
@@ -128,20 +139,18 @@ class Stage(Rehearsal):
         flower.run_app(self._relay("lead"))
         flower.watch()
         self._say("rounds: each hospital learns, the lead merges")
-        told = self._follow(lead, parties, 0, until="round 1 of")
-        lost = HOSPITALS[-1]
-        parties[lost].kill()
-        self._say(f"{lost} is cut off, and starts again while the others go on")
-        parties[lost] = self._joined(path, f"{lost}-again", lost, run_id)
-        self._follow(lead, parties, told, until=None)
-        return {"trained": lead.answer()}
+        return lead, run_id, parties
 
     def _joined(self, path: Path, name: str, hospital: str, run_id: str) -> Part:
         ticket = self._ticket(
             hospital, "party", *self._brokers, "--base", path.resolve().parent,
-            "--data", self._sealed, "--party", hospital, "--run", run_id,
+            "--data", self._sealed, "--party", hospital, "--run", run_id, *self._peers(hospital),
         )  # fmt: skip
         return self._part(name, *self._started(f"{hospital}-guest", ticket))
+
+    def _peers(self, hospital: str) -> tuple[str, ...]:
+        """Words of a hospital's ticket that name the machines which multiply for it: none."""
+        return ()
 
     def _relay(self, name: str) -> Path:
         """The relay's socket in a guest's folder, by a path that is short enough for one."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -87,6 +90,27 @@ def merges(entries: list[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
 def ends_with(made: Stage, name: str, error: type[SealtrainError]) -> None:
     with pytest.raises(error):
         made.ended(name)
+
+
+@pytest.mark.nightly
+@pytest.mark.claim("C601")
+def test_the_story_of_an_example_ends_in_the_bits_of_the_rounds_in_the_clear(
+    repository: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("flwr", reason="needs sealtrain[federated]")
+    script = repository / "examples" / "rounds_under_pads.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--json", "--out", str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        timeout=580,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout)
+    assert told["refused"]["code"] == "product-altered"
+    assert len(told["losses"]) == len(told["int8"])
+    # Three hospitals, one of which began anew after its first rounds.
+    assert len(told["sessions"]) == 4
 
 
 @pytest.mark.nightly

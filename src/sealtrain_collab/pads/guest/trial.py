@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sealtrain.training.data.sources import Source
     from sealtrain.training.models.standins import StandIns
 
-__all__ = ["Trial", "tried"]
+__all__ = ["Trial", "plain_source", "tried"]
 
 _RUN_ID = "00" * 16
 
@@ -128,7 +128,7 @@ def _history(
         inputs=Inputs(
             base_dir=base,
             sources=[
-                _source(recipe, dataset, data[f"{dataset.owner}.{dataset.name}"])
+                plain_source(recipe, dataset, data[f"{dataset.owner}.{dataset.name}"])
                 for dataset in recipe.datasets
             ],
         ),
@@ -140,7 +140,14 @@ def _history(
     return told
 
 
-def _source(recipe: Recipe, dataset: Any, path: Path) -> Source:
+def plain_source(recipe: Recipe, dataset: Any, path: Path) -> Source:
+    """One of a recipe's datasets from records in the clear, in the batches that a seal makes.
+
+    Args:
+        recipe: Says which columns are text.
+        dataset: Of the recipe.
+        path: File of records.
+    """
     from sealtrain.recipe.records import RecordCheck
     from sealtrain.training.data.sources import Source
 
