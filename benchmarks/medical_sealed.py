@@ -148,7 +148,7 @@ def federated(
     """
     turn = threading.Lock()
     events: list[str] = []
-    terms: Any = SimpleNamespace(aggregation=rule, trim=None, max_update_norm=None)
+    terms: Any = SimpleNamespace(aggregation=rule, trim=None, max_update_norm=None, products=None)
     run: Any = SimpleNamespace(recipe=recipe)
     merging = _Merge(run, terms, next(iter(learners.values())).form)
     merging.states = []

@@ -150,7 +150,7 @@ def test_that_half_of_the_records_did_not_train_cannot_be_concealed(world: World
     assert len(report.limits) == len(few.limits) + 1
 
 
-@pytest.mark.negative(100)
+@pytest.mark.negative(96)
 @pytest.mark.claim("C577")
 def test_that_no_record_was_counted_cannot_be_concealed(world: World) -> None:
     silent = world.manifest()

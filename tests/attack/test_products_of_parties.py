@@ -228,22 +228,22 @@ def refused(world: World, changes: dict[str, Change]) -> None:
     assert agreed(world, manifests) == {"collaboration claim-contradicted"}
 
 
-@pytest.mark.negative(95)
+@pytest.mark.negative(91)
 def test_pads_of_another_party_are_refused(world: World) -> None:
     refused(world, OF_ANOTHER)
 
 
-@pytest.mark.negative(96)
+@pytest.mark.negative(92)
 def test_pads_that_were_used_before_are_refused(world: World) -> None:
     refused(world, TWICE)
 
 
-@pytest.mark.negative(97)
+@pytest.mark.negative(93)
 def test_an_update_without_its_products_is_refused(world: World) -> None:
     refused(world, UNUSED)
 
 
-@pytest.mark.negative(98)
+@pytest.mark.negative(94)
 def test_pads_that_began_otherwise_than_the_recipe_says_are_refused(
     world: World, plain: World
 ) -> None:
@@ -251,7 +251,7 @@ def test_pads_that_began_otherwise_than_the_recipe_says_are_refused(
     refused(plain, {"products that no recipe asked for": lambda told: None})
 
 
-@pytest.mark.negative(99)
+@pytest.mark.negative(95)
 @pytest.mark.parametrize("limit", ["base-model-public", "outsourced-shapes", "dealer-apart"])
 def test_what_pads_leave_open_cannot_be_concealed(world: World, limit: str) -> None:
     document = json.loads(form.read(telling(world)).signed_statement.payload)

@@ -102,7 +102,7 @@ def test_the_page_shows_every_field(repository: Path) -> None:
 
 
 def test_every_field_that_may_be_any_has_words_for_a_report() -> None:
-    policies = [AppraisalPolicy, NvidiaPolicy, Trust, *(tee.policy for tee in TEES)]
+    policies = [AppraisalPolicy, NvidiaPolicy, Trust, *(tee.rules.form for tee in TEES)]
     open_ = {
         name
         for policy in policies
