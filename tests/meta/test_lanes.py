@@ -95,7 +95,7 @@ def test_what_lanes_share_replays_those_that_use_it(replayed: Callable[[str], se
     assert replayed("src/sealtrain_collab/channel/handshake.py") >= set(KINDS)
     assert replayed("src/sealtrain_chain/proof.py") >= {"chain"}
     assert replayed("vectors/one-time-pads/field.json") & set(KINDS) == {"pads"}
-    assert replayed("tests/support/pads_world.py") & set(KINDS) == {"pads"}
+    assert replayed("tests/support/pads_world.py") & set(KINDS) == {"pads", *BUILT_ON["pads"]}
     assert replayed("verify/checks.js") == {"chain", "evidence", "javascript", "simulator"}
 
 
@@ -181,7 +181,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (root / "tests").mkdir(exist_ok=True)
         (root / f"tests/test_{side}.py").write_text(TEST.format(side=side))
     (root / ".ci").mkdir()
-    (root / ".gitignore").write_text("__pycache__/\n")
+    (root / ".gitignore").write_text("__pycache__/\ndist/\n")
     (root / "pyproject.toml").write_text("[tool.pytest.ini_options]\ntestpaths = ['tests']\n")
     git(root, "init", "-q")
     git(root, "add", ".")
