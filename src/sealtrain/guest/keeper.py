@@ -19,14 +19,11 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from sealtrain.base.canonical import parse_foreign
 from sealtrain.base.encoding import to_base64
-from sealtrain.base.filenames import clash, is_vocabulary, may_carry_code, portable_name
 from sealtrain.errors import (
     CheckpointRefused,
     DataInvalid,
@@ -42,7 +39,8 @@ from sealtrain.errors import (
     TrainingFailed,
 )
 from sealtrain.guest.closing import Outcome, close_run
-from sealtrain.guest.model_names import ModelNames
+from sealtrain.guest.desk import RankDesk
+from sealtrain.guest.model_names import ModelNames, problem_of_file
 from sealtrain.guest.phasewords import draws, in_memory, privacy_spent, tallied
 from sealtrain.guest.sandbox.events import Named, Restated, restated
 from sealtrain.guest.sandbox.landlock import Held
@@ -53,15 +51,12 @@ from sealtrain.guest.served import (
     record_served,
 )
 from sealtrain.guest.validating import record_counts
-from sealtrain.guest.workload.channel import ChannelEnds, Misused, Refusal, Reply, answer_all
+from sealtrain.guest.workload.channel import Misused, Refusal, Reply, answer_all
 from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.guest.workload.messages import (
-    Ended,
     Failed,
     FileDelivered,
     LayBatch,
-    MakeRoom,
-    Names,
     OfferMetrics,
     Open,
     OpenModel,
@@ -69,16 +64,11 @@ from sealtrain.guest.workload.messages import (
     Retire,
     Seal,
     Sign,
-    Slots,
     Step,
     Stop,
-    Stopped,
-    Sweep,
     TallyRecords,
-    WorkloadQuestion,
 )
 from sealtrain.guest.workload.opening import SLOT_MARGIN
-from sealtrain.sealing.trainedmodel import MAX_FILES
 from sealtrain.training.basefiles import base_files_of
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
@@ -188,7 +178,7 @@ class Keeper:
         """
         threads = []
         for rank, ends in enumerate(self._workload.ends):
-            desk = _Desk(self, rank, ends)
+            desk = RankDesk(self, rank, ends)
             threads += [
                 threading.Thread(
                     target=self._serve,
@@ -269,7 +259,14 @@ class Keeper:
         model = self._model
         if rank == 0:
             self._ready = ready
-            run.closed(_weaker(self._held, ready))
+            run.closed(
+                self._held.weaker(
+                    landlock=ready.landlock,
+                    seccomp=ready.seccomp,
+                    unbound=ready.unbound,
+                    memory=ready.memory,
+                )
+            )
         return Reply(
             {
                 "run_id": run.run_id,
@@ -548,7 +545,7 @@ class Keeper:
             self._refusals[error.code] = error  # told as it is where it ends the recipe's code
             raise Refusal(error) from None
         content = b"" if memory is None else bytes(memory.view[:size])
-        problem = _problem(question.name, content, self._files)
+        problem = problem_of_file(question.name, content, self._files)
         if problem is not None:
             raise Refusal(
                 ModelNotReloaded(
@@ -560,96 +557,6 @@ class Keeper:
 
     def _refusing(self) -> _Refusing:
         return _Refusing(self._refusals)
-
-
-class _Desk:
-    """A rank's connections: which questions come when."""
-
-    def __init__(self, keeper: Keeper, rank: int, ends: ChannelEnds) -> None:
-        self._keeper, self._rank, self._ends = keeper, rank, ends
-        self._begun = threading.Event()
-        self._slots: tuple[SharedMemory, int] | None = None
-        self._memory: SharedMemory | None = None
-
-    def control(self, question: WorkloadQuestion) -> Reply | None:
-        keeper = self._keeper
-        if isinstance(question, RankReady):
-            if self._begun.is_set():
-                raise Misused("a rank is ready once")
-            reply = keeper.begin(self._rank, question)
-            self._begun.set()
-            return reply
-        if self._rank:
-            raise Misused("the first rank speaks for all")
-        match question:
-            case Failed():
-                keeper.failed(question)
-                return None
-            case _ if not self._begun.is_set():
-                raise Misused("a rank is ready first")
-            case Ended():
-                keeper.end()
-                return None
-            case Step():
-                return keeper.step(question)
-            case Stop():
-                return keeper.stop(question)
-            case OfferMetrics():
-                return keeper.metrics(question)
-            case TallyRecords():
-                return keeper.tally(question)
-            case Sign():
-                return keeper.sign(question)
-            case Stopped():
-                keeper.stopped()
-        raise AssertionError(f"no answer for {type(question).__name__}")
-
-    def rows(self, question: WorkloadQuestion) -> Reply:
-        self._require_begun()
-        if isinstance(question, Slots):
-            if self._slots is not None:
-                raise Misused("a rank gets its slots once")
-            memory, slot_bytes, reply = self._keeper.slots(self._rank)
-            self._slots = memory, slot_bytes
-            return reply
-        if self._slots is None:
-            raise Misused("slots come first")
-        return self._keeper.lay(self._rank, cast("LayBatch", question), *self._slots)
-
-    def store(self, question: WorkloadQuestion) -> Reply:
-        self._require_begun()
-        keeper = self._keeper
-        if isinstance(question, Open):
-            self._memory = None
-            self._memory, reply = keeper.open(question)
-            return reply
-        if isinstance(question, OpenModel):
-            return keeper.open_model(question)
-        if self._rank:
-            raise Misused("the first rank keeps checkpoints")
-        with keeper.storing:
-            return self._stored(question)
-
-    def _stored(self, question: WorkloadQuestion) -> Reply:
-        keeper = self._keeper
-        match question:
-            case MakeRoom():
-                self._memory = None
-                self._memory, descriptor = SharedMemory.made(question.size)
-                return Reply({}, descriptor)
-            case Seal():
-                return keeper.seal(question, self._memory)
-            case Names():
-                return keeper.names()
-            case Retire():
-                return keeper.retire(question)
-            case Sweep():
-                return keeper.sweep()
-        return keeper.take(cast("FileDelivered", question), self._memory)
-
-    def _require_begun(self) -> None:
-        if not self._begun.is_set():
-            raise Misused("a rank is ready first")
 
 
 class _Refusing:
@@ -691,34 +598,6 @@ def _stated(source: Source, projection: Projection | None, folder: Any) -> dict[
         else to_base64(projection.schema.serialize().to_pybytes()),
         "batch_rows": to_base64(np.asarray(dataset.batch_rows, dtype="<u4").tobytes()),
     }
-
-
-def _weaker(held: Held, ready: RankReady) -> Held:
-    """How far the kernel enforces both borders."""
-    return replace(
-        held,
-        landlock=min(held.landlock, ready.landlock),
-        seccomp=held.seccomp and ready.seccomp,
-        unbound=held.unbound + ready.unbound,
-        memory=ready.memory if held.memory == "private" else held.memory,
-    )
-
-
-def _problem(name: str, content: bytes, others: Mapping[str, bytes]) -> str | None:
-    """Why recipients would not open a file, or it has no place among the others."""
-    from sealtrain.recipe.modelspec import refuse_foreign_code
-
-    try:
-        portable_name(name)
-        if may_carry_code(name):
-            return "can run code where a library loads it"
-        if name.endswith(".json") and not is_vocabulary(name):
-            refuse_foreign_code(parse_foreign(content))
-    except ValueError:
-        return "is not a plain file of a model"
-    if len(others) >= MAX_FILES or name in others or clash([*others, name]) is not None:
-        return "is one too many"
-    return None
 
 
 def _misused(broken: BaseException, *, scripts: bool) -> Restated:

@@ -1,4 +1,4 @@
-"""The names that files of a workload's model may have: a closed list (spec/workload-channel.md §5).
+"""The names that files of a workload's model may have: a closed list (spec/workload-channel.md §6).
 
 The manifest names every file, and so does the broker's public ledger. A name of the right form
 could hold a record. So a workload chooses among names that owners know before they approve:
@@ -18,10 +18,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from sealtrain.base.filenames import portable_name
+from sealtrain.base.canonical import parse_foreign
+from sealtrain.base.filenames import clash, is_vocabulary, may_carry_code, portable_name
 from sealtrain.errors import ModelNotReloaded
+from sealtrain.sealing.trainedmodel import MAX_FILES
 
-__all__ = ["ModelNames"]
+__all__ = ["ModelNames", "problem_of_file"]
 
 _WEIGHTS: Final = (
     r"model|adapter_model|pytorch_model|diffusion_pytorch_model|pytorch_lora_weights"
@@ -110,3 +112,29 @@ def _texts_in(script: str) -> Iterable[str]:
                 yield portable_name(name)
             except ValueError:
                 continue
+
+
+def problem_of_file(name: str, content: bytes, others: Mapping[str, bytes]) -> str | None:
+    """Why recipients would not open a file, or it has no place among the others.
+
+    Args:
+        name: Its name.
+        content: What it holds.
+        others: The model's files so far, by name.
+
+    Returns:
+        Words for a refusal, ``None`` for a good file.
+    """
+    from sealtrain.recipe.modelspec import refuse_foreign_code
+
+    try:
+        portable_name(name)
+        if may_carry_code(name):
+            return "can run code where a library loads it"
+        if name.endswith(".json") and not is_vocabulary(name):
+            refuse_foreign_code(parse_foreign(content))
+    except ValueError:
+        return "is not a plain file of a model"
+    if len(others) >= MAX_FILES or name in others or clash([*others, name]) is not None:
+        return "is one too many"
+    return None

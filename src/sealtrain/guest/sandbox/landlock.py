@@ -71,6 +71,17 @@ class Held:
     unbound: int
     memory: str
 
+    def weaker(
+        self, *, landlock: int, seccomp: bool, unbound: int, memory: str = "private"
+    ) -> Held:
+        """How far the kernel enforces this border and another one, whose values these are."""
+        return Held(
+            landlock=min(self.landlock, landlock),
+            seccomp=self.seccomp and seccomp,
+            unbound=self.unbound + unbound,
+            memory=memory if self.memory == "private" else self.memory,
+        )
+
     def to_dict(self) -> dict[str, object]:
         """Fields of the event ``border.closed`` of the run log."""
         return {

@@ -17,7 +17,6 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -154,12 +153,7 @@ class Opener:
         own = self._held
         if own is None:
             raise AssertionError("its border is not closed yet")
-        return replace(
-            held,
-            landlock=min(held.landlock, own.landlock),
-            seccomp=held.seccomp and own.seccomp,
-            unbound=held.unbound + own.unbound,
-        )
+        return held.weaker(landlock=own.landlock, seccomp=own.seccomp, unbound=own.unbound)
 
     def take_slots(self, rank: int, descriptor: int, slot_bytes: int) -> None:
         """Give it the memory that a rank reads from.
