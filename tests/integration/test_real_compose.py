@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 from docker_world import IMAGE, Docker, docker
-from every_document import Compose, compose_in, documents_in
+from every_document import PLATFORMS, Compose, compose_in, documents_in
+from variants import variants
 
-pytestmark = [pytest.mark.long, pytest.mark.nightly, pytest.mark.claim("C128")]
+from sealtrain.recipe.kinds import KINDS
+
+pytestmark = [pytest.mark.long, pytest.mark.claim("C128")]
 
 
 @pytest.fixture(scope="module")
@@ -37,25 +40,38 @@ def as_here(compose: Compose, folder: Path) -> Compose:
     return changed
 
 
+def one_of_each(documents: dict[str, bytes]) -> dict[str, bytes]:
+    """Of every kind, role and platform, and with a GPU, one document at least."""
+    first, *_ = PLATFORMS
+    names = [f"guest-{kind}-{first}-cpu" for kind in KINDS]
+    for platform in PLATFORMS:
+        names += [f"guest-alone-{platform}-nvidia", f"broker-full-{platform}"]
+    return {name: documents[name] for name in names}
+
+
+@pytest.mark.parametrize("which", variants(["one of each", "every one"], each_time=["one of each"]))
 def test_compose_creates_every_document(
-    engine: Docker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engine: Docker, tmp_path: Path, capsys: pytest.CaptureFixture[str], which: str
 ) -> None:
     documents = documents_in(tmp_path)
+    assert len(documents) > 50
+    if which == "one of each":
+        documents = one_of_each(documents)
     said = [f"\n{inspect.getsource(as_here)}"]
     refused = {}
     for name, document in documents.items():
-        done = engine.create(name, as_here(compose_in(document), engine.folder))
+        project = f"{name}-{which.split()[0]}"
+        done = engine.create(project, as_here(compose_in(document), engine.folder))
         said.append(f"{'created' if done.returncode == 0 else 'REFUSED'}  {name}")
         if done.returncode:
             refused[name] = done.stderr
     with capsys.disabled():
         print("\n".join(said))
     assert refused == {}
-    assert len(documents) > 50
     created = engine.created()
     for name, document in documents.items():
         (service,) = compose_in(document)["services"].values()
-        require_as_written(name, service, created[name])
+        require_as_written(name, service, created[f"{name}-{which.split()[0]}"])
 
 
 def require_as_written(name: str, service: dict[str, Any], there: dict[str, Any]) -> None:
@@ -76,7 +92,7 @@ def require_as_written(name: str, service: dict[str, Any], there: dict[str, Any]
     assert gpus == (["nvidia"] if "deploy" in service else []), name
 
 
-@pytest.mark.parametrize("read_only", [True, False], ids=["read-only", "writable"])
+@pytest.mark.parametrize("read_only", variants([True, False], each_time=[True]))
 def test_a_file_that_compose_should_write_into_the_container_is_refused(
     engine: Docker, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, read_only: bool
 ) -> None:
