@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 _MAX_CONNECTIONS = 16
 _POLL_S = 0.2
 _LAST_SECONDS: Final = 5.0
+_ENDING_SECONDS: Final = 2.0
 _UNPROVEN_BYTES: Final = 2 << 30
 """That callers may send to one port before they have proven anything, all together."""
 
@@ -177,6 +178,7 @@ class _Port:
         )
         self._open: dict[Caller, threading.Thread] = {}
         self._lock = threading.Lock()
+        self._fewer = threading.Condition(self._lock)  # a thread of a connection ended
         self._thread = threading.Thread(target=self._accept, daemon=True)
 
     def __enter__(self) -> Self:
@@ -212,9 +214,14 @@ class _Port:
             full = not admitted
 
     def _admit(self, caller: Caller) -> bool:
-        """Serve a caller, if there is room: also for threads of those that were just cut."""
-        with self._lock:
-            busy = len(self._open) >= 2 * self._most
+        """Serve a caller, if there is room: also for threads of those that were just cut.
+
+        These end as soon as they run. On a busy machine that is not at once, and a caller waits.
+        """
+        with self._fewer:
+            busy = not self._fewer.wait_for(
+                lambda: len(self._open) < 2 * self._most, _ENDING_SECONDS
+            )
         place = None if busy else self._table.open(_address(caller), caller.cut)
         if place is None:
             caller.close()
@@ -238,8 +245,9 @@ class _Port:
             if not caller.kept:
                 caller.close()
             self._table.close(place)
-            with self._lock:
+            with self._fewer:
                 self._open.pop(caller, None)
+                self._fewer.notify()
 
 
 def _address(caller: Caller) -> str:
