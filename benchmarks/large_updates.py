@@ -197,6 +197,9 @@ class _Adds:
     def finish(self, state: bytes) -> tuple[dict[str, JsonValue], bytes]:
         return {}, b""
 
+    def failure(self) -> SealtrainError | None:
+        return None
+
 
 def _party(folder: Path, name: str, number: int, tells: Connection) -> None:
     before = _held()

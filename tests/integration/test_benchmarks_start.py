@@ -73,6 +73,7 @@ SLOW = {
     ),
     "medical_classify.py": Smallest(words="pubmedqa --steps 1 --json", reads="data/medical"),
     "node_wire.py": Smallest(words="--loopback --rounds 1 --megabytes 1 --json"),
+    "opener.py": Smallest(words="--megabytes 1 --rounds 1 --json"),
     "phases.py": Smallest(words="sft-lora --rounds 1 --seconds 0 --json"),
     "release.py": Smallest(
         words="--releases 4 --guests 2 --postgres --json", needs=("postgresql",)
