@@ -28,7 +28,7 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.secret import Secret
-from sealtrain.errors import PeerUnreachable
+from sealtrain.errors import PeerUnreachable, SealtrainError
 from sealtrain_collab.channel.answers import Done
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
@@ -116,6 +116,10 @@ class _Work:
     def finish(self, state: bytes) -> Done:
         """Nothing: adapters are measured when all is over."""
         return {}, b""
+
+    def failure(self) -> SealtrainError | None:
+        """None: a party here goes on after all that its learner answers."""
+        return None
 
 
 class _Merge(Merge):
